@@ -9,7 +9,8 @@ import (
 // Actor names one actor of the application.
 type Actor struct{ Type, ID string }
 
-// ActorHosts knows which actors are active on this node. Implementations are safe for concurrent use.
+// ActorHosts reports which actors are active on this node, for requests about their state. Implementations are safe
+// for concurrent use.
 type ActorHosts interface {
 	// Epoch returns the condition that writes of an active actor carry, and the session token for its requests. e is
 	// nil if the actor is not active. hosts is false if the application has registered no types of actors.
@@ -18,13 +19,15 @@ type ActorHosts interface {
 	Wrote(app string, a Actor, epoch uint64, token string, moved bool)
 }
 
-// Host sets what knows the active actors of this node, and returns s. Call Host before the first request.
+// Host sets h as the source of the actors that are active on this node, and returns s. Call Host before the first
+// request.
 func (s *State) Host(h ActorHosts) *State {
 	s.actors = h
 	return s
 }
 
-// activation is an active actor. The zero value is an actor of an application that has registered no types.
+// activation describes an active actor for one request about its state. The zero value is used if the application has
+// registered no actor types.
 type activation struct {
 	epoch *state.ActorEpoch
 	token string
@@ -58,8 +61,8 @@ type ActorTransactRequest struct {
 	WriteOptions
 }
 
-// CheckActors returns an error if actor state cannot be served at all. The HTTP and gRPC servers call it before they
-// decode a body.
+// CheckActors returns an error if this node cannot serve actor state at all, for example because no state store holds
+// it. The HTTP and gRPC servers call CheckActors before they decode a request body.
 func (s *State) CheckActors() error {
 	if _, err := s.actorStore(); err != nil {
 		return err

@@ -101,8 +101,8 @@ type ServerStatus struct {
 	Reason   string  `json:"reason,omitempty"` // why it votes or does not
 }
 
-// MemberStatus describes one node of the cluster, as seen by the node that answers. The address and the counts are
-// those that the described node reported last.
+// MemberStatus describes one node of the cluster, as the answering node sees it. Addresses and counts are those that
+// the described node last reported.
 type MemberStatus struct {
 	Node      string    `json:"node"`               // node id
 	ServerID  string    `json:"serverId,omitempty"` // of its data directory; empty for a node without data
@@ -165,7 +165,7 @@ type VotersRequest struct {
 	Voters int `json:"voters"` // of each group
 }
 
-// VotersStatus is the number of voters that each group should have, and the servers that vote.
+// VotersStatus describes the configured number of voters per group, and the servers that vote at present.
 type VotersStatus struct {
 	Voters int           `json:"voters"`
 	Before int           `json:"before,omitempty"` // the number that a request has replaced; 0 = none was recorded

@@ -6,8 +6,8 @@ import (
 	"go.opentelemetry.io/otel/baggage"
 )
 
-// CheckBaggage returns an error if the values of the header baggage are not valid W3C baggage. Baggage is forwarded
-// to other programs, and these may refuse a whole request because of invalid baggage.
+// CheckBaggage returns an error if values, the values of the baggage header, are not valid W3C baggage. Baggage is
+// forwarded to other programs, and some of them reject a whole request because of invalid baggage.
 func CheckBaggage(values []string) error {
 	if len(values) == 0 {
 		return nil

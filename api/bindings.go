@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// BindingSource returns the bindings that the binding service uses. Implementations are safe for concurrent use. The
-// bindings may change while components are being loaded.
+// BindingSource returns the opened bindings. Implementations are safe for concurrent use. The set of bindings changes
+// while components are being loaded.
 type BindingSource interface {
 	// Binding returns the binding with the given component name.
 	Binding(name string) (*bindings.Instance, bool)
@@ -23,7 +23,8 @@ type BindingSource interface {
 	Loaded() bool
 }
 
-// BindingTracer starts spans of operations of output bindings. Implementations are safe for concurrent use.
+// BindingTracer starts a trace span for each operation of an output binding. Implementations are safe for concurrent
+// use.
 type BindingTracer interface {
 	// StartBinding starts a span as a child of the traceparent in h. Without a traceparent it starts a new trace.
 	StartBinding(ctx context.Context, h http.Header, name string) BindingSpan
@@ -46,8 +47,8 @@ type Bindings struct {
 	seen   observed
 }
 
-// NewBindings returns the binding service of app. policy returns the retries and the timeout for the operations of a
-// binding. policy may be nil: then operations have no retries and no timeout.
+// NewBindings returns the binding service of app. policy returns the timeout and retries for operations of a binding.
+// A nil policy means no timeout and no retries.
 func NewBindings(app App, source BindingSource, policy func(binding string) *resiliency.Policy) *Bindings {
 	if policy == nil {
 		policy = func(string) *resiliency.Policy { return nil }
@@ -135,7 +136,8 @@ func (b *Bindings) unknown(name string, inst *bindings.Instance) error {
 	return fault.New(fault.NotFound, "api.Invoke", "couldn't find output binding "+Shorten(name))
 }
 
-// bindingFailed returns the public error of a failed operation. As in Dapr, all failures have the same status and code.
+// bindingFailed returns the public error for a failed operation of a binding. As in Dapr, all failures have the same
+// status and code.
 func bindingFailed(name string, err error) *Error {
 	text := "it failed; the node's log has the details" // errors that are not faults may contain a secret
 	if _, ok := fault.As(err); ok {

@@ -119,8 +119,8 @@ func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGet
 	return items, ctx.Err()
 }
 
-// proof combines the consistency of several reads: the weakest level and the greatest age. It keeps only the last
-// session token. That is enough, because a store with sessions returns the same token for all items of a bulk read.
+// proof combines the consistency of several reads: the weakest level and the greatest age. It records only the session
+// token of the last read, which is enough: a store with sessions returns the same token for all items of a bulk read.
 type proof struct {
 	some bool
 	state.Proof

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// CallLog logs the requests of the API, one line for each, without bodies, queries and headers. It is safe for
-// concurrent use. A nil *CallLog logs nothing.
+// CallLog logs one line for each API request, without its body, query and headers. It is safe for concurrent use. A
+// nil *CallLog logs nothing.
 type CallLog struct {
 	log  *slog.Logger
 	rule atomic.Pointer[CallLogRule]

@@ -20,8 +20,8 @@ type NodeReport struct {
 	Lag *uint64 `json:"lag,omitempty"`
 }
 
-// ClusterGroup is one replication group, as its leader describes it. If no leader answered, it is described by the
-// node that has seen the highest term.
+// ClusterGroup is one replication group, as its leader describes it. If no leader answered, it is the description by
+// the node that reports the highest term.
 type ClusterGroup struct {
 	ID      uint64         `json:"id"`
 	Leader  string         `json:"leader"` // node id; empty = none known
@@ -32,8 +32,8 @@ type ClusterGroup struct {
 	Servers []ServerStatus `json:"servers"`          // by node id
 }
 
-// NewClusterStatus combines the reports of all nodes, collected by the node with the id node. It computes the groups
-// and the lag of each node.
+// NewClusterStatus combines reports, one per node, into the status of the cluster. node is the id of the node that
+// collected them. It computes the state of each group and how far each node lags behind.
 func NewClusterStatus(node string, reports []NodeReport) ClusterStatus {
 	out := ClusterStatus{Node: node, Nodes: reports, Groups: []ClusterGroup{}, Notes: []Issue{}}
 	best := map[uint64]GroupStatus{}

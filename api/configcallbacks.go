@@ -32,10 +32,10 @@ const (
 	callbackTime   = time.Minute            // of one call
 )
 
-// SubscribeCallback starts a subscription that calls the application about each change, and returns its id. If a
-// subscription to the same keys with the same metadata exists, SubscribeCallback returns the id of that one. If the
-// metadata contain "initial", a new subscription replaces the existing one instead. A subscription lasts until
-// UnsubscribeCallback or the end of the node.
+// SubscribeCallback starts a subscription that calls the application for each change, and returns the id of the
+// subscription. If a subscription to the same keys with the same metadata exists, SubscribeCallback returns its id. If
+// r.Metadata has the key "initial", it replaces that subscription with a new one instead. A subscription lasts until
+// UnsubscribeCallback or until the node stops.
 func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationRequest) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
@@ -61,7 +61,7 @@ func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationR
 	return s.ID, nil
 }
 
-// find returns the id of a subscription over HTTP to the same keys with the same metadata, or "".
+// find returns the id of the HTTP subscription that has the same keys and metadata as r, or "" if there is none.
 func (s *subscriptions) find(r *ConfigurationRequest) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +73,8 @@ func (s *subscriptions) find(r *ConfigurationRequest) string {
 	return ""
 }
 
-// UnsubscribeCallback ends a subscription that calls the application. It returns an error if there is none with that
-// id.
+// UnsubscribeCallback ends a subscription that calls the application. It returns an error if the store has no
+// subscription with that id.
 func (c *Configurations) UnsubscribeCallback(store, id string) error {
 	ok, err := c.unsubscribe(store, id, subscribedHTTP)
 	if err != nil || ok {
@@ -87,8 +87,8 @@ func (c *Configurations) UnsubscribeCallback(store, id string) error {
 // maxCallbacks is how many calls of an application one subscription may have under way.
 const maxCallbacks = 16
 
-// callbacks delivers the changes of one subscription to the application. The calls of different keys are independent,
-// so that a key whose call is slow or fails does not hold up others. The fields belong to the goroutine of run.
+// callbacks delivers the changes of one subscription to the application. Calls for different keys are independent, so
+// a slow or failing call for one key does not delay the others. Only the goroutine of run accesses the fields.
 type callbacks struct {
 	stream   *ConfigurationStream
 	receiver ConfigurationReceiver
@@ -171,8 +171,8 @@ func (p *callbacks) read(ctx context.Context, to chan<- []configuration.Item) {
 	}
 }
 
-// start calls the application about the changes that are due, those that wait longest first. It returns the time after
-// which it has to look again.
+// start calls the application for each change that is due, the longest waiting one first. It returns how long run may
+// wait before it must call start again.
 func (p *callbacks) start(ctx context.Context) time.Duration {
 	now := time.Now()
 	next := time.Hour

@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// MaxConfigurationSubscriptions is how many subscriptions one application may have at a node.
+// MaxConfigurationSubscriptions is the maximum number of configuration subscriptions of one application at one node.
 const MaxConfigurationSubscriptions = 128
 
 // ConfigurationOptions are the dependencies of Configurations. Receiver may be nil.
@@ -33,7 +33,8 @@ type ConfigurationOptions struct {
 	Logger   *slog.Logger
 }
 
-// ConfigurationReceiver is an application that is called about changes. Implementations are safe for concurrent use.
+// ConfigurationReceiver is an application that the node notifies of configuration changes. Implementations are safe
+// for concurrent use.
 type ConfigurationReceiver interface {
 	// Healthy reports whether the application accepts calls, and otherwise why not.
 	Healthy() (bool, string)
@@ -41,8 +42,8 @@ type ConfigurationReceiver interface {
 	Notify(ctx context.Context, store, key string, body []byte) error
 }
 
-// ConfigurationMetrics are the metrics of the subscriptions of a node. There is no series before the first
-// subscription.
+// ConfigurationMetrics are the metrics of configuration subscriptions at this node. They have no time series until the
+// first subscription.
 type ConfigurationMetrics struct {
 	open   *prometheus.GaugeVec
 	events *prometheus.CounterVec
@@ -154,8 +155,8 @@ func identityOf(r *ConfigurationRequest) string {
 	return b.String()
 }
 
-// add adds a subscription. A subscription over HTTP replaces an identical older one; see identityOf. add returns an
-// error if the node stops or MaxConfigurationSubscriptions is reached.
+// add adds a subscription. A subscription over HTTP replaces an identical older one, as defined by identityOf. add
+// returns an error if the node is stopping or the application already has MaxConfigurationSubscriptions.
 func (s *subscriptions) add(one *ConfigurationStream) *Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,8 +207,8 @@ func (s *ConfigurationStream) Close() {
 	})
 }
 
-// Next waits for changes, until ctx, the context of the client's connection, ends. After an Unsubscribe, it returns
-// no items and no error.
+// Next waits for changes and returns them. ctx is the context of the client's connection; its end also ends the wait.
+// After an Unsubscribe, Next returns no items and no error.
 func (s *ConfigurationStream) Next(ctx context.Context) ([]configuration.Item, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -234,8 +235,8 @@ const (
 	lastResubscribe  = 5 * time.Second
 )
 
-// next waits for changes until ctx ends. If the component was replaced, it subscribes to the new one, and starts with
-// the current items of that one.
+// next waits for changes and returns them. If the component of the store was replaced, next subscribes to the new
+// component and first returns its current items.
 func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, error) {
 	for {
 		items, err := s.current.Next(ctx)
@@ -272,8 +273,8 @@ func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, e
 	}
 }
 
-// deletedOf returns a deletion for each of keys that no longer exists in store. It is called after subscribing again,
-// because a new subscription begins with the items that exist and does not report the keys that were deleted.
+// deletedOf returns a deletion item for each of keys that no longer exists in store. Call it after a resubscription: a
+// new subscription reports the items that exist, but not the keys that were deleted in between.
 func deletedOf(ctx context.Context, store configuration.Store, keys []string) ([]configuration.Item, error) {
 	if len(keys) == 0 {
 		return nil, nil

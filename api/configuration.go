@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ConfigurationStores returns the stores that the configuration service uses. Implementations are safe for concurrent
-// use. The stores may change while components are being loaded.
+// ConfigurationStores returns the opened configuration stores. Implementations are safe for concurrent use. The set of
+// stores changes while components are being loaded.
 type ConfigurationStores interface {
 	// ConfigurationStore returns the store with the given component name.
 	ConfigurationStore(name string) (*configuration.Instance, bool)
@@ -30,14 +30,14 @@ type ConfigurationPolicies interface {
 	Inbound(store string) *resiliency.Policy
 }
 
-// Metadata of requests that the service itself reads. Other metadata is passed on to the store.
+// Metadata keys of requests that the service itself interprets. It passes all other metadata on to the store.
 const (
 	metadataConsistency = "consistency" // "strong" = linearizable
 	metadataInitial     = "initial"     // "true" = a subscription begins with the present items
 )
 
-// Configurations serves one application's configuration. It is safe for concurrent use. All errors are *Error. Close
-// ends its subscriptions.
+// Configurations serves the configuration API of one application. It is safe for concurrent use. All errors are
+// *Error. Close ends its subscriptions.
 type Configurations struct {
 	options       ConfigurationOptions
 	subscriptions subscriptions
@@ -118,7 +118,8 @@ type ConfigurationWrite struct {
 	Trace   string
 }
 
-// Write changes items, if the application may write them. It returns a session token; empty = none.
+// Write changes items of a configuration store. It fails unless the store permits writes by the application. session
+// is a session token; empty = the store has none.
 func (c *Configurations) Write(ctx context.Context, w ConfigurationWrite) (session string, err error) {
 	inst, failure := c.store(w.Store)
 	if failure != nil {
@@ -190,8 +191,8 @@ func (c *Configurations) store(name string) (*configuration.Instance, *Error) {
 	return inst, nil
 }
 
-// configurationFailed returns the public error of a failed operation. As in Dapr, all failures of an operation have
-// the same code.
+// configurationFailed returns the public error for a failed operation on a store. As in Dapr, all failures of one kind
+// of operation have the same code.
 func configurationFailed(code, sentence, store string, err error) *Error {
 	v := row{conflict: Failed, writes: code == CodeConfigurationSave}.verdict(fault.CodeOf(err))
 	kind := Failed

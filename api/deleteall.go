@@ -13,9 +13,9 @@ type DeleteAllRequest struct {
 	WriteOptions
 }
 
-// DeleteAll removes several keys. If the store supports transactions, DeleteAll removes all keys or none. Otherwise
-// it removes the keys one by one and stops at the first failure. A request without keys does nothing. If items ask
-// for different consistencies, the strictest one applies to all.
+// DeleteAll deletes several keys. If the store supports transactions, DeleteAll deletes all keys or none. Otherwise it
+// deletes the keys one by one and stops at the first failure. A request without keys does nothing. If items request
+// different consistency levels, the strictest level applies to all items.
 func (s *State) DeleteAll(ctx context.Context, r DeleteAllRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {

@@ -43,7 +43,7 @@ type Error struct {
 	Cause error // wrapped; nil = none
 }
 
-// Details are the machine-readable part of an error; the human-readable part is Message. The zero value has no
+// Details is the machine-readable part of an Error; Message is the human-readable part. The zero value means no
 // details.
 type Details struct {
 	Reason     string      // why; empty = no details
@@ -73,8 +73,8 @@ func (e *Error) Error() string { return e.Code + ": " + e.Message }
 // Unwrap returns the cause, which may be nil.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// AsError returns err as *Error. Any other error becomes ERR_INTERNAL. That indicates a bug, because services must
-// return *Error.
+// AsError returns err as an *Error. If err contains no *Error, AsError returns one with code ERR_INTERNAL. That
+// indicates a bug, because services must return *Error.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e

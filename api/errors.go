@@ -58,7 +58,8 @@ func (o operation) row() row {
 	}
 }
 
-// verdict is the public error for a fault code. If code is empty, the public error has the code of the operation.
+// verdict describes the public error for a fault code. If code is empty, the public error gets the error code of the
+// failed operation.
 type verdict struct {
 	kind   Kind
 	code   string
@@ -101,8 +102,8 @@ func (r row) verdict(code fault.Code) verdict {
 	}
 }
 
-// codeOf returns the fault code of a store's error. It returns fault.Indeterminate for a write that failed only
-// because its context expired, because the write may have been executed.
+// codeOf returns the fault code of an error of a store. If a write failed only because its context expired, codeOf
+// returns fault.Indeterminate, because the write may have been executed.
 func (r row) codeOf(err error) fault.Code {
 	code := fault.CodeOf(err)
 	if _, ok := fault.As(err); !ok && r.writes && code == fault.Timeout {
@@ -111,8 +112,8 @@ func (r row) codeOf(err error) fault.Code {
 	return code
 }
 
-// failed returns the public error for a failed store operation. key is the key that the application used, or empty.
-// The message contains text, or the store's error text if text is empty.
+// failed returns the public error for a failed store operation. key is the key that the application used; it may be
+// empty. The message contains text. If text is empty, it contains the error text of the store.
 func (o operation) failed(err error, store, key, text string) *Error {
 	r := o.row()
 	code := r.codeOf(err)
@@ -148,8 +149,9 @@ func storeText(err error) string {
 	}
 }
 
-// conflictText returns the message for a write whose ETag or concurrency condition was not met. key is the key that
-// the application used. The first words of the message must not change, because some clients look for them.
+// conflictText returns the message for a write that the store refused because of its ETag or first-write condition.
+// key is the key that the application used. The first words of the message must not change, because some clients
+// search for them.
 func conflictText(store, key, etag string) string {
 	text := "possible etag mismatch. error from state store " + store + ": key " + strconv.Quote(Shorten(key))
 	if etag == "" {
@@ -171,8 +173,8 @@ func BodyUnreadable(text string) error {
 	return &Error{Kind: Malformed, Code: CodeBodyRead, Message: text}
 }
 
-// invalid returns the public error for an option or metadata that package state refused. where names the item, or is
-// empty.
+// invalid returns the public error for an option or metadata that package state rejected. where names the item of the
+// request, or is empty.
 func invalid(where string, err error) *Error {
 	return &Error{Kind: Malformed, Code: CodeMalformed, Message: where + fault.Text(err), Cause: err}
 }
@@ -195,8 +197,8 @@ func BodyTooLarge(limit int64) error {
 	return e
 }
 
-// InvalidOption returns the public error for an option that package state refused. where names the item of the
-// option, such as "item 3: ", or is empty.
+// InvalidOption returns the public error for an option that package state rejected. where names the item that has the
+// option, such as "item 3: ". It is empty if the option belongs to the whole request.
 func InvalidOption(where string, err error) error { return invalid(where, err) }
 
 func illegalKey(store, field, where string, err error) *Error {
@@ -230,8 +232,8 @@ func storeNotFound(app App, store string) *Error {
 	}
 }
 
-// storesStarting returns the error for a store that was not found while components are still being loaded. If the
-// name is empty, the store is the actor state store.
+// storesStarting returns the error for a store that was not found while components are still being loaded. An empty
+// store means the actor state store.
 func storesStarting(store string) *Error {
 	what := "the store of actor state"
 	if store != "" {
@@ -292,8 +294,8 @@ func noActorStore() *Error {
 	}
 }
 
-// MethodNotAllowed returns the error for a path that does not support the request's verb. allowed lists the verbs
-// that the path supports.
+// MethodNotAllowed returns the error for a request with an HTTP verb that the path does not support. allowed lists the
+// supported verbs.
 func MethodNotAllowed(method, allowed string) error {
 	return &Error{Kind: Method, Code: CodeMethodNotAllowed, Message: Shorten(method) + " is not allowed here; use " +
 		allowed}
@@ -323,8 +325,8 @@ func Panicked() error {
 	}
 }
 
-// Overloaded returns the error for a request that an overloaded node refused before it executed anything. err is the
-// reason.
+// Overloaded returns the public error for a request that the node refused because of overload, before it executed any
+// part of it. err is the reason.
 func Overloaded(err error) error {
 	return &Error{
 		Kind:    Unavailable,

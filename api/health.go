@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// NodeHealth reports the health of the node. Implementations are safe for concurrent use and answer from memory.
+// NodeHealth reports the health of the node. Implementations are safe for concurrent use and return without I/O.
 type NodeHealth interface {
 	// Starting returns what the start still waits for: components, stores, the application's port. Even long after the
 	// start, it returns a reason while the cluster refuses this node, for example because the node was removed.
@@ -45,8 +45,8 @@ type Health struct {
 // NewHealth returns the health service of app.
 func NewHealth(app App, node NodeHealth) *Health { return &Health{app: app, node: node} }
 
-// Started returns an error until the start of the node is complete, and nil from then on. appID must be empty or the
-// id of the application.
+// Started returns nil if the start of the node is complete, otherwise an error with the reasons. appID must be empty
+// or the id of the application.
 func (h *Health) Started(appID string) error {
 	if appID != "" && appID != h.app.ID {
 		return notReady(CodeHealthAppID, "this listener serves the application "+h.app.ID+", not "+Shorten(appID))
@@ -59,14 +59,14 @@ func (h *Health) Outbound() error {
 	return waiting(CodeOutboundNotReady, "the runtime is not ready for outbound calls", h.node.OutboundStarting())
 }
 
-// Ready checks whether the node works. It returns an error if the start is not complete or a check failed. It returns
-// the checks in both cases.
+// Ready runs the readiness checks of the node and returns their results. It also returns an error if a check failed or
+// the start is not complete.
 func (h *Health) Ready(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, nil)
 }
 
-// Placed checks the same as Ready and one more condition: no Raft server of the node is still waiting to become a
-// voter. A rolling update waits for Placed after each server.
+// Placed runs the same checks as Ready. In addition, it fails while a Raft server of this node waits to become a
+// voter. A rolling update waits for Placed after it has updated each server.
 func (h *Health) Placed(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, h.node.Unplaced())
 }

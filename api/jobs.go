@@ -26,7 +26,7 @@ const (
 	CodeJobDelete        = "DAPR_SCHEDULER_DELETE_JOB"
 )
 
-// JobStore keeps jobs and calls applications when they are due. It is safe for concurrent use.
+// JobStore stores jobs and calls applications when their jobs are due. It is safe for concurrent use.
 type JobStore interface {
 	// PutJob stores a job. It returns fault.Conflict if the application has one with that name and overwrite is
 	// false, and fault.Invalid if a time or schedule cannot be read.
@@ -51,7 +51,8 @@ type Job struct {
 	Record   []byte     // the job as the caller gave it, for answers and for the call of the application
 }
 
-// JobPolicy says what happens when the application has failed to handle a tick. The zero JobPolicy drops the tick.
+// JobPolicy is the failure policy of a job: it applies when the application has failed to handle a tick. The zero
+// JobPolicy drops the tick.
 type JobPolicy struct {
 	Retry      bool
 	Interval   time.Duration
@@ -139,7 +140,8 @@ func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 	return j, nil
 }
 
-// List returns jobs whose names begin with prefix and sort after the name after. limit 0 means MaxJobs.
+// List returns jobs whose names begin with prefix, sorted by name. If after is not empty, the list begins with the
+// first name greater than after. It has at most limit jobs; limit 0 means MaxJobs. more is true if further jobs exist.
 func (s *Jobs) List(ctx context.Context, prefix, after string, limit int) (list []Job, more bool, err error) {
 	if limit <= 0 || limit > MaxJobs {
 		limit = MaxJobs

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// metadataActorState is the metadata key of requests of tools that copy a store. With the value true, a request may
-// also name actor state, by keys of the form type||id||key.
+// metadataActorState is the metadata key with which tools that copy a store gain access to actor state. If its value
+// is "true", the request may use keys of the form type||id||key, which refer to actor state.
 const metadataActorState = "actorState"
 
 // keyspace converts the keys of a request to stored keys, and back.
@@ -36,8 +36,8 @@ func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keys
 	return k, nil
 }
 
-// writable returns an error if a request may not write a key. Actor state that actors on this node use has its own
-// API, which checks that the actor is still here.
+// writable returns an error if a request must not write a key. It rejects actor state if the application hosts actors
+// on this node. Such state must be written with the actor API, which checks that the actor is still active here.
 func (s *State) writable(k keyspace, key string) *Error {
 	if !k.isActor(key) || !k.inst.ActorStore || s.actors == nil {
 		return nil
@@ -79,7 +79,8 @@ func (k keyspace) stored(key string) string {
 	return k.inst.StoredKey(k.app, key)
 }
 
-// prefix returns the common prefix of the stored keys of a listing. A listing with actors is one of their state only.
+// prefix returns the common prefix of the stored keys of a listing. If k.actors is true, the listing contains only
+// actor state.
 func (k keyspace) prefix(prefix string) string {
 	if k.actors {
 		return k.actorPrefix() + prefix
@@ -89,7 +90,8 @@ func (k keyspace) prefix(prefix string) string {
 
 func (k keyspace) actorPrefix() string { return k.app + state.Separator }
 
-// original returns the key of a stored key of a listing. own is false if the listing does not have it.
+// original converts the stored key of an item in a listing to the application's key. own is false if the item does not
+// belong in the listing.
 func (k keyspace) original(stored string) (key string, own bool) {
 	if !k.actors {
 		return k.inst.OriginalKey(k.app, stored)

@@ -21,8 +21,8 @@ const (
 	MaxLockTokens = 16
 )
 
-// LockStores returns the stores that the lock service uses. Implementations are safe for concurrent use. The stores
-// may change while components are being loaded.
+// LockStores returns the opened lock stores. Implementations are safe for concurrent use. The set of stores changes
+// while components are being loaded.
 type LockStores interface {
 	// LockStore returns the store with the given component name.
 	LockStore(name string) (*lock.Instance, bool)
@@ -171,7 +171,8 @@ func (l *Locks) unsupported(inst *lock.Instance, what string) *Error {
 		" does not support " + what, Details: Details{Reason: ReasonUnsupported}}
 }
 
-// lockFailed returns the public error of a failed operation. As in Dapr, all failures have the same code.
+// lockFailed returns the public error for a failed operation on a lock store. As in Dapr, all failures of one kind of
+// operation have the same code.
 func lockFailed(code, sentence, store string, err error) *Error {
 	v := row{conflict: Failed, writes: true}.verdict(fault.CodeOf(err))
 	kind := Failed
@@ -185,8 +186,8 @@ func lockFailed(code, sentence, store string, err error) *Error {
 		Details: Details{Reason: v.reason, Metadata: Attributes("store", store)}, Cause: err}
 }
 
-// parseLockTokens reads the tokens that a write carries. A token has the form {component}/{resource}@{token}; the
-// resource is percent-encoded. One string may hold several tokens, separated by commas.
+// parseLockTokens parses the lock tokens of a write. A token has the form {component}/{resource}@{token}, in which the
+// resource is percent-encoded. One string may contain several tokens, separated by commas.
 func parseLockTokens(texts []string) ([]lockToken, *Error) {
 	var out []lockToken
 	for _, text := range texts {
@@ -201,7 +202,8 @@ func parseLockTokens(texts []string) ([]lockToken, *Error) {
 	return out, nil
 }
 
-// lockToken is a token of a lock that a write carries: the write is refused unless the lock still has that token.
+// lockToken is a fencing token that a client sends with a write. The write is refused if the lock no longer has that
+// token.
 type lockToken struct {
 	Store, Resource string
 	Token           uint64
@@ -225,7 +227,7 @@ func parseLockToken(text string) (t lockToken, ok bool) {
 	return t, err == nil && t.Resource != ""
 }
 
-// MetadataLock is the metadata of a write, or of one of its items, that carries lock tokens. It is for clients that
+// MetadataLock is the metadata key for the lock tokens of a write or of one of its items. It is for clients that
 // cannot send the header Quorate-Lock.
 const MetadataLock = "quorateLock"
 
@@ -285,7 +287,7 @@ func (s *State) lockStore(name string) (*lock.Instance, bool) {
 	return s.locks.LockStore(name)
 }
 
-// Fence sets the lock stores whose tokens writes can carry, and returns s. Call Fence before the first request.
+// Fence sets the lock stores whose fencing tokens writes may use, and returns s. Call Fence before the first request.
 func (s *State) Fence(locks LockStores) *State {
 	s.locks = locks
 	return s

@@ -77,8 +77,8 @@ type ActiveActors struct {
 	Count int
 }
 
-// Metadata describes the runtime to one application. It also stores values that the application, or the tool that
-// started the application, sets. The values are kept in memory and bounded by Limits.
+// Metadata describes the runtime to one application. It also holds values that the application, or the tool that
+// started it, sets over the metadata API. These values are only in memory, and Limits bounds their number and size.
 type Metadata struct {
 	app    App
 	node   NodeInfo

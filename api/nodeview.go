@@ -24,8 +24,8 @@ type LeaderSeen struct {
 	At     time.Time `json:"at"`     // when the node first heard of it
 }
 
-// NodeAlert is an alert of deploy/prometheus that a node has evaluated with its own metrics. The alert fires if Grows
-// is false, and otherwise while Count grows.
+// NodeAlert is an alert of deploy/prometheus that a node evaluates with its own metrics. If Grows is false, the alert
+// is firing. If Grows is true, the alert fires while Count increases from one view to the next.
 type NodeAlert struct {
 	Name  string  `json:"name"`
 	About string  `json:"about,omitempty"` // such as a group or a store
@@ -104,15 +104,16 @@ type AppCalls struct {
 	Errors uint64 `json:"errors"` // no answer, or a status of 500 and above
 }
 
-// Histogram is a distribution. Bounds are upper bounds in ascending order; Counts are cumulative.
+// Histogram is a distribution of values. Bounds are the upper bounds of the buckets in ascending order. Counts are
+// cumulative, as in Prometheus.
 type Histogram struct {
 	Bounds []float64 `json:"bounds"`
 	Counts []uint64  `json:"counts"`
 	Total  uint64    `json:"total"`
 }
 
-// Add adds the counts of o to h. The first Add determines the bounds of h. If o has another number of bounds, Add
-// adds only its total.
+// Add adds the counts of o to h. The first Add sets the bounds of h. If o has a different number of bounds, Add adds
+// only o.Total.
 func (h *Histogram) Add(o Histogram) {
 	if h.Bounds == nil {
 		h.Bounds, h.Counts = o.Bounds, make([]uint64, len(o.Counts))

@@ -2,7 +2,7 @@ package api
 
 import "time"
 
-// Observer sees every operation of a component that an application requested. Implementations are safe for
+// Observer is notified of every operation on a component that an application requested. Implementations are safe for
 // concurrent use. ok is false if the operation failed.
 type Observer interface {
 	// StateOperation is called after get, set, delete, bulk_get or transaction of a state store.
@@ -59,22 +59,22 @@ func (o observed) event(binding string, start time.Time, err error) {
 	}
 }
 
-// Report makes the service report its operations to an Observer, or to none if it is nil. Call it before the service
-// is used.
+// Report makes the service report its operations to o, and returns s. If o is nil, the service reports nothing. Call
+// Report before the first request.
 func (s *State) Report(o Observer) *State {
 	s.seen = observed{o}
 	return s
 }
 
-// Report makes the service report its operations to an Observer, or to none if it is nil. Call it before the service
-// is used.
+// Report makes the service report its operations to o, and returns s. If o is nil, the service reports nothing. Call
+// Report before the first request.
 func (s *Secrets) Report(o Observer) *Secrets {
 	s.seen = observed{o}
 	return s
 }
 
-// Report makes the service report its operations to an Observer, or to none if it is nil. Call it before the service
-// is used.
+// Report makes the service report its operations to o, and returns b. If o is nil, the service reports nothing. Call
+// Report before the first request.
 func (b *Bindings) Report(o Observer) *Bindings {
 	b.seen = observed{o}
 	return b

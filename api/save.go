@@ -21,16 +21,16 @@ type Item struct {
 	Consistency state.Consistency
 }
 
-// SaveRequest is a request to write items. If the store supports transactions, all items are one atomic write.
-// Otherwise they are written one by one, up to the first failure.
+// SaveRequest is a request to write items. If the store supports transactions, all items are written atomically.
+// Otherwise they are written one by one, and the first failure ends the request.
 type SaveRequest struct {
 	Store string
 	Items []Item
 	WriteOptions
 }
 
-// Save writes items. A request without items does nothing. If items ask for different consistencies, the strictest
-// one applies to all.
+// Save writes items. A request without items does nothing. If items request different consistency levels, the
+// strictest level applies to all items.
 func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -81,8 +81,8 @@ func (s *State) saveFailed(err error, inst *state.Instance, writes []state.Write
 	return opSave.failed(err, inst.Name, items[i].Key, itemText(err, inst.Name, &items[i]))
 }
 
-// itemText returns the error message for an item that could not be written. For a conflict it is the message of this
-// package, otherwise the store's error message.
+// itemText returns the error message for an item that could not be written. For fault.Conflict it is the text of
+// conflictText, otherwise the error text of the store.
 func itemText(err error, store string, item *Item) string {
 	if fault.Is(err, fault.Conflict) {
 		return conflictText(store, item.Key, item.ETag)
@@ -91,7 +91,7 @@ func itemText(err error, store string, item *Item) string {
 }
 
 // concerned returns the index of the write that caused err, or -1 if err names no key of writes. If several writes
-// have that key, it prefers the first one with an ETag or with first-write concurrency.
+// have that key, concerned returns the first one with an ETag or first-write concurrency.
 func concerned(err error, writes []state.Write) int {
 	key := fault.KeyOf(err)
 	found := -1

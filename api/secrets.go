@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// SecretStores returns the stores that the secrets service uses. Implementations are safe for concurrent use. The
-// stores may change while components are being loaded.
+// SecretStores returns the opened secret stores. Implementations are safe for concurrent use. The set of stores
+// changes while components are being loaded.
 type SecretStores interface {
 	// SecretStore returns the store with the given component name.
 	SecretStore(name string) (*secretstores.Instance, bool)
@@ -19,7 +19,7 @@ type SecretStores interface {
 	Loaded() bool
 }
 
-// Secrets serves one application's reads of secrets. It is immutable and safe for concurrent use. All errors are
+// Secrets serves the secret reads of one application. It is immutable and safe for concurrent use. All errors are
 // *Error and never contain a secret.
 type Secrets struct {
 	app    App
@@ -94,8 +94,8 @@ func (s *Secrets) BulkGet(ctx context.Context, r SecretRequest) (map[string]map[
 	return out, nil
 }
 
-// store returns a store, or an error that explains why it cannot be used. If the scopes of a store exclude the
-// application, the error is the same as for a store that does not exist.
+// store returns the secret store with the given name, or an error that explains why it cannot be used. If the scopes
+// of a store exclude the application, the error is the same as if the store did not exist.
 func (s *Secrets) store(asked string) (*secretstores.Instance, *Error) {
 	if inst, ok := s.stores.SecretStore(asked); ok && inst.VisibleTo(s.app.ID) {
 		return inst, nil
@@ -131,8 +131,8 @@ func secretDenied(text, store, secret string) *Error {
 		Details: Details{Reason: ReasonDenied, Metadata: Attributes("store", store, "secret", Shorten(secret))}}
 }
 
-// secretFailed returns the public error for a failed read. If the store refuses the credentials of the node, the
-// public error is an internal failure and not a denied request.
+// secretFailed returns the public error for a failed read of a secret. If the store rejects the credentials of the
+// node, that is an internal failure, not a denial of the application's request.
 func secretFailed(err error, code, text, store, secret string) *Error {
 	e := &Error{Kind: Failed, Code: code, Message: text + ": " + secretText(err), Cause: err,
 		Details: Details{Metadata: Attributes("store", store, "secret", Shorten(secret))}}
@@ -157,8 +157,8 @@ func secretFailed(err error, code, text, store, secret string) *Error {
 	return e
 }
 
-// secretText returns the error message of a store if err is a fault. For any other error it returns a general
-// message, because the error may contain a secret.
+// secretText returns the error text of a store if err is a *fault.Error. For any other error it returns a general
+// text, because the error may contain a secret.
 func secretText(err error) string {
 	if _, ok := fault.As(err); ok {
 		return fault.Text(err)

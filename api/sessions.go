@@ -14,12 +14,12 @@ type SessionMerger interface {
 	MergeSessions(a, b string) (string, bool)
 }
 
-// Sessions hold the session tokens of the applications of this node. They make the writes of an application visible
-// to the applications that it calls, without changes to their code.
+// Sessions hold the session tokens of the applications of this node. They make the writes of an application visible to
+// the applications that it calls, without changes to their code.
 //
 // Each application has one session for everything that it reads, writes and receives in calls. A call with a trace id
-// also opens a session for that trace. A request with that trace id waits only for the writes in the session of the
-// trace, so that one call does not slow down all others. Sessions are safe for concurrent use.
+// also starts a separate session for that trace. A request with that trace id waits only for the writes in the session
+// of the trace, so it is not delayed by other calls. Sessions are safe for concurrent use.
 type Sessions struct {
 	merger SessionMerger
 
@@ -27,8 +27,9 @@ type Sessions struct {
 	apps map[App]*seenBy
 }
 
-// maxTraces is the maximum number of traces with a session, for each application. Above it, the session of the oldest
-// trace is dropped. Requests of that trace then use the session of the application, which covers more writes.
+// maxTraces is the maximum number of trace sessions of each application. Above that number, the session of the oldest
+// trace is dropped. Requests of that trace then use the session of the application, which includes at least the same
+// writes.
 const maxTraces = 4096
 
 type seenBy struct {
@@ -44,8 +45,9 @@ func NewSessions(m SessionMerger) *Sessions {
 	return &Sessions{merger: m, apps: map[App]*seenBy{}}
 }
 
-// Begin returns the token for a request of app to a store: given, the token of the request, merged with the session
-// of app for the trace. given may be empty. A token that cannot be parsed is returned unchanged.
+// Begin returns the session token for a request of app to a store. given is the token that the request already has; it
+// may be empty. Begin merges given with the session of app for the trace. If that is impossible because given cannot
+// be parsed, it returns given.
 func (s *Sessions) Begin(app App, trace, given string) string {
 	own := s.Token(app, trace)
 	if given == "" || own == "" || s == nil {
@@ -57,9 +59,9 @@ func (s *Sessions) Begin(app App, trace, given string) string {
 	return given
 }
 
-// End records got, the token in a store's answer, in the sessions of app. sent is the token that the request had, as
-// returned by Begin. If a session still has the token sent, got replaces it, because the store may have removed parts
-// of sent. Otherwise got is merged into the token of the session.
+// End records got, the token in a store's answer, in the sessions of app. sent is the token that Begin returned for
+// the request. If the present token of a session equals sent, got replaces it, because the store may have removed
+// outdated parts of sent. Otherwise End merges got into the token of the session.
 func (s *Sessions) End(app App, trace, sent, got string) {
 	if s == nil || s.merger == nil || got == "" {
 		return
@@ -74,9 +76,9 @@ func (s *Sessions) End(app App, trace, sent, got string) {
 	}
 }
 
-// advance returns the new token of a session. token is its current token. sent is the token that a request to the
-// store had, and got is the token in the store's answer. If the session still has the token sent, got replaces it.
-// Otherwise advance merges the two.
+// advance returns the new token of a session, whose present token is token. sent is the token of a request to the
+// store, and got is the token in the answer. If token equals sent, advance returns got. Otherwise it merges token and
+// got.
 func (s *Sessions) advance(token, sent, got string) string {
 	if token == sent || token == got {
 		return got
@@ -87,8 +89,8 @@ func (s *Sessions) advance(token, sent, got string) string {
 	return token
 }
 
-// Token returns the session token of app for a trace. If the trace has no session, it returns the token of the
-// application's session. It returns "" if app has no session, or if sessions are off.
+// Token returns the session token of app for a trace. If the trace has no session, Token returns the token of the
+// application's session. It returns "" if app has no session, or sessions are disabled.
 func (s *Sessions) Token(app App, trace string) string {
 	if s == nil || s.merger == nil {
 		return ""
@@ -105,7 +107,8 @@ func (s *Sessions) Token(app App, trace string) string {
 	return b.token
 }
 
-// Inbound merges the token of a call to app, or of an answer to a call from app, into the sessions of app.
+// Inbound merges token into the sessions of app. token comes from a call to app, or from an answer to a call that app
+// made.
 func (s *Sessions) Inbound(app App, trace, token string) {
 	s.End(app, trace, "\x00", token) // "\x00" is never a token, so nothing is replaced
 }
@@ -141,8 +144,8 @@ func (s *Sessions) of(app App) *seenBy {
 	return b
 }
 
-// Outbound returns the token for a call from app to another application: the session of app, merged with the token in
-// the header of the call.
+// Outbound returns the session token for a call from app to another application. It is the session of app, merged with
+// the token in the header h of the call.
 func (s *Sessions) Outbound(app App, trace string, h http.Header) string {
 	given := ""
 	if v := h["Quorate-Session"]; len(v) > 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// StartGate blocks requests that arrive while a node starts, until the node can serve them. A nil StartGate blocks
+// StartGate delays requests that arrive while a node starts, until the node can serve them. A nil *StartGate delays
 // nothing. It is safe for concurrent use.
 type StartGate struct {
 	once sync.Once
@@ -16,16 +16,16 @@ type StartGate struct {
 // NewStartGate returns a gate that is closed.
 func NewStartGate() *StartGate { return &StartGate{open: make(chan struct{})} }
 
-// Open lets all requests pass, permanently. A node that stops during its start also calls Open; the services then
-// refuse the requests. Open may be called several times.
+// Open lets all requests continue, permanently. A node that stops during its start also calls Open, so that the
+// services can refuse the waiting requests. Open may be called several times.
 func (g *StartGate) Open() {
 	if g != nil {
 		g.once.Do(func() { close(g.open) })
 	}
 }
 
-// Wait blocks until the gate is open, limit has passed, or ctx ends. It returns no error: if the node is not ready,
-// the services refuse the request.
+// Wait blocks until Open was called, limit has passed, or ctx ends. It returns no error: if the node is still not
+// ready, the services refuse the request.
 func (g *StartGate) Wait(ctx context.Context, limit time.Duration) {
 	if g == nil {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/component"
 )
 
-// Surface decides which parts of the API are served, by the section api of a Configuration. It is safe for concurrent
-// use. The zero value and a nil *Surface serve everything.
+// Surface decides which parts of the API the node serves, according to the api section of a Configuration resource. It
+// is safe for concurrent use. The zero value and a nil *Surface permit everything.
 type Surface struct {
 	rules atomic.Pointer[component.APIRules]
 }
@@ -16,16 +16,16 @@ type Surface struct {
 // Set replaces the rules; nil = everything is served.
 func (s *Surface) Set(r *component.APIRules) { s.rules.Store(r) }
 
-// HTTP returns an error if the Configuration excludes an endpoint, otherwise nil. path is the pattern of the
-// endpoint, such as "/v1.0/state/{store}". A rule matches the paths that begin with its version and name.
+// HTTP returns an error if the Configuration resource disables an endpoint, otherwise nil. path is the pattern of the
+// endpoint, such as "/v1.0/state/{store}". A rule matches all paths that begin with its version and name.
 func (s *Surface) HTTP(path string) error {
 	return s.check("http", func(r component.APIRule) bool {
 		return strings.HasPrefix(path, "/"+r.Version+"/"+r.Name)
 	}, "/"+strings.Join(strings.Split(strings.Trim(path, "/"), "/")[:2], "/"))
 }
 
-// GRPC returns an error if the Configuration excludes a method of the Dapr service, otherwise nil. method has no
-// service name.
+// GRPC returns an error if the Configuration resource disables a method of the Dapr service, otherwise nil. method is
+// the name without the service.
 func (s *Surface) GRPC(method string) error {
 	group, version := GroupOf(method)
 	return s.check("grpc", func(r component.APIRule) bool { return r.Name == group && r.Version == version }, method)
@@ -58,7 +58,8 @@ func notAllowed(what string) error {
 		Message: "requested endpoint is not available: " + what + " is excluded by spec.api of the Configuration"}
 }
 
-// GroupOf returns the group of a method of the Dapr service and its version, as rules of a Configuration name them.
+// GroupOf returns the group and the version of a method of the Dapr service. Rules of a Configuration resource refer
+// to methods by these two names.
 func GroupOf(method string) (group, version string) {
 	version = "v1"
 	for _, suffix := range []string{"Alpha1", "Alpha2", "Beta1"} {
@@ -105,8 +106,8 @@ func grpcGroups() []grpcGroup {
 	}
 }
 
-// MethodNotServed returns the text for a method of the Dapr service that is not served. It names the building block
-// and what to use instead.
+// MethodNotServed returns the error text for a method of the Dapr service that Quorate does not serve. If the method
+// belongs to a known building block, the text names the block and what to use instead.
 func MethodNotServed(method string) string {
 	group, _ := GroupOf(method)
 	if group == "subscribe" {

@@ -28,8 +28,8 @@ type TransactRequest struct {
 	WriteOptions
 }
 
-// Transact applies all operations atomically. A request without operations does nothing. If operations ask for
-// different consistencies, the strictest one applies to all.
+// Transact applies all operations atomically. A request without operations does nothing. If operations request
+// different consistency levels, the strictest level applies to all of them.
 func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -42,7 +42,8 @@ func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written,
 	return t.run(ctx, r)
 }
 
-// transaction is one transaction of the state API or the actor API. The two APIs differ in keys and error codes.
+// transaction is one transaction of the state API or the actor API. The two APIs use different stored keys and error
+// codes.
 type transaction struct {
 	state     *State
 	inst      *state.Instance

@@ -28,7 +28,8 @@ func unservedBlocks() map[string]block {
 	}
 }
 
-// serves reports whether a path belongs to the block. after is the part of the path behind the name of the block.
+// serves reports whether a path belongs to the building block b. after is the part of the path after the name of the
+// block.
 func (b block) serves(after string) bool {
 	return after != "" && (b.parts == nil ||
 		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(after, part) }))
@@ -39,7 +40,7 @@ func daprVersions() []string {
 	return []string{"v1.0", "v1.0-alpha1", "v1.0-alpha2", "v1.0-beta1"}
 }
 
-// PathNotFound returns the error for a path without an endpoint. If the path belongs to a building block of Dapr that
+// PathNotFound returns the error for a path that has no endpoint. If the path belongs to a Dapr building block that
 // Quorate does not serve, the error names the block and what to use instead.
 func PathNotFound(path string) error {
 	for _, version := range daprVersions() {

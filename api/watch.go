@@ -70,8 +70,9 @@ func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 		bookmark: r.Bookmark, entry: entry}, nil
 }
 
-// sessionOf reads a watched key, or the watched prefix as a key, and returns the session token of that read. It
-// returns "" if the read fails. The read is served by the replica that serves the watch, or by a later one.
+// sessionOf reads a watched key, or the watched prefix as if it were a key, and returns the session token of that
+// read. It returns "" if the read fails. The replica that serves the read is the replica of the watch or a more recent
+// one, so the token covers the start of the watch.
 func (s *State) sessionOf(ctx context.Context, inst *state.Instance, r *state.WatchRequest) string {
 	key := r.Prefix
 	if len(r.Keys) > 0 {
@@ -145,8 +146,9 @@ func (w *Watch) PositionAt(revision uint64) string {
 	return p.String()
 }
 
-// Next returns the next changes of the application's keys. If none come within the bookmark interval, it returns a
-// part without changes and with a newer position. After an error the watch has ended; EndOf returns the reason.
+// Next waits for the next changes of the application's keys. If there are none within the bookmark interval, it
+// returns a part that has no changes but a newer position. After an error the watch has ended; EndOf returns the
+// reason.
 func (w *Watch) Next(ctx context.Context) (state.WatchPart, error) {
 	ctx, cancel := w.entry.context(ctx)
 	defer cancel()

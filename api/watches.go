@@ -17,8 +17,8 @@ const (
 	DefaultNodeWatches     = 4096
 )
 
-// Watches counts the watches of a node and ends them when it stops. It is safe for concurrent use. There is no metric
-// series before the first watch.
+// Watches counts the watches of a node and ends them when the node stops. It is safe for concurrent use. Its metrics
+// have no time series until the first watch.
 type Watches struct {
 	stop context.Context // ends when the node stops
 	end  context.CancelFunc
@@ -79,8 +79,8 @@ func (l lag) Collect(to chan<- prometheus.Metric) {
 // Close ends all watches with state.WatchClosing, and refuses new ones.
 func (w *Watches) Close() { w.end() }
 
-// Observe makes the service count its watches in w, the watches of the node, and returns s. Call it before the first
-// request.
+// Observe makes the service count its watches in w, which all services of the node share. It returns s. Call Observe
+// before the first request.
 func (s *State) Observe(w *Watches) *State {
 	s.watches = w
 	return s

@@ -1,10 +1,10 @@
-// Package component defines component files and the metadata fields that a component declares. It checks the metadata
-// in a file against the declared fields.
+// Package component defines component files and the metadata fields that a component type declares. It checks the
+// metadata in a file against the declared fields.
 //
 // It owns the YAML form of component documents, the rules for names, references and placeholders, the check of
-// metadata, the registry (type to factory) and the status of a loaded component. It contains nothing that is specific
+// metadata, the registry that maps types to factories, and the status of a loaded component. Nothing in it is specific
 // to one component type. It uses only the environment, clock and random source that are passed in. It starts no
-// goroutines. Its values are immutable once made and safe to share.
+// goroutines. Its values are immutable and safe for concurrent use.
 package component
 
 import (
@@ -70,8 +70,8 @@ type Spec struct {
 	TypePos      Pos // where spec.type stands
 }
 
-// Item is one element of spec.metadata. It has a name and exactly one of these: a plain value, a reference to a
-// secret, or a reference to an environment variable.
+// Item is one element of spec.metadata. It has a name and exactly one of: a plain value, a reference to a secret, a
+// reference to an environment variable.
 type Item struct {
 	Name   string
 	Value  string     // plain value: scalars as written, mappings and sequences as JSON text
@@ -90,8 +90,8 @@ type SecretRef struct {
 // InScope reports whether the document is meant for at least one of apps.
 func (d Document) InScope(apps []string) bool { return inScope(d.Scopes, apps) }
 
-// InNamespace reports whether the document applies to a node of the given namespace. It returns false only if the
-// document and the node both have a namespace and the two differ.
+// InNamespace reports whether the document applies to a node in the given namespace. If the document or the node has
+// no namespace, the result is true. Otherwise the two must be equal.
 func (d Document) InNamespace(namespace string) bool {
 	return namespace == "" || d.Namespace == "" || namespace == d.Namespace
 }
@@ -129,8 +129,8 @@ func foldVersion(version string) string {
 // maxName is the longest name of a component, in bytes.
 const maxName = 253
 
-// nameProblem returns what is wrong with the name of a document, or "" if it is valid. A name becomes a path segment,
-// a metric label and, with keyPrefix "name", the prefix of stored keys.
+// nameProblem returns a description of what is wrong with the name of a document, or "" if it is valid. Names are
+// restricted because they become path segments, metric labels and, with keyPrefix "name", prefixes of stored keys.
 func nameProblem(name string) string {
 	switch {
 	case name == "":

@@ -147,7 +147,8 @@ func (p *docParser) exportTimeout(n *yaml.Node) time.Duration {
 	return d
 }
 
-// otlpHeaders reads headers in both forms that Dapr documents: "name=value", and a mapping with name and value.
+// otlpHeaders reads a list of headers. An element may have either form that Dapr documents: "name=value", or a mapping
+// with name and value.
 func (p *docParser) otlpHeaders(n *yaml.Node, to map[string]string) {
 	const what = "spec.tracing.otel.headers"
 	if n.Kind != yaml.SequenceNode {
@@ -370,8 +371,8 @@ func (c *Configuration) unused(at Pos, text, hint string) {
 	c.Unused = append(c.Unused, Problem{Pos: at, Text: text, Hint: hint})
 }
 
-// Join merges several Configurations into one. If several have the same section, the last one applies. API rules and
-// pipeline handlers are exceptions: those of all Configurations apply, in their order.
+// Join merges several Configuration resources into one. If several have the same section, the last one applies. API
+// rules and pipeline handlers are exceptions: those of all resources apply, in the order of the resources.
 func Join(all []Configuration) Configuration {
 	var out Configuration
 	for _, c := range all {

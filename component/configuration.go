@@ -30,8 +30,8 @@ type Configuration struct {
 	Unused []Problem
 }
 
-// The names of sections of a Configuration. A section that restricts something but is not supported here is an error.
-// If it were ignored, the node would allow what the author wanted to forbid.
+// Names of sections of a Configuration resource. A section that restricts something but is not supported here is an
+// error. If it were ignored, the node would allow actions that the author wanted to forbid.
 const (
 	sectionAccessControl = "accessControl"
 	sectionSecrets       = "secrets"
@@ -49,7 +49,7 @@ func refusedSections() map[string]string {
 }
 
 // ParseConfiguration parses a document of kind Configuration. Unknown fields are errors with file and line. A section
-// that restricts something but is not supported here is an error too.
+// that restricts something but is not supported here is also an error.
 func ParseConfiguration(doc Document) (Configuration, error) {
 	p := docParser{file: doc.Pos.File}
 	c := Configuration{Name: doc.Name, Pos: doc.Pos, Sections: map[string]*yaml.Node{}}

@@ -33,8 +33,8 @@ func (p *docParser) document(raw *yaml.Node) Document {
 	return doc
 }
 
-// header reads the fields that all kinds of documents have, and the spec of a component. The other fields of other
-// kinds are read by the functions for those kinds.
+// header reads the fields that all kinds of documents have. For a component, it also reads the spec. The functions for
+// the other kinds read the remaining fields of those kinds.
 func (p *docParser) header(doc *Document) {
 	ignore := func(*yaml.Node) {}
 	known := fields{
@@ -185,7 +185,7 @@ func (p *docParser) item(n *yaml.Node) Item {
 	return item
 }
 
-// isBlank reports whether a reference names nothing: it is null, empty, or has only empty fields.
+// isBlank reports whether a reference is empty: it is null, an empty string, or a mapping with only empty fields.
 func isBlank(n *yaml.Node) bool {
 	if n.Kind == yaml.MappingNode {
 		for i := 1; i < len(n.Content); i += 2 {

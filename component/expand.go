@@ -4,16 +4,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The limits of one document after its aliases have been expanded. They are far above what a component needs, but low
-// enough to bound the memory.
+// Limits for one document after its aliases were expanded. They are much higher than a component needs, but low enough
+// to bound the memory.
 const (
 	maxDepth   = 64
 	maxNodes   = 50_000
 	maxAliases = 500
 )
 
-// expander copies a document and expands every alias, so that later code does not handle aliases. It returns an error
-// as soon as a limit is exceeded: a few lines of nested aliases can expand to billions of nodes.
+// expander copies a document and replaces every alias by its content, so that later code does not see aliases. It
+// stops with an error when a limit is exceeded, because a few lines of nested aliases can expand to billions of nodes.
 type expander struct {
 	file     string
 	problems *Problems

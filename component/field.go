@@ -44,9 +44,9 @@ type Field struct {
 	Check func(text string) error
 }
 
-// ParseSize parses a number of bytes: decimal digits with an optional unit. B is one byte; k, M and G are powers of
-// 1000; Ki, Mi and Gi are powers of 1024. These prefixes may be followed by B: "4Mi", "4MiB" and "4194304" are the
-// same. Case is ignored unless it is ambiguous.
+// ParseSize parses a number of bytes: decimal digits and an optional unit. The unit is B for bytes, k, M or G for
+// powers of 1000, or Ki, Mi or Gi for powers of 1024. A B may follow any of these prefixes: "4Mi", "4MiB" and
+// "4194304" are equal. Case is ignored unless the unit would be ambiguous.
 func ParseSize(text string) (int64, error) {
 	digits := strings.TrimRight(text, "BKMGkmgi")
 	factor, ok := sizeUnit(text[len(digits):])
@@ -99,8 +99,8 @@ type value struct {
 	given  bool  // in the file
 }
 
-// parse parses text as a value of the field's Kind. The error text continues a sentence about the value ("... which
-// is not a number") and does not contain the value.
+// parse parses text as a value of the field's Kind. The error text is the end of a sentence about the value, such as
+// "is not a whole number". It does not contain the value.
 func (f Field) parse(text string) (value, error) {
 	v := value{text: text}
 	var err error

@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// HTTPEndpoint is the content of a document of kind HTTPEndpoint: a server outside of the cluster that applications
-// may call.
+// HTTPEndpoint is the content of a document of kind HTTPEndpoint. It describes a server outside of the cluster that
+// applications may call.
 type HTTPEndpoint struct {
 	Name    string
 	Scopes  []string // ids of the applications that may call it; empty = all
@@ -35,7 +35,7 @@ const (
 	tlsPrivateKey  = "clientTLS privateKey"
 )
 
-// EndpointSettings are the values of an HTTPEndpoint after its references were resolved. They contain secrets.
+// EndpointSettings are the settings of an HTTPEndpoint with all references resolved. They contain secrets.
 type EndpointSettings struct {
 	Header http.Header // sent with each request
 	TLS    *tls.Config

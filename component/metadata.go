@@ -17,7 +17,7 @@ type Property struct {
 	Unresolved bool // a reference that was not resolved; Value is meaningless
 }
 
-// Metadata is the metadata of one component, in the order of its file. Names are unique, even if case is ignored.
+// Metadata is the metadata of one component, in the order of the file. No two names are equal when case is ignored.
 type Metadata []Property
 
 // Lookup finds a property. The case of name is ignored.
@@ -30,7 +30,7 @@ func (m Metadata) Lookup(name string) (Property, bool) {
 	return Property{}, false
 }
 
-// Sensitive returns the values that came from references. Callers remove these values from logs and messages.
+// Sensitive returns the values that were resolved from references. Callers must remove them from logs and messages.
 func (m Metadata) Sensitive() []string {
 	var out []string
 	for _, p := range m {
@@ -41,8 +41,8 @@ func (m Metadata) Sensitive() []string {
 	return out
 }
 
-// Values are the checked metadata of a component, by the names of the declared fields. Reading a field that is not
-// declared panics, because it is a bug.
+// Values are the checked metadata of a component, keyed by the names of the declared fields. Reading an undeclared
+// field panics, because that is a bug.
 type Values struct {
 	byName map[string]value
 }
@@ -70,9 +70,10 @@ func (v Values) of(name string) value {
 	return found
 }
 
-// Check checks metadata against the declared fields. It returns the values by field name, and warnings, for example
-// about unknown names and about secrets in the file. If anything is wrong, it returns one fault.Invalid that lists
-// all problems with file and line. Warnings and errors never contain a value that came from a reference.
+// Check checks metadata against the declared fields. It returns the values by field name. It also returns warnings,
+// for example about unknown names and about secrets in the file. If anything is wrong, it returns one fault.Invalid
+// error that lists all problems with file and line. Warnings and errors never contain a value that was resolved from a
+// reference.
 func (m Metadata) Check(at Pos, component string, declared []Field) (Values, []Problem, error) {
 	c := checker{at: at, component: component, values: Values{byName: make(map[string]value, len(declared))}}
 	c.index(declared)

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/suggest"
 )
 
-// mapping calls the reader of each field of n, in the order of the file, and reports unknown fields. It returns false
-// if n is not a YAML mapping.
+// mapping reads the YAML mapping n. It calls the function in known for each field, in the order of the file, and
+// reports unknown fields. It returns false if n is not a mapping.
 func (p *docParser) mapping(n *yaml.Node, what string, known fields) bool {
 	if n.Kind != yaml.MappingNode {
 		p.problems.add(p.pos(n), "", "%s must be a mapping, not %s", what, describe(n))
@@ -91,8 +91,8 @@ func (p *docParser) texts(n *yaml.Node, what string) []string {
 	return out
 }
 
-// value returns a metadata value as text. A scalar keeps its text in the file, because values such as 007, 1.0 and
-// yes are meant literally. A list or a mapping becomes JSON text.
+// value returns a metadata value as text. A scalar is returned exactly as in the file, because values such as 007, 1.0
+// and yes are meant literally. A list or a mapping is converted to JSON.
 func (p *docParser) value(n *yaml.Node) string {
 	switch {
 	case isNull(n):
@@ -130,8 +130,8 @@ func appendJSON(out []byte, n *yaml.Node) []byte {
 	}
 }
 
-// appendJSONScalar appends a YAML scalar to out as JSON. A number that is valid JSON keeps its digits. A number that
-// is not (007, 0x1f, .inf) becomes a JSON string.
+// appendJSONScalar appends a YAML scalar to out as JSON. A number keeps its digits if they are valid JSON. Other
+// numbers, such as 007, 0x1f and .inf, become JSON strings.
 func appendJSONScalar(out []byte, n *yaml.Node) []byte {
 	switch n.Tag {
 	case "!!null":

@@ -23,10 +23,10 @@ type File struct {
 	Skipped   []Problem // documents that are ignored, and why
 }
 
-// Parse parses a file of YAML documents. name is used only in messages. Empty documents are skipped. Documents of
+// Parse parses a file of YAML documents. name is used only in messages. Empty documents are ignored. Documents of
 // unknown kinds are listed as skipped, because the folder may contain manifests of other programs. Any other problem
-// makes the whole file invalid: Parse returns one fault.Invalid that lists all problems, up to the first syntax
-// error, with file and line.
+// makes the whole file invalid. Parse then returns one fault.Invalid error that lists all problems with file and line,
+// up to the first syntax error.
 func Parse(name string, r io.Reader) (File, error) {
 	const op = "component.Parse"
 	data, err := io.ReadAll(io.LimitReader(r, MaxFileSize+1))
@@ -58,7 +58,7 @@ func Parse(name string, r io.Reader) (File, error) {
 	return file, nil
 }
 
-// syntaxProblem returns the problem for a syntax error. Its position comes from the error message of the YAML library
+// syntaxProblem returns the problem for a syntax error. It extracts the line from the message of the YAML library
 // ("yaml: line 3: ...").
 func syntaxProblem(name string, err error) Problem {
 	pos := Pos{File: name}
@@ -114,8 +114,8 @@ const (
 	refuse
 )
 
-// sift decides from kind and apiVersion whether a document is for Quorate. A kind or apiVersion with a probable typo
-// is an error. If it were skipped, the user would notice late that a store is missing.
+// sift decides by kind and apiVersion whether a document is for Quorate. A kind or apiVersion that is probably
+// misspelt is an error. If such a document were skipped, the user would notice only late that a store is missing.
 func sift(body *yaml.Node) (verdict, string) {
 	if body.Kind != yaml.MappingNode {
 		return skip, "the document is not a mapping"

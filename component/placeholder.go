@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Placeholders are the values of {uuid}, {podName}, {namespace} and {appID} in plain metadata values. Placeholders in
-// values from references are not replaced.
+// Placeholders are the values of {uuid}, {podName}, {namespace} and {appID} in plain metadata values. Values that come
+// from references may contain these texts literally; they are not replaced there.
 type Placeholders struct {
 	UUID      func() string // a new one for each {uuid}; required
 	PodName   string        // empty = {podName} is an error
@@ -27,8 +27,8 @@ func hasPlaceholder(value string) bool {
 		strings.Contains(value, holdNamespace) || strings.Contains(value, holdAppID)
 }
 
-// Replace returns value with every placeholder replaced. A placeholder inside a replacement is not replaced. If a
-// placeholder has no replacement, Replace returns fault.Invalid.
+// Replace returns value with every placeholder replaced. Replacements are not searched for placeholders. If a
+// placeholder has no value, Replace returns fault.Invalid.
 func (p Placeholders) Replace(value string) (string, error) {
 	if !hasPlaceholder(value) {
 		return value, nil
@@ -52,8 +52,8 @@ func (p Placeholders) Replace(value string) (string, error) {
 	return b.String(), nil
 }
 
-// first reads the beginning of value, which starts with a brace. It returns the replacement of the placeholder there,
-// or the brace itself if there is none. used is the number of bytes read from value.
+// first handles the start of value, which is a brace. If a placeholder begins there, text is its replacement,
+// otherwise text is the brace. used is the number of bytes of value that text replaces.
 func (p Placeholders) first(value string) (text string, used int, err error) {
 	switch {
 	case strings.HasPrefix(value, holdUUID):

@@ -17,13 +17,13 @@ type Sources struct {
 	Secret func(ctx context.Context, store string, ref SecretRef) (string, error)
 }
 
-// EnvKeys is the name of an environment variable that restricts envRef. If it is set, envRef may name only the
-// variables in its value, which are separated by spaces or commas.
+// EnvKeys is the name of an environment variable that restricts envRef. If it is set, envRef may refer only to the
+// variables that its value lists, separated by spaces or commas.
 const EnvKeys = "DAPR_ENV_KEYS"
 
-// Resolve replaces references and placeholders by their values. If reading a secret fails, the error keeps the code
-// of that failure. If a variable is not set, the code is fault.NotFound; if a variable must not be read, it is
-// fault.Denied. The error names file, line and component, and never contains a value.
+// Resolve replaces references and placeholders by their values. The error has the code of the failure if a secret
+// cannot be read, fault.NotFound if an environment variable is not set, and fault.Denied if components must not read
+// that variable. The error names file, line and component, and never contains a value.
 func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {
@@ -48,8 +48,8 @@ func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	return out, nil
 }
 
-// Unresolved returns the metadata as written in the file, for a check that opens nothing. References are marked as
-// Unresolved, and placeholders are not replaced.
+// Unresolved returns the metadata as written in the file, for checks that do not open the component. Values that are
+// references or contain placeholders are marked as Unresolved.
 func (s *Spec) Unresolved() Metadata {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {
@@ -78,15 +78,15 @@ func (s *Spec) itemError(item Item, err error) error {
 	return &fault.Error{Code: fault.CodeOf(err), Op: "component.Resolve", Msg: msg, Key: s.Name, Err: err}
 }
 
-// ReservedVariable reports whether an environment variable contains tokens or settings of this process. Components
-// and applications must not read it.
+// ReservedVariable reports whether an environment variable is for this process, because it contains a token or a
+// setting. Components and applications must not read such a variable.
 func ReservedVariable(name string) bool {
 	upper := strings.ToUpper(name)
 	return upper == "APP_API_TOKEN" || strings.HasPrefix(upper, "DAPR_") || strings.HasPrefix(upper, "QUORATE_")
 }
 
-// envValue returns the value of an environment variable. It returns an error for a reserved variable, because a
-// component file must not give access to the tokens and settings of this process.
+// envValue returns the value of an environment variable for envRef. It returns an error for a reserved variable,
+// because a component file must not give access to the tokens and settings of this process.
 func envValue(name string, lookup func(string) (string, bool)) (string, error) {
 	const op = "component.Resolve"
 	upper := strings.ToUpper(name)

@@ -9,7 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Resiliency is the content of a document of kind Resiliency: the policies for calls to applications and components.
+// Resiliency is the content of a document of kind Resiliency. It defines policies and assigns them to applications and
+// components.
 type Resiliency struct {
 	Name     string
 	Pos      Pos
@@ -40,14 +41,15 @@ type BreakerPolicy struct {
 	Trip        *TripCondition // nil = more than 5 consecutive failures
 }
 
-// ResiliencyTarget names the policies of one target. An empty name means that the target has no policy of that kind.
+// ResiliencyTarget has the names of the policies that apply to one target. An empty name means that no policy of that
+// kind applies.
 type ResiliencyTarget struct {
 	Timeout, Retry, CircuitBreaker string
 	Pos                            Pos
 }
 
-// ComponentTargets are the policies of one component. Inbound applies when the component calls the application,
-// Outbound when the application calls the component.
+// ComponentTargets are the policies of one component. Inbound is for calls of the component to the application,
+// Outbound for calls of the application to the component.
 type ComponentTargets struct{ Inbound, Outbound ResiliencyTarget }
 
 // Names of policies that apply to every application without a target of its own.
@@ -62,8 +64,8 @@ const (
 	defaultMaxInterval = time.Minute
 )
 
-// ParseResiliency parses a document of kind Resiliency. Unknown fields, and names of policies that are not defined,
-// are errors with file and line.
+// ParseResiliency parses a document of kind Resiliency. Unknown fields and references to undefined policies are errors
+// with file and line.
 func ParseResiliency(doc Document) (Resiliency, error) {
 	p := docParser{file: doc.Pos.File}
 	r := Resiliency{Name: doc.Name, Pos: doc.Pos, Timeouts: map[string]time.Duration{},
@@ -162,7 +164,8 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 	return r
 }
 
-// ranges reads a list of numbers and ranges, such as "429,500-599". It returns nil for the empty string.
+// ranges parses a list of numbers and ranges, such as "429,500-599". least and most are the bounds for each number. It
+// returns nil for an empty text.
 func (p *docParser) ranges(n *yaml.Node, what string, least, most int) (out [][2]int) {
 	text := p.text(n, what)
 	if strings.TrimSpace(text) == "" {
@@ -248,8 +251,8 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// componentTarget reads the policies of a component for one direction. It lists a circuit breaker in Unused, because
-// circuit breakers have an effect only on applications.
+// componentTarget parses the policies of a component for one direction. It reports a circuit breaker in r.Unused,
+// because circuit breakers apply only to applications.
 func (p *docParser) componentTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
 	t := ResiliencyTarget{Pos: p.pos(n)}
 	p.mapping(n, "the target "+name, fields{

@@ -7,9 +7,9 @@ import (
 	"unicode"
 )
 
-// TripCondition is the condition that opens a circuit breaker. It compares the counters consecutiveFailures, requests
-// and totalFailures, or arithmetic on them. Comparisons can be joined by && and ||, with parentheses. This is the
-// part of Dapr's expression language that such conditions need. It is immutable.
+// TripCondition is the condition under which a circuit breaker opens. It compares the counters consecutiveFailures,
+// requests and totalFailures, or arithmetic expressions of them. Comparisons can be combined with &&, || and
+// parentheses. This syntax is a subset of Dapr's expression language. A TripCondition is immutable.
 type TripCondition struct {
 	text string
 	root tripNode
@@ -18,7 +18,7 @@ type TripCondition struct {
 // TripCounts are the counters that a TripCondition compares.
 type TripCounts struct{ Requests, TotalFailures, ConsecutiveFailures uint32 }
 
-// tripNode is one node of a parsed expression. It returns the value of the node. A comparison has the value 0 or 1.
+// tripNode evaluates one node of a parsed expression for the counters c. The value of a comparison is 0 or 1.
 type tripNode func(c TripCounts) float64
 
 // String is the condition as it was written.

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/discovery/records"
 )
 
-// App names an application. In its canonical form, the default namespace is written as the empty string.
+// App identifies an application. In its canonical form, the default namespace is the empty string.
 type App = records.App
 
 // ParseApp reads "orders", which is in the namespace given, or "orders.prod".
@@ -53,8 +53,8 @@ type Options struct {
 	Chance       func(n int) int  // returns a number below n, to choose among equals; nil = random
 }
 
-// Catalogue holds what this node knows of all applications of the cluster. It can be used immediately after New, and
-// learns through gossip what other nodes serve. All methods are safe for concurrent use.
+// Catalogue contains what this node knows about all applications of the cluster. It can be used immediately after New.
+// It learns through gossip which applications other nodes serve. All methods are safe for concurrent use.
 type Catalogue struct {
 	opts    Options
 	begun   time.Time
@@ -100,8 +100,8 @@ func (c *Catalogue) Open() {
 	c.tasks.Go(func() { c.run(ctx) })
 }
 
-// Close stops the goroutines that Open started, waits for them, and unregisters the metrics. It is idempotent. Pick
-// still works afterwards.
+// Close stops the goroutines that Open started, waits for them, and unregisters the metrics. It may be called several
+// times. Pick still works after Close.
 func (c *Catalogue) Close() error {
 	c.mu.Lock()
 	first := !c.closed
@@ -117,9 +117,9 @@ func (c *Catalogue) Close() error {
 	return nil
 }
 
-// Serve replaces the list of applications that this node serves. It returns fault.Invalid for an invalid record or
-// an application that is listed twice. It returns fault.TooLarge if the list has more applications, or more bytes,
-// than a node can announce. After an error nothing has changed.
+// Serve replaces the list of applications that this node serves. It returns fault.Invalid if a record is invalid or an
+// application is listed twice, and fault.TooLarge if the list has more applications or bytes than a node can announce.
+// After an error, nothing has changed.
 func (c *Catalogue) Serve(apps []Record) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,16 +138,16 @@ func (c *Catalogue) Serve(apps []Record) error {
 	return err
 }
 
-// SetHealth changes the reported health of an application of this node. It does nothing for
-// applications that this node does not serve.
+// SetHealth sets the reported health of an application that this node serves. For any other application it does
+// nothing.
 func (c *Catalogue) SetHealth(app App, healthy bool) {
 	if c.change(app, func(e *records.Entry) { e.Healthy = healthy }) && healthy {
 		c.readmit(func(k standingKey) bool { return k.incarnation == c.opts.Self && k.app == app.Canonical() })
 	}
 }
 
-// SetLoad sets how many calls an application of this node is serving. It is cheap enough to be called at the start
-// and the end of every call. Other nodes receive the value at intervals.
+// SetLoad sets how many calls an application of this node is serving. It is cheap enough to be called at the start and
+// the end of every call. Other nodes receive the value at intervals.
 func (c *Catalogue) SetLoad(app App, inFlight int) {
 	app = app.Canonical()
 	n, ok := c.loads.Load(app)
@@ -190,8 +190,8 @@ func (c *Catalogue) change(app App, f func(*records.Entry)) bool {
 	return false
 }
 
-// Members sets the list of all incarnations of nodes that gossip knows. When it returns, the View contains only
-// instances on nodes that are alive.
+// Members sets the list of all node incarnations that gossip knows. An incarnation is one run of a node's process.
+// When Members returns, the View contains only instances on nodes that are alive.
 func (c *Catalogue) Members(list []Member) {
 	c.mu.Lock()
 	back := c.returned(list)

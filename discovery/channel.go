@@ -8,7 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ChannelNumber is the number of the catalogue among the channels of the gossip. It must not change.
+// ChannelNumber identifies the catalogue among the users of the gossip. All nodes use this number, so it must not
+// change.
 const ChannelNumber = 1
 
 // Method is the name of Answer among the methods of the peer port. It must not change.

@@ -19,8 +19,8 @@ const (
 	Unreachable                // it certainly never reached the application: the instance is demoted at once
 )
 
-// A demotion is a pause: an instance that a call could not reach gets no calls. The pause is firstDemotion at first,
-// and doubles with each further failure up to lastDemotion.
+// An instance that a call could not reach is demoted: for a pause, it gets no calls. The pause is firstDemotion after
+// the first failure, and doubles with each further failure, up to lastDemotion.
 const (
 	firstDemotion = time.Second
 	lastDemotion  = 30 * time.Second
@@ -38,8 +38,8 @@ type standing struct {
 	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
-// demoted reports whether the instance gets no calls now. After the pause only one call may try the instance. If
-// that call succeeds, the instance is no longer demoted.
+// demoted reports whether the instance must not get a call now. After the pause, only one call at a time may try the
+// instance. If that call succeeds, the demotion ends.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.calls.Load() > 0)
 }
@@ -123,8 +123,8 @@ func (c *Catalogue) lease(one *candidate) *Lease {
 // elapsed returns the time since New, on a monotonic clock.
 func (c *Catalogue) elapsed() time.Duration { return c.opts.Now().Sub(c.begun) }
 
-// Pick chooses a healthy instance of an application for a call, except those in tried. An instance that a recent
-// call could not reach is demoted for some seconds. Pick prefers instances in this order:
+// Pick chooses a healthy instance of an application for a call. It does not choose an instance in tried. An instance
+// that a recent call could not reach is demoted for some seconds. Pick prefers instances in this order:
 //
 //  1. not demoted
 //  2. on this node
@@ -207,12 +207,12 @@ func isTried(c *candidate, tried []Instance) bool {
 	return false
 }
 
-// settleTime is how long after the start of a node the records of other nodes may still be missing.
+// settleTime is how long after the start of this node the records of other nodes may still be missing.
 const settleTime = 3 * time.Second
 
-// Settling reports whether this node may learn within seconds which nodes serve app. It returns false if any node
-// has reported app before. Otherwise it returns true if this node has just started and joins others, or if another
-// node has just joined and has not reported yet.
+// Settling reports whether this node may learn within seconds which nodes serve app. If any node has ever reported
+// app, it returns false. Otherwise it returns true in two cases: this node has just started and is joining others, or
+// another node has just joined and has not reported yet.
 func (c *Catalogue) Settling(app App) bool {
 	app = app.Canonical()
 	c.mu.Lock()

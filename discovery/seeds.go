@@ -17,8 +17,9 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Seeds are the configured nodes through which a node joins the cluster. Each is an IP address or a name, with a
-// port. A name may have several addresses, which may change. Seeds are immutable and safe for concurrent use.
+// Seeds are the configured nodes through which a node joins the cluster. Each seed is an IP address or a host name,
+// with a port. A host name may have several addresses, which may change. Seeds are immutable and safe for concurrent
+// use.
 type Seeds struct {
 	list     []seed
 	resolver Resolver
@@ -29,8 +30,8 @@ type seed struct {
 	port uint16
 }
 
-// ParseSeeds parses seeds of the form "host", "host:port", "[v6]:port" or "v6". A seed without a port gets the
-// default, port. If any seed is invalid, ParseSeeds returns fault.Invalid with all invalid seeds.
+// ParseSeeds parses seeds of the form "host", "host:port", "[v6]:port" or "v6". port is the default for seeds without
+// a port. If any seeds are invalid, ParseSeeds returns one fault.Invalid error that lists all of them.
 func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
 	s := &Seeds{resolver: r}
 	var bad []string
@@ -50,7 +51,7 @@ func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
 	return s, nil
 }
 
-// SeedHost returns the host of a seed, without its port. It returns "" if text is not a valid seed.
+// SeedHost returns the host of a seed, without the port. It returns "" if text is not a valid seed.
 func SeedHost(text string) string {
 	s, _ := parseSeed(strings.TrimSpace(text), 0)
 	return s.host
@@ -76,9 +77,9 @@ func isHost(text string) bool {
 	return text != "" && len(text) <= 253 && !strings.ContainsAny(text, " \t/\\:@[]%,")
 }
 
-// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It looks up all names at
-// every call, and omits names that cannot be resolved. It returns fault.Unavailable if there are seeds but no
-// address.
+// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It looks up all host names
+// at every call, and omits names that cannot be resolved. It returns fault.Unavailable if there are seeds but none has
+// an address.
 func (s *Seeds) Resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	var out []netip.AddrPort
 	var failed []string

@@ -30,7 +30,7 @@ func (i *Instance) Same(o *Instance) bool {
 	return i.App == o.App && i.incarnation() == o.incarnation()
 }
 
-// View is what a node knows of all applications at one moment. It is immutable; Changed signals that there is a
+// View is what this node knows about all applications at one moment. It is immutable. Changed signals that there is a
 // newer View. All methods are safe for concurrent use, and the caller may change the slices that they return.
 type View struct {
 	catalogue *Catalogue
@@ -39,13 +39,12 @@ type View struct {
 	found     sync.Map // cache, from App to []candidate
 }
 
-// Changed returns a channel that is closed when Catalogue.View returns a newer View than v. A
-// caller that gets the View after each signal sees the latest change, but may miss Views in
-// between.
+// Changed returns a channel that is closed when Catalogue.View returns a newer View than v. A caller that gets the
+// newest View after each signal sees the latest change, but may miss Views in between.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
-// Instances returns the instances of an application on all nodes that are alive, in the order of
-// their node ids. Unhealthy instances are included.
+// Instances returns the instances of an application on all nodes that are alive, in the order of their node ids. It
+// includes unhealthy instances.
 func (v *View) Instances(app App) []Instance {
 	var out []Instance
 	for _, c := range v.candidates(app.Canonical()) {
@@ -93,12 +92,12 @@ func (v *View) instance(r *records.Shown, e records.Entry) Instance {
 	return i
 }
 
-// unreachable reports whether the node of the instance belongs to no cluster yet, so that its peer port accepts no
-// calls.
+// unreachable reports whether calls to the instance are impossible because its node belongs to no cluster yet. The
+// peer port of such a node accepts no calls.
 func (i *Instance) unreachable() bool { return i.Server == "" && !i.Local }
 
-// Condition is whether this node sends calls to an instance, and if not, why. The constants below are all
-// conditions. Their values are metric labels.
+// Condition says whether this node sends calls to an instance, and if not, why. The constants below are all possible
+// values. They are also values of metric labels.
 type Condition string
 
 // The conditions.
@@ -109,7 +108,7 @@ const (
 	Uncalled  Condition = "uncalled"  // it has no port
 )
 
-// Standing returns the condition of an instance, and the number of calls from this node that it is serving.
+// Standing returns the condition of an instance, and the number of calls from this node that the instance is serving.
 func (c *Catalogue) Standing(i *Instance) (Condition, int64) {
 	s := &standing{}
 	if met, ok := c.standings.Load(standingKey{i.App, i.incarnation()}); ok {
@@ -133,8 +132,8 @@ type candidate struct {
 	standing *standing
 }
 
-// candidates returns the instances of an application, sorted by node id. It caches the result, unless there are no
-// instances.
+// candidates returns the instances of an application, sorted by node id. It caches the result unless the application
+// has no instances.
 func (v *View) candidates(app App) []candidate {
 	if found, ok := v.found.Load(app); ok {
 		return found.([]candidate)

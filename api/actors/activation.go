@@ -88,8 +88,12 @@ func newActivation(key api.Actor, settings TypeConfig) *activation {
 // unknown means that the caller asks the directory for the actor.
 type unknown struct{}
 
-// tryEnter begins a turn. If wait is not nil, the caller waits first: for a turn (*waiter), for another activation to
-// end or begin (chan struct{}), or it asks the directory for the actor (unknown).
+// tryEnter tries to begin a turn for c, and returns the activation of the actor. If wait and err are nil, the turn has
+// begun. Otherwise the type of wait says what the caller must do:
+//
+//   - *waiter: wait until the queue grants the turn. Then the turn has begun.
+//   - chan struct{}: wait until the channel is closed, because the activation is starting or ending. Then try again.
+//   - unknown: activate the actor in the directory. Then try again.
 func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err error) {
 	key := c.Actor
 	h.mu.Lock()
@@ -177,7 +181,8 @@ func (h *Host) leave(a *activation) {
 	}
 }
 
-// retireLocked ends an activation: it gets no further turns, and the calls that wait go on to the new owner.
+// retireLocked ends an activation. The activation gets no further turns, and calls in its queue fail with
+// fault.ActorMoved, so that they are sent to the new owner. h.mu must be held.
 func (h *Host) retireLocked(a *activation) {
 	a.gone = true
 	for _, t := range a.timers {
@@ -190,8 +195,9 @@ func (h *Host) retireLocked(a *activation) {
 	a.queue = nil
 }
 
-// settleLocked removes an activation that is gone and has no turn, if its session has ended. Otherwise the one who
-// retired it releases it in the directory first.
+// settleLocked removes a retired activation, if its session has ended and no turn is running. If the session is still
+// valid, settleLocked does not remove it. In that case, the goroutine that retired the activation releases it in the
+// directory and then removes it. h.mu must be held.
 func (h *Host) settleLocked(a *activation) {
 	if !a.running && (a.session == "" || a.session != h.session) {
 		h.removeLocked(a)
@@ -212,8 +218,9 @@ func (h *Host) removeLocked(a *activation) {
 	}
 }
 
-// activate asks the directory for an actor. If the application still has the actor of an earlier activation, it must
-// drop it first: it may have state in memory that another host has changed since.
+// activate makes this host the owner of an actor in the directory. If the application still holds the actor from an
+// earlier activation, the application must first deactivate it, because its state in memory may be outdated: another
+// host may have changed the actor since.
 func (h *Host) activate(ctx context.Context, a *activation) error {
 	h.mu.Lock()
 	session, revision, d := h.session, h.revision, h.directory
@@ -248,8 +255,8 @@ func (h *Host) activate(ctx context.Context, a *activation) error {
 	return err
 }
 
-// notDelivered returns the error of a call that has not reached its application, because the directory did not answer.
-// The caller may try again.
+// notDelivered converts an error of the directory into the error of the call. If the directory could not name an
+// owner, the result is fault.Unavailable: the application has not got the call, and the caller may retry.
 func notDelivered(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.NotFound, fault.Indeterminate, fault.NotLeader, fault.Unavailable:

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// declared is the answer of an application to GET /dapr/config. A duration that cannot be read means the default, as
-// in Dapr.
+// declared is the answer of an application to GET /dapr/config. As in Dapr, a duration that cannot be parsed is
+// replaced by the default.
 type declared struct {
 	Entities []string `json:"entities"`
 	settings
@@ -60,8 +60,8 @@ func ParseConfig(body []byte) (Config, error) {
 	return NewConfig(d.Entities, base, own)
 }
 
-// NewConfig returns the configuration of an application that hosts types. Their settings are base, except for the types
-// that own has.
+// NewConfig returns the configuration of an application that hosts types. own has the settings of single types; all
+// other types get the settings base.
 func NewConfig(types []string, base TypeConfig, own map[string]TypeConfig) (Config, error) {
 	c := Config{Types: map[string]TypeConfig{}}
 	for _, t := range types {

@@ -38,7 +38,8 @@ type Released struct {
 	Epoch    uint64
 }
 
-// Directory is the directory of the actors of one application. Implementations are safe for concurrent use.
+// Directory records which host owns which actor, for the actors of one application. Implementations are safe for
+// concurrent use.
 type Directory interface {
 	// Register begins the session of a host, or describes it anew. It returns the revision of the session, and
 	// fault.NotFound if the session has ended.
@@ -57,7 +58,7 @@ type Directory interface {
 	Transfer(ctx context.Context, released []Released, to string) error
 }
 
-// Directories finds the directories of applications. Implementations are safe for concurrent use.
+// Directories returns the Directory of each application. Implementations are safe for concurrent use.
 type Directories interface {
 	// Claim records that an application of this node hosts a type, and returns its directory. It returns
 	// fault.Conflict if another application hosts the type.
@@ -67,8 +68,8 @@ type Directories interface {
 	Find(ctx context.Context, namespace, kind string) (app api.App, d Directory, err error)
 }
 
-// Carrier sends a call to the Runtime of another node. It returns fault.Unavailable if the node certainly has not got
-// the call, and otherwise the errors of Runtime.Take.
+// Carrier sends a call to the Runtime of another node. Carry returns fault.Unavailable if that node has certainly not
+// received the call, and otherwise the errors of Runtime.Take.
 type Carrier interface {
 	Carry(ctx context.Context, to Owner, target api.App, c *Call) (Answer, error)
 }
@@ -114,7 +115,8 @@ type Call struct {
 	only      *activation // the call is not delivered to another activation; nil = any
 }
 
-// The parts of a path after "method" by which an application tells callbacks from calls of methods.
+// Path segments after "method" in requests to an application. They mark the request as a reminder or a timer. Without
+// one of them, the request is a method call.
 const (
 	CallbackReminder = "remind"
 	CallbackTimer    = "timer"
@@ -127,7 +129,8 @@ type Answer struct {
 	Body   []byte
 }
 
-// Reminder describes a reminder or a timer of an actor. The times are in the words of the caller.
+// Reminder describes a reminder or a timer of an actor. DueTime, Period and TTL are strings exactly as the caller sent
+// them.
 type Reminder struct {
 	Actor    api.Actor
 	Name     string
@@ -139,8 +142,8 @@ type Reminder struct {
 	Policy   *api.JobPolicy // of a reminder; nil = three retries, one second apart
 }
 
-// Reminders keeps the reminders of actors in the replicated log, and delivers them when they are due. Implementations
-// are safe for concurrent use.
+// Reminders stores the reminders of actors in the replicated store, and delivers their ticks when they are due.
+// Implementations are safe for concurrent use.
 type Reminders interface {
 	// Put stores a reminder. It returns fault.Conflict if the actor has one with that name and overwrite is false, and
 	// fault.Invalid if a time cannot be read.

@@ -59,7 +59,8 @@ func read(r *http.Response, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// Headers returns the headers of a turn: those of the caller that are forwarded, and those of the runtime.
+// Headers returns the headers of the request that delivers a turn to the application: the forwarded headers of the
+// caller and the headers that the runtime adds.
 func (t *Turn) Headers() http.Header {
 	header := t.Header.Clone()
 	if t.Callback == "" {
@@ -95,8 +96,8 @@ func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
 	return Answer{Status: answer.StatusCode, Header: answer.Header, Body: body}, nil
 }
 
-// drop informs the application that an actor is deactivated, unless it was informed before. It returns an error if the
-// application did not answer.
+// drop notifies the application that an actor was deactivated. It does nothing if the application was already notified
+// or never had the actor. It returns an error if the application does not answer.
 func (h *Host) drop(ctx context.Context, a *activation) error {
 	h.mu.Lock()
 	dropped := a.dropped
@@ -127,7 +128,7 @@ func (a *httpApp) Deactivate(ctx context.Context, key api.Actor) error {
 	return err
 }
 
-// Config implements App. known is false if the application answers that it has no such endpoint.
+// Config implements App. known is false if the application answers that it has no endpoint /dapr/config.
 func (a *httpApp) Config(ctx context.Context) (c Config, known bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.options.PlaceTime)
 	defer cancel()

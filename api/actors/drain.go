@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// drain lets running turns end, and gives every actor up, so that other hosts take them. It returns false if the
-// directory does not answer, and then only waits for the turns.
+// drain waits until running turns have ended, and releases every actor, so that other hosts can activate it. answered
+// is false if the directory did not answer; drain then only waits for the turns.
 func (h *Host) drain(ctx context.Context) (answered bool) {
 	h.mu.Lock()
 	session, d := h.session, h.directory
@@ -47,8 +47,8 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 	return true
 }
 
-// retireForLocked retires an activation for a caller of awaitTurns. It returns false if it is retired already, or is
-// not active yet.
+// retireForLocked retires an activation, so that the caller can pass it to awaitTurns. It returns false if the
+// activation is already retired or has not finished starting. h.mu must be held.
 func (h *Host) retireForLocked(a *activation) bool {
 	select {
 	case <-a.ready:
@@ -65,8 +65,8 @@ func (h *Host) retireForLocked(a *activation) bool {
 	return true
 }
 
-// handOver gives actors to the host with the session to, after their running turns. It returns how many were active
-// here. Calls that wait go on at the new owner.
+// handOver waits for the running turns of the actors in keys, and then transfers these actors to another host; to is
+// the id of its session. It returns how many of the actors were active here. Queued calls continue at the new owner.
 func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	h.mu.Lock()
 	var all []*activation
@@ -83,7 +83,8 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	return len(all)
 }
 
-// awaitTurns waits until the turns of retired activations have ended, at most for their drain timeout.
+// awaitTurns waits until no activation in all has a running turn. All of them must be retired. For each activation it
+// waits at most until its drain timeout has passed.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) {
 	begun := time.Now()
 	for _, a := range all {

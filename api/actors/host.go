@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Timing of a host. A lease is valid for leaseTime from the moment at which the renewal was sent; see package
+// Intervals and timeouts of a host. A lease is valid for leaseTime after the host sent the renewal; see package
 // raftfsm/actors.
 const (
 	renewEvery  = 200 * time.Millisecond
@@ -69,8 +69,8 @@ func (h *Host) application() App {
 	return h.current
 }
 
-// returned is called when the application accepts calls again. The host asks for its configuration. An application that
-// has a stream is not called over HTTP.
+// returned is called when the application accepts calls again; a is the connection to it. The host then requests the
+// application's configuration. If the application has a healthy stream, returned ignores a connection over HTTP.
 func (h *Host) returned(a App) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,7 +89,8 @@ func (h *Host) returned(a App) {
 	h.running.Go(h.run)
 }
 
-// serves reports whether an application is the newest one and accepts calls, and otherwise why not.
+// serves reports whether a is the current connection to the application and accepts calls. If not, the string is the
+// reason.
 func (h *Host) serves(a App) (bool, string) {
 	if h.application() != a {
 		return false, "another stream of the application has begun"
@@ -97,7 +98,8 @@ func (h *Host) serves(a App) (bool, string) {
 	return a.Healthy()
 }
 
-// run hosts the actors of the application until it is unhealthy, has none, or the host closes.
+// run hosts the actors of the application. It returns when the application is unhealthy, when it hosts no actors, or
+// when the host closes.
 func (h *Host) run() {
 	for {
 		a := h.application()
@@ -120,8 +122,8 @@ func (h *Host) run() {
 	}
 }
 
-// askConfig asks the application for its configuration, until it answers or is unhealthy. ok is false if it hosts no
-// actors, or is unhealthy.
+// askConfig requests the configuration of the application until the application answers or becomes unhealthy. ok is
+// false if the application is unhealthy or hosts no actors.
 func (h *Host) askConfig(a App) (c Config, ok bool) {
 	said := false
 	for h.life.Err() == nil {
@@ -145,8 +147,8 @@ func (h *Host) askConfig(a App) (c Config, ok bool) {
 	return c, false
 }
 
-// claim records the types of c in the directory, until that succeeds. It returns false if the application is
-// unhealthy or the host closes.
+// claim records in the directory that the application hosts the types of c. It retries until that succeeds. It returns
+// false if the application becomes unhealthy or the host closes.
 func (h *Host) claim(a App, c Config) bool {
 	said := ""
 	for h.life.Err() == nil {
@@ -180,7 +182,8 @@ func (h *Host) claimAll(c Config) (d Directory, err error) {
 	return d, nil
 }
 
-// serve keeps a session until the application is unhealthy or has another stream, or the host closes.
+// serve registers a session of the host and renews it. It returns when the application is unhealthy, when another
+// stream of the application replaces a, or when the host closes.
 func (h *Host) serve(a App) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -323,7 +326,7 @@ func (h *Host) leaveSession() {
 	}
 }
 
-// leased waits until the lease is valid, and returns an error if the activation may have another owner.
+// leased waits until the lease of the host is valid. It returns an error if another host may own the actor.
 func (h *Host) leased(ctx context.Context, a *activation) error {
 	limit := time.NewTimer(h.parts.PlaceTime)
 	defer limit.Stop()
@@ -355,7 +358,8 @@ func (h *Host) holds(a *activation) bool {
 	return a.session == h.session && time.Now().Before(h.valid)
 }
 
-// take executes a call as one turn. The turn outlives a caller that goes, because the application works on.
+// take executes a call as one turn. If the caller disconnects, the turn continues until the application answers,
+// because the application is still working on it.
 func (h *Host) take(ctx context.Context, c *Call) (Answer, error) {
 	chain := ""
 	if v := c.Header[headerReentrancy]; len(v) > 0 {
@@ -420,7 +424,8 @@ func (h *Host) deactivateIdle() {
 	}
 }
 
-// dropEnded informs the application of activations that ended with their session, so that it can free their memory.
+// dropEnded notifies the application of actors whose activations ended with their session, so that the application can
+// free their memory.
 func (h *Host) dropEnded() {
 	h.mu.Lock()
 	var ended []*activation
@@ -457,8 +462,9 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 	dropping.Wait()
 }
 
-// deactivate informs the application that retired actors without a turn are deactivated, and releases them, or gives
-// them to the host with the session to.
+// deactivate notifies the application that each actor in all is deactivated. It then releases these actors in the
+// directory, so that any host can activate them. If to is not empty, it is the id of another host's session, and
+// deactivate transfers the actors to that host instead. The activations must be retired and have no running turn.
 func (h *Host) deactivate(ctx context.Context, all []*activation, to string) {
 	h.dropAll(ctx, all)
 	released := make([]Released, len(all))
@@ -473,10 +479,12 @@ func (h *Host) deactivate(ctx context.Context, all []*activation, to string) {
 	}
 }
 
-// release removes activations from the directory, or gives them to the host with the session to if that one takes them.
-// It repeats that until the directory has answered, the session has ended, or ctx ends. A request without an answer may
-// be applied later, so until then this host must not activate the actors again: it would get the same epochs, and serve
-// them after they were removed.
+// release removes activations from the directory. If to is not empty, it is the id of another host's session, and
+// release transfers the actors to that host instead. If that session has ended, release removes them.
+//
+// release repeats the request until the directory has answered, the session of this host has ended, or ctx ends. A
+// request without an answer may still be applied later. If this host activated the actors again before that, it would
+// get the same epochs, and continue to serve the actors after they were removed from the directory.
 func (h *Host) release(ctx context.Context, released []Released, to string) {
 	h.mu.Lock()
 	session, d := h.session, h.directory
@@ -520,8 +528,8 @@ func (h *Host) hostsType(kind string) bool {
 	return hosted
 }
 
-// active returns the condition and the session token for a request about the state of an actor. ok is false if the
-// actor is not active here.
+// epoch returns the write condition and the session token for a request about the state of an actor. ok is false if
+// the actor is not active here.
 func (h *Host) epoch(key api.Actor) (e *state.ActorEpoch, token string, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -532,7 +540,8 @@ func (h *Host) epoch(key api.Actor) (e *state.ActorEpoch, token string, ok bool)
 	return a.epochOf(h.app), a.token, true
 }
 
-// wrote records the session token after a write of an activation, or that it has another owner.
+// wrote handles the result of a state write by the activation with this epoch. If moved is false, it records the
+// session token. If moved is true, another host owns the actor, so wrote ends the activation.
 func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -43,9 +43,10 @@ func (r *Reminder) callback(kind string) (*Call, error) {
 // canceled reports whether an answer says that there should be no more ticks.
 func canceled(a *Answer) bool { return a.Header.Get(headerCancel) == "true" }
 
-// Remind delivers one tick of a reminder to the owner of its actor in a namespace, wherever it is. The application gets
-// the id of the tick and the number of the attempt. cancel means that the application wants no more ticks. If err is
-// nil, the application has answered with this status. Remind returns the errors of a call.
+// Remind delivers one tick of the reminder rem to its actor in a namespace, on whichever node the actor is. The
+// request carries tick, the id of the tick, and the number of the attempt. cancel is true if the application wants no
+// more ticks. A nil err means that the application answered, with the HTTP status in status. Otherwise err is an error
+// of a call, as from Runtime.Take.
 func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, tick string,
 	attempt uint64) (status int, cancel bool, err error) {
 	c, err := rem.callback(CallbackReminder)
@@ -138,8 +139,8 @@ func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Remin
 	return r, nil
 }
 
-// Reminders returns the reminders of an actor, or of all actors of its type if its ID is empty. All errors are
-// *api.Error.
+// Reminders returns the reminders of the actor a. If a.ID is empty, it returns those of all actors of that type. All
+// errors are *api.Error.
 func (s *Service) Reminders(ctx context.Context, a api.Actor) ([]Reminder, error) {
 	if err := checkFamily(a); err != nil {
 		return nil, err
@@ -162,8 +163,8 @@ func checkFamily(a api.Actor) error {
 	return nil
 }
 
-// RemoveReminder removes a reminder. There need not be one. When RemoveReminder returns nil, the application gets no
-// further tick, except one that it has begun to work on. All errors are *api.Error.
+// RemoveReminder removes a reminder; it returns nil if there is none with that name. When it returns nil, the
+// application gets no further tick, except a tick that is already being delivered. All errors are *api.Error.
 func (s *Service) RemoveReminder(ctx context.Context, a api.Actor, name string) error {
 	if err := checkReminderName(a, name); err != nil {
 		return err
@@ -174,8 +175,8 @@ func (s *Service) RemoveReminder(ctx context.Context, a api.Actor, name string) 
 	return nil
 }
 
-// RemoveReminders removes the reminders of an actor, or of all actors of its type if its ID is empty. All errors are
-// *api.Error. After an error, some may be removed.
+// RemoveReminders removes all reminders of the actor a. If a.ID is empty, it removes those of all actors of that type.
+// After an error, some of them may have been removed. All errors are *api.Error.
 func (s *Service) RemoveReminders(ctx context.Context, a api.Actor) error {
 	list, err := s.Reminders(ctx, a)
 	if err != nil {

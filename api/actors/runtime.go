@@ -78,8 +78,8 @@ func (r *Runtime) Open() {
 	}
 }
 
-// Returned tells the Runtime that an application of this node accepts calls over HTTP. It asks the application which
-// actors it hosts. It does not block.
+// Returned notifies the Runtime that an application of this node accepts calls over HTTP. The Runtime then requests
+// the list of hosted actor types from the application. Returned does not block.
 func (r *Runtime) Returned(app string, channel Channel) {
 	r.attach(app, &httpApp{channel, &r.options})
 }
@@ -105,7 +105,8 @@ func (r *Runtime) attach(app string, a App) {
 	h.returned(a)
 }
 
-// Close gives up all actors of this node: running turns end first, at most for their drain timeout.
+// Close deactivates all actors of this node. It waits for each running turn, at most for the drain timeout of its
+// actor.
 func (r *Runtime) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true
@@ -125,8 +126,9 @@ func (r *Runtime) host(app string) *Host {
 	return r.hosts[app]
 }
 
-// Take executes a call at this node, which hosts the actor. It returns fault.ActorMoved if it does not,
-// fault.Unavailable if the application certainly has not got the call, and fault.Indeterminate if it may have.
+// Take executes a call of an actor that this node hosts. It returns fault.ActorMoved if this node does not host the
+// actor, fault.Unavailable if the application has certainly not received the call, and fault.Indeterminate if the
+// application may have received it.
 func (r *Runtime) Take(ctx context.Context, target api.App, c *Call) (Answer, error) {
 	h := r.host(target.ID)
 	if h == nil {
@@ -173,7 +175,8 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	return answer, nil
 }
 
-// find looks for the owner of the actor and calls it, until the call was delivered or the time for a place is over.
+// find looks up the owner of the actor and calls it. It retries until the call was delivered or the time limit for
+// finding an owner has passed.
 func (r *Runtime) find(ctx context.Context, c *Call) (Answer, error) {
 	begun := time.Now()
 	for {
@@ -289,8 +292,8 @@ func verdict(err error) (kind api.Kind, reason string) {
 	return api.Failed, api.ReasonInternal
 }
 
-// HandOver gives actors of an application of this node to the host with the session to, after their running turns. It
-// returns how many of them were active here.
+// HandOver waits for the running turns of actors of an application of this node, and then transfers these actors to
+// another host; to is the id of its session. It returns how many of the actors were active here.
 func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor, to string) int {
 	h := r.host(app)
 	if h == nil {

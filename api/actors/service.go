@@ -21,6 +21,6 @@ func (s *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	return s.runtime.Do(ctx, c)
 }
 
-// Attach lets the node call the actors of the application over a stream. It replaces an earlier stream. The node stops
-// to host the actors when a.Healthy returns false. Attach does not block.
+// Attach makes the node call the actors of the application over the stream a, which replaces an earlier stream. When
+// a.Healthy returns false, the node no longer hosts these actors. Attach does not block.
 func (s *Service) Attach(a App) { s.runtime.attach(s.app.ID, a) }

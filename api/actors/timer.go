@@ -17,8 +17,8 @@ type timer struct {
 	stop func() bool // of the next tick
 }
 
-// SetTimer starts a timer of an actor that is active on this node, or replaces the one with that name. All errors are
-// *api.Error.
+// SetTimer starts a timer of an actor that is active on this node. A timer with the same name is replaced. All errors
+// are *api.Error.
 func (s *Service) SetTimer(t *Reminder) error {
 	if err := checkReminder(t); err != nil {
 		return err

@@ -9,7 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// Method is the call between nodes that carries a call of an actor. Its form is part of the protocol.
+// Method is the name of the peer call that carries an actor call to another node. The encoding of this call is part of
+// the wire protocol between nodes.
 const Method = "actors.call"
 
 const wireForm = 1

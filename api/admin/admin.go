@@ -37,8 +37,8 @@ func groupPath(pattern string, group uint64) string {
 // maxBody bounds a request to the admin API, in bytes.
 const maxBody = 64 << 10
 
-// Node is what the admin API can do with the node. Implementations are safe for concurrent use and return when ctx
-// ends. All errors are *fault.Error.
+// Node is the set of operations that the admin API needs from the node. Implementations are safe for concurrent use
+// and return when ctx ends. All errors are *fault.Error.
 type Node interface {
 	// Status describes the node as it is now, whether it is ready or not.
 	Status(ctx context.Context) (api.NodeStatus, error)
@@ -118,8 +118,8 @@ func NewHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, func(route) bool { return true })
 }
 
-// NewRemoteHandler returns the handler for requests from other nodes. It serves reads, and only those changes that a
-// cluster member can also make without the admin API. It does not forward requests.
+// NewRemoteHandler returns the handler for admin requests from other nodes. It serves all reads. Of the changes, it
+// serves only those that any cluster member can also make without the admin API. It does not forward requests.
 func NewRemoteHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, func(r route) bool { return r.remote })
 }

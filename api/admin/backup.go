@@ -14,12 +14,12 @@ import (
 const (
 	BackupPath = "/v1/backup"
 
-	// OldBackupPath is the path of a backup in earlier versions. The node serves it in addition to
-	// BackupPath, so that an earlier version of the command works during an upgrade.
+	// OldBackupPath is the path of the backup request in earlier versions. The node serves it in addition to
+	// BackupPath, so that an earlier version of the quorate command works during an upgrade.
 	OldBackupPath = "/v1/snapshot"
 
-	// ErrorTrailer is the name of a trailer that a stream has if it failed after its first byte. Its value is
-	// the error, encoded by fault.Marshal.
+	// ErrorTrailer is the name of the HTTP trailer of a response that failed after its first byte. Its value is the
+	// error, encoded by fault.Marshal.
 	ErrorTrailer = "Quorate-Error"
 
 	// BackupType is the content type of a backup.

@@ -13,12 +13,12 @@ import (
 // Secrets is a catalogue of secret stores:
 //
 //	vault    several keys per secret, two versions of "db"
-//	plain    names and values
+//	plain    the only key of each secret is its name
 //	scoped   as plain; db is denied
 //	only     as plain; only a and gone are allowed
 //	closed   as plain; everything is denied by default
 //	folding  as plain, with names whose case does not matter; DB is denied
-//	faulty   fails as the name says
+//	faulty   a read fails with the fault code that is the name of the secret
 //	foreign  meant for another application
 type Secrets struct {
 	List  []*secretstores.Instance

@@ -1,6 +1,6 @@
-// Package apitest provides the fake node (World) for tests of the HTTP and gRPC servers. Each store, secret store and
-// binding in it has one behaviour under test. The golden transcripts of requests and responses use it, so both
-// servers are tested with the same data.
+// Package apitest provides World, a fake node for tests of the HTTP and gRPC servers. Each store, secret store and
+// binding of a World has one behaviour under test. The recorded requests and responses of both servers use it, so both
+// are tested with the same data.
 //
 // It owns the fake stores, secrets and bindings of a World. It is independent of HTTP and gRPC. It has no goroutines.
 package apitest

@@ -24,8 +24,8 @@ func applicationsBody(r *request) (html, error) {
 		card("instances", "Instances", instanceTable(instances)), nil
 }
 
-// instances returns the instances of applications that the node serving this page knows, or nil if that node has no
-// view.
+// instances returns all application instances known to the node that serves this page. It returns nil if the view of
+// that node is missing.
 func (s *Snapshot) instances() []api.AppInstance {
 	if v := s.self(); v != nil {
 		return v.Apps
@@ -261,8 +261,9 @@ func marker(id html) html {
 		`markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M 0 0 L 10 5 L 0 10 z"/></marker>`, id)
 }
 
-// arrow is one edge: a curve, so that calls in both directions are two lines. It is thicker the more calls there are.
-// label is the rate of the calls. It is nearer to the caller, so that those of both directions do not overlap.
+// arrow draws one edge between two applications. The line is a curve, so that calls in both directions are two
+// separate lines. Its width grows with the rate of calls. label shows that rate near the caller, so that the labels of
+// both directions do not overlap.
 func arrow(c *call, from, to box) (line, label html) {
 	class, end := html("edge"), html("arrow")
 	shown := number(c.All) + "/s"

@@ -80,7 +80,8 @@ func (r *request) releaseLock() error {
 	return nil
 }
 
-// configurationBody lists the items of the configuration stores. It writes each read of a store to the audit log.
+// configurationBody renders the items of all configuration stores. It writes an audit log line for each store that it
+// reads.
 func configurationBody(r *request) (html, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), blocksTime)
 	defer cancel()

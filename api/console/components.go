@@ -25,7 +25,7 @@ func componentsBody(r *request) (html, error) {
 			merge(bindings))), nil
 }
 
-// componentTable has one line for each component. Nodes on which it is the same share the line.
+// componentTable has one line for each component. If several nodes have an identical component, they share one line.
 func componentTable(s *Snapshot) html {
 	nodes := map[api.NodeComponent][]html{}
 	var list []api.NodeComponent

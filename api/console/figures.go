@@ -19,8 +19,8 @@ type Rates struct {
 	CPU      float64 // cores
 }
 
-// ratesOf returns the rates of a node between two of its views. Known is false if a view is missing, the node has
-// restarted between the views, or they are less than 100 ms apart.
+// ratesOf returns the rates of a node between two of its views. Known is false in the result if a view is missing, the
+// node restarted between the views, or the views are less than 100 ms apart.
 func ratesOf(older, newer *api.NodeView) Rates {
 	if older == nil || newer == nil || !older.Status.Node.Started.Equal(newer.Status.Node.Started) {
 		return Rates{P99: math.NaN(), SyncP99: math.NaN()}
@@ -59,8 +59,8 @@ func since(o, h api.Histogram) api.Histogram {
 	return out
 }
 
-// quantile returns the q-quantile of h, computed like Prometheus's histogram_quantile. It returns NaN if h is empty.
-// If the quantile is above the last bound, it returns the last bound.
+// quantile returns the q-quantile of h, with the method of Prometheus's histogram_quantile. It returns NaN if h is
+// empty, and the last bound if the quantile is above that bound.
 func quantile(h api.Histogram, q float64) float64 {
 	if h.Total == 0 || len(h.Bounds) == 0 {
 		return math.NaN()

@@ -131,8 +131,8 @@ func (r *request) leaderList(group uint64) html {
 // maxLeaders bounds the leaders that the page of a group shows.
 const maxLeaders = 20
 
-// leaders returns the leaders of a group that any node remembers, the newest first. A term has one leader; its time is
-// the earliest at which a node heard of it.
+// leaders returns the leaders of a group that any node remembers, the newest first. There is at most one leader per
+// term. The time of a leader is the earliest time at which any node learned of it.
 func (s *Snapshot) leaders(group uint64) (out []api.LeaderSeen) {
 	byTerm := map[uint64]api.LeaderSeen{}
 	for _, m := range s.Members {

@@ -131,8 +131,8 @@ func plural(n int, word string) string {
 	return strconv.Itoa(n) + " " + word + "s"
 }
 
-// alert is a condition that an operator should know. Name is the name of the alert for the same condition in
-// deploy/prometheus, if there is one.
+// alert is a condition that an operator should know about. Name is the name of the matching Prometheus alert in
+// deploy/prometheus, or empty if there is none.
 type alert struct{ Level, Name, Where, Text string }
 
 const (
@@ -156,7 +156,7 @@ func sorted(alerts []alert) []alert {
 	return alerts
 }
 
-// alerts returns what is wrong now, errors first. These are the problems of the nodes and the alerts of
+// alerts returns the present problems, errors first. They are the problems that nodes report, and the alerts of
 // deploy/prometheus that would fire if the condition lasted.
 func (s *Snapshot) alerts() (out []alert) {
 	for _, m := range s.silent() {
@@ -201,8 +201,8 @@ func (s *Snapshot) leaderChanges(group uint64) (n int) {
 	return n
 }
 
-// backupAlerts returns what is wrong with the backups of the cluster. Without any backup it returns nothing, because a
-// cluster need not have backups.
+// backupAlerts returns the problems with the backups of the cluster. If the cluster has never had a backup, it returns
+// nothing, because backups are optional.
 func (s *Snapshot) backupAlerts() (out []alert) {
 	var b api.Backups
 	for _, m := range s.Members {

@@ -8,12 +8,12 @@ import (
 
 // The functions that pages use often are not inlined: inlined, they would add some hundred kilobytes to the binary.
 
-// html is HTML that is safe to send: text in it is escaped. Only constants, the functions of this file, and results
-// of these functions become html.
+// html is HTML that is safe to send, because any text in it is escaped. Only constants, the functions of this file and
+// the results of these functions may be converted to html.
 type html string
 
-// h returns format with each % replaced by the next argument. format must be a constant, and attributes with a % must
-// have quotes.
+// h returns format with each % replaced by the next argument. format must be a constant. An attribute value that
+// contains % must be in quotes.
 //
 //go:noinline
 func h(format string, args ...html) html {

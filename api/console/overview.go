@@ -2,7 +2,7 @@ package console
 
 import "math"
 
-// overviewBody is the first page: what is wrong, the rates of the whole cluster, its nodes and groups.
+// overviewBody renders the first page: present problems, the rates of the whole cluster, its nodes and its groups.
 func overviewBody(r *request) (html, error) {
 	s := r.snap
 	return r.totals() + card("alerts", "Problems now", alertList(s.alerts())) +

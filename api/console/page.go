@@ -19,7 +19,7 @@ type page struct {
 	body  func(*request) (html, error)
 }
 
-// pages lists all pages, in the order of the navigation. Pages whose path has a variable are not in the navigation.
+// pages lists all pages in the order of the navigation menu. Pages with a variable in the path are not in the menu.
 func pages() []page {
 	return []page{
 		{"/{$}", "Overview", true, overviewBody},
@@ -230,10 +230,12 @@ func link(label string, segments ...string) html {
 	return h(`<a href="%">%</a>`, esc(path), esc(label))
 }
 
-// leastSamples is the number of samples that fill the width of a chart, if there are not more.
+// leastSamples is the minimum number of samples across the full width of a chart. A chart with fewer samples is only
+// partly filled.
 const leastSamples = 30
 
-// chart draws a line for values, oldest first, on a scale from zero. name describes it for readers that do not see it.
+// chart draws values as a line, oldest value first. The vertical axis begins at zero. name describes the chart for
+// screen readers.
 //
 //go:noinline
 func chart(name string, values []float32) html {

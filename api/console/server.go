@@ -83,7 +83,8 @@ func New(c Config) (*Console, error) {
 	return con, nil
 }
 
-// Close ends all open streams, so that the server can stop, and waits for comparisons of replicas.
+// Close ends all open event streams, so that the HTTP server can stop. Then it waits for running comparisons of
+// replicas.
 func (c *Console) Close() { c.close() }
 
 // Login returns the path of a link that signs one browser in, and when the link expires.
@@ -215,8 +216,9 @@ func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body) // an error here means that the browser has gone
 }
 
-// change handles a form that changes something. do must answer if it succeeds, for example with a redirect. change
-// answers with the error of do, or with 403 if the console is read-only.
+// change handles a form that changes something. If the console is read-only, it answers 403. Otherwise it calls do. If
+// do succeeds, do must have written the response, for example a redirect. If do fails, change writes the response for
+// the error.
 func (c *Console) change(r *request, do func(*request) error) {
 	if !c.config.Write {
 		c.failed(r, http.StatusForbidden, readOnlyText)

@@ -181,9 +181,9 @@ func contentType(i state.Item) string {
 	return i.ContentType
 }
 
-// pretty formats a value for people. It indents JSON, returns other text unchanged, and shows bytes as a hexadecimal
-// dump. It shows only the first bytes of a long value, and nothing if the value was not read. note explains what is
-// missing.
+// pretty formats a value for people. It indents JSON, returns other text unchanged, and shows other bytes as a
+// hexadecimal dump. shown is only the first part of a long value, and empty if the value was too large to read. note
+// then explains what is missing.
 func pretty(i state.Item) (shown, note string) {
 	if i.Size > int64(len(i.Value)) {
 		return "", "The value has " + size(float64(i.Size)) + ", too much to show. Read it with: quorate state get"
@@ -202,7 +202,8 @@ func pretty(i state.Item) (shown, note string) {
 	return hex.Dump(v[:min(len(v), 4<<10)]), "Binary: the first bytes are shown."
 }
 
-// change is the form that replaces or deletes a value, if it still has the ETag that is shown.
+// change renders the form that replaces or deletes the value of item. The change succeeds only if the value still has
+// the ETag that the page shows.
 func (r *request) change(c choice, item state.Item, shown string) html {
 	deletion := h(`<form class="inline" method="post" action="/state/delete">%%<button class="danger" `+
 		`data-confirm="%">Delete</button></form>`, r.csrf(), of(c, item), esc("Delete "+c.key+"?"))

@@ -13,8 +13,8 @@ type Member struct {
 	Err  string        // why not
 }
 
-// Cluster describes a cluster, and transfers leadership and compares replicas in it. Implementations are safe for
-// concurrent use.
+// Cluster describes a cluster, transfers leadership between its nodes, and compares its replicas. Implementations are
+// safe for concurrent use.
 type Cluster interface {
 	// Members returns every known node with its view, the answering node first, then by id. It asks all nodes at once
 	// and waits at most until ctx ends.

@@ -55,8 +55,8 @@ type Sample struct {
 	Requests, Errors, P99, SyncP99, Entries, CPU float32
 }
 
-// watcher polls the nodes while pages are open. Without an open page it polls when a page is requested. It is safe for
-// concurrent use.
+// watcher polls all nodes periodically while any page is open, and otherwise once for each page request. It is safe
+// for concurrent use.
 type watcher struct {
 	cluster Cluster
 	now     func() time.Time
@@ -115,15 +115,15 @@ func (w *watcher) current(ctx context.Context) *Snapshot {
 	return w.poll(context.WithoutCancel(ctx), pollEvery+pollTime)
 }
 
-// latest returns the newest snapshot and a channel that is closed when there is a newer one. The snapshot is nil before
-// the first poll.
+// latest returns the newest snapshot, which is nil before the first poll. The channel is closed when a newer snapshot
+// is available.
 func (w *watcher) latest() (*Snapshot, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last, w.changed
 }
 
-// poll asks the nodes unless the newest snapshot is younger than fresh, and returns the newest one.
+// poll returns the newest snapshot. If that is not younger than fresh, poll first requests a new one from all nodes.
 func (w *watcher) poll(ctx context.Context, fresh time.Duration) *Snapshot {
 	w.polling.Lock()
 	defer w.polling.Unlock()
@@ -267,7 +267,8 @@ func (s *Snapshot) countRecent(of partOf, all, failed float64) {
 	s.Recent[of] = r
 }
 
-// storeOf is the key of a store of a node in Snapshot.Recent. The space keeps it apart from applications.
+// storeOf is the key of a store of a node in Snapshot.Recent. It contains a space, so it never equals the key of an
+// application.
 func storeOf(node, store string) partOf { return partOf{"node " + node, store} }
 
 // failing reports whether many of the recent calls have failed.

@@ -122,7 +122,8 @@ func cut(n int) string {
 	return " The first " + strconv.Itoa(maxRows) + " are shown."
 }
 
-// actorsBody lists the applications that host actors, their instances the active actors, and pending reminders.
+// actorsBody renders the applications that host actors: their instances, their active actors and their pending
+// reminders.
 func actorsBody(r *request) (html, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), blocksTime)
 	defer cancel()

@@ -42,7 +42,8 @@ func reminderOf(in reminderMessage) (actors.Reminder, error) {
 	return out, fault.Wrap(err, "grpc.reminderOf", "the data cannot be encoded")
 }
 
-// reminderData returns data as a message: bytes if they are base64, and otherwise a JSON value.
+// reminderData converts the stored data of a reminder to a protobuf message: a BytesValue if data is a base64 string,
+// otherwise a structpb.Value with the JSON value.
 func reminderData(data json.RawMessage) (*anypb.Any, error) {
 	if len(data) == 0 {
 		return nil, nil
@@ -127,7 +128,8 @@ func (s *Server) ListActorReminders(ctx context.Context,
 	return out, nil
 }
 
-// UnregisterActorRemindersByType removes the reminders of an actor, or of all actors of a type.
+// UnregisterActorRemindersByType removes all reminders of one actor, or of all actors of a type if the request has no
+// actor id.
 func (s *Server) UnregisterActorRemindersByType(ctx context.Context,
 	in *runtimev1.UnregisterActorRemindersByTypeRequest) (*runtimev1.UnregisterActorRemindersByTypeResponse, error) {
 	err := s.actors.RemoveReminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()})

@@ -37,8 +37,9 @@ type actorStream struct {
 	waiting map[string]chan *fromApp // capacity 1; by the id of the request
 }
 
-// SubscribeActorEventsAlpha1 lets an application host actors over a stream that it opens. The types are withdrawn when
-// the stream ends. A further stream of the application replaces the stream.
+// SubscribeActorEventsAlpha1 lets an application host actors over a stream that the application opens. If the
+// application opens another stream, that stream replaces the first one. When the stream ends, the node no longer hosts
+// these actor types.
 func (s *Server) SubscribeActorEventsAlpha1(out runtimev1.Dapr_SubscribeActorEventsAlpha1Server) error {
 	if err := s.state.CheckActors(); err != nil {
 		return err

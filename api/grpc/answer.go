@@ -20,14 +20,14 @@ const (
 	freeAnswer  = 64 << 10  // size in bytes up to which an answer reserves no memory
 	answerPiece = 256 << 10 // size in bytes of the pieces of an answer; each is freed once it is sent
 	maxAnswers  = 32 << 20  // bytes of all answers of a server that wait for memory
-	// answerCopies is the memory that an answer takes, as a multiple of its size. An answer exists twice: as the value
-	// that was read and as the encoded message. If its connection breaks, both stay in memory until the next garbage
-	// collection.
+	// answerCopies is how much memory an answer needs, as a multiple of its size. An answer exists twice: as the value
+	// that was read and as the encoded message. If the connection breaks, both copies stay in memory until the next
+	// garbage collection.
 	answerCopies = 2
 )
 
-// answer is a large message to a client. It holds memory of the budget for answers until the message is sent,
-// because grpc-go queues messages that the client does not read.
+// answer is a large message to a client. Memory for it is reserved in the budget for answers until it is sent, because
+// grpc-go queues messages that the client does not read.
 type answer struct {
 	message  any // proto.Message or *frame
 	conn     *conn
@@ -37,9 +37,9 @@ type answer struct {
 	over     atomic.Bool
 }
 
-// answering returns the value to pass to grpc-go for a message of size bytes. It returns a small message unchanged.
-// For a large one, it reserves memory and returns an *answer; the caller must send it or call its end method. It
-// returns an error if the memory cannot be reserved.
+// answering returns the value to pass to grpc-go for a message of size bytes. A small message is returned unchanged.
+// For a large message, answering reserves memory and returns an *answer. The caller must send the *answer or call its
+// end method. answering returns an error if the memory cannot be reserved.
 func (s *Server) answering(ctx context.Context, message any, size int) (any, error) {
 	c := connOf(ctx)
 	if s.answers == nil || size <= freeAnswer || c == nil {
@@ -59,9 +59,10 @@ func (s *Server) answering(ctx context.Context, message any, size int) (any, err
 	return a, nil
 }
 
-// held calls read and reserves memory for the value that it returns. read must pass options to the service. For the
-// first call of read, held sets options.MaxValue. If it has to wait for memory, or the value exceeded the limit, it
-// drops the value and calls read again after the reservation. So it holds no value while it waits.
+// held calls read, and reserves memory for the value that read returns. read must pass options to the service. The
+// first call of read has a limit for the value size, which held sets in options.MaxValue. If the value is larger, or
+// the reservation must wait, held discards the value and calls read again after the reservation. So no value is in
+// memory while held waits.
 func (s *Server) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -89,8 +90,8 @@ func (s *Server) held(
 	return read()
 }
 
-// smallBulk and largeBulk are the bounds of a bulk read, in bytes of values. The first attempt reserves memory for
-// smallBulk. If the values are larger, the second attempt reserves memory for largeBulk.
+// smallBulk and largeBulk are limits for the total size in bytes of the values in a bulk read. The first attempt
+// reserves memory for smallBulk. If the values are larger, the second attempt reserves memory for largeBulk.
 const (
 	smallBulk  = 128 << 10
 	largeBulk  = 32 << 20
@@ -120,8 +121,8 @@ func (s *Server) bulk(ctx context.Context, request api.BulkGetRequest) (api.Bulk
 	return out, err
 }
 
-// room reserves size bytes for an answer that is already in memory, and waits if the budget is used up. It returns
-// fault.Overloaded if waiting answers would take more than maxAnswers bytes in total.
+// room reserves size bytes for an answer that is already in memory. It waits if the budget is exhausted. If more than
+// maxAnswers bytes of answers are already waiting, it returns fault.Overloaded.
 func (s *Server) room(ctx context.Context, a *answer, size int64) error {
 	if a.share.TryAdd(size) {
 		return nil
@@ -144,8 +145,8 @@ func (a *answer) end() {
 	a.conn.finish(a)
 }
 
-// marshal returns the encoded message in pieces, without copying the value. grpc-go calls sent.Put for each piece
-// when it was sent.
+// marshal returns the encoded message as several buffers, without a copy of the value. grpc-go calls sent.Put for each
+// buffer after it was sent.
 func (a *answer) marshal() (mem.BufferSlice, error) {
 	if f, ok := a.message.(*frame); ok {
 		return a.cut(nil, f.data, nil), nil
@@ -192,8 +193,8 @@ func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
 	return out
 }
 
-// sent implements mem.BufferPool for the pieces of an answer. It only counts returned pieces, because their bytes
-// belong to the stored value.
+// sent implements mem.BufferPool for the buffers of an answer. It counts returned buffers but does not reuse them,
+// because their bytes belong to the stored value.
 type sent answer
 
 // Get allocates. grpc-go does not call it.

@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// arrival is the context of a call while its message is being received. The message of a unary call must arrive
-// within the request timeout. Without this timeout, grpc-go would keep a goroutine for the call as long as the client
-// stays connected.
+// arrival is the context of a call while its message is being received. The message of a unary call must arrive within
+// the request timeout. Without this limit, a client that sends no message would occupy a goroutine of grpc-go for as
+// long as it stays connected.
 type arrival struct {
 	context.Context
 	refused error              // why the call may not pass; nil = it may
@@ -24,7 +24,8 @@ type arrival struct {
 	answer  admission.Share // memory for the answer, reserved while it was made; see held
 }
 
-// Err returns context.DeadlineExceeded if the message did not arrive in time, otherwise the error of the parent.
+// Err returns context.DeadlineExceeded if the message did not arrive in time. Otherwise it returns the error of the
+// parent context.
 func (a *arrival) Err() error {
 	err := a.Context.Err()
 	if err != nil && a.late.Load() {
@@ -35,7 +36,8 @@ func (a *arrival) Err() error {
 
 type arrivalKey struct{}
 
-// Value returns the arrival itself for the key that arrivalOf uses, otherwise the value of the parent context.
+// Value returns the arrival itself for the key that arrivalOf uses. For other keys it returns the value of the parent
+// context.
 func (a *arrival) Value(key any) any {
 	if key == (arrivalKey{}) {
 		return a
@@ -48,8 +50,8 @@ func arrivalOf(ctx context.Context) *arrival {
 	return a
 }
 
-// arrived stops the timer that limits how long the message of a call may take. It returns an error if the call was
-// refused before its message was read.
+// arrived stops the timer that limits how long the message of a call may take to arrive. It returns an error if the
+// call was refused before its message was read.
 func arrived(ctx context.Context) error {
 	a := arrivalOf(ctx)
 	if a == nil {
@@ -61,8 +63,8 @@ func arrived(ctx context.Context) error {
 	return a.refused
 }
 
-// arrive runs before the first message of every call, in the goroutine that reads the connection. It refuses a call
-// without a valid token before its message takes memory.
+// arrive is called before the first message of every call is read, in the goroutine that reads the connection. It
+// refuses a call without a valid token, before the message of the call is in memory.
 func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if err := s.check(info.Header, info.FullMethodName); err != nil {
 		s.away.Note(s.log, remote(ctx), s.metrics.label(info.FullMethodName), err)
@@ -76,9 +78,9 @@ func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, e
 	return a, nil
 }
 
-// refuse refuses a call with err before its message is read. If the deadline of the call is within the request
-// timeout, it returns err to grpc-go. For a later deadline, grpc-go would keep a timer in memory. In that case refuse
-// returns a context that makes guard answer with err, and pauses the connection until that answer is sent.
+// refuse refuses a call with err before its message is read. Normally it returns err to grpc-go. But if the call has a
+// deadline later than the request timeout, grpc-go would keep a timer in memory until that deadline. In that case
+// refuse returns a context that makes guard answer with err, and pauses the connection until that answer is sent.
 func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
 	c := connOf(ctx)
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) <= s.timeout || c == nil {

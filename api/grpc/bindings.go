@@ -14,7 +14,7 @@ import (
 )
 
 // InvokeBinding executes one operation of an output binding. If the operation fails, the metadata of the external
-// system's answer is sent as header fields named metadata.<name>.
+// system's response is sent as header fields named metadata.<name>.
 func (s *Server) InvokeBinding(ctx context.Context,
 	in *runtimev1.InvokeBindingRequest) (*runtimev1.InvokeBindingResponse, error) {
 	if s.bindings == nil {
@@ -38,7 +38,8 @@ func (s *Server) InvokeBinding(ctx context.Context,
 	return &runtimev1.InvokeBindingResponse{Data: r.Data, Metadata: r.Metadata}, nil
 }
 
-// traceKeys returns the metadata keys of a trace, which are passed on to the external system.
+// traceKeys returns the names of the gRPC metadata keys that contain trace context. Their values are passed on to the
+// external system.
 func traceKeys() []string { return []string{keyTraceparent, "tracestate", "baggage"} }
 
 // bindingMetadata returns the metadata of a request, with the trace of the call added.
@@ -59,7 +60,7 @@ func bindingMetadata(ctx context.Context, given map[string]string) map[string]st
 	return out
 }
 
-// bindingHeader returns metadata as header fields. It leaves out entries that gRPC cannot carry.
+// bindingHeader converts binding metadata to gRPC header fields. It omits entries that gRPC cannot send.
 func bindingHeader(from map[string]string) metadata.MD {
 	md := metadata.MD{}
 	for name, value := range from {

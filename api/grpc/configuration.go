@@ -41,8 +41,8 @@ func configurationItems(items []configuration.Item) map[string]*commonv1.Configu
 	return out
 }
 
-// SubscribeConfiguration sends the id of a subscription, and then changes until the client or UnsubscribeConfiguration
-// ends it.
+// SubscribeConfiguration sends the id of a new subscription and then each change. The stream ends when the client
+// closes it or calls UnsubscribeConfiguration.
 func (s *Server) SubscribeConfiguration(in *runtimev1.SubscribeConfigurationRequest,
 	out runtimev1.Dapr_SubscribeConfigurationServer) error {
 	return s.subscribeConfiguration(in, out)

@@ -15,7 +15,7 @@ import (
 )
 
 // bounded is a listener with a connection limit. At the limit, it closes the connection that has been idle longest. A
-// connection is idle while no call is open on it. Health watches do not count as calls, because they need no token.
+// connection is idle while it has no open call. Health watches do not count as calls, because they need no token.
 type bounded struct {
 	net.Listener
 	crowd *connlimit.Limiter
@@ -73,8 +73,8 @@ func (c *conn) idle() bool {
 	return c.calls == 0
 }
 
-// Accept returns the next connection. If the limit is exceeded and no other connection is idle, Accept closes the
-// new connection and returns it anyway; its first Read fails.
+// Accept returns the next connection. If the connection limit is exceeded and no other connection is idle, Accept
+// closes the new connection. It still returns that connection, whose first Read then fails.
 func (l *bounded) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -87,8 +87,8 @@ func (l *bounded) Accept() (net.Conn, error) {
 	return out, nil
 }
 
-// conn is a connection that counts its calls. connOf finds the conn of a call by the address of its peer. A conn is
-// safe for concurrent use.
+// conn is a connection that counts its open calls. connOf finds the conn of a call through the peer address of the
+// call. A conn is safe for concurrent use.
 type conn struct {
 	net.Conn
 	crowd    *connlimit.Limiter
@@ -159,8 +159,9 @@ func (c *conn) finish(a *answer) {
 	delete(c.answers, a)
 }
 
-// pause stops reads because a call was refused. Reads continue after every pause was resumed and the answers to the
-// refused calls are written. Without the pause, grpc-go could buffer one flow-control window per refused call.
+// pause stops reading from the connection because a call was refused. Reading continues after resume was called for
+// every pause and the answers to the refused calls are written. Without the pause, grpc-go could buffer one
+// flow-control window of data for each refused call.
 func (c *conn) pause() {
 	c.gate.Lock()
 	defer c.gate.Unlock()

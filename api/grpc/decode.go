@@ -40,8 +40,8 @@ func decodeItem(in *commonv1.StateItem, where string, out *api.Item) (err error)
 	return err
 }
 
-// present returns value, or an empty slice if value is nil. protobuf does not distinguish a missing value from an
-// empty one, so a missing value counts as an empty one.
+// present returns value, or an empty slice if value is nil. protobuf cannot distinguish a missing value from an empty
+// one, so both are treated as empty.
 func present(value []byte) []byte {
 	if value == nil {
 		return []byte{}
@@ -124,8 +124,8 @@ func prove(ctx context.Context, p *state.Proof) {
 	}
 }
 
-// itemMetadata returns metadata of an item: its content type, unless that is JSON, and its expiry time, if it has
-// one.
+// itemMetadata returns the metadata of an item. It contains the content type unless that is JSON, and the expiry time
+// if the item has one.
 func itemMetadata(item *state.Item) map[string]string {
 	if item.ContentType == "" && item.Expires.IsZero() {
 		return nil

@@ -19,8 +19,8 @@ import (
 // keyToken is the metadata key of the API token.
 const keyToken = "dapr-api-token"
 
-// isOpen reports whether calls of a method need no token. That is true only for the methods of the health service.
-// The full method name must match exactly, because a service with a similar name belongs to an application.
+// isOpen reports whether calls of a method need no token. Only the methods of the health service need none. The full
+// method name must match exactly, because a service with a similar name belongs to an application.
 func isOpen(method string) bool {
 	switch method {
 	case healthv1.Health_Check_FullMethodName, healthv1.Health_List_FullMethodName,
@@ -45,10 +45,10 @@ func (s *Server) check(md metadata.MD, method string) error {
 	return api.TokenInvalid()
 }
 
-// enter marks the connection of a call as busy, so that the connection limit does not close it. The caller must call
-// leave, which is never nil, when the call ends. enter runs after the message of a unary call has arrived, or at the
-// start of a streaming call. It ignores methods that need no token: their calls must not keep a connection open at
-// the limit. It returns an error if the call was refused before its message was read.
+// enter marks the connection of a call as busy, so that the connection limit does not close it. A call that needs no
+// token does not make its connection busy. For a unary call, enter is called when the message has arrived; for a
+// streaming call, at the start. The caller must call leave, which is never nil, when the call ends. enter returns an
+// error if the call was refused before its message was read.
 func enter(ctx context.Context, method string) (leave func(), err error) {
 	if err := arrived(ctx); err != nil {
 		return func() {}, err

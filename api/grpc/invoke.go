@@ -34,7 +34,7 @@ const (
 )
 
 // InvokeService calls a method of an application, with one request and one response message. The request timeout does
-// not apply, because only the application knows how long its methods may take.
+// not apply, because methods of applications may take any time.
 func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*commonv1.InvokeResponse,
 	error) {
 	if s.invoke == nil {
@@ -112,8 +112,8 @@ func escape(text string) string {
 	return b.String()
 }
 
-// readAnswer reads the body of an answer that must fit into one message. For a large body, it reserves memory before
-// it reads the rest.
+// readAnswer reads the body of an application's answer, which must fit into one message. It reads the first freeAnswer
+// bytes. If the body is longer, it reserves memory before it reads the rest.
 func (s *Server) readAnswer(ctx context.Context, r *http.Response) ([]byte, error) {
 	var read bytes.Buffer
 	_, err := read.ReadFrom(io.LimitReader(r.Body, freeAnswer))
@@ -199,8 +199,8 @@ func codeOfHTTP(code int) codes.Code {
 	return codes.Unknown
 }
 
-// ended returns the error of a gRPC call from its trailers h, or nil if the status is OK. If h has no status message,
-// the error has the text that message returns; message may be nil.
+// ended returns the error that the trailers h of a gRPC call contain, or nil if the status is OK. If h has no status
+// message, the error has the text returned by message. message may be nil.
 func ended(h http.Header, message func() string) error {
 	n, err := strconv.ParseUint(h.Get("Grpc-Status"), 10, 32)
 	if err != nil {

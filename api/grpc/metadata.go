@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// keyVersion is a metadata key that holds the version, in addition to the field runtime_version. Some clients read
-// only this key.
+// keyVersion is the metadata key of the runtime version. The version is also in the field runtime_version, but some
+// clients read only this key.
 const keyVersion = "daprRuntimeVersion"
 
 // GetMetadata describes the runtime as the application sees it.
@@ -69,8 +69,9 @@ func (s *Server) SetMetadata(_ context.Context, in *runtimev1.SetMetadataRequest
 // keyForce is the metadata key that requests a shutdown without a grace period.
 const keyForce = "dapr-force-shutdown"
 
-// Shutdown asks the process to stop. The process first answers all calls in progress, including this one. If the
-// metadata forces the shutdown, the process ends after a short time even if calls are in progress.
+// Shutdown makes the process stop. The process first answers all calls in progress, including this one. If the request
+// metadata has the key keyForce with the value "true", the process ends after a short time even if calls are in
+// progress.
 func (s *Server) Shutdown(ctx context.Context, _ *runtimev1.ShutdownRequest) (*emptypb.Empty, error) {
 	s.stop(first(ctx, keyForce) == "true")
 	return &emptypb.Empty{}, nil
@@ -83,8 +84,8 @@ type healthServer struct {
 	owner *Server
 }
 
-// watchEvery is the interval at which a health watch checks for a change. The health changes only once, when the
-// start is complete.
+// watchEvery is the interval at which a health watch checks the health of the node. The health changes only once, when
+// the node has started.
 const watchEvery = 250 * time.Millisecond
 
 func (h *healthServer) Check(_ context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse,

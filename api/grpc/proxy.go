@@ -27,9 +27,10 @@ import (
 // keyAppID names the application whose service is called.
 const keyAppID = "dapr-app-id"
 
-// proxy forwards a call of an unknown service to the application in the metadata key dapr-app-id, as the method
-// /<service>/<method> with the stream of messages as the body. Discovery, load balancing, policies, access control
-// and sessions apply. It forwards messages unchanged, one at a time in each direction.
+// proxy forwards a call of an unknown gRPC service to an application, which the metadata key dapr-app-id names. The
+// call is an invocation of the method /<service>/<method>, with the stream of messages as its body. Discovery, load
+// balancing, policies, access control and sessions apply as for other invocations. proxy forwards messages unchanged,
+// one at a time in each direction.
 func (s *Server) proxy(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	method, _ := grpc.Method(ctx)
@@ -188,7 +189,7 @@ func encoded(values []string) []string {
 	return out
 }
 
-// answerMetadata returns the headers or trailers of a gRPC answer as metadata, without the fields that gRPC reserves.
+// answerMetadata converts the headers or trailers of a gRPC answer to metadata, without the fields that gRPC reserves.
 func answerMetadata(h http.Header) metadata.MD {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
@@ -208,8 +209,8 @@ func answerMetadata(h http.Header) metadata.MD {
 	return md
 }
 
-// prefixSize is the size in bytes of the prefix of each gRPC message: one byte for the compression flag and four for
-// the length.
+// prefixSize is the size in bytes of the prefix of each gRPC message: one byte for the compression flag and four bytes
+// for the message length.
 const prefixSize = 5
 
 // messages is the body of a request that reads the messages of a client's stream.
@@ -235,7 +236,7 @@ func (m *messages) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Single reports whether at most one message was received. It must not run concurrently with Read.
+// Single reports whether at most one message was received. It must not be called concurrently with Read.
 func (m *messages) Single() bool { return m.count <= 1 }
 
 // Close does nothing: the stream belongs to the handler.

@@ -29,7 +29,7 @@ const (
 	openLimit    = 4 << 10   // maximum size in bytes of a message to a method that needs no token
 )
 
-// The memory reserved for a message of n bytes is costFixed + costCopies*n bytes. It covers three copies: the encoded
+// The memory reserved for a message of n bytes is costFixed + costCopies*n bytes. The three copies are the encoded
 // message, the decoded message and the log entry.
 const (
 	costCopies = 3
@@ -37,7 +37,7 @@ const (
 )
 
 // wire is the transport stream of grpc-go. It returns the bytes of a message as they arrive. In contrast,
-// grpc.ServerStream receives and decodes a whole message before it returns.
+// grpc.ServerStream returns a message only after it has received and decoded all of it.
 type wire interface {
 	ReadMessageHeader(into []byte) error // fills into, or fails with io.EOF at the end of the stream
 	RecvCompress() string
@@ -57,7 +57,8 @@ type receiver struct {
 	ended   bool  // the call has ended and may not reserve more memory
 }
 
-// receiver returns the receiver of a call, or nil if the call did not come over grpc-go's HTTP/2 transport.
+// receiver returns the receiver of a call, or nil if the call did not arrive over the HTTP/2 transport of grpc-go.
+// single means that the call has exactly one request message.
 func (s *Server) receiver(ctx context.Context, method string, single bool) *receiver {
 	w, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	a := arrivalOf(ctx)
@@ -71,7 +72,8 @@ func (s *Server) receiver(ctx context.Context, method string, single bool) *rece
 	return r
 }
 
-// receive receives one message into m. The memory of the message stays reserved until release is called.
+// receive receives one message and decodes it into m. The memory for the message stays reserved until release is
+// called.
 func (r *receiver) receive(m any) error {
 	r.release()
 	var head [prefixSize]byte
@@ -116,8 +118,8 @@ func (r *receiver) release() {
 	r.share.Release()
 }
 
-// finish releases the reserved memory when the call ends. A receive that still runs in another goroutine cannot
-// reserve memory afterwards.
+// finish releases the reserved memory when the call ends. After finish, a receive that is still running in another
+// goroutine cannot reserve memory.
 func (r *receiver) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,8 +136,8 @@ func (r *receiver) unwaitLocked() {
 // read fills b. It fails when the call ends.
 func (r *receiver) read(b []byte) error { return r.wire.ReadMessageHeader(b) }
 
-// body reads a message of size bytes. It reserves memory only after the first piece has arrived. So a client that
-// announces a large message but does not send it takes no memory from other calls.
+// body reads a message of size bytes. It reserves memory only after the first part has arrived. So a client that
+// announces a large message but does not send it blocks no memory.
 func (r *receiver) body(size int64) (*[]byte, error) {
 	pool := r.server.buffers
 	data, have, reserved := pool.Get(int(min(size, firstPiece))), 0, false
@@ -173,8 +175,9 @@ func (r *receiver) body(size int64) (*[]byte, error) {
 	return data, nil
 }
 
-// wait adds bytes to the total that a server may receive before it reserves memory for them. It does not block. It
-// returns false if the total would exceed maxWaiting, or if the call has ended. The caller must then reserve memory.
+// wait adds bytes to the total of bytes that all calls may receive before memory is reserved for them. It does not
+// block. It returns false if the total would exceed maxWaiting or the call has ended. Then the caller must reserve
+// memory.
 func (r *receiver) wait(bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,8 +199,8 @@ func (r *receiver) work() {
 	r.share.Work()
 }
 
-// reserve takes bytes from the memory budget of the node. It waits until they are free, the budget refuses the
-// request, or the call's context ends. It returns a gRPC status error or an *api.Error if it has not taken them.
+// reserve reserves bytes in the memory budget of the node. It waits until the budget grants or refuses them, or the
+// call's context ends. If they are not reserved, it returns a gRPC status error or an *api.Error.
 func (r *receiver) reserve(bytes int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,8 +217,8 @@ func (r *receiver) reserve(bytes int64) error {
 	return nil
 }
 
-// pieces fills b with the next part of a message. If memory is reserved, other requests wait for memory and the
-// client is slow, it aborts the call.
+// pieces fills b with the next part of a message. reserved means that memory is reserved for the message. In that
+// case, pieces aborts the call if the client sends slowly while other requests wait for memory.
 func (r *receiver) pieces(b []byte, reserved bool) error {
 	var transfer *admission.Transfer
 	if reserved {
@@ -296,8 +299,8 @@ func (r *receiver) unpack(flag byte, data *[]byte) (*[]byte, error) {
 	return &out, nil
 }
 
-// decode decodes data into m. Unless the message is small, decode first counts its elements and reserves memory for
-// them. An element of two bytes takes more than a hundred bytes when it is decoded.
+// decode decodes data into m. For a large message, decode first counts the elements in data and reserves memory for
+// them, because an encoded element of two bytes can need more than a hundred bytes when decoded.
 func (r *receiver) decode(data []byte, m any) error {
 	out, ok := m.(proto.Message)
 	if !ok {
@@ -318,7 +321,7 @@ func (r *receiver) decode(data []byte, m any) error {
 	return nil
 }
 
-// writes are the methods that change state. The memory budget measures how fast the node processes them; see
+// writes are the methods that change state. The memory budget measures how fast the node executes them; see
 // admission.Share.Work.
 var writes = map[string]bool{
 	runtimev1.Dapr_SaveState_FullMethodName:                    true,
@@ -328,7 +331,7 @@ var writes = map[string]bool{
 }
 
 // guarded returns a copy of a service whose unary calls are checked before their message is received. An interceptor
-// cannot do this check, because grpc-go calls interceptors after it has decoded the message.
+// cannot do this, because grpc-go calls interceptors only after it has decoded the message.
 func (s *Server) guarded(service *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *service
 	out.Methods = make([]grpc.MethodDesc, len(service.Methods))
@@ -371,7 +374,8 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 }
 
 // received returns the gRPC error for a call whose message could not be received, and counts the call as refused. It
-// does not count calls that the client cancelled, nor late messages, which tooLate has counted.
+// does not count calls that the client cancelled. Nor does it count late messages, because tooLate has already counted
+// those.
 func (s *Server) received(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil

@@ -185,7 +185,8 @@ func (t *watchStream) change(kind string, c *state.Change) error {
 	return t.send(e)
 }
 
-// send sends an event. It ends the call if the client takes nothing for as long as a connection may stall.
+// send sends an event to the client. If the client has not received it within the stall timeout of a connection, send
+// ends the call.
 func (t *watchStream) send(e *runtimepb.WatchEvent) error {
 	stall := time.AfterFunc(t.stall, func() {
 		t.stalled.Store(true)

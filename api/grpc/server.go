@@ -214,9 +214,9 @@ func (s *Server) Serve(l net.Listener) {
 // drainIdle is how long Close waits for a client to confirm the end of a connection that has no call.
 const drainIdle = time.Second
 
-// Close stops accepting connections and waits for the calls in progress. It waits at most drainIdle for connections
-// without a call. If ctx ends first, Close aborts the calls, waits for their handlers to return, and returns the
-// error of ctx if it has aborted any. Close may be called several times.
+// Close stops accepting connections and waits for the calls in progress. It closes connections without a call after
+// drainIdle. If ctx ends before the calls do, Close aborts them, waits until their handlers return, and returns the
+// error of ctx. Close may be called several times.
 func (s *Server) Close(ctx context.Context) error {
 	s.end() // ends health watches, which otherwise last until their client closes them
 	graceful := make(chan struct{})

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// active counts requests and reports when the last one has ended. The zero value is ready to use.
+// active counts requests in progress and signals when the last of them has ended. The zero value is ready to use.
 type active struct {
 	count atomic.Int64 // plus draining once drain was called
 	once  sync.Once    // makes empty
@@ -31,7 +31,7 @@ func (a *active) leave() {
 	}
 }
 
-// drain makes enter refuse all further requests. The returned channel is closed when the last request in progress has
+// drain makes enter refuse all further requests. The returned channel is closed when all requests in progress have
 // ended.
 func (a *active) drain() <-chan struct{} {
 	empty := a.channel()

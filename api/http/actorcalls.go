@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/api/actors"
 )
 
-// callActor serves every call of a method of an actor. The request timeout applies only until the call has found the
-// owner of the actor.
+// callActor serves calls of actor methods. The request timeout applies only while the node looks for the owner of the
+// actor, not to the execution of the method.
 func (f *Face) callActor(p *reply, r *http.Request) error {
 	actor, method, err := actorPath(r.URL)
 	if err != nil {

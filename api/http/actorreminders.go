@@ -24,8 +24,8 @@ type reminderBody struct {
 	OtherPolicy json.RawMessage `json:"failurePolicy"`
 }
 
-// reminder reads a request that sets a reminder or a timer. A reminder replaces the one with that name unless overwrite
-// is false.
+// reminder decodes a request that sets a reminder or a timer. overwrite is false if the request must not replace an
+// existing one with the same name.
 func (f *Face) reminder(p *reply, r *http.Request) (out actors.Reminder, overwrite bool, err error) {
 	if out.Actor, out.Name, err = actorPath(r.URL); err != nil {
 		return out, false, err

@@ -18,10 +18,11 @@ type bindingBody struct {
 	Operation string            `json:"operation"`
 }
 
-// traceHeaders returns the headers of a trace, which are passed on to the external system as metadata.
+// traceHeaders returns the names of the headers that contain trace context. Their values are passed on to the external
+// system as metadata.
 func traceHeaders() []string { return []string{"Traceparent", "Tracestate", "Baggage"} }
 
-// invokeBinding serves POST and PUT /v1.0/bindings/{name}. The metadata of the external system's answer is sent as
+// invokeBinding serves POST and PUT /v1.0/bindings/{name}. It sends the metadata of the external system's response as
 // headers named metadata.<name>, even if the operation failed.
 func (f *Face) invokeBinding(p *reply, r *http.Request) error {
 	path := restOf(r.URL, bindingsPrefix)

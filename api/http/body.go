@@ -15,7 +15,7 @@ import (
 // buffer is a pooled byte slice. Its bytes must not be used after release.
 type buffer struct{ data []byte }
 
-// maxPooled is the largest capacity in bytes of a buffer that is returned to the pool. Larger buffers are left to the
+// maxPooled is the maximum capacity in bytes of a buffer that is returned to the pool. Larger buffers are left to the
 // garbage collector.
 const maxPooled = 1 << 20
 
@@ -29,8 +29,8 @@ func (f *Face) release(b *buffer) {
 	f.buffers.Put(b)
 }
 
-// The memory reserved for a request with a body of n bytes is costFixed + costCopies*n bytes. It covers the body, its
-// decoded values, and the log entry.
+// The memory reserved for a request with a body of n bytes is costFixed + costCopies*n bytes. The three copies are the
+// body, its decoded values and the log entry.
 const (
 	costCopies = 3
 	costFixed  = 4 << 10
@@ -38,8 +38,8 @@ const (
 
 func cost(n int64) int64 { return costFixed + costCopies*n }
 
-// firstPiece is the number of bytes that are first reserved for a body of unknown length. If the body is longer, grow
-// reserves more.
+// firstPiece is the number of bytes that are initially reserved for a body of unknown length. If the body is longer,
+// the method grow reserves more.
 const firstPiece = 64 << 10
 
 // reserve takes memory for the request from the budget of the node; finish gives it back.
@@ -53,8 +53,8 @@ func (f *Face) reserve(p *reply, r *http.Request, bytes int64) error {
 	return nil
 }
 
-// body reads the whole body of a request. The size limit and the request timeout apply. body reserves memory before
-// it reads. The caller releases the returned buffer.
+// body reserves memory and reads the whole body of a request. The size limit and the request timeout apply. The caller
+// must release the returned buffer.
 func (f *Face) body(p *reply, r *http.Request) (*buffer, error) {
 	limit := f.bodyLimit
 	if limit >= 0 && r.ContentLength > limit {
@@ -103,8 +103,8 @@ func (f *Face) readInto(b *buffer, p *reply, r *http.Request) error {
 	return api.BodyUnreadable("the body could not be read to its end")
 }
 
-// fill appends the whole body to b, but at most limit+1 bytes. If the client sends slowly while other requests wait
-// for memory, admission.Transfer may abort the request.
+// fill appends the body to b, at most limit+1 bytes, so that the caller can detect a body that is too large. If the
+// client sends slowly while other requests wait for memory, fill may abort the request.
 func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.ResponseController) error {
 	const least = 512
 	reserved := r.ContentLength
@@ -144,7 +144,8 @@ func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 	return nil
 }
 
-// grow reserves more memory for a body of unknown length if the body is larger than the bytes reserved before.
+// grow reserves more memory for a body of unknown length after *reserved bytes of it have arrived. It adds the new
+// bytes to *reserved.
 func (f *Face) grow(b *buffer, p *reply, r *http.Request, reserved *int64) error {
 	if r.ContentLength >= 0 || int64(len(b.data)) < *reserved {
 		return nil

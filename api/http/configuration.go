@@ -11,10 +11,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// configurationMemory is how much memory, in bytes, one field of a body takes when it is decoded.
+// configurationMemory is the memory in bytes that one field of a request body needs when it is decoded.
 const configurationMemory = 128
 
-// configurationPath returns the parts of a path after "configuration": the store, and the part after it.
+// configurationPath returns the two path segments after "configuration": the store and the segment after it.
 func configurationPath(u *url.URL) (store, second string, err error) {
 	path, store, err := storePath(u)
 	if err == nil {
@@ -76,8 +76,8 @@ func itemsByKey(items []configuration.Item) map[string]api.ConfigurationItem {
 	return out
 }
 
-// subscribeConfiguration serves GET /v1.0/configuration/{store}/subscribe, and the same path under Dapr's alpha
-// version.
+// subscribeConfiguration serves GET /v1.0/configuration/{store}/subscribe, and the same path under the prefix
+// /v1.0-alpha1.
 func (f *Face) subscribeConfiguration(p *reply, r *http.Request) error {
 	request, err := configurationRequest(r)
 	if err != nil {
@@ -93,8 +93,8 @@ func (f *Face) subscribeConfiguration(p *reply, r *http.Request) error {
 	return nil
 }
 
-// unsubscribeConfiguration serves GET /v1.0/configuration/{store}/{id}/unsubscribe, and the same path under Dapr's
-// alpha version.
+// unsubscribeConfiguration serves GET /v1.0/configuration/{store}/{id}/unsubscribe, and the same path under the prefix
+// /v1.0-alpha1.
 func (f *Face) unsubscribeConfiguration(p *reply, r *http.Request) error {
 	store, id, err := configurationPath(r.URL)
 	if err != nil {

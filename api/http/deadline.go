@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// deadline is a context that ends with its parent or at a given time. Unlike context.WithDeadline, it starts its
-// timer only when Done is called, so a read from memory needs no timer.
+// deadline is a context that ends at a fixed time, or earlier with its parent. Unlike context.WithDeadline, it starts
+// a timer only when Done is called. So a read from memory, which does not call Done, needs no timer.
 type deadline struct {
 	parent context.Context
 	at     time.Time
@@ -62,8 +62,8 @@ func (d *deadline) Err() error {
 	return nil
 }
 
-// Value returns the value of the timed context, if Done has created it, otherwise of the parent. That lets package
-// context derive contexts without a goroutine.
+// Value returns the value of the timed context if Done has created it, otherwise the value of the parent. This way
+// package context can derive a context without starting a goroutine.
 func (d *deadline) Value(key any) any {
 	if timed := d.made(); timed != nil {
 		return timed.Value(key)

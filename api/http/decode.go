@@ -48,10 +48,10 @@ type nothing struct{}
 // UnmarshalJSON ignores its argument. The decoder calls it with valid JSON only.
 func (nothing) UnmarshalJSON([]byte) error { return nil }
 
-// afford reserves memory for the decoded values of a body. tooMany is the error of an exceeded limit, or nil. If
-// there is such an error, or the body has too much metadata, afford reserves nothing and returns the error. If the
-// body is also invalid JSON, it returns the decoder's error instead. It does not check the JSON of a body within the
-// limits.
+// afford reserves memory for the decoded values of a body. tooMany is the error if the body exceeds an element limit,
+// otherwise nil. If tooMany is set or the body has too much metadata, afford reserves nothing and returns that error.
+// But if such a body is also invalid JSON, afford returns the JSON error. It does not check the JSON of a body within
+// the limits.
 func (f *Face) afford(p *reply, r *http.Request, body []byte, t *tally, tooMany error) error {
 	if tooMany == nil {
 		tooMany = api.CheckMetadata(t.metadata)
@@ -84,7 +84,8 @@ func (f *Face) decodeSave(p *reply, r *http.Request, body []byte) ([]api.Item, e
 	return items, nil
 }
 
-// decodeTransaction reads the body of a transaction. The list of operations may be empty but must be present.
+// decodeTransaction decodes the body of a state transaction. The field "operations" must be present, but the list may
+// be empty.
 func (f *Face) decodeTransaction(p *reply, r *http.Request, store string, body []byte) ([]api.Operation,
 	map[string]string, error) {
 	t := tallyTransaction(body)
@@ -102,8 +103,8 @@ func (f *Face) decodeTransaction(p *reply, r *http.Request, store string, body [
 	return operations, in.Metadata, err
 }
 
-// decodeActorTransaction reads the body of an actor transaction: a list of operations. An upsert without a value saves
-// null: the SDKs for Python and JavaScript leave None and undefined out.
+// decodeActorTransaction decodes the body of an actor transaction, a list of operations. An upsert without a value
+// saves JSON null, because the Python and JavaScript SDKs omit a value of None or undefined.
 func (f *Face) decodeActorTransaction(p *reply, r *http.Request, body []byte) ([]api.Operation, error) {
 	t := tallyOperations(body)
 	if err := f.afford(p, r, body, &t, f.state.CheckActorOperations(t.list)); err != nil {
@@ -186,7 +187,7 @@ func isSyntax(err error) bool {
 }
 
 // describe returns the error text for a body that cannot be decoded. The text may contain field names of the body but
-// no values. The text of encoding/json is not used, because it may contain a part of a value.
+// no values. It does not use the text of encoding/json, which may contain part of a value.
 func describe(err error, body []byte) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return describeType(wrong)
@@ -209,8 +210,8 @@ func describeType(wrong *json.UnmarshalTypeError) string {
 	return text + " (near byte " + strconv.FormatInt(wrong.Offset, 10) + " of the body)"
 }
 
-// fieldName returns a string that names the field with the wrong type. If an element of a list or object has the
-// wrong type, the text says so and names that list or object.
+// fieldName describes in words which part of the body has the wrong type. If it is an element of a list or object, the
+// text names that list or object.
 func fieldName(wrong *json.UnmarshalTypeError) string {
 	last := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
 	kind := wrong.Type.Kind()

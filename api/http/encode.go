@@ -90,8 +90,8 @@ func appendBase64(dst, value []byte) []byte {
 	return append(dst, '"')
 }
 
-// appendItemMetadata appends metadata of an item to dst: its content type, unless that is JSON, and its expiry time,
-// if it has one.
+// appendItemMetadata appends the metadata of an item to dst. It contains the content type if binary is true, and the
+// expiry time if the item has one.
 func appendItemMetadata(dst []byte, item *state.Item, binary bool) []byte {
 	if !binary && item.Expires.IsZero() {
 		return dst

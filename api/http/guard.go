@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// guard checks every request before it is routed. It refuses requests from web pages of other sites, and checks the
-// token of the request.
+// guard checks every request before it is routed. It refuses requests from web pages of other sites, and records
+// whether the request has a valid token.
 type guard struct {
 	anyHost bool
 	origins origins
@@ -26,9 +26,9 @@ func newGuard(c Config) (guard, error) {
 	return g, err
 }
 
-// check returns an error if the request must be refused, and true if it has answered the request itself. If the
-// request has a valid token, it sets p.trusted. It does not refuse a request without a token, because only the
-// endpoint decides whether a token is needed.
+// check returns an error if the request must be refused. answered is true if check has already answered the request.
+// check sets p.trusted if the request has a valid token or needs none. A request without a token is not refused here,
+// because some endpoints need no token.
 func (g *guard) check(p *reply, r *http.Request) (answered bool, err error) {
 	if !g.anyHost && !localHost(r.Host) {
 		return false, foreignHost("configure an API token to use names")
@@ -45,9 +45,9 @@ func foreignHost(fix string) error {
 		")")
 }
 
-// LocalHost returns a handler that answers 403 unless the Host header is an IP address, localhost or empty. The API
-// makes the same check on loopback if it needs no token; see localHost. The error text ends with fix, which says how
-// to allow host names.
+// LocalHost returns a handler that calls next if the Host header is an IP address, localhost or empty, and otherwise
+// answers 403. The API makes the same check on a loopback address if it requires no token; see localHost. fix says how
+// to allow host names; the error text ends with it.
 func LocalHost(next http.Handler, fix string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if localHost(r.Host) {
@@ -63,7 +63,7 @@ func LocalHost(next http.Handler, fix string) http.Handler {
 }
 
 // HealthOnly returns a handler that serves only the health probes of face. It accepts every Host header, because
-// health is not secret.
+// health information is not secret.
 func HealthOnly(face http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -80,7 +80,8 @@ func HealthOnly(face http.Handler) http.Handler {
 }
 
 // localHost reports whether a Host header is an IP address, localhost or empty. The check protects against DNS
-// rebinding: in that attack, the browser sends the host name of the attacker's site. Browsers never omit the header.
+// rebinding: in that attack, the browser sends the host name of the attacker's site. A browser never sends an empty
+// Host header, so an empty one is safe.
 func localHost(host string) bool {
 	if host == "" {
 		return true

@@ -41,8 +41,8 @@ func (f *Face) readyz(p *reply, r *http.Request) error {
 	return f.works(p, r, f.health.Ready)
 }
 
-// readyzPlaced serves GET /readyz/placed. It answers like /readyz, but a server that is waiting to become a voter is
-// not ready.
+// readyzPlaced serves GET /readyz/placed. It answers like /readyz, but reports a server as not ready while it waits to
+// become a voter.
 func (f *Face) readyzPlaced(p *reply, r *http.Request) error {
 	return f.works(p, r, f.health.Placed)
 }

@@ -20,7 +20,7 @@ const (
 	headerLockExpiresIn = "Quorate-Lock-Expires-In-Ms"
 )
 
-// lockPath returns the parts of a path after "lock" or "unlock": the store, and what follows it.
+// lockPath returns the parts of a path after "lock" or "unlock": the store, and the rest of the path.
 func lockPath(u *url.URL) (store, after string, err error) {
 	path, store, err := storePath(u)
 	if err == nil {
@@ -29,7 +29,7 @@ func lockPath(u *url.URL) (store, after string, err error) {
 	return store, after, err
 }
 
-// lockRequest reads a request to lock, renew or unlock. The body has the fields of Dapr's TryLockRequest.
+// lockRequest decodes a request to lock, renew or unlock. The body has the fields of Dapr's TryLockRequest.
 func (f *Face) lockRequest(p *reply, r *http.Request) (api.LockRequest, error) {
 	store, _, err := lockPath(r.URL)
 	if err != nil {

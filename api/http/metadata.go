@@ -8,7 +8,8 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// metadataBody is the answer of GET /v1.0/metadata. Lists are never null, because clients iterate over them.
+// metadataBody is the body of the answer to GET /v1.0/metadata. Lists are never null, because clients iterate over
+// them.
 type metadataBody struct {
 	ID              string             `json:"id"`
 	RuntimeVersion  string             `json:"runtimeVersion"`
@@ -91,8 +92,8 @@ func activeActors(all []api.ActiveActors) []activeActorsBody {
 	return out
 }
 
-// extendedVersion is a key of the extended metadata that holds the version, in addition to runtimeVersion. Some
-// clients read only this key.
+// extendedVersion is the key of the runtime version in the extended metadata. The version is also in the field
+// runtimeVersion, but some clients read only this key.
 const extendedVersion = "daprRuntimeVersion"
 
 // getMetadata serves GET /v1.0/metadata.

@@ -17,8 +17,8 @@ type Observer interface {
 	ServedHTTP(verb, path string, status int, received, sent int64, took time.Duration)
 }
 
-// metrics counts the requests of one application's listener. The label values are bounded: the path patterns of
-// routes.go, the standard verbs, and the classes of status codes.
+// metrics are the metrics of the requests at one application's listener. Label values are from bounded sets: the path
+// patterns of routes.go, the standard verbs, and the classes of status codes.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -63,13 +63,13 @@ func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// route returns the metrics of one path pattern and verb. If verb is empty, the label is the verb of each request.
+// route returns the metrics of one path pattern and verb. If verb is empty, the verb label is that of each request.
 func (m *metrics) route(pattern, verb string) *routeMetrics {
 	return &routeMetrics{all: m, pattern: pattern, verb: verb}
 }
 
-// routeMetrics are the metrics of one route. Its time series are created at the first request, so a route without
-// requests has no time series.
+// routeMetrics are the metrics of one route. Their time series are created at the first request, so a route without
+// requests has none.
 type routeMetrics struct {
 	all     *metrics
 	pattern string

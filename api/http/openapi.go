@@ -10,7 +10,7 @@ import (
 //go:embed openapi.json
 var openAPI []byte
 
-// OpenAPI returns the description of the HTTP API, as OpenAPI 3 in JSON. The caller must not change it.
+// OpenAPI returns the OpenAPI 3 description of the HTTP API as JSON. The caller must not modify it.
 func OpenAPI() []byte { return openAPI }
 
 // getOpenAPI serves GET /openapi.json.

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// rest reads the parts of a path after a fixed prefix. It decodes every part exactly once: '+' stays '+', and "%2F"
-// is a slash inside a part.
+// rest reads the path segments after a fixed prefix one by one. It decodes every segment exactly once: '+' stays '+',
+// and "%2F" is a slash within a segment.
 type rest struct {
 	text    string
 	escaped bool
@@ -68,7 +68,8 @@ func stateKey(u *url.URL) (store, key string, err error) {
 	return store, key, err
 }
 
-// actorPath returns the actor of a path, and what follows the word after it: a key, a method or a name.
+// actorPath returns the actor in a path such as /v1.0/actors/{type}/{id}/state/{key}. key is the rest of the path
+// after the word that follows the actor: a state key, or the name of a method, reminder or timer.
 func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
 	path := restOf(u, actorsPrefix)
 	if actor.Type, err = path.next(); err != nil {
@@ -84,8 +85,8 @@ func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
 	return actor, key, err
 }
 
-// storePath reads a path up to the store, which follows the version and the name of the building block. It returns
-// the remaining path and the store.
+// storePath reads the first three segments of a path: the version, the building block and the store. It returns the
+// remaining path and the store.
 func storePath(u *url.URL) (path rest, store string, err error) {
 	path = restOf(u, "/")
 	for range 2 { // the version and the building block

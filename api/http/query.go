@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// query holds the query parameters that endpoints use. If a parameter is repeated, the first value is used. Names are
+// query holds the query parameters that endpoints read. If a parameter is repeated, the first value applies. Names are
 // case-sensitive, and unknown names are ignored.
 type query struct {
 	consistency string
@@ -118,7 +118,7 @@ func (q *query) writeOptions(r *http.Request) api.WriteOptions {
 	}
 }
 
-// header returns the first value of a header. name must have the canonical form of http.Header.
+// header returns the first value of a header, or "". name must have the canonical form of http.Header.
 func header(r *http.Request, name string) string {
 	if v := r.Header[name]; len(v) > 0 {
 		return v[0]

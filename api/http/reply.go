@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// reply is the response writer of one request. It records the values for metrics. Replies are pooled, so a reply must
-// not be used after its request has ended.
+// reply is the response writer of one request. It also records status and sizes for the metrics. Replies are pooled,
+// so a reply must not be used after its request has ended.
 type reply struct {
 	http.ResponseWriter
 	start    time.Time
@@ -73,7 +73,7 @@ var (
 	valueStale        = []string{string(state.Stale)}
 )
 
-// autoLength is the smallest body size in bytes for which net/http does not set Content-Length itself.
+// autoLength is the minimum size in bytes of a body whose Content-Length net/http does not set itself.
 const autoLength = 2048
 
 // send answers 200 or another status with a body.
@@ -129,7 +129,7 @@ func (p *reply) contentType(item *state.Item) []string {
 	}
 }
 
-// written answers a write. etag is the new ETag if the write changed exactly one item, otherwise empty.
+// written answers a successful write. etag is the new ETag if the write changed exactly one item, otherwise empty.
 func (p *reply) written(w *state.Written, etag string) {
 	proof := w.Proof
 	proof.Age = -1 // only reads have an age

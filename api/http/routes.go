@@ -3,8 +3,8 @@ package http
 // anyVerb stands for every verb.
 const anyVerb = "*"
 
-// route is one endpoint. A "*" at the end of its path stands for a key: the rest of the request's path, including
-// slashes, decoded once.
+// route is one endpoint. A "*" at the end of path stands for a key. The key is the rest of the request's path,
+// including slashes, decoded once.
 type route struct {
 	verbs string // separated by spaces; GET answers HEAD too
 	path  string

@@ -97,7 +97,7 @@ func NewServer(c ServerConfig) *Server {
 	return s
 }
 
-// Open opens the listener and starts to serve requests. ctx applies only until Open returns. Open returns
+// Open opens the listener and starts to serve requests. ctx may end after Open has returned. Open returns
 // fault.Unavailable if the address cannot be used.
 func (s *Server) Open(ctx context.Context) error {
 	listener, err := s.listen(ctx)
@@ -125,9 +125,9 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 // connKey is the key of the connection in the context of a request.
 type connKey struct{}
 
-// carrying wraps a handler. It marks the connection of a request as busy while next runs. http.StateActive would not
-// do, because it begins with the first byte of a request: a client could make idle connections busy by sending one
-// byte on each.
+// carrying wraps the handler next. It marks the connection of a request as busy while next runs. http.StateActive is
+// not suitable: it begins with the first byte of a request, so a client could make idle connections busy by sending
+// one byte on each.
 func carrying(w *connlimit.Limiter, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(net.Conn); ok {
@@ -163,7 +163,7 @@ func (s *Server) serve(l net.Listener) {
 	s.mu.Unlock()
 }
 
-// Addr returns the address on which the server listens, with the actual port. It returns nil before Open.
+// Addr returns the address on which the server listens, with the actual port number. It returns nil before Open.
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *Server) Addr() net.Addr {
 	return s.listener.Addr()
 }
 
-// Wait blocks until the server accepts no more connections. It returns nil after Close, otherwise the error of the
+// Wait blocks until the server no longer accepts connections. It returns nil after Close, otherwise the error of the
 // listener.
 func (s *Server) Wait() error {
 	<-s.served
@@ -182,9 +182,9 @@ func (s *Server) Wait() error {
 	return s.failure
 }
 
-// Close stops accepting connections, closes connections without a request, and waits for the requests in progress. If
-// ctx ends first, Close closes the connections of these requests, ends their contexts, and waits for their handlers
-// to return. It then returns the error of ctx. Close may be called several times.
+// Close stops accepting connections, closes idle connections, and waits for the requests in progress. If ctx ends
+// first, Close cancels these requests, closes their connections, waits until their handlers return, and returns the
+// error of ctx. Close may be called several times.
 func (s *Server) Close(ctx context.Context) error {
 	defer s.abort()
 	if s.Addr() == nil {
@@ -203,8 +203,8 @@ func (s *Server) Close(ctx context.Context) error {
 	return fault.Wrap(err, "http.Close", "requests were cut because they did not end in time")
 }
 
-// counted counts the requests in progress, so that Close can wait for their handlers after it closed their
-// connections.
+// counted is a handler that counts the requests in progress. Close uses the count to wait for handlers whose
+// connections it has closed.
 type counted struct {
 	server *Server
 	next   http.Handler

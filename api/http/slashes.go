@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// collapse removes duplicate slashes from the fixed part of the path of r: //v1.0//metadata becomes /v1.0/metadata.
-// It does not change keys. In a method name, it removes only leading slashes. It does not collapse a path into one
-// that is served without a token.
+// collapse removes duplicate slashes from the fixed part of the path of r: //v1.0//metadata becomes /v1.0/metadata. It
+// does not change keys, and removes only the leading slashes of a method name. If the result were a path that needs no
+// token, collapse leaves the path unchanged.
 func (f *Face) collapse(r *http.Request) {
 	path := r.URL.EscapedPath()
 	short := collapsed(r.Method, path)
@@ -54,8 +54,8 @@ func collapsed(verb, path string) string {
 	return out
 }
 
-// freeAfter reports what follows the given parts of a path: key for a key, method for the method name of an
-// application. Both results are false if another fixed part follows.
+// freeAfter reports whether the part of a path after parts is free text. key is true if that part is a key. method is
+// true if it is the method name of an application. Both are false if it is another fixed part.
 func freeAfter(verb string, parts []string) (key, method bool) {
 	if len(parts) < 2 || parts[0] != "v1.0" {
 		return false, false

@@ -225,8 +225,8 @@ func parseLimit(text string) (int, error) {
 	return n, nil
 }
 
-// openState reads the store name and the query of a request before its body is read. It returns an error if the store
-// cannot be used.
+// openState reads the store name and the query parameters of a request, before the body is read. It returns an error
+// if the store cannot be used.
 func (f *Face) openState(r *http.Request) (store string, q query, err error) {
 	if store, err = stateStore(r.URL); err != nil {
 		return "", q, err

@@ -35,7 +35,7 @@ func status(k api.Kind) int {
 	}
 }
 
-// statusNotNow is the status that load balancers and orchestrators understand as temporarily unavailable.
+// statusNotNow is the HTTP status that load balancers and orchestrators interpret as temporarily unavailable.
 const statusNotNow = http.StatusServiceUnavailable
 
 // fail answers with an error. It logs errors that only the operator of the node can fix.

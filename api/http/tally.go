@@ -6,16 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// tally counts the parts of a body that take more memory decoded than encoded. A list of empty items, for example,
-// takes a hundred times its encoded size. Requests reserve memory by these counts before they decode the body.
+// tally counts the parts of a request body that need more memory decoded than encoded. A list of empty items, for
+// example, needs a hundred times its encoded size. Requests reserve memory according to these counts before they
+// decode the body.
 type tally struct {
 	list     int // elements of the list that has a limit
 	metadata int // entries of the largest metadata
 	entries  int // of all metadata
 }
 
-// These constants are the bytes that decoding allocates for one element of a list or one entry of metadata, measured
-// and rounded up. decodedFree is the number of these bytes that the reservation for the body itself covers.
+// The number of bytes that decoding allocates for one list element and for one metadata entry, measured and rounded
+// up. decodedFree is how many of these bytes the reservation for the body itself already covers.
 const (
 	decodedItem  = 1 << 10
 	decodedEntry = 256
@@ -27,8 +28,8 @@ func (t *tally) memory() int64 {
 	return max(int64(t.list)*decodedItem+int64(t.entries)*decodedEntry-decodedFree, 0)
 }
 
-// scanner walks through JSON without allocating. Its counts may be wrong for invalid JSON. That is harmless, because
-// the decoder refuses invalid JSON before it allocates memory.
+// scanner parses JSON without allocating memory, and counts its parts. For invalid JSON the counts may be wrong. That
+// is harmless, because the decoder rejects invalid JSON before it allocates memory.
 type scanner struct {
 	body []byte
 	pos  int
@@ -106,8 +107,8 @@ func scanMetadata(s *scanner, name []byte) {
 	s.metadata = max(s.metadata, n)
 }
 
-// isName reports whether the JSON decoder would match the name raw, as written in the body, to the field. The decoder
-// replaces escapes and ignores case.
+// isName reports whether the JSON decoder would assign the member name raw to the field. raw is as written in the
+// body; the decoder resolves escapes and ignores case.
 func isName(raw []byte, field string) bool {
 	const longest = len(`\u0000`)
 	if len(raw) < len(field) || len(raw) > longest*len(field) {
@@ -122,8 +123,8 @@ func isName(raw []byte, field string) bool {
 	return len(raw) == len(field) && strings.EqualFold(string(raw), field)
 }
 
-// object reads a JSON object and returns the number of its members. It calls member before each value; member must
-// read or skip the value. If the next JSON value is not an object, object skips it and returns 0.
+// object reads a JSON object and returns the number of its members. It calls member before each value, and member must
+// read or skip that value. If the next JSON value is not an object, object skips the value and returns 0.
 func (s *scanner) object(member func(s *scanner, name []byte)) (n int) {
 	if s.space(); s.peek() != '{' {
 		s.skip()
@@ -145,8 +146,8 @@ func (s *scanner) object(member func(s *scanner, name []byte)) (n int) {
 	return n
 }
 
-// array reads a JSON array and returns the number of its elements. It calls element before each element; element must
-// read or skip it. If the next JSON value is not an array, array skips it and returns 0.
+// array reads a JSON array and returns the number of its elements. It calls element before each element, and element
+// must read or skip that element. If the next JSON value is not an array, array skips the value and returns 0.
 func (s *scanner) array(element func(s *scanner)) (n int) {
 	if s.space(); s.peek() != '[' {
 		s.skip()

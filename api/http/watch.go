@@ -245,8 +245,8 @@ func appendChange(dst []byte, kind string, c *state.Change, values bool) []byte 
 	return append(dst, '}')
 }
 
-// appendOneLine appends the JSON text value to dst, with a space for each line break. A line break would end an event
-// of the stream. In valid JSON, line breaks are only white space between tokens.
+// appendOneLine appends the JSON text value to dst and replaces each line break by a space. A line break would end the
+// event of the stream. In valid JSON, line breaks occur only as white space between tokens.
 func appendOneLine(dst, value []byte) []byte {
 	for _, b := range value {
 		if b == '\n' || b == '\r' {

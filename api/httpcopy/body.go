@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Body is the body of a request that is forwarded. It counts the bytes that are read. The HTTP transport may still
+// Body is the body of a forwarded request. It counts the bytes that the HTTP transport reads. The transport may still
 // read the body after the answer has arrived.
 type Body struct {
 	io.ReadCloser
@@ -37,14 +37,14 @@ func (b *Body) done() bool {
 	return b.ended.Load() || b.length >= 0 && b.count.Load() >= b.length
 }
 
-// drainTime is how long the rest of a request body is read after the answer is complete. If the connection were
-// closed at once, TCP could reset it before the client has read the answer.
+// drainTime is how long the rest of a request body is read after the answer is complete. If the connection were closed
+// immediately, TCP could reset it before the client has read the answer.
 const drainTime = 250 * time.Millisecond
 
-// duplex prepares w for an answer that may begin before the whole request was read. By default, net/http discards the
-// rest of an HTTP/1.1 request when the answer begins, even while the request is still being forwarded. duplex returns
-// true if it prevents that; the caller must then call drain after the answer. It also makes net/http close the
-// connection after the answer, because the end of the request is not known.
+// duplex prepares w for an answer that may begin before the whole request was read. By default, net/http then discards
+// the rest of an HTTP/1.1 request, although it is still being forwarded. duplex returns true if it has disabled that;
+// the caller must then call drain after the answer. In that case net/http also closes the connection after the answer,
+// because the end of the request is not known.
 func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
 	if r.ProtoMajor != 1 || b.done() {
 		return false
@@ -56,7 +56,7 @@ func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// drain reads and discards the rest of the body for at most drainTime; see drainTime for the reason.
+// drain reads and discards the rest of the body, for at most drainTime.
 func (b *Body) drain(w http.ResponseWriter) {
 	control := http.NewResponseController(w)
 	_ = control.Flush() // fails only if the client has closed the connection

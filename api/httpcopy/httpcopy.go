@@ -1,8 +1,8 @@
-// Package httpcopy copies the answer of one HTTP hop to the next hop: headers, body, trailers, informational answers,
-// and the tunnel after an upgrade.
+// Package httpcopy copies the answer of one HTTP hop to the next hop: headers, body, trailers, informational (1xx)
+// answers, and the data of an upgraded connection.
 //
-// It owns the copying and flushing of answers. Callers obtain the answer. A tunnel has two goroutines, which end
-// before Relay returns.
+// It owns the copying and flushing of answers. Callers obtain the answer. An upgraded connection has two goroutines,
+// which end before Relay returns.
 package httpcopy
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ErrStarted is wrapped by errors that occur after the answer has begun. The caller must then abort the connection,
-// so that the client notices that the answer is incomplete.
+// ErrStarted is wrapped by errors that occur after a part of the answer was sent. The caller must then abort the
+// connection, so that the client notices that the answer is incomplete.
 var ErrStarted = errors.New("the answer had begun")
 
 // bufferSize is the size in bytes of a copy buffer.
@@ -31,8 +31,8 @@ const bufferSize = 32 << 10
 // Copier forwards answers. It keeps a pool of buffers. The zero value is ready to use. It is safe for concurrent use.
 type Copier struct{ buffers sync.Pool }
 
-// Relay writes answer to w and closes the body of answer. r is the request that is answered, and in is the body of r.
-// An answer of unknown length is flushed after each piece, so that streams are not delayed.
+// Relay writes answer to w and closes the body of answer. r is the request to which answer belongs, and in is the body
+// of r. If the length of the answer is unknown, Relay flushes each piece, so that streams are not delayed.
 func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer *http.Response) error {
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		if there, ok := answer.Body.(io.ReadWriteCloser); ok {
@@ -84,9 +84,10 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer 
 	return nil
 }
 
-// beginning reads the whole body of a small answer into p. Of a larger answer it reads nothing. If the body is
-// shorter than its header says, it corrects the length and returns ended = true: Dapr also forwards what it received.
-// It returns an error if the body failed before its first byte or the connection broke.
+// beginning reads the body of answer into p if the whole body fits, and returns its size n. It reads nothing from a
+// larger answer. If the body is shorter than its Content-Length, beginning corrects that header and returns ended =
+// true, because Dapr also forwards the part that it received. It returns an error if no byte could be read or the
+// connection failed.
 func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	if answer.ContentLength <= 0 || answer.ContentLength > int64(len(p)) {
 		return 0, false, nil
@@ -102,9 +103,9 @@ func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// trailers copies the trailers of an answer to h. announced is the number of trailers that the header announced. If a
-// different number has arrived, some were not announced: their names then get http.TrailerPrefix, as net/http
-// requires.
+// trailers adds the received trailers to the header h. announced is the number of trailers that the answer's header
+// announced. If a different number was received, some were not announced. Then all names get http.TrailerPrefix, as
+// net/http requires.
 func trailers(h, came http.Header, announced int) {
 	for name, values := range came {
 		if len(came) != announced {
@@ -138,8 +139,9 @@ func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte
 	}
 }
 
-// Informational returns a context for a request that forwards answers of the class 1xx, such as early hints, to w as
-// they arrive. clean removes headers from them. It does not forward 100 (Continue), because each hop sends its own.
+// Informational returns a context for a request. Answers of the class 1xx to that request, such as early hints, are
+// forwarded to w as they arrive, after clean has removed headers from them. 100 (Continue) is not forwarded, because
+// each hop sends its own.
 func Informational(ctx context.Context, w http.ResponseWriter, clean func(http.Header)) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
@@ -158,9 +160,9 @@ func Informational(ctx context.Context, w http.ResponseWriter, clean func(http.H
 	})
 }
 
-// notSwitched handles an answer 101 that names no protocol. It forwards the status and the headers, and closes the
-// connection to the client, which may treat the connection as switched. For an HTTP/2 request it returns
-// fault.Internal, because HTTP/2 has no answer 101.
+// notSwitched handles an answer 101 that names no protocol. It forwards the status and headers, and closes the
+// connection to the client, because the client may already use another protocol on it. HTTP/2 has no status 101, so
+// notSwitched returns fault.Internal for an HTTP/2 request.
 func notSwitched(w http.ResponseWriter, r *http.Request, answer *http.Response) error {
 	_ = answer.Body.Close() // it is empty
 	if r.ProtoMajor != 1 {

@@ -32,8 +32,9 @@ type accessOperation struct {
 	allow   bool
 }
 
-// NewAccess returns the rules of an accessControl section, or nil if spec is nil. Normally the rules trust the app id
-// and namespace of a caller only if its connection proves them. If insecure is true, they trust unproven ones too.
+// NewAccess returns the rules of an accessControl section, or nil if spec is nil. The rules apply to the app id and
+// namespace of a caller only if its connection proves them. If insecure is true, the rules also apply to callers
+// without proof.
 func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 	if spec == nil {
 		return nil
@@ -56,8 +57,8 @@ func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 	return a
 }
 
-// standardVerbs returns the standard HTTP verbs. Access.Allow refuses every verb that is neither standard nor named
-// by a rule. It refuses "delete" in lower case, for example, because some servers ignore the case of verbs.
+// standardVerbs returns the standard HTTP verbs. Access.Allow refuses a verb that is neither standard nor named by a
+// rule. It refuses "delete" in lower case, for example, because some servers ignore the case of verbs.
 func standardVerbs() map[string]bool {
 	out := map[string]bool{}
 	for _, v := range []string{
@@ -86,10 +87,10 @@ func patternParts(name string) []string {
 	return slices.DeleteFunc(strings.Split(strings.ToLower(name), "/"), void)
 }
 
-// Allow returns nil if the rules allow the call, otherwise fault.Denied. The caller's app id and namespace count only
-// if they are proven, or if the rules are insecure; see NewAccess. For other callers, the default action applies. An
-// application may always call itself. Servers decode a path in different ways, so Allow denies the call unless the
-// rules allow every decoding.
+// Allow returns nil if the rules allow the call, otherwise fault.Denied. A rule for an app id applies only if the
+// caller has proven its identity or the rules are insecure; see NewAccess. The default action applies to all other
+// callers. An application may always call itself. Servers decode paths in different ways, so Allow denies a call
+// unless the rules allow every decoding of its path.
 func (a *Access) Allow(in *Inbound) error {
 	if a == nil || in.Caller.App == in.Target && (in.Caller.Proven || a.insecure) {
 		return nil
@@ -137,8 +138,8 @@ func (p *accessPolicy) decide(verb string, path []string) bool {
 	return p.allow
 }
 
-// covers reports whether an operation applies to a verb. Servers run the handler of GET for HEAD, so an operation that
-// denies GET also denies HEAD.
+// covers reports whether an operation applies to a verb. An operation that denies GET also denies HEAD, because
+// servers run the same handler for both.
 func (o *accessOperation) covers(verb string) bool {
 	return o.verbs[verb] || o.verbs["*"] || verb == http.MethodHead && !o.allow && o.verbs[http.MethodGet]
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Channel is the connection to one application of this node. The code of an error says what the application received:
+// Channel is the connection to one application of this node. The fault code of an error says what the application has
+// received:
 //
 //	unavailable, timeout  nothing
 //	too_large             nothing, because the application cannot accept the body
@@ -18,8 +19,8 @@ type Channel interface {
 	RoundTrip(r *http.Request) (*http.Response, error)
 }
 
-// Callee dispatches calls from this and other nodes to the applications of this node. It applies access control. It is
-// safe for concurrent use.
+// Callee passes calls from this node and from other nodes to the applications of this node, and applies access
+// control. It is safe for concurrent use.
 type Callee struct {
 	channels atomic.Pointer[map[api.App]Channel]
 	access   atomic.Pointer[map[api.App]*Access]
@@ -36,8 +37,8 @@ func NewCallee(sessions *api.Sessions, metrics *Metrics, tracer Tracer) *Callee 
 	return c
 }
 
-// Serve sets the applications that can be called and their access rules. An application without an entry in access
-// allows all callers. Before Serve, all calls fail. The maps must not be changed afterwards.
+// Serve sets the applications that can be called, and their access rules. An application without an entry in access
+// accepts all callers. All calls fail until Serve is called. The maps must not be changed afterwards.
 func (c *Callee) Serve(channels map[api.App]Channel, access map[api.App]*Access) {
 	c.access.Store(&access)
 	c.channels.Store(&channels)
@@ -61,7 +62,7 @@ type Caller struct {
 	Proven      bool   // the connection authenticates the identity
 }
 
-// TakeRemote does the same as Take for a call that another node forwarded, and adds metrics and a trace span.
+// TakeRemote is Take for a call that another node has forwarded. In addition, it records metrics and a trace span.
 func (c *Callee) TakeRemote(in *Inbound) (Answer, error) {
 	span := c.tracer.Start(in.Request.Context(), in.Request.Header, SpanCallee, "serve "+in.Target.String())
 	span.Inject(in.Request.Header)

@@ -17,8 +17,8 @@ func passes(name string, binary bool) bool {
 	return !headers.PerHop(name) && (binary || !strings.HasSuffix(name, "-Bin")) && !headers.FoldsToOurs(name)
 }
 
-// trailerPasses reports whether a trailer field is forwarded to the next hop. It refuses the fields that passes
-// refuses, and all fields that change the framing, the target or the sender of a message.
+// trailerPasses reports whether a trailer field is forwarded to the next hop. It returns false for every field that
+// passes excludes, and for every field that affects the framing, the target or the sender of a message.
 func trailerPasses(name string) bool {
 	switch name {
 	case "Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Host", "Authorization", "Cookie",
@@ -28,8 +28,8 @@ func trailerPasses(name string) bool {
 	return passes(name, true)
 }
 
-// ForwardHeader returns the headers that are forwarded to the next hop. Their values are shared with in and must not be
-// changed.
+// ForwardHeader returns those headers of a message that are forwarded to the next hop. The result shares its values
+// with the original header, so the caller must not change them.
 func ForwardHeader(in http.Header) http.Header {
 	out := make(http.Header, len(in)+8)
 	binary := isGRPC(in)
@@ -63,8 +63,8 @@ func connectionNames(h http.Header) (out []string) {
 	return out
 }
 
-// cleanAnswer removes hop-by-hop headers, headers of the runtime, and trailers that must not be forwarded from an
-// answer of an application.
+// cleanAnswer removes from an application's answer all fields that must not be forwarded: hop-by-hop headers, headers
+// that only the runtime sets, and forbidden trailers.
 func cleanAnswer(r *http.Response) {
 	upgraded := r.StatusCode == http.StatusSwitchingProtocols
 	hop := connectionNames(r.Header)
@@ -86,7 +86,7 @@ func cleanAnswer(r *http.Response) {
 	r.Body = &finishedBody{ReadCloser: r.Body, finished: clean}
 }
 
-// CleanInformational removes from an answer of the class 1xx the headers that an application must not set.
+// CleanInformational removes from an answer of the class 1xx all headers that must not be forwarded.
 func CleanInformational(h http.Header) {
 	for _, name := range connectionNames(h) {
 		delete(h, name)
@@ -107,8 +107,8 @@ func cleanTrailer(trailer http.Header, hop []string) {
 }
 
 // ForwardTrailer returns the body and the trailers of a request for the next hop. header and came are the headers and
-// trailers of the received request. net/http fills came while the body is read, so the returned trailers are complete
-// only when the returned body was read to its end. They contain only fields that may be forwarded.
+// trailers of the received request. The returned trailers contain only fields that may be forwarded. They are complete
+// only when the returned body was read to its end, because net/http fills came while it reads the body.
 func ForwardTrailer(header http.Header, body io.ReadCloser, came http.Header) (io.ReadCloser, http.Header) {
 	if len(came) == 0 {
 		return body, nil
@@ -145,8 +145,9 @@ func isGRPC(h http.Header) bool {
 	return len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc")
 }
 
-// upgradeTo returns the protocol to which a message asks to upgrade, or "" if it asks for none. It ignores upgrades
-// to other versions of HTTP: after such an upgrade, a caller could send requests that no access rule has checked.
+// upgradeTo returns the protocol to which a message requests an upgrade, or "" if there is no such request. It ignores
+// upgrades to other versions of HTTP: after such an upgrade, a caller could send requests that no access rule has
+// checked.
 func upgradeTo(h http.Header) string {
 	to := h["Upgrade"]
 	if len(to) == 0 || !hasToken(h["Connection"], "upgrade") {
@@ -172,6 +173,6 @@ func hasToken(lists []string, token string) bool {
 	return false
 }
 
-// Chunked returns the transfer encoding for requests with trailers. Without it, net/http reads the first byte of a
-// GET body in another goroutine, which races with filling the trailers.
+// Chunked returns the transfer encoding for requests with trailers. Without this encoding, net/http reads the first
+// byte of a GET body in another goroutine, which would be a data race with the code that fills the trailers.
 func Chunked() []string { return []string{"chunked"} }

@@ -1,9 +1,9 @@
-// Package invoke calls methods of applications, and takes calls for the application of this node. It picks an instance,
-// applies the resiliency policy and checks access control.
+// Package invoke calls methods of applications, and accepts calls to the applications of this node. It picks an
+// instance, applies the resiliency policy and checks access control.
 //
-// It owns the rules for paths, headers and trailers of calls. A call is an HTTP message, whatever the protocol of the
-// application, so the package uses the types Request and Response of net/http. It does not listen or dial, and has no
-// goroutines.
+// It owns the rules for paths, headers and trailers of calls. It represents a call as an HTTP message even if the
+// application uses another protocol, so it uses the types Request and Response of net/http. It does not listen or
+// dial, and has no goroutines.
 package invoke
 
 import (
@@ -72,14 +72,14 @@ type Call struct {
 	Remote  string // network address of the caller
 }
 
-// Answer is the answer to a call. The caller that gets it may change the header and must close the body.
+// Answer is the answer to a call. The caller that receives it must close the body, and may change the header.
 type Answer struct {
 	*http.Response
 	Session string // session token of the callee; empty = none
 }
 
-// Do calls the target of c and returns the answer. An answer with an error status is not an error. ctx bounds the
-// call, including the time to read the body of the answer. All errors are *Error.
+// Do calls the target of c and returns the answer. An answer with an error status is not an error. The call ends when
+// ctx ends, even while the body of the answer is being read. All errors are *Error.
 func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	target, external, err := i.parseTarget(c.Target)
 	if err != nil {
@@ -111,7 +111,8 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	return answer, err
 }
 
-// parseTarget reads "app", "app.namespace", the name of a server outside of the cluster, or its address.
+// parseTarget parses the target of a call: "app", "app.namespace", or the name or address of a server outside of the
+// cluster. The *External is nil if the target is an application.
 func (i *Service) parseTarget(text string) (api.App, *External, error) {
 	if x, err := i.externals.find(i.app, text); err != nil || x != nil {
 		if err != nil {
@@ -215,8 +216,9 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 	return answer, nil
 }
 
-// choose returns the instance for the next attempt. If again has already chosen one, it returns that one. Otherwise
-// it picks an instance that this call has not tried. If all have been tried, it picks any instance.
+// choose returns the instance for the next attempt. If the previous call of again has already chosen an instance,
+// choose returns that one. Otherwise it picks an instance that this call has not tried yet. If all were tried, it
+// picks any instance.
 func (a *attempts) choose(ctx context.Context) (*discovery.Lease, error) {
 	if a.external != nil {
 		return a.external.lease(), nil
@@ -290,8 +292,8 @@ func (a *attempts) hop(p *discovery.Instance) string {
 	return "node " + p.Node
 }
 
-// again reports whether to make another attempt, and after which pause. If another instance can be called, again
-// chooses it for the next attempt.
+// again reports whether to make another attempt, and how long to wait before it. If another instance can be called,
+// again also chooses that instance for the next attempt.
 func (a *attempts) again(pauses *resiliency.Pauses, answer Answer, err error) (time.Duration, bool) {
 	if err == nil {
 		pause, ok := pauses.Next()

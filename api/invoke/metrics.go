@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/api/resiliency"
 )
 
-// Metrics measure calls to applications. The values of the application labels are ids of known applications. A target
-// without instances is counted as "unknown".
+// Metrics are the metrics of calls to applications. The application labels are ids of known applications. A target
+// without instances has the label "unknown".
 type Metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -55,8 +55,8 @@ func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, 
 	return m, nil
 }
 
-// Report sets an observer that receives each measured invocation in addition to the metrics. A nil o means none. Call
-// it before the first invocation.
+// Report sets an observer that receives each measured invocation in addition to the metrics. If o is nil, there is no
+// observer. Call Report before the first invocation.
 func (m *Metrics) Report(o Observer) { m.observer = o }
 
 // label returns the label of an application.

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/api/resiliency"
 )
 
-// Observer sees calls, decisions of access control, and policies. Applications are named by their ids; those
-// that no known node serves are "unknown". Implementations are safe for concurrent use.
+// Observer is notified of calls, access control decisions and applied policies. Its methods get application ids; an
+// application that no known node serves is "unknown". Implementations are safe for concurrent use.
 type Observer interface {
 	// Sent is called when an application calls another one.
 	Sent(source, target string, streaming bool)

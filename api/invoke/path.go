@@ -23,7 +23,7 @@ func ParseTarget(text, namespace string) (api.App, bool) {
 	return api.App{ID: id, Namespace: CanonicalNamespace(ns)}, true
 }
 
-// CanonicalNamespace returns a namespace in its canonical form. The canonical form of the default namespace is "".
+// CanonicalNamespace returns "" if ns is the default namespace, otherwise ns.
 func CanonicalNamespace(ns string) string {
 	if ns == records.DefaultNamespace {
 		return ""
@@ -31,15 +31,15 @@ func CanonicalNamespace(ns string) string {
 	return ns
 }
 
-// MethodPath is the path of a method in the form that access rules check and applications receive.
+// MethodPath is the path of a method, in the form that access rules check and that applications receive.
 type MethodPath struct {
 	Path    string // escaped; begins with a slash and has no dot segments
 	Decoded string
 }
 
-// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It returns an error for
-// a path that an application could read differently from the access rules. That is a path with a raw '?' or '#', with
-// a control character, or with a dot segment that is escaped, has parameters or is next to a backslash.
+// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects a path that
+// an application could interpret differently from the access rules: a path with a raw '?' or '#', with a control
+// character, or with a dot segment that is escaped, has parameters or is next to a backslash.
 func ParseMethod(escaped string) (MethodPath, error) {
 	switch {
 	case !strings.HasPrefix(escaped, "/"):
@@ -69,8 +69,8 @@ func ParseMethod(escaped string) (MethodPath, error) {
 	return MethodPath{Path: path, Decoded: decoded}, nil
 }
 
-// removeDotSegments resolves the parts "." and ".." of a path that begins with a slash. All other parts, including
-// empty ones, stay unchanged.
+// removeDotSegments resolves the segments "." and ".." of a path that begins with a slash. All other segments,
+// including empty ones, stay unchanged.
 func removeDotSegments(path string) string {
 	if !strings.Contains(path, "/.") {
 		return path
@@ -92,9 +92,9 @@ func removeDotSegments(path string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// MethodURL returns a URL that net/http sends as the path of m, byte for byte if possible. A path that begins with
-// two slashes is escaped again, because net/http would read it as a host. mark adds a question mark even if query is
-// empty.
+// MethodURL returns a URL whose path net/http sends as m.Path, byte for byte if possible. If m.Path begins with two
+// slashes, MethodURL escapes the path again, because net/http would otherwise read its first segment as a host. If
+// mark is true, the URL has a question mark even if query is empty.
 func MethodURL(m MethodPath, query string, mark bool) *url.URL {
 	u := &url.URL{Path: m.Decoded, RawQuery: query, ForceQuery: mark}
 	if strings.HasPrefix(m.Path, "//") {

@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// These constants bound a path that servers can read in more than one way. A path above one of the bounds is refused,
+// Limits for a path that servers can interpret in more than one way. A path above one of these limits is refused,
 // because checking it takes long and no client needs such a path.
 const (
 	maxReadings       = 256 // readings, including intermediate steps
 	maxAmbiguousParts = 64  // parts, plus characters that may separate more parts
 )
 
-// everyReading reports whether allowed returns true for every way in which servers commonly read the path of a request.
-// path is escaped, begins with a slash, and was accepted by ParseMethod. allowed gets the parts of a reading, decoded
-// and in lower case, without the empty part after a slash at the end.
+// everyReading reports whether allowed returns true for every common interpretation of a request path. path is
+// escaped, begins with a slash, and was accepted by ParseMethod. allowed gets the segments of one interpretation,
+// decoded and in lower case, without an empty segment at the end.
 //
-// Servers differ in whether
-//   - %2F separates parts (WSGI) or belongs to one (net/http, Express);
-//   - a backslash, also an escaped one, separates parts (WHATWG URL, .NET);
-//   - parameters after ';' are part of the path (net/http, Node), are removed everywhere (Java
-//     servlets) or from the last part (Python's urlparse), and whether %3B begins one;
-//   - empty parts count (Node), are removed (Flask), or are removed at the start (http.server);
-//   - two slashes at the start introduce a host (URL parsers).
+// Servers differ in these points:
+//   - %2F separates segments (WSGI) or is part of one (net/http, Express).
+//   - A backslash, also an escaped one, may separate segments (WHATWG URL, .NET).
+//   - Parameters after ';' are part of the path (net/http, Node), are removed everywhere (Java servlets) or only from
+//     the last segment (Python's urlparse). %3B may also begin a parameter.
+//   - Empty segments stay (Node), are removed (Flask), or are removed at the start (http.server).
+//   - Two slashes at the start may introduce a host (URL parsers).
 //
-// Frameworks combine these rules in any order, so all combinations are tried.
+// Frameworks combine these rules in any order, so everyReading tries all combinations.
 func everyReading(path string, allowed func(parts []string) bool) bool {
 	first := reading{parts: strings.Split(path[1:], "/")}
 	plain := decodeParts(first)
@@ -71,7 +71,8 @@ func ambiguities(parts []string) (n int) {
 	return n
 }
 
-// reading is a path after some of the steps that a server may apply to it, before or after decoding.
+// reading is an intermediate form of a path, after some of the steps that a server may apply to it. parts are the path
+// segments.
 type reading struct {
 	parts   []string
 	decoded bool
@@ -81,8 +82,8 @@ func (r reading) key() string {
 	return strconv.FormatBool(r.decoded) + "\x00" + strings.Join(r.parts, "\x00") // no path has a NUL
 }
 
-// decodeParts returns the parts of r, decoded and in lower case. Decoding cannot fail, because ParseMethod has
-// decoded the same path before.
+// decodeParts returns the segments of r, decoded and in lower case. Decoding cannot fail, because ParseMethod has
+// already decoded the same path.
 func decodeParts(r reading) []string {
 	if r.decoded {
 		return r.parts
@@ -153,8 +154,8 @@ func trimEmpty(parts []string) []string {
 	return parts
 }
 
-// dropHost removes the part after two slashes at the start of a path, which some servers read as a host. That part
-// may be empty.
+// dropHost removes the first two segments of a path that begins with two slashes, because some servers read the second
+// one as a host. The host may be empty.
 func dropHost(parts []string) []string {
 	if len(parts) > 1 && parts[0] == "" {
 		return parts[2:]
@@ -162,8 +163,8 @@ func dropHost(parts []string) []string {
 	return parts
 }
 
-// dropHostAfterSlashes removes the first part after two or more slashes at the start, which some servers read as a
-// host.
+// dropHostAfterSlashes removes the first non-empty segment of a path that begins with two or more slashes, because
+// some servers read it as a host.
 func dropHostAfterSlashes(parts []string) []string {
 	if rest := trimEmpty(parts); len(rest) < len(parts) && len(rest) > 0 {
 		return rest[1:]

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// replayLimit is the maximum number of bytes of a request body that are kept for another attempt. If an instance did
-// not receive the call, the body can then be sent again to another instance. A longer body can be sent only once.
+// replayLimit is the maximum size in bytes of a request body that is buffered for another attempt. If an instance did
+// not receive the call, such a body can be sent to another instance. A longer body can be sent only once.
 const replayLimit = 64 << 10
 
-// replay is the body of a call that may be sent several times. Each attempt reads the body from the start. That is
-// possible until more than replayLimit bytes were read. When a new attempt begins, reads of earlier attempts fail.
+// replay is the body of a call that may be sent several times. Each attempt reads the body from the start, which is
+// possible until more than replayLimit bytes were read. When a new attempt begins, reads of the earlier attempts fail.
 type replay struct {
 	source io.ReadCloser // nil = there is no body
 	stream bool          // its length is unknown
@@ -31,15 +31,15 @@ func newReplay(body io.ReadCloser, length int64) *replay {
 	return &replay{source: body, stream: length < 0}
 }
 
-// oneMessage is implemented by request bodies of unknown length that may consist of a single message, such as the
-// body of a unary gRPC call.
+// oneMessage is implemented by a request body of unknown length that may consist of a single message, such as the body
+// of a unary gRPC call.
 type oneMessage interface {
 	// Single reports whether no more than one message was read.
 	Single() bool
 }
 
-// spent reports whether a part of a stream was read. Such a call must not be repeated, because the application may
-// have processed that part already.
+// spent reports whether a part of a streamed body was already read. The call must then not be repeated, because the
+// application may have processed that part. A stream that consists of one message may be repeated.
 func (p *replay) spent() bool {
 	if p.source == nil || !p.stream {
 		return false

@@ -11,7 +11,7 @@ import (
 )
 
 // Places chooses the instance of an application for a call. *discovery.Catalogue implements it. Implementations are
-// safe for concurrent use and answer from memory.
+// safe for concurrent use and do no I/O.
 type Places interface {
 	// Pick chooses an instance that can be called and is not in tried. Errors are not_found if no node has ever served
 	// the application, and unavailable if no other instance can be called now.
@@ -21,15 +21,15 @@ type Places interface {
 	Settling(app api.App) bool
 }
 
-// Carrier sends a call to the Callee of another node. It returns fault.Unavailable if the node cannot be reached, and
-// otherwise the errors of Callee.Take.
+// Carrier sends a call to the Callee of another node. Carry returns fault.Unavailable if that node cannot be reached,
+// and otherwise the errors of Callee.Take.
 type Carrier interface {
 	Carry(at *discovery.Instance, in *Inbound) (Answer, error)
 }
 
-// Routes find instances of applications and send calls to them. All applications of a node share one Routes. The API
-// is served before the node has joined the cluster: until Open is called, calls fail with fault.Unavailable. The zero
-// value is ready to use. Routes are safe for concurrent use.
+// Routes find instances of applications and send calls to them. All applications of a node share one Routes. Calls
+// fail with fault.Unavailable until Open is called, because the API is served before the node has joined the cluster.
+// The zero value is ready to use. Routes are safe for concurrent use.
 type Routes struct{ ways atomic.Pointer[ways] }
 
 type ways struct {
@@ -54,7 +54,7 @@ func (r *Routes) pick(app api.App, tried []discovery.Instance) (*discovery.Lease
 // settleTick is how often a call that waits for its target looks for it.
 const settleTick = 20 * time.Millisecond
 
-// pickFirst is pick for the first attempt of a call. If pick fails while Settling reports true, pickFirst tries again
+// pickFirst picks the instance for the first attempt of a call. Unlike pick, it retries while Settling reports true,
 // until pick succeeds or ctx ends.
 func (r *Routes) pickFirst(ctx context.Context, app api.App) (*discovery.Lease, error) {
 	lease, err := r.pick(app, nil)

@@ -31,8 +31,8 @@ type Client struct {
 	transport atomic.Pointer[http.Transport]
 }
 
-// NewClient creates a Client. self returns the address at which other nodes reach this node. The Client sends it to
-// the called application in headers, unless it is invalid because the address is not known yet.
+// NewClient creates a Client. self returns the address at which other nodes reach this node; it is invalid until the
+// address is known. A valid address is sent to the called application in forwarding headers.
 func NewClient(dial Dial, self func() netip.Addr) *Client {
 	c := &Client{dial: dial, self: self}
 	c.transport.Store(c.newTransport())
@@ -54,8 +54,8 @@ func (c *Client) newTransport() *http.Transport {
 	}
 }
 
-// Renew makes all further calls open new connections, with the current certificate. Calls in progress end on the old
-// connections, which are closed afterwards.
+// Renew makes all further calls open new connections with the current certificate. Calls in progress continue on the
+// old connections, which are closed afterwards.
 func (c *Client) Renew() { c.transport.Swap(c.newTransport()).CloseIdleConnections() }
 
 // Close closes idle connections. Calls in progress continue.
@@ -81,9 +81,9 @@ func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answe
 	return invoke.Answer{Response: answer, Session: session}, nil
 }
 
-// setRoutingHeaders adds headers to the request of a call. The other node reads the target, the caller, the session
-// and the remote address. The application gets the address of this node in X-Forwarded-For, X-Forwarded-Host and
-// Forwarded.
+// setRoutingHeaders adds headers to the request of a call. From its own headers, the other node learns the target, the
+// caller, the session and the remote address. From X-Forwarded-For, X-Forwarded-Host and Forwarded, the application
+// learns the address of this node.
 func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	h := in.Request.Header
 	h[headerTarget] = []string{encodeApp(in.Target)}
@@ -117,7 +117,7 @@ func quoted(a netip.Addr) string {
 	return a.String()
 }
 
-// appended returns a copy of the header values with v added at the end. It does not change values.
+// appended returns a copy of values in which ", " and v are appended to the last value. It does not change values.
 func appended(values []string, v string) []string {
 	if len(values) == 0 {
 		return []string{v}

@@ -1,7 +1,7 @@
-// Package resiliency has the policies of Resiliency documents: timeouts, retries and circuit breakers.
+// Package resiliency implements the policies of Resiliency resources: timeouts, retries and circuit breakers.
 //
-// It owns the state of the circuit breakers. It does not decide what a failure means for a caller, and has no
-// goroutines except timers.
+// It owns the state of the circuit breakers. It does not decide how callers handle a failure. It has no goroutines
+// except timers.
 package resiliency
 
 import (
@@ -18,15 +18,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Policies hold the resiliency policy of each called application: retries, timeout and circuit breakers. They are
+// Policies hold the resiliency policy for each called application: timeout, retries and circuit breakers. They are
 // safe for concurrent use.
 type Policies struct {
 	targets atomic.Pointer[map[discovery.App]*Policy]
 	plain   atomic.Pointer[Policy]
 }
 
-// NewPolicies returns policies without entries for single applications. Their default policy retries only calls that
-// did not reach an application, for about two seconds.
+// NewPolicies returns Policies with only a default policy, which applies to all applications. That policy retries
+// calls that did not reach the application, for about two seconds.
 func NewPolicies() *Policies {
 	p := &Policies{}
 	p.plain.Store(&Policy{})
@@ -34,8 +34,8 @@ func NewPolicies() *Policies {
 	return p
 }
 
-// Set sets the policies of single applications, and the policy that all other applications share. The caller must not
-// change the arguments afterwards.
+// Set sets targets, the policies of single applications, and others, the policy of all remaining applications. The
+// caller must not change the arguments afterwards.
 func (p *Policies) Set(targets map[discovery.App]*Policy, others *Policy) {
 	p.plain.Store(others)
 	p.targets.Store(&targets)
@@ -58,7 +58,8 @@ type Policy struct {
 	Documents Documents
 }
 
-// Documents names the Resiliency documents that declare the parts of a policy; empty = the part is not declared.
+// Documents names the Resiliency resources that define the parts of a policy. An empty name means that no resource
+// defines that part.
 type Documents struct{ Timeout, Retry, Breaker string }
 
 // The kinds of policies, as metrics name them.
@@ -115,8 +116,8 @@ func (p *Policy) RetryStatus(r *http.Response) bool {
 	return r.StatusCode >= 400 && (len(p.Retry.Statuses) == 0 || p.Retry.Statuses.Has(r.StatusCode))
 }
 
-// grpcCode returns the gRPC status code in the header of an answer, and whether it means a failure. A gRPC server
-// sends the status in the header only if the answer has no message. grpcCode does not see a status in the trailers.
+// grpcCode returns the gRPC status code in the header of an answer. failed is true if it is not OK. A gRPC server
+// sends the status in the header only if the answer has no message. grpcCode does not read a status in the trailers.
 func grpcCode(r *http.Response) (code int, failed bool) {
 	text := r.Header.Get("Grpc-Status")
 	if text == "" {
@@ -161,7 +162,8 @@ type AttemptTimer struct {
 	passed atomic.Bool
 }
 
-// Deadline starts the timeout of an attempt. If it expires, the returned context is canceled.
+// Deadline starts the timeout of an attempt. It returns a context that is canceled when the timeout expires. If the
+// policy has no timeout, it returns ctx and nil.
 func (p *Policy) Deadline(ctx context.Context) (context.Context, *AttemptTimer) {
 	if p.Timeout <= 0 {
 		return ctx, nil
@@ -175,7 +177,7 @@ func (p *Policy) Deadline(ctx context.Context) (context.Context, *AttemptTimer) 
 	return ctx, l
 }
 
-// Answered stops the timeout when the headers of the answer have arrived. Reading the body has no time limit.
+// Answered stops the timeout because the headers of the answer have arrived. Reading the body has no time limit.
 func (l *AttemptTimer) Answered() {
 	if l != nil {
 		l.timer.Stop()
@@ -203,8 +205,8 @@ func (l *AttemptTimer) Explain(err error) error {
 			"(context deadline exceeded)", l.after)}
 }
 
-// Budget limits the retries of a service to a fraction of its calls. Without it, retries would multiply the load of
-// an overloaded application.
+// Budget limits the retries of a service to a fraction of its calls. Without a budget, retries would multiply the load
+// of an overloaded application.
 type Budget struct{ tenths atomic.Int64 }
 
 const (

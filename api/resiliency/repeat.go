@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Repeat calls attempt until it succeeds or the policy allows no more retries. The timeout of the policy applies to
-// each attempt. Repeat returns the last error. A nil policy means one attempt without a timeout.
+// Repeat calls attempt until it succeeds or the policy allows no more retries, and returns the last error. The timeout
+// of the policy applies to each attempt. With a nil policy, Repeat makes one attempt without a timeout.
 func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error) error {
 	if p == nil {
 		return attempt(ctx)

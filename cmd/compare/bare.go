@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// bare is an HTTP/1.1 client on one connection with very little overhead: one write and one parsed response per
-// request, on the goroutine of the caller. So a comparison measures the stores and not their client libraries. It is
-// not safe for concurrent use.
+// bare is an HTTP/1.1 client on one connection with very little overhead. A request is one write and one parsed
+// response, on the caller's goroutine. So a comparison measures the stores and not their client libraries. bare is not
+// safe for concurrent use.
 type bare struct {
 	address string
 	conn    net.Conn

@@ -44,7 +44,8 @@ func (f *forwarder) client() *caller {
 	return &caller{bare: bare{address: f.address}, path: f.path, app: f.app}
 }
 
-// end lets the servers stop, because nginx has child processes that would go on, and then ends them.
+// end stops the servers with SIGTERM and waits for them. It kills a server that runs for 10 more seconds. A kill at
+// once would leave child processes of nginx running.
 func (f *forwarder) end() {
 	for _, c := range f.cmds {
 		_ = c.Process.Signal(syscall.SIGTERM)
@@ -131,15 +132,16 @@ func callQuorate(ctx context.Context, s *settings, dir string) (store, error) {
 	return f.started(ctx)
 }
 
-// appNode returns the arguments of a node beside the application. ports are those of the API, of gossip and of calls
-// between nodes.
+// appNode returns the arguments of a node that serves the application. ports are, in this order, the ports of the API,
+// of gossip and of calls between nodes.
 func appNode(id string, ports []string, app string) []string {
 	return []string{"run", "--node-id", id, "--data-dir", id, "--app-id", "app", "--app-port", app, "--bind-address",
 		"127.0.0.1", "--http-port", ports[0], "--gossip-port", ports[1], "--peer-port", ports[2], "--metrics-port", "0",
 		"--enable-grpc=false", "--log-level", "warn"}
 }
 
-// callQuorateElsewhere calls an application beside another node, so that a call passes two nodes.
+// callQuorateElsewhere starts two nodes and calls the application of one node through the other node. So a call passes
+// both nodes.
 func callQuorateElsewhere(ctx context.Context, s *settings, dir string) (store, error) {
 	program, p, err := find("quorate", s.quorate, dir)
 	if err != nil {
@@ -164,7 +166,8 @@ func callQuorateElsewhere(ctx context.Context, s *settings, dir string) (store, 
 	return f.started(ctx)
 }
 
-// nginxConfig forwards requests of the first port to the second. It keeps connections open on both sides.
+// nginxConfig makes nginx listen on the first port and forward all requests to the second port. It keeps the
+// connections on both sides open.
 const nginxConfig = `daemon off;
 worker_processes 2;
 pid nginx.pid;
@@ -225,7 +228,8 @@ func nginx(ctx context.Context, s *settings, dir string, servers int) (store, er
 	return f.started(ctx)
 }
 
-// callGoProxy calls the application through the reverse proxy of Go's standard library, in a process of its own.
+// callGoProxy starts a separate process with the reverse proxy of Go's standard library, and calls the application
+// through it.
 func callGoProxy(ctx context.Context, s *settings, dir string) (store, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -247,8 +251,8 @@ func callGoProxy(ctx context.Context, s *settings, dir string) (store, error) {
 	return f.started(ctx)
 }
 
-// serveProxy runs the process of callGoProxy. addresses are its own and that of the application, with a comma between
-// them.
+// serveProxy is the main function of the process that callGoProxy starts. addresses are the address of the proxy and
+// the address of the application, separated by a comma.
 func serveProxy(ctx context.Context, addresses string) error {
 	own, app, _ := strings.Cut(addresses, ",")
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: app})

@@ -22,8 +22,8 @@ type etcd struct {
 	gateway []client
 }
 
-// sharers is the number of load clients that share one client/v3 client, and so one connection. The etcd client is
-// designed for use by many goroutines. With one connection for each load client, etcd would be slower.
+// sharers is the number of load clients that share one etcd client, and so one connection. The etcd client is designed
+// for use by many goroutines. With one connection for each load client, etcd would be slower.
 const sharers = 8
 
 func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {

@@ -2,9 +2,9 @@ package main
 
 import "fmt"
 
-// goals are the lowest acceptable ratios of the rate of Quorate to that of another system, by number of clients. They
-// apply to values of 256 bytes. The goals beside etcd and those of calls apply to one minimal HTTP client for both. A
-// ratio below its goal is marked in the table.
+// goals are the minimum acceptable ratios of Quorate's request rate to that of another system, by table and system,
+// operation and number of clients. They apply to values of 256 bytes. For etcd and for calls, both systems must be
+// used through the same minimal HTTP client. The table marks a ratio below its goal.
 var goals = map[string]map[operation]map[int]float64{
 	clusterTable + "/etcd":      {strongSave: {1: 1.5, 64: 3, 512: 4}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
 	clusterTable + "/etcd-tool": {strongSave: {64: 3}, strongRead: {64: 3.5}, eventualRead: {64: 5}},

@@ -13,8 +13,8 @@ import (
 // operation is the request that a client repeats.
 type operation string
 
-// The operations that are measured. Strong reads and writes are linearizable. One node answers an eventual read
-// without asking the others; etcd calls such a read serializable. A single Redis has only eventual reads.
+// The measured operations. Strong reads and writes are linearizable. An eventual read is answered by one node without
+// a request to the other nodes; etcd calls such a read serializable. A single Redis has only eventual reads.
 const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"
@@ -79,15 +79,16 @@ func (f *figures) String() string {
 	return s
 }
 
-// cost returns the CPU time of the store per request. Unlike the rate, it does not depend on other
-// load on the machine.
+// cost returns the CPU time of the store per request. Unlike the rate, it does not depend on other load on the
+// machine.
 func (f *figures) cost() time.Duration {
 	return (f.cpu / time.Duration(max(f.count, 1))).Round(time.Microsecond)
 }
 
-// beside returns a table cell that compares f with the figures of another store. The first number is the request
-// rate of f divided by that of other, with the lowest and the highest ratio of one turn. The last is the CPU time per
-// request of other divided by that of f. It is omitted if a CPU time is unknown.
+// beside returns a table cell that compares f with the figures of another store. It has up to three parts. The first
+// is the request rate of f divided by that of other. The second, in parentheses, is the lowest and highest of these
+// ratios in a single turn. The third is the CPU time per request of other divided by that of f; it is omitted if one
+// of these times is unknown.
 func (f *figures) beside(other *figures) string {
 	s := fmt.Sprintf("**%.1f**", f.rate()/other.rate())
 	if low, high := f.spread(other); high > 0 {
@@ -99,7 +100,8 @@ func (f *figures) beside(other *figures) string {
 	return s
 }
 
-// spread returns the lowest and the highest ratio of the rates in one turn; 0 if there was only one turn.
+// spread returns the lowest and the highest ratio of the rates of f and other in a single turn. It returns zeros if
+// there were fewer than two turns.
 func (f *figures) spread(other *figures) (low, high float64) {
 	if n := len(f.turns); n < 2 || n != len(other.turns) {
 		return 0, 0
@@ -111,8 +113,8 @@ func (f *figures) spread(other *figures) (low, high float64) {
 	return slices.Min(ratios), slices.Max(ratios)
 }
 
-// quantile returns the latency that the given part of the requests (0 to 1) did not exceed, with an error of at most
-// 5 %.
+// quantile returns the latency that the fraction part of the requests did not exceed. part is from 0 to 1. The error
+// is at most 5 %.
 func (f *figures) quantile(part float64) time.Duration {
 	seen, want := 0, int(math.Ceil(part*float64(f.count)))
 	for i, n := range f.buckets {
@@ -130,8 +132,8 @@ type meter interface {
 	measure(ctx context.Context, f *figures, op operation, clients int, value string, during time.Duration) error
 }
 
-// load runs n clients for the time during, and adds the measurements to f. It checks every response: an error or a
-// wrong value ends the measurement, and load returns the error.
+// load runs n clients against st for the duration during, and adds the measurements to f. It checks every response. An
+// error or a wrong value ends the measurement, and load returns the error.
 func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string,
 	during time.Duration) error {
 	if m, ok := st.(meter); ok {
@@ -194,8 +196,8 @@ func (e *wrongValueError) Error() string {
 	return "the value of " + e.key + " is not the written one; it has " + strconv.Itoa(e.bytes) + " other bytes"
 }
 
-// fill writes a value to every key and waits until all nodes return the last one. Then every eventual read finds a
-// value.
+// fill writes value to every key, and waits until all nodes return the value of the last key. So every later eventual
+// read finds a value.
 func fill(ctx context.Context, st store, keys int, value string) error {
 	clients, err := st.clients(3)
 	if err != nil {

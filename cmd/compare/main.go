@@ -1,16 +1,17 @@
-// Command compare measures Quorate beside other systems, in one run on one machine. The systems of a table take turns
-// under the same load: state of three nodes beside three etcd processes and one Redis process that syncs every write to
-// disk; state of one node beside daprd with Redis; and calls of an application beside nginx, a reverse proxy in Go and
-// daprd. The tables give ratios of the rates and, on Linux, of the CPU time per request.
+// Command compare measures Quorate and other systems under the same load, in one run on one machine. There are three
+// kinds of comparisons. State of three Quorate nodes is compared with three etcd processes and one Redis process that
+// syncs every write to disk. State of one node is compared with daprd and Redis. Calls of an application are compared
+// with nginx, a reverse proxy in Go and daprd. The tables have the ratios of the request rates and, on Linux, of the
+// CPU time per request.
 //
 // Each store is used through its usual Go client: net/http for Quorate and daprd, go.etcd.io/etcd/client/v3 for etcd,
-// go-redis for Redis. etcd is also measured with its own load program, if one is given. The clients run on the same
-// machine, so their CPU time affects the result. With -client http, Quorate, daprd and etcd are used through the same
-// minimal HTTP client instead, as calls always are. Clients are spread evenly over the nodes of a cluster. During the
-// turn of one system, the others are idle.
+// go-redis for Redis. If etcd's own load program is given, etcd is also measured with that program. With -client http,
+// Quorate, daprd and etcd are used through the same minimal HTTP client instead. Calls always use that client. The
+// clients run on the same machine, so their CPU time affects the result. Clients are spread evenly over the nodes of a
+// cluster. The systems take turns: while one is measured, the others are idle.
 //
 // It owns the processes that it starts and their directories, and removes both. If the program of a system is not
-// found, the system is left out, and the output mentions that.
+// found, the output omits the system and mentions that.
 package main
 
 import (
@@ -129,8 +130,8 @@ func numbers(name, text string) ([]int, error) {
 	return out, nil
 }
 
-// opener starts a system in a directory. It returns nil if the settings do not ask for the system, and a
-// *missingError if its program is not found.
+// opener starts a system in the directory dir. It returns nil if the settings do not select the system, and a
+// *missingError if the program of the system is not found.
 type opener func(ctx context.Context, s *settings, dir string) (store, error)
 
 // tables are the names of the tables, as -tables takes them.
@@ -178,7 +179,7 @@ func run(ctx context.Context, s *settings, out io.Writer) error {
 	return nil
 }
 
-// measure starts the systems, measures every cell for each size of values, and prints the results.
+// measure starts the systems of a table, measures each of them with every value size, and prints the results.
 func (t table) measure(ctx context.Context, s *settings, out io.Writer) (err error) {
 	dir, err := os.MkdirTemp(s.dir, "compare-")
 	if err != nil {

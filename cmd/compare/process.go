@@ -42,8 +42,8 @@ func (p *processes) start(name, program string, args ...string) error {
 	return nil
 }
 
-// cpu returns the CPU time, user and system, of all processes and their child processes together. It reads the times
-// from /proc, in hundredths of a second; see proc_pid_stat(5). It returns false if they cannot be read.
+// cpu returns the total CPU time, user and system, of all processes and their child processes. It reads it from /proc,
+// in hundredths of a second; see proc_pid_stat(5). It returns false if the time cannot be read.
 func (p *processes) cpu() (time.Duration, bool) {
 	var ticks int64
 	var pids []string
@@ -95,7 +95,7 @@ func (p *processes) failed(err error) error {
 	return err
 }
 
-// freePorts returns ports of 127.0.0.1 that are free now. They are below the range for outgoing
+// freePorts returns n ports of 127.0.0.1 that are free now. They are below the range of ports for outgoing
 // connections, so that they are still free when the processes start.
 func freePorts(n int) ([]string, error) {
 	const first, end = 10240, 32768

@@ -1,4 +1,4 @@
-// Command lab tests and shows Quorate: demos, a cluster in one terminal, and a campaign of faults. If the
+// Command lab tests and demonstrates Quorate: demos, a cluster in one terminal, and a campaign of fault tests. If the
 // environment contains settings for fault tests, it runs as the quorate command with those settings.
 //
 // It owns only the table of its subcommands; the packages below internal/lab do the work.
@@ -27,7 +27,7 @@ import (
 var version = "devel"
 
 // command is one subcommand. make declares the flags of the subcommand and returns the function that runs it. That
-// function returns when the work is done or ctx ends.
+// function returns when the subcommand is finished or ctx ends.
 type command struct {
 	name, about string
 	args        int // number of arguments

@@ -53,8 +53,8 @@ func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error
 	return orNone(node.Open(ctx, c, d))
 }
 
-// homeDir returns the home directory of this user in the system's user database. It returns "" if there is none, or
-// if the user does not own it.
+// homeDir returns the home directory of this user according to the system's user database. It returns "" if there is
+// none, or if the user does not own the directory.
 func homeDir() string {
 	u, err := user.Current()
 	if err != nil || u.HomeDir == "/" {
@@ -83,14 +83,15 @@ func check(ctx context.Context, c node.Config) ([]string, error) {
 }
 
 // signals returns a channel that receives the signals that stop the process, and a function that ends the delivery.
-// The channel has room for two signals, so that the second is not lost while the first is handled.
+// The channel buffers two signals, so that the second is not lost while the first is being handled.
 func signals() (<-chan os.Signal, func()) {
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
 	return c, func() { signal.Stop(c) }
 }
 
-// buildVersion returns the version that the linker has set, or otherwise the version in the build info, or "devel".
+// buildVersion returns the version of the program: the version that the linker has set, otherwise that of the build
+// info, otherwise "devel". It also has the commit.
 func buildVersion() cli.Version {
 	v := cli.Version{Version: version}
 	info, ok := debug.ReadBuildInfo()

@@ -9,16 +9,17 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// The default memory limit of the process is a share of the memory of its cgroup or of the machine. The share of a
-// machine is smaller, because the application and other programs need memory too.
+// The default memory limit of the process is one of these fractions. If its cgroup has a memory limit, the default is
+// shareOfCgroup of that limit. Otherwise it is shareOfMachine of the memory of the machine. The second fraction is
+// smaller, because the application and other programs also need memory.
 const (
 	shareOfCgroup  = 0.9
 	shareOfMachine = 0.5
 )
 
-// limitMemory sets the soft memory limit of the Go runtime and returns it in bytes, or 0 if there is none. given is
-// the limit from the settings. If given is 0, the limit is a share of the memory of the cgroup or the machine. A
-// limit in GOMEMLIMIT has precedence.
+// limitMemory sets the soft memory limit of the Go runtime and returns it in bytes. It returns 0 if there is no limit.
+// given is the limit from the settings. If given is 0, the limit is a fraction of the memory of the cgroup or the
+// machine. A limit in the environment variable GOMEMLIMIT has precedence.
 func limitMemory(given int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {

@@ -1,8 +1,8 @@
-// Package bindings is the contract of bindings: what a binding offers in each direction and what it can use from the
-// node.
+// Package bindings defines the contract of bindings: the interfaces of an output and of an input binding, and the
+// interfaces of the node that a binding can use.
 //
-// It owns only the contract. Implementations are in the folders below and pass the suite in bindingstest. It starts
-// no goroutines.
+// It owns only the contract. Implementations are in the folders below and pass the suite in bindingstest. It starts no
+// goroutines.
 package bindings
 
 import (
@@ -30,7 +30,7 @@ type Response struct {
 //	denied        the system refused the credentials
 //	overloaded    the system requested a delay longer than ctx allows
 //	unavailable   the system cannot be reached, or failed
-//	timeout       the system did not answer in time; it may have carried out the operation
+//	timeout       the system did not answer in time; it may have executed the operation
 type Output interface {
 	// Operations lists the operations of Invoke, in the order of the documentation.
 	Operations() []string

@@ -9,11 +9,11 @@ import (
 // MetadataDirection limits a binding that has two sides to one of them.
 const MetadataDirection = "direction"
 
-// MetadataRoute is the name of the metadata for the path of the application that receives events. The default path is
-// the component's name.
+// MetadataRoute is the metadata name of the application path that receives the events. The default path is the
+// component's name.
 const MetadataRoute = "route"
 
-// Direction says which sides of a binding are used: input, output or both. The zero value means that the component
+// Direction says in which directions a binding is used: input, output or both. The zero value means that the component
 // does not set the direction.
 type Direction struct{ Input, Output bool }
 

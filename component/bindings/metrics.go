@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics are the metrics of all bindings of a process. They are safe for concurrent use. The label values are
-// bounded: component names, the operations of their types, and fault codes.
+// Metrics are the metrics of all bindings of a process. They are safe for concurrent use. Label values are from
+// bounded sets: component names, the operations of their types, and fault codes.
 type Metrics struct {
 	operations *prometheus.CounterVec
 	duration   *prometheus.HistogramVec

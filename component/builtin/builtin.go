@@ -1,7 +1,7 @@
-// Package builtin is the table of component types. It maps a type string to a factory.
+// Package builtin is the table of component types. It maps the name of a type to its factory.
 //
-// It owns only the table. A new type is a line here and a page in docs/components. Types that need a node, such as
-// state.raft, are passed in. It starts no goroutines.
+// It owns only the table. To add a type, add a line here and a page in docs/components. Factories of types that need a
+// node, such as state.raft, are passed in. It starts no goroutines.
 package builtin
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Factories returns the factories of this package and those in extra. It returns fault.Internal if both have the same
-// type.
+// Factories returns the factories of this package together with those in extra. It returns fault.Internal if a type is
+// in both.
 func Factories(extra loader.Factories) (loader.Factories, error) {
 	all := loader.Factories{
 		State: map[string]loader.StateFactory{

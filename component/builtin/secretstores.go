@@ -144,8 +144,8 @@ func openAWS(ctx context.Context, c loader.SecretStoreConfig) (secretstores.Stor
 	return aws.Open(ctx, o)
 }
 
-// gcpFields returns the fields of a service account's key file. The names are those of the key file; Dapr's spellings
-// are aliases.
+// gcpFields returns the metadata fields for the key of a Google Cloud service account. They have the names of the
+// fields in its key file; Dapr's spellings are aliases.
 func gcpFields() []component.Field {
 	return []component.Field{
 		{Name: "type", Default: "service_account", Check: oneOf("service_account")},

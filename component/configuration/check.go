@@ -37,7 +37,8 @@ func CheckKey(key string) error {
 		Msg: "the key " + strconv.Quote(key) + " " + why}
 }
 
-// CheckWrite returns fault.Invalid or fault.TooLarge if changes exceed the limits. maxValue is in bytes.
+// CheckWrite returns fault.Invalid or fault.TooLarge if changes are not a valid write. maxValue is the maximum size of
+// a value in bytes.
 func CheckWrite(changes []Change, maxValue int64) error {
 	seen := make(map[string]bool, len(changes))
 	for i := range changes {

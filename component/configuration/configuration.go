@@ -1,8 +1,8 @@
-// Package configuration is the contract of a configuration store: a component that keeps named values for
-// applications, and reports when they change.
+// Package configuration defines the contract of a configuration store, which stores named values for applications and
+// reports when they change.
 //
-// It owns the request and answer types, the queue of a subscription, and the wrapper for metrics. Implementations are
-// in the folders below and pass the suite in configurationtest. This package starts no goroutines.
+// It owns the request and answer types, the queue of a subscription, and a wrapper that adds metrics to a store.
+// Implementations are in the folders below and pass the suite in configurationtest. This package starts no goroutines.
 package configuration
 
 import "context"
@@ -18,7 +18,8 @@ const (
 // VersionAbsent as the version of a change means: only if the key does not exist.
 const VersionAbsent = "0"
 
-// Item is one configuration value. If a subscription delivers an Item without a version, the key was deleted.
+// Item is one configuration value. An Item without a version, delivered by a subscription, means that the key was
+// deleted.
 type Item struct {
 	Key      string
 	Value    string

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics are the metrics of all configuration stores of a process. There is no series before the first operation. Safe
-// for concurrent use.
+// Metrics are the metrics of all configuration stores of a process. They have no time series until the first
+// operation. They are safe for concurrent use.
 type Metrics struct {
 	operations *prometheus.CounterVec
 	duration   *prometheus.HistogramVec

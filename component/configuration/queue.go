@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Queue is a Subscription that a store fills. It keeps only the newest undelivered change of each key. So a slow
-// reader does not delay other readers, and its queue holds at most one value per key. NewQueue creates a Queue.
+// Queue is a Subscription into which a store puts changes. It keeps only the newest undelivered change of each key, so
+// it has at most one value per key, and a slow reader does not delay other readers. NewQueue creates a Queue.
 type Queue struct {
 	wake chan struct{} // has a value if there may be something new
 	end  func()

@@ -29,7 +29,7 @@ type ConfigurationConfig struct {
 	Logger    *slog.Logger     // carries the component's name
 }
 
-// WrittenFields returns the additional metadata fields of configuration stores that applications can write.
+// WrittenFields returns the additional metadata fields of those configuration stores to which applications can write.
 func WrittenFields() []component.Field {
 	return []component.Field{{Name: configuration.MetadataWriters},
 		{Name: configuration.MetadataMaxValueSize, Kind: component.Size}}
@@ -63,8 +63,8 @@ func (p *opening) configurationStore(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// writersOf returns the applications that the metadata of a component lets write. Types that cannot be written have no
-// such field.
+// writersOf returns the ids of the applications that may write to a configuration store, according to its metadata. It
+// returns nil for component types that cannot be written.
 func writersOf(u *unit) (out []string) {
 	if !slices.ContainsFunc(u.configuration.Fields, func(f component.Field) bool {
 		return f.Name == configuration.MetadataWriters

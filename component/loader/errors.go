@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// join returns one error for several. It has the code of the first error and the messages of all, one per line. It
-// returns nil if errs is empty.
+// join combines several errors into one. The result has the code of the first error and the messages of all errors,
+// one per line. It is nil if errs is empty.
 func join(op string, errs []error) error {
 	switch len(errs) {
 	case 0:
@@ -74,7 +74,8 @@ func joinClose(err, closing error) error {
 }
 
 // hide returns err unchanged if its message contains none of the hidden values. Otherwise it returns a new error in
-// which the hidden values are replaced. The new error does not wrap err, because err would still show the values.
+// whose message the hidden values are replaced. The new error does not wrap err, because a caller could still read the
+// values in err.
 func hide(err error, hidden []string) error {
 	all := forms(hidden)
 	shown := err.Error()
@@ -88,8 +89,8 @@ func hide(err error, hidden []string) error {
 	return fault.New(fault.CodeOf(err), "", clean)
 }
 
-// forms returns all representations in which the hidden values may appear in a message, such as quoted or
-// URL-escaped. The longest is first: if a shorter one were replaced first, parts of a longer one could remain.
+// forms returns every form in which the hidden values may appear in a message, such as quoted or URL-escaped. Longer
+// forms come first. Otherwise the replacement of a shorter form could leave parts of a longer one.
 func forms(hidden []string) []string {
 	var out []string
 	for _, value := range hidden {

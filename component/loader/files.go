@@ -15,7 +15,7 @@ import (
 type distinct struct{ seen []os.FileInfo }
 
 // first reports whether the file or folder at path was not seen before. It also returns true if path cannot be read,
-// so that the caller reads it and gets the error.
+// so that the caller tries to read it and gets the error.
 func (d *distinct) first(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -30,8 +30,8 @@ func (d *distinct) first(path string) bool {
 	return true
 }
 
-// findFiles returns the component files in paths, in order and without duplicates. skipped lists the files in folders
-// that are not component files.
+// findFiles returns the component files in paths, in order and without duplicates. skipped lists the files in these
+// folders that are not component files.
 func findFiles(paths []string, once *distinct) (files []string, skipped []component.Problem, err error) {
 	for _, path := range paths {
 		path = filepath.Clean(path)
@@ -59,8 +59,8 @@ func findFiles(paths []string, once *distinct) (files []string, skipped []compon
 	return files, skipped, nil
 }
 
-// folder returns the component files directly in a folder, sorted by name. It ignores names that begin with a dot,
-// which editors and volume mounts use, and does not list them as skipped.
+// folder returns the component files directly in a folder, sorted by name. It ignores names that begin with a dot and
+// does not list them as skipped, because editors and volume mounts create such files.
 func folder(path string) (files []string, skipped []component.Problem, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {

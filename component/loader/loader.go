@@ -1,10 +1,10 @@
 // Package loader opens components from component files.
 //
-// It owns the order: read every file, filter by namespace and scope, find duplicates, resolve references, open secret
-// stores and then state stores, and close all in reverse order. Reload replaces what changed in the files. It also owns
-// the rules that concern more than one component: the default state store, the actor state store, references between
-// components, the scopes of secret stores. Component types are passed in as Factories, everything else as Options. It
-// starts no goroutines of its own.
+// It owns the steps and their order: read every file, filter by namespace and scope, find duplicates, resolve
+// references, open secret stores and then state stores, and close everything in reverse order. Reload replaces the
+// components whose files have changed. The package also owns the rules that involve several components: the default
+// state store, the actor state store, references between components, and the scopes of secret stores. Component types
+// are passed in as Factories, everything else as Options. It starts no goroutines of its own.
 //
 // A type is added by an entry in Factories:
 //
@@ -14,8 +14,8 @@
 //		}},
 //	}}
 //
-// A factory declares the metadata fields of its type. Every state store also has the fields of StateFields. The
-// loader checks all fields before it calls Open, and wraps the store in the settings and metrics of component/state.
+// A factory declares the metadata fields of its type. Every state store also has the fields of StateFields. The loader
+// checks all fields before it calls Open, and wraps the store in the settings and metrics of component/state.
 package loader
 
 import (
@@ -29,8 +29,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Factories are the component types that can be opened. Each map maps a type to its factory; case is ignored. The
-// name of a type with a version above v1 contains the version, as in "state.example/v2".
+// Factories are the component types that can be opened. Each map has the factories by type name; case is ignored. The
+// type name includes the version if that is above v1, as in "state.example/v2".
 type Factories struct {
 	State         map[string]StateFactory
 	SecretStores  map[string]SecretStoreFactory
@@ -86,8 +86,8 @@ type StateFactory struct {
 	Volatile bool
 }
 
-// StateConfig is the configuration of a state store, for its factory. The factory may ignore Settings, because the
-// loader applies them.
+// StateConfig is the configuration that the factory of a state store gets. The factory may ignore Settings, because
+// the loader applies them.
 type StateConfig struct {
 	Name      string // component name
 	Namespace string // of the node; empty = none

@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Open reads the files and opens the components. ctx applies only until Open returns. If a component fails, Open
-// returns an error and closes everything that it has opened. A failed component with ignoreErrors does not stop Open;
-// it is listed as failed in Set.Statuses.
+// Open reads the files and opens the components. ctx may end after Open has returned. If a component fails to open,
+// Open closes all components and returns an error. But if that component has ignoreErrors, Open continues, and
+// Set.Statuses lists the component as failed.
 func Open(ctx context.Context, o Options) (*Set, error) {
 	plan, err := Read(o)
 	if err != nil {
@@ -127,8 +127,9 @@ func waits(u *unit, pending []*unit) bool {
 		func(other *unit) bool { return other.spec.Name == u.spec.SecretStore })
 }
 
-// resolveAll resolves the references of all units and returns the units that succeeded. It runs before the first
-// store is opened: the setting that names the actor store may be a reference, and only one store may have it.
+// resolveAll resolves the references of all units and returns the units for which that succeeded. It runs before the
+// first store is opened, so that a second actor state store is found in time: the setting that selects this store may
+// be a reference.
 func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error) {
 	var out []*unit
 	for _, u := range units {
@@ -148,9 +149,9 @@ func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error
 	return out, nil
 }
 
-// attempt runs one step of opening a component, for at most the component's initTimeout. If the component has
-// ignoreErrors, a failure is recorded in its status and attempt returns nil. If ctx has ended, attempt always returns
-// the error.
+// attempt runs one step of opening a component, with the component's initTimeout. If the step fails and the component
+// has ignoreErrors, attempt records the failure in the component's status and returns nil. If ctx itself has ended,
+// attempt always returns the error.
 func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, u.spec.InitTimeout)
 	defer cancel()

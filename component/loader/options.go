@@ -73,8 +73,8 @@ func (o Options) environ() []string {
 	return o.Environ()
 }
 
-// placeholders returns the values of placeholders on this node. If the node serves several applications, {appID} has
-// no value.
+// placeholders returns the values of the placeholders in component files for this node. If the node serves several
+// applications, {appID} has no value.
 func (o Options) placeholders() component.Placeholders {
 	p := component.Placeholders{UUID: o.UUID, PodName: o.PodName, Namespace: o.Namespace}
 	if len(o.Apps) == 1 {

@@ -31,9 +31,9 @@ func (p *Plan) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(p.documents[kind])
 }
 
-// Read reads the files and checks everything that can be checked without opening a component. If Open would fail
-// because of the files, Read fails with the same message. The error lists the problems of all files. After an error,
-// the plan may be nil, and only its warnings are valid.
+// Read reads the files and performs all checks that do not require an open component. If the files are wrong, Read
+// returns the same error that Open would return, with the problems of all files. After an error, the plan may be nil;
+// if it is not, only its warnings are valid.
 func Read(o Options) (*Plan, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -111,8 +111,8 @@ func readDocuments(o Options) ([]component.Document, []component.Problem, error)
 	return documents, warnings, join("loader.Read", errs)
 }
 
-// onlyConfigurations returns the documents of a file that is meant for configurations. Components in that file are
-// not loaded; odd lists a warning for each of them.
+// onlyConfigurations returns the Configuration documents of a file from Options.ConfigFiles. Components in such a file
+// are not loaded; odd has a warning for each of them.
 func onlyConfigurations(file component.File) (out []component.Document, odd []component.Problem) {
 	for _, doc := range file.Documents {
 		if doc.Kind == component.KindConfiguration {
@@ -215,8 +215,8 @@ func (b *planner) foreign(doc component.Document) string {
 	return ""
 }
 
-// unique returns an error for a second document of the same kind and name. Configurations are exempt, because Join
-// merges them.
+// unique returns an error if another document of the same kind has the same name. Configuration documents are exempt,
+// because Join merges them.
 func (b *planner) unique(doc component.Document) error {
 	if doc.Kind == component.KindConfiguration {
 		return nil
@@ -344,8 +344,8 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	return u, nil
 }
 
-// onlyOneActorStore returns an error if more than one store is configured to hold the actor state. It is called again
-// after references are resolved, because the setting may be a reference.
+// onlyOneActorStore returns an error if several stores are configured to hold the actor state. It is called again
+// after references were resolved, because the setting may be a reference.
 func onlyOneActorStore(units []*unit) error {
 	var first *unit
 	for _, u := range units {

@@ -29,7 +29,7 @@ type Changes struct {
 // Any reports whether anything changed.
 func (c Changes) Any() bool { return len(c.Added)+len(c.Changed)+len(c.Removed) > 0 || c.Documents }
 
-// Close closes the components that the new set does not have. Call it when requests that use them have ended.
+// Close closes the components that are no longer in the new set. Call it after the requests that use them have ended.
 func (c Changes) Close() error {
 	var errs []error
 	for _, one := range slices.Backward(c.retired) {
@@ -38,9 +38,9 @@ func (c Changes) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reload reads the files again and returns a new set of components. The new set shares unchanged components with old,
-// which stays usable until Changes.Close. If a file is invalid, Reload returns an error and opens nothing. If a
-// component cannot be opened, the new set keeps the component of old, and Changes.Failed has the error.
+// Reload reads the files again and returns a new set of components. The new set and old share unchanged components;
+// old stays usable until Changes.Close. If a file is invalid, Reload returns an error and opens nothing. If a
+// component cannot be opened, the new set has the component of old instead, and Changes.Failed has the error.
 func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	o.keepDefault = true
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
@@ -70,11 +70,11 @@ func (s *Set) hasDefault(name string) bool {
 	return slices.ContainsFunc(s.statuses, func(c component.Status) bool { return c.Name == name && c.Pos.File == "" })
 }
 
-// has reports whether the set has a component with the building block and the name of u. A nil set has none.
+// has reports whether the set contains a component of the same building block and name as u. A nil set contains none.
 func (s *Set) has(u *unit) bool { return s != nil && s.entries[u.key()] != nil }
 
-// carry moves the component of the previous set into the new set if the component would be opened in the same way
-// again. It then returns true.
+// carry moves the component of u from the previous set into the new set, if its configuration is unchanged. It reports
+// whether it has done so.
 func (p *opening) carry(u *unit) bool {
 	if p.old.has(u) && p.old.entries[u.key()].digest == u.digest {
 		p.takeOver(u)
@@ -100,7 +100,7 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// sameActorStore returns an error if the reload would move the actor state to another store, because the actors would
+// sameActorStore returns an error if the reload would move the actor state to another store, because actors would then
 // lose their state.
 func (p *opening) sameActorStore(units []*unit) error {
 	if p.old == nil {
@@ -174,8 +174,8 @@ func (k entryKey) String() string { return k.block + " " + k.name }
 
 func (u *unit) key() entryKey { return entryKey{blockOf(u.spec.Type), u.spec.Name} }
 
-// digestOf returns a digest of everything that determines how the component is opened. That includes the resolved
-// values of its references, which are in m.
+// digestOf returns a digest of everything that determines how the component is opened. That includes the values of its
+// resolved references, which are in m.
 func (u *unit) digestOf(m component.Metadata) string {
 	h := sha256.New()
 	s := u.spec
@@ -193,8 +193,8 @@ func (u *unit) digestOf(m component.Metadata) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Fingerprint returns a string that changes when a file in the paths is added, changed or removed. It reads no
-// contents.
+// Fingerprint returns a string that changes when a file in paths is added, changed or removed. It does not read the
+// contents of files.
 func Fingerprint(paths []string) string {
 	var b strings.Builder
 	for _, path := range paths {

@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Set holds all components that were opened. It is immutable, except for Close, and safe for concurrent use.
+// Set holds all opened components. It is safe for concurrent use, and immutable except for Close.
 type Set struct {
 	documents      map[component.Kind][]component.Document
 	statuses       []component.Status
@@ -108,8 +108,8 @@ func (s *Set) SecretStore(name string) (*secretstores.Instance, bool) {
 // SecretStores returns the secret stores in the order of their opening.
 func (s *Set) SecretStores() []*secretstores.Instance { return slices.Clone(s.secrets) }
 
-// Statuses returns the status of every component: first the opened ones in the order of opening, then the failed and
-// ignored ones.
+// Statuses returns the status of every component. Opened components come first, in the order of opening, then failed
+// components, then ignored ones.
 func (s *Set) Statuses() []component.Status {
 	out := slices.Clone(s.statuses)
 	rank := func(c component.Status) int {
@@ -119,8 +119,8 @@ func (s *Set) Statuses() []component.Status {
 	return out
 }
 
-// Documents returns the documents of a kind that apply to this node, in the order of the files. Only the headers of
-// the documents have been checked, except for components, which have been checked completely.
+// Documents returns the documents of a kind that apply to this node, in the order of the files. Component documents
+// were checked completely; of other documents, only the header was checked.
 func (s *Set) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(s.documents[kind])
 }

@@ -1,5 +1,5 @@
-// Package lock is the contract of a lock store: a component that gives an exclusive lock with an expiry to one owner
-// at a time. It owns these types only.
+// Package lock defines the contract of a lock store, which grants exclusive locks. A lock has one owner at a time and
+// expires. The package contains only types.
 package lock
 
 import (
@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Key identifies a lock. Prefix separates applications, like the prefix of a state key; it may be empty.
+// Key identifies a lock. Prefix separates the locks of different applications, like the prefix of a state key. It may
+// be empty.
 type Key struct {
 	Prefix   string
 	Resource string
@@ -51,7 +52,7 @@ type Store interface {
 	Close() error
 }
 
-// Leaser is implemented by stores whose locks have tokens, can be renewed, and can be waited for.
+// Leaser is implemented by lock stores that support fencing tokens, renewal, and waiting for a lock.
 type Leaser interface {
 	Store
 	// Renew restarts the expiry of a lock. The grant has the unchanged token of the lock. If the caller does not own

@@ -1,7 +1,8 @@
-// Package middleware is the contract of HTTP middleware: components that inspect the requests of the HTTP API before
-// they are routed.
+// Package middleware defines the contract of HTTP middleware: components that inspect the requests of the HTTP API
+// before they are routed.
 //
-// It owns the Filter, the refusal of a request, and the instance of a component. It starts no goroutines.
+// It owns the interface Filter, the type for the refusal of a request, and the instance of a component. It starts no
+// goroutines.
 package middleware
 
 import (
@@ -9,8 +10,8 @@ import (
 )
 
 // Filter inspects requests before they are routed. It may change the path and the headers of a request. If it returns
-// an error, the request is answered with it; a *Refusal chooses status and text. Implementations are safe for
-// concurrent use.
+// an error, the request is refused with that error; a *Refusal determines the status and the text. Implementations are
+// safe for concurrent use.
 type Filter interface {
 	Filter(r *http.Request) error
 }

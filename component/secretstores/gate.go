@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Gate admits calls into a store until it is closed. The zero value is open. It is safe for concurrent use.
+// Gate admits calls to a store until the store is closed. The zero value is open. It is safe for concurrent use.
 type Gate struct {
 	closed atomic.Bool
 }
@@ -29,8 +29,8 @@ func (g *Gate) Enter(ctx context.Context) error {
 // Close closes the gate and returns true the first time.
 func (g *Gate) Close() bool { return !g.closed.Swap(true) }
 
-// Text returns a value as text. If the value is not valid UTF-8, Text returns it in base64, because JSON cannot hold
-// other bytes.
+// Text returns a secret value as text. If the value is not valid UTF-8, Text returns it base64-encoded, because a JSON
+// string cannot contain arbitrary bytes.
 func Text(value []byte) string {
 	if utf8.Valid(value) {
 		return string(value)

@@ -15,8 +15,8 @@ const gatherers = 8
 // MaxBulk is the largest number of secrets in one bulk read.
 const MaxBulk = 10_000
 
-// Gather reads the named secrets with one call for each, several at a time. It serves stores that cannot read several
-// secrets in one call. A secret that does not exist any more is left out. Any other failure fails the whole call; the
+// Gather reads the named secrets with one call of get for each, several concurrently. It is for stores that cannot
+// read several secrets in one call. It omits a secret that no longer exists. Any other error ends Gather; the returned
 // error names the secret.
 func Gather(ctx context.Context, names []string,
 	get func(ctx context.Context, name string) (map[string]string, error)) (map[string]map[string]string, error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics are the metrics of all secret stores of a process. They are safe for concurrent use. The names of secrets
-// are never used as labels.
+// Metrics are the metrics of all secret stores of a process. They are safe for concurrent use. No label contains the
+// name of a secret.
 type Metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -35,8 +35,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Instrument wraps a store so that its calls are counted under the given store name. The wrapper implements the same
-// optional interfaces as the store.
+// Instrument wraps store in a store that records metrics of its calls. name is the value of their label store. The
+// wrapper implements the same optional interfaces as store.
 func (m *Metrics) Instrument(store Store, name string) Store {
 	i := instrumented{Store: store, metrics: m, name: name}
 	featurer, hasFeatures := store.(Featurer)

@@ -1,7 +1,7 @@
 package secretstores
 
-// Scope determines which secrets of one store applications may read. If the scope has allowed names, exactly those
-// can be read. Otherwise denied names cannot be read, and the default applies to all other names. It is immutable and
+// Scope determines which secrets of one store applications may read. If it lists allowed names, only those can be
+// read. Otherwise the denied names cannot be read, and the default applies to all other names. It is immutable and
 // safe for concurrent use.
 type Scope struct {
 	deny    bool // unnamed secrets are denied

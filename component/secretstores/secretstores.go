@@ -1,9 +1,9 @@
-// Package secretstores is the contract of a secret store: what every implementation offers to the secrets API and to
-// references in component files.
+// Package secretstores defines the contract of a secret store, which the secrets API and the references in component
+// files use.
 //
-// It owns the contract, the scopes that say which secrets an application may read, and the metrics that wrap a store.
-// Implementations are in the folders below and pass the suite in secretstorestest. Its only goroutines are those of
-// Gather; they end before Gather returns.
+// It owns the contract, the scopes that determine which secrets an application may read, and a wrapper that adds
+// metrics to a store. Implementations are in the folders below and pass the suite in secretstorestest. Its only
+// goroutines are those of Gather; they end before Gather returns.
 package secretstores
 
 import (
@@ -17,15 +17,15 @@ import (
 //	not_found      the secret, or the requested version, does not exist; Key names it
 //	denied         the store refused the credentials of the node, or they have expired
 //	invalid        the request has metadata that this store does not accept
-//	overloaded     the store asks for fewer calls
+//	overloaded     the store requested fewer calls
 //	unavailable    the store cannot be reached, or cannot serve now
 //	timeout        the store did not answer in time
 //	too_large      a limit of bulk reads or of answers is exceeded; Msg names it
 //	corrupt        the answer fails verification or cannot be decoded
 //
-// A secret has exactly one name, because scopes compare names. Some services would find a secret under a second
-// spelling, such as its address. A store must return invalid or not_found for such a spelling. Names that differ only
-// by case are the exception: see Folder.
+// A secret must have exactly one name, because scopes compare names. Some services also find a secret by another
+// spelling, such as its URL. For such a spelling, a store must return invalid or not_found. Names that differ only in
+// case are an exception; see Folder.
 type Store interface {
 	// Get reads one secret and returns its keys and values. If the secrets of a store have no keys, the only key is
 	// the name of the secret. metadata is store specific and may be nil; unknown names are ignored.
@@ -55,14 +55,14 @@ type Featurer interface {
 	Features() []Feature
 }
 
-// Folder is implemented by stores in which several spellings mean the same secret, for example because the store
-// ignores case. Fold returns the same text for all spellings of a name.
+// Folder is implemented by stores in which several spellings of a name mean the same secret, for example because the
+// store ignores case. Fold returns the same text for all of these spellings.
 type Folder interface {
 	Fold(name string) string
 }
 
-// Instance is one opened secret store as the service layer sees it. The loader creates it. It is immutable afterwards
-// and safe for concurrent use.
+// Instance is one opened secret store with the settings of its component file. The loader creates it. Afterwards it is
+// immutable and safe for concurrent use.
 type Instance struct {
 	Name   string // metadata.name, the {store} of request paths
 	Type   string // spec.type in lower case, such as "secretstores.local.file"
@@ -71,8 +71,8 @@ type Instance struct {
 	Scopes []string // app ids that may use the store; empty = all
 }
 
-// VisibleTo reports whether app may use the store. On a node with several applications, a store may be meant for some
-// of them only. To the other applications, it looks as if it did not exist.
+// VisibleTo reports whether app may use the store. A store may be meant for only some of the applications of a node.
+// For the other applications, the API behaves as if the store did not exist.
 func (i *Instance) VisibleTo(app string) bool {
 	return len(i.Scopes) == 0 || slices.Contains(i.Scopes, app)
 }

@@ -2,8 +2,8 @@ package state
 
 import "slices"
 
-// Abilities are the optional methods of a store, as interfaces. A field is nil if the store does not have the
-// methods.
+// Abilities are the optional interfaces that a store implements. A field is nil if the store does not implement that
+// interface.
 type Abilities struct {
 	Transactor Transactor
 	BulkGetter BulkGetter
@@ -12,8 +12,8 @@ type Abilities struct {
 	Watcher    Watcher
 }
 
-// AbilitiesOf returns the optional methods of a store. Do not use a type assertion instead: it does not see the
-// optional methods of a wrapped store.
+// AbilitiesOf returns the optional interfaces of a store. Do not use a type assertion instead, because it fails for a
+// store inside a wrapper.
 func AbilitiesOf(s Store) Abilities {
 	if w, ok := s.(*wrapped); ok {
 		return w.abilities
@@ -27,8 +27,8 @@ func AbilitiesOf(s Store) Abilities {
 	return a
 }
 
-// wrapped is a store inside a wrapper. It has only the methods of Store, so that a type assertion never finds an
-// optional method that the inner store does not have. AbilitiesOf returns the optional methods.
+// wrapped is a wrapper around a store. It has only the methods of Store, so that a type assertion never finds an
+// optional method that the wrapped store lacks. AbilitiesOf returns the optional interfaces.
 type wrapped struct {
 	Store
 	abilities Abilities
@@ -65,7 +65,8 @@ func wrap(w wrapper, below Abilities) Store {
 	return &wrapped{w, a}
 }
 
-// FeaturesOf returns the features that a store reports, and those that follow from its optional methods.
+// FeaturesOf returns the features of a store: those that the store reports, and those that follow from its optional
+// interfaces.
 func FeaturesOf(s Store) []Feature {
 	a := AbilitiesOf(s)
 	var features []Feature

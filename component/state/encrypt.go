@@ -12,10 +12,9 @@ const (
 	MetadataSecondaryKey = "secondaryEncryptionKey"
 )
 
-// Encrypted wraps a store so that values are stored encrypted and authenticated. Keys, ETags and expiry times are not
-// encrypted; ETags are those of the store. Reading a value returns fault.Corrupt if it was not written with one of
-// the keys of ring, or was moved to another key of the store. The wrapper implements the same optional interfaces as
-// the store.
+// Encrypted wraps a store so that it stores values encrypted and authenticated. Keys, expiry times and ETags are not
+// encrypted; ETags are those of the wrapped store. A read returns fault.Corrupt if the value was not encrypted with a
+// key of ring, or was moved from another stored key. The wrapper implements the same optional interfaces as the store.
 func Encrypted(store Store, ring *KeyRing) Store {
 	below := AbilitiesOf(store)
 	return wrap(&encrypted{Store: store, below: below, ring: ring}, below)
@@ -52,8 +51,8 @@ func (e *encrypted) open(key string, item *Item) error {
 	return nil
 }
 
-// seal encrypts the value of a write. The same write with the same request id always gives the same bytes, because a
-// store may recognise a retry by its content.
+// seal encrypts the value of a write. For the same write with the same request id, it always produces the same bytes,
+// because a store may recognise a retry by its content.
 func (e *encrypted) seal(w *Write, requestID string) error {
 	value, err := e.ring.seal(w.Key, requestID, w.Value, w.ContentType)
 	if err != nil {

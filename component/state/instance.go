@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Instance is one opened state store as the service layer sees it: the store and the settings of its component file.
-// The loader creates it. It is immutable afterwards and safe for concurrent use.
+// Instance is one opened state store with the settings of its component file. The loader creates it. Afterwards it is
+// immutable and safe for concurrent use.
 //
-// Store is already wrapped: it applies DefaultConsistency, DefaultTTL and MaxValueSize (see WithSettings) and counts
-// its calls (see Metrics.Instrument). These settings are repeated in fields for callers that show them, such as GET
-// /v1.0/metadata. AbilitiesOf finds the optional methods of Store, as for every store.
+// Store is a wrapper that applies DefaultConsistency, DefaultTTL and MaxValueSize (see WithSettings) and counts calls
+// (see Metrics.Instrument). The fields of Instance repeat these settings for callers that display them, such as GET
+// /v1.0/metadata. Use AbilitiesOf to get the optional interfaces of Store.
 type Instance struct {
 	Name      string // metadata.name, the {store} of request paths
 	Type      string // spec.type in lower case, such as "state.raft"
@@ -28,26 +28,26 @@ type Instance struct {
 	Scopes             []string      // app ids that may use the store; empty = all
 }
 
-// VisibleTo reports whether app may use the store. On a node with several applications, a store may be meant for some
-// of them only. To the other applications, it looks as if it did not exist.
+// VisibleTo reports whether app may use the store. A store may be meant for only some of the applications of a node.
+// For the other applications, the API behaves as if the store did not exist.
 func (i *Instance) VisibleTo(app string) bool {
 	return len(i.Scopes) == 0 || slices.Contains(i.Scopes, app)
 }
 
-// StoredKey returns the key in the store for a key of the application app. Validate app with ValidateAppID and key
-// with ValidateKey first.
+// StoredKey returns the stored key for a key of the application app. The caller must have validated app with
+// ValidateAppID and key with ValidateKey.
 func (i *Instance) StoredKey(app, key string) string {
 	return i.KeyPrefix.Stored(i.owner(app), key)
 }
 
-// StoredPrefix returns the common prefix of the stored keys of all keys of app that begin with prefix. It is empty
-// only if prefix is empty and keyPrefix is "none".
+// StoredPrefix returns the prefix of the stored keys for all keys of app that begin with prefix. It is empty only if
+// prefix is empty and keyPrefix is "none".
 func (i *Instance) StoredPrefix(app, prefix string) string {
 	return i.KeyPrefix.Stored(i.owner(app), prefix)
 }
 
 // OriginalKey is the inverse of StoredKey. It returns false if the stored key belongs to another application, or is
-// actor state. Actor state has the same prefix as the keys of app. A listing omits such keys.
+// actor state, which has the same prefix as the keys of app. Listings omit such keys.
 func (i *Instance) OriginalKey(app, stored string) (string, bool) {
 	return i.KeyPrefix.Original(i.owner(app), stored)
 }

@@ -2,8 +2,9 @@ package state
 
 import "context"
 
-// Instrument wraps a store so that its calls are counted under the given store name. fallback is the consistency that
-// the store uses for DefaultConsistency. The wrapper implements the same optional interfaces as the store.
+// Instrument wraps store in a store that records metrics of its calls. name is the value of their label store, and
+// fallback is the level that the store uses for DefaultConsistency. The wrapper implements the same optional
+// interfaces as store.
 func (m *Metrics) Instrument(store Store, name string, fallback Consistency) Store {
 	below := AbilitiesOf(store)
 	offered := [operations]bool{

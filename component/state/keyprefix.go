@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Separator separates the prefix of a stored key from the key, and the parts of an actor key. No key, application id,
-// actor type or actor id contains it.
+// Separator separates the prefix of a stored key from the key, and the parts of an actor key from each other. Keys,
+// application ids, actor types and actor ids must not contain it.
 const Separator = "||"
 
 // MaxKeyPrefix is the longest literal key prefix, in bytes.
@@ -22,8 +22,8 @@ type Owner struct {
 	Store     string // component name of the store
 }
 
-// KeyPrefix is the strategy that converts an application's key to the stored key and back. It determines which
-// applications share keys. The zero value is the default, KeyPrefixAppID. It is comparable and immutable.
+// KeyPrefix is the strategy for converting an application's key to the stored key and back. It determines which
+// applications share keys. The zero value is the default, KeyPrefixAppID. Values are comparable and immutable.
 type KeyPrefix struct {
 	strategy strategy
 	literal  string
@@ -47,9 +47,10 @@ const (
 	KeyPrefixNone      = "none"      // <key>: as name, without a prefix
 )
 
-// ParseKeyPrefix parses the component metadata keyPrefix: one of the strategies, or a literal prefix. Case is
-// ignored. A literal prefix becomes lower case, because other tools that share a database with this store expect
-// that. The empty string means the default. It returns fault.Invalid if a literal prefix is not allowed.
+// ParseKeyPrefix parses the component metadata keyPrefix, which is one of the strategies or a literal prefix. Case is
+// ignored. A literal prefix is converted to lower case, because other tools that share a database with this store
+// expect that. The empty string means the default. ParseKeyPrefix returns fault.Invalid if a literal prefix is not
+// allowed.
 func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	problem := literalProblem(text)
 	switch text = strings.ToLower(text); text {
@@ -70,8 +71,9 @@ func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	return KeyPrefix{strategy: byLiteral, literal: text}, nil
 }
 
-// literalProblem returns what is wrong with a literal prefix, or "". A literal must not contain '|'. With the prefix
-// "a|", for example, it would be unclear where the prefix of the stored key "a|||k" ends.
+// literalProblem returns a description of what is wrong with a literal prefix, or "" if it is valid. A literal prefix
+// must not contain '|'. With the prefix "a|", for example, it would be unclear where the prefix of the stored key
+// "a|||k" ends.
 func literalProblem(text string) string {
 	switch {
 	case strings.ContainsRune(text, '|'):
@@ -124,8 +126,8 @@ func (p KeyPrefix) Stored(o Owner, key string) string {
 	return o.App + Separator + key
 }
 
-// Original is the inverse of Stored. It returns false if stored is not a key of o. It also returns false for actor
-// state, which has the same prefix but contains another separator after it.
+// Original is the inverse of Stored. It returns false if stored is not a key of o. It also returns false for a key of
+// actor state, which has the same prefix but contains another separator after the prefix.
 func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	key, ok := strings.CutPrefix(stored, p.Prefix(o))
 	if !ok || key == "" || strings.Contains(key, Separator) {
@@ -134,8 +136,8 @@ func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	return key, true
 }
 
-// ActorKey returns the stored key of one value of actor state. It does not depend on the key prefix strategy of the
-// store. Validate the parts with ValidateActor and ValidateKey first.
+// ActorKey returns the stored key of one value of actor state. It does not depend on the store's key prefix strategy.
+// The caller must have validated the arguments with ValidateActor and ValidateKey.
 func ActorKey(app, actorType, actorID, key string) string {
 	return app + Separator + actorType + Separator + actorID + Separator + key
 }

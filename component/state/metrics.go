@@ -28,8 +28,8 @@ func (o operation) String() string {
 	return [operations]string{"get", "set", "delete", "bulk_get", "transact", "list"}[o]
 }
 
-// outcome is a value of the label outcome: ok, not_found (a read of a key that does not exist) or the code of the
-// error.
+// outcome is a value of the metric label outcome: ok, not_found for a read of a key that does not exist, or the code
+// of the error.
 type outcome uint8
 
 const (
@@ -109,7 +109,8 @@ type Metrics struct {
 	monitors map[string]int // by store: two while a reload replaces it
 }
 
-// monitored counts the monitors of a store. A store without a monitor has no series of quorate_state_store_up.
+// monitored adds change to the number of monitors of a store. A store without a monitor has no time series of
+// quorate_state_store_up.
 func (m *Metrics) monitored(store string, change int) {
 	if m == nil {
 		return
@@ -160,8 +161,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// meter holds the metrics of one store. They are looked up only once, because a lookup by labels takes longer than a
-// read from the cache.
+// meter holds the metrics of one store. The time series are looked up only once, because a lookup by labels takes
+// longer than a read of a cached value from the store.
 type meter struct {
 	metrics  *Metrics
 	store    string

@@ -31,7 +31,7 @@ type MonitorOptions struct {
 	Metrics *Metrics     // nil = none
 }
 
-// Monitor records whether the server of a store answers. A nil Monitor belongs to a store without a server and is
+// Monitor records whether the server of a store is reachable. A store without a server has a nil *Monitor, which is
 // never down. Monitor is safe for concurrent use.
 type Monitor struct {
 	o     MonitorOptions
@@ -46,10 +46,9 @@ type Monitor struct {
 	err   error
 }
 
-// Monitored wraps a store whose server can fail, and returns the wrapper and a monitor of the server. The wrapper
-// changes errors with the code unavailable: they say that the server caused them, and since when it is down. The
-// monitor's goroutine pings the server until Close. If store is not a Pinger, Monitored returns it unchanged with a
-// nil Monitor.
+// Monitored wraps a store whose server can fail. It returns the wrapper and a monitor, whose goroutine pings the
+// server until Close. The wrapper extends errors with the code unavailable: they then say that the server is the cause
+// and since when it is down. If store does not implement Pinger, Monitored returns store itself and a nil Monitor.
 func Monitored(store Store, o MonitorOptions) (Store, *Monitor) {
 	p, ok := store.(Pinger)
 	if !ok {
@@ -74,7 +73,7 @@ func (m *Monitor) Close() {
 	m.o.Metrics.monitored(m.o.Name, -1)
 }
 
-// Down reports whether the server is down. If so, why names the start of the outage, the cause and the fix.
+// Down reports whether the server is down. If it is, why says since when, the cause and how to fix it.
 func (m *Monitor) Down() (why string, down bool) {
 	since, err := m.state()
 	if err == nil {
@@ -141,8 +140,8 @@ func (m *Monitor) run(ctx context.Context) {
 	}
 }
 
-// check pings the server and records the result. It pings again if the first ping fails, because that ping may have
-// used a closed connection. It records nothing if ctx has ended or the server is overloaded.
+// check pings the server and records the result. If the first ping fails, check pings once more, because the first one
+// may have used a closed connection. It records nothing if ctx has ended or the server is overloaded.
 func (m *Monitor) check(ctx context.Context) {
 	begun := time.Now()
 	var err error
@@ -198,12 +197,13 @@ func (e outsideError) Error() string { return fault.Text(e.err) }
 // Unwrap returns the error of the store.
 func (e outsideError) Unwrap() error { return e.err }
 
-// IsOutside reports whether an error with the code unavailable came from the server of a store, and not from the
-// replicated store of this cluster.
+// IsOutside reports whether an error with the code unavailable came from the external server of a store. It is false
+// for errors of this cluster's replicated store.
 func IsOutside(err error) bool { return errors.As(err, new(outsideError)) }
 
-// failed requests a ping of the server after an error that the server may have caused. It marks fault.Unavailable as
-// an error of the server and adds since when the server is down. It returns other errors unchanged.
+// failed is called with the error of an operation. If the server may have caused the error, failed requests a ping of
+// the server. For fault.Unavailable, it returns an error that IsOutside recognises and that says since when the server
+// is down. It returns other errors unchanged.
 func (m *Monitor) failed(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.Timeout, fault.Indeterminate, fault.Denied:

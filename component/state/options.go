@@ -24,10 +24,10 @@ const (
 const OctetStream = "application/octet-stream"
 
 // ParseConsistency parses the option or query parameter consistency: "", "eventual" or "strong". It returns
-// fault.Invalid for any other string.
+// fault.Invalid for any other text.
 //
-// The levels are ordered, and a greater level is stricter. If a request has several levels, the default is resolved
-// first, and the greatest level applies.
+// The levels are ordered: a greater level is stricter. If the items of a request have different levels,
+// DefaultConsistency is first replaced by the default of the store. Then the greatest level applies.
 func ParseConsistency(text string) (Consistency, error) {
 	switch text {
 	case "":
@@ -54,7 +54,7 @@ func (c Consistency) String() string {
 }
 
 // ParseConcurrency parses the option or query parameter concurrency: "", "last-write" or "first-write". It returns
-// fault.Invalid for any other string.
+// fault.Invalid for any other text.
 func ParseConcurrency(text string) (Concurrency, error) {
 	switch text {
 	case "", "last-write":
@@ -68,10 +68,10 @@ func ParseConcurrency(text string) (Concurrency, error) {
 
 // ParseTTL parses the TTL in the metadata of a write:
 //
-//	ttlInSeconds   decimal: 1 to 2147483647 seconds from the write on; 0 or -1 = never expires
-//	ttlExpireTime  RFC 3339 instant
+//	ttlInSeconds   1 to 2147483647 seconds after the write; 0 or -1 = never expires
+//	ttlExpireTime  a time in RFC 3339 format
 //
-// If both are absent or empty, it returns the zero TTL. It returns fault.Invalid if both are given, or if a value is
+// If both are missing or empty, it returns the zero TTL. It returns fault.Invalid if both are given, or if a value is
 // malformed or out of range.
 func ParseTTL(metadata map[string]string) (TTL, error) {
 	seconds, err := lookup(metadata, MetadataTTL)
@@ -111,9 +111,9 @@ func parseExpireTime(text string) (TTL, error) {
 	return TTL{Set: true, At: at.UTC()}, nil
 }
 
-// ParseContentType returns the content type to store with a value. That is OctetStream if the metadata of the write
-// says so, otherwise empty for JSON text. Other content types have no effect, because the value is JSON text anyway.
-// It returns fault.Invalid if the metadata has two spellings of the name.
+// ParseContentType returns the content type to store with a value: OctetStream if the metadata of the write has that
+// content type, otherwise "", which means JSON text. It ignores all other content types, because their values are JSON
+// text in any case. It returns fault.Invalid if the metadata has the name in two spellings.
 func ParseContentType(metadata map[string]string) (string, error) {
 	text, err := lookup(metadata, MetadataContentType)
 	if err != nil || text == "" {
@@ -125,8 +125,8 @@ func ParseContentType(metadata map[string]string) (string, error) {
 	return "", nil
 }
 
-// DecodeBinary decodes a JSON string in base64. An OctetStream value has this form in a JSON body. Padding is
-// optional. It returns fault.Invalid if value is not such a string.
+// DecodeBinary decodes a JSON string that contains base64 text, which is the form of an OctetStream value in a JSON
+// body. Padding is optional. It returns fault.Invalid if value is not such a string.
 func DecodeBinary(value []byte) ([]byte, error) {
 	const op = "state.DecodeBinary"
 	var text string
@@ -141,8 +141,8 @@ func DecodeBinary(value []byte) ([]byte, error) {
 	return out, nil
 }
 
-// lookup returns the value of name in metadata, ignoring case. If metadata contains two spellings of the name, lookup
-// returns an error, because it is unclear which one applies.
+// lookup returns the value of name in metadata; case is ignored. If metadata has the name in two spellings, lookup
+// returns an error, because it is unclear which value applies.
 func lookup(metadata map[string]string, name string) (string, error) {
 	var found string
 	var seen bool

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Names of component metadata that every state store supports. The loader declares them (see loader.StateFields),
-// reads them into Settings and applies them. A store need not handle them.
+// Names of component metadata that every state store supports. The loader declares these names (see
+// loader.StateFields), parses their values into Settings and applies them. A store implementation can ignore them.
 const (
 	MetadataKeyPrefix          = "keyPrefix"
 	MetadataDefaultConsistency = "defaultConsistency"
@@ -18,7 +18,7 @@ const (
 	MetadataActorStateStore    = "actorStateStore"
 )
 
-// Settings are those settings of a component file that apply to every state store. The zero value has the defaults.
+// Settings are the settings in a component file that exist for every state store. The zero value has the defaults.
 type Settings struct {
 	KeyPrefix          KeyPrefix
 	DefaultConsistency Consistency   // for requests without a level; DefaultConsistency = Eventual
@@ -38,10 +38,10 @@ func (s Settings) Consistency(asked Consistency) Consistency {
 	return Eventual
 }
 
-// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and MaxValueSize. The caller applies
-// the other settings. A write of a value larger than MaxValueSize returns fault.TooLarge with the key. The wrapper
-// implements the same optional interfaces as the store. If no setting has an effect, WithSettings returns the store
-// itself.
+// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and MaxValueSize. The caller must apply
+// the other settings. A write of a value larger than MaxValueSize fails with fault.TooLarge and the key. The wrapper
+// implements the same optional interfaces as the store. If none of these settings has an effect, WithSettings returns
+// the store itself.
 func WithSettings(store Store, s Settings) Store {
 	if s.Consistency(DefaultConsistency) == Eventual && s.DefaultTTL == 0 && s.MaxValueSize == 0 {
 		return store

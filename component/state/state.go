@@ -1,8 +1,8 @@
-// Package state is the contract of a state store: what every implementation offers and what the API service requires.
+// Package state defines the contract of a state store, which the API service uses and every implementation fulfils.
 //
 // It owns the request and answer types, the key prefix strategies and the wrappers for settings, metrics and
-// encryption. Implementations are in the folders below and pass the suite in statetest. A Store is safe for
-// concurrent use; this package starts no goroutines.
+// encryption. Implementations are in the folders below and pass the suite in statetest. A Store is safe for concurrent
+// use; this package starts no goroutines.
 package state
 
 import (
@@ -16,8 +16,8 @@ import (
 // Consistency is the level that a caller requests.
 type Consistency uint8
 
-// The consistency levels. DefaultConsistency means that the request sets no level. The default of the store then
-// applies: eventual, unless its component file sets another level.
+// The consistency levels. DefaultConsistency means that the request has no level. The default of the store then
+// applies: Eventual, unless the component file sets another level.
 const (
 	DefaultConsistency Consistency = iota
 	Eventual
@@ -27,8 +27,9 @@ const (
 // Concurrency is the concurrency mode of a write.
 type Concurrency uint8
 
-// The concurrency modes. A write with an ETag is conditional in every mode. Without an ETag, FirstWrite makes a Set
-// fail if the key exists, and has no effect on a Delete.
+// The concurrency modes. They affect only writes without an ETag, because a write with an ETag is conditional in both
+// modes. With FirstWrite, a Set without an ETag fails if the key exists. A Delete without an ETag is unconditional in
+// both modes.
 const (
 	LastWrite Concurrency = iota
 	FirstWrite
@@ -67,7 +68,7 @@ type GetRequest struct {
 	ReadOptions
 }
 
-// Item is one stored value. ETag is empty if, and only if, the key does not exist or has expired.
+// Item is one stored value. ETag is empty exactly if the key does not exist or has expired.
 type Item struct {
 	Key         string
 	Value       []byte    // exactly the bytes that were saved; the caller must not modify them
@@ -100,9 +101,9 @@ type TTL struct {
 	At      time.Time // if not zero: time of the expiry, which overrides Seconds
 }
 
-// LockToken is a fencing condition of a write: the write is applied only if the lock still has this token. Component
-// is the name of the lock component. Prefix and Resource are the fields of lock.Key. A store without locks returns
-// fault.Invalid.
+// LockToken is a fencing condition of a write: the write is executed only if the lock still has this token. Component
+// is the name of the lock component. Prefix and Resource are the fields of lock.Key. A store that does not support
+// locks returns fault.Invalid.
 type LockToken struct {
 	Component string
 	Prefix    string
@@ -110,8 +111,8 @@ type LockToken struct {
 	Token     uint64
 }
 
-// ActorEpoch is a fencing condition of a write of actor state: the write is applied only if the actor has that epoch,
-// and the session of its host has not ended. A store without a directory of actors ignores it.
+// ActorEpoch is a fencing condition of a write of actor state: the write is executed only if the actor still has this
+// epoch and the session of its host has not ended. A store without a directory of actors ignores it.
 type ActorEpoch struct {
 	App      string // that hosts the actor
 	Type, ID string
@@ -120,9 +121,9 @@ type ActorEpoch struct {
 	Revision uint64 // of the session
 }
 
-// SetRequest is a request to write one or several items. If the store has transactions, either all items are written
-// or none. All conditions are checked against the state before the request. Then the items are written in order, so
-// the last of several writes to one key wins.
+// SetRequest is a request to write one or several items. If the store supports transactions, all items are written
+// atomically. All conditions are checked against the state before the request. Then the items are written in order, so
+// the last write to a key wins.
 type SetRequest struct {
 	Items       []Write
 	Consistency Consistency
@@ -158,7 +159,7 @@ type Operation struct {
 	Write
 }
 
-// TransactRequest is a request to apply either all operations or none. Conditions and order are as for SetRequest.
+// TransactRequest is a request to execute all operations atomically. Conditions and order are as in SetRequest.
 type TransactRequest struct {
 	Operations  []Operation
 	Consistency Consistency
@@ -169,9 +170,9 @@ type TransactRequest struct {
 	Actor       *ActorEpoch // nil = none; otherwise the error is actor_moved if it does not hold
 }
 
-// Written is the outcome of a write. ETags has one element per item or operation, in request order. The element of a
-// delete is empty. With eventual consistency, a store may acknowledge a write before it knows the outcome. ETags is
-// then nil.
+// Written is the outcome of a write. ETags has one element per item or operation, in request order; the element of a
+// deletion is empty. With eventual consistency, a store may acknowledge a write before it knows the outcome. In that
+// case ETags is nil.
 type Written struct {
 	ETags []string
 	Proof
@@ -181,7 +182,7 @@ type Written struct {
 // are *fault.Error:
 //
 //	conflict       an ETag or create-only condition failed; Key names the key; nothing was changed
-//	lock_lost      a lock of the request does not have its token any more; nothing was changed
+//	lock_lost      a lock of the request no longer has its token; nothing was changed
 //	invalid        this store cannot serve the request
 //	too_large      a limit of this store is exceeded; Msg names it
 //	unavailable    not executed: there is no quorum, or the store is closing
@@ -200,8 +201,8 @@ type Store interface {
 	Close() error
 }
 
-// Transactor is implemented by stores that apply several operations atomically. For such a store, Set of several
-// items is atomic too.
+// Transactor is implemented by stores that can execute several operations atomically. In such a store, a Set of
+// several items is also atomic.
 type Transactor interface {
 	Transact(ctx context.Context, r TransactRequest) (Written, error)
 }
@@ -223,8 +224,8 @@ func ValuesTooLarge(op string, max int64) error {
 		Hint: "read fewer keys at once"}
 }
 
-// BulkGetter is implemented by stores that read many keys in one call. The returned items are in request order; a key
-// that is requested twice is returned twice. If a key cannot be read, its item has Err set.
+// BulkGetter is implemented by stores that can read many keys in one call. The returned items are in request order; a
+// key that is requested twice is returned twice. If a key cannot be read, Err of its item is set.
 type BulkGetter interface {
 	BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error)
 }

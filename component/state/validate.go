@@ -17,9 +17,9 @@ const (
 	MaxActorNameSize = 1 << 10 // of an actor type and of an actor id
 )
 
-// ValidateKey checks a key of an application: not empty, no "||", valid UTF-8, at most MaxKeySize bytes. It returns
-// fault.TooLarge if the key is too long, otherwise fault.Invalid. The Key of the error is the key, shortened if it is
-// long.
+// ValidateKey checks a key of an application. It must not be empty, must not contain "||", must be valid UTF-8, and
+// must have at most MaxKeySize bytes. ValidateKey returns fault.TooLarge for a key that is too long, and fault.Invalid
+// for any other problem. The Key of the error is the key, shortened if it is long.
 func ValidateKey(key string) error {
 	const op = "state.ValidateKey"
 	switch {
@@ -37,8 +37,8 @@ func ValidateKey(key string) error {
 	return nil
 }
 
-// ValidateAppID checks an application id: ASCII letters, digits, '-' and '_', at most MaxAppIDSize bytes. A dot is
-// not allowed, because it separates an id from its namespace. ValidateAppID returns fault.Invalid.
+// ValidateAppID returns fault.Invalid unless id is a valid application id: at most MaxAppIDSize ASCII letters, digits,
+// '-' and '_'. A dot is not allowed, because it separates an id from its namespace.
 func ValidateAppID(id string) error {
 	switch {
 	case id == "":
@@ -60,8 +60,8 @@ func isAppIDByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_'
 }
 
-// ValidateActor checks an actor type and an actor id: not empty, at most MaxActorNameSize bytes, and without | / \ #
-// ? and control characters. It returns fault.Invalid if one of them is not valid.
+// ValidateActor returns fault.Invalid unless an actor type and an actor id are valid. Each must have 1 to
+// MaxActorNameSize bytes and must not contain | / \ # ? or control characters.
 func ValidateActor(actorType, actorID string) error {
 	if err := validateActorName("actor type", actorType); err != nil {
 		return err

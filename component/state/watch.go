@@ -21,7 +21,8 @@ const (
 	DefaultHistoryAge   = 10 * time.Minute
 )
 
-// HistoryBounds bound the changes that a store keeps for watchers of one prefix. A zero field has its default.
+// HistoryBounds limit the history of changes that a store keeps for watchers of one prefix. A zero field means the
+// default.
 type HistoryBounds struct {
 	Bytes int64
 	Age   time.Duration
@@ -53,7 +54,8 @@ func (p Position) String() string {
 	return text
 }
 
-// ParsePosition parses a position with or without a cluster. It returns fault.Invalid for any other string.
+// ParsePosition parses the text form of a position, which may have a cluster id. It returns fault.Invalid for any
+// other text.
 func ParsePosition(text string) (p Position, err error) {
 	cluster, revision, found := strings.Cut(text, ".")
 	if !found {

@@ -16,7 +16,8 @@ type entry struct {
 	mode     int64
 }
 
-// archive writes name.tar.gz. It holds one folder with the program, its bill of materials and the files to run it.
+// archive writes the file name.tar.gz. It contains one folder with the program, its bill of materials, and the files
+// that are needed to run it.
 func (r release) archive(name, binary, bom string) (err error) {
 	f, err := os.Create(filepath.Join(r.out, name+".tar.gz"))
 	if err != nil {

@@ -66,8 +66,9 @@ func (r release) debian(p platform, binary string) error {
 	return errors.Join(deb.Default.Package(info, f), f.Close())
 }
 
-// debianVersion returns the version in the form of dpkg, without the leading v. dpkg orders a pre-release below its
-// release. A name that is no version, such as that of a branch, becomes a version below all releases.
+// debianVersion returns the version in dpkg's format, without the leading v. dpkg sorts a pre-release before its
+// release. If the release has a name instead of a version, such as that of a branch, the result sorts before all
+// versions.
 func (r release) debianVersion() string {
 	v := strings.TrimPrefix(r.version, "v")
 	if v == "" || v[0] < '0' || v[0] > '9' || v == r.version {
@@ -83,7 +84,7 @@ func (r release) debianVersion() string {
 	}, v)
 }
 
-// debianFiles writes the files that only the package has: the systemd unit with the paths of the package, and the
+// debianFiles writes the files that only the Debian package has: the systemd unit with the package's paths, and the
 // shell completions.
 func (r release) debianFiles(dir string) error {
 	unit, err := r.read("deploy", "systemd", "quorate.service")

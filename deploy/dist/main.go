@@ -1,8 +1,9 @@
-// Dist builds the files of a release: archives with checksums, one bill of materials for each, and Debian packages.
+// Dist builds the files of a release: archives with checksums, a bill of materials for each archive, and Debian
+// packages.
 //
 //	dist -version v1.2.3 -out ../../bin/dist
 //
-// It runs in deploy/dist, and reads the files beside it.
+// Run it in deploy/dist. By default it reads the sources two directories above, and writes to the directory of -out.
 package main
 
 import (
@@ -75,8 +76,8 @@ func run(ctx context.Context, args []string) error {
 	return r.checksums()
 }
 
-// commitTime returns the time of the last commit. Files of the release have this time, so that the same commit gives
-// the same files. Without git, it returns the current time.
+// commitTime returns the time of the last commit. All files of the release get this time, so that builds of the same
+// commit produce identical files. Without git, commitTime returns the current time.
 func commitTime(ctx context.Context, root string) time.Time {
 	text, err := exec.CommandContext(ctx, "git", "-C", root, "log", "-1", "--format=%cI").Output()
 	if err != nil {

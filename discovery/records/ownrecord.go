@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// coalesce is the minimum time between two broadcasts of this node's record. One broadcast contains all changes since
+// coalesce is the minimum time between two broadcasts of this node's record. A broadcast contains all changes since
 // the previous one. So an application that starts and stops repeatedly causes at most ten broadcasts per second.
 const coalesce = 100 * time.Millisecond
 
-// The minimum pause between two broadcasts that change only the load. It is loadPause, plus loadPausePerOne for each
-// member. Without it, updates of the load would displace other messages in a large cluster.
+// The minimum pause between two broadcasts that change only the load is loadPause, plus loadPausePerOne for each
+// member. Without this pause, load updates would displace other messages in a large cluster.
 const (
 	loadPause       = 2 * time.Second
 	loadPausePerOne = 250 * time.Millisecond // for each member
 )
 
-// maxGone is how many applications that are no longer served are remembered. An update must name the applications
-// that were removed since its base version.
+// maxGone is how many applications that are no longer served this node remembers. It must remember them because an
+// update lists the applications that were removed since its base version.
 const maxGone = 256
 
 // own is this node's record.
@@ -99,9 +99,8 @@ func (o *own) announce(self Incarnation, now time.Time) {
 	o.announced, o.at, o.minor = o.record(self), now, false
 }
 
-// message returns the broadcast of the current version of the record, at most limit bytes long. It is the first of
-// these that fits: the whole record, the changes since an older version (the oldest that fits), or only the version
-// number.
+// message returns the broadcast for the current version of the record, with at most limit bytes. It is the first of
+// these that fits: the whole record; the changes since an older version, the oldest possible; only the version number.
 func (o *own) message(self Incarnation, limit int) []byte {
 	whole := update{incarnation: self, version: o.version, put: o.entries}
 	if b := whole.encode(); len(b) <= limit {
@@ -119,8 +118,8 @@ func (o *own) message(self Incarnation, limit int) []byte {
 // maxBases bounds how many versions message tries.
 const maxBases = 16
 
-// bases returns the older versions, in ascending order, for which a broadcast can list all later changes. A broadcast
-// with an older base also reaches nodes that missed more broadcasts.
+// bases returns the older versions, in ascending order, for which all later changes are still known. Each of them can
+// be the base of an update. An update with an older base can be applied by nodes that missed more broadcasts.
 func (o *own) bases() []uint64 {
 	var all []uint64
 	for _, v := range o.changed {

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// App names an application. In its canonical form, the default namespace is written as the empty string.
+// App identifies an application. In its canonical form, the default namespace is the empty string.
 type App struct {
 	ID        string // letters, digits, - and _
 	Namespace string // empty = DefaultNamespace
@@ -88,8 +88,8 @@ func (l Incarnation) compare(o Incarnation) int {
 	return cmp.Or(cmp.Compare(l.Node, o.Node), cmp.Compare(l.Boot, o.Boot))
 }
 
-// hash returns the hash of an incarnation and the version of its record. The hash of a catalogue combines these by
-// exclusive or.
+// hash returns a hash of an incarnation and of the version of its record. The hash of a catalogue is the exclusive or
+// of these hashes.
 func (l Incarnation) hash(version uint64) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(binary.BigEndian.AppendUint64(append(append([]byte(l.Node), '/'), l.Boot...), version))

@@ -8,8 +8,8 @@ import (
 )
 
 // wireVersion is the first byte of every message. The second byte is the kind of the message. Numbers are uvarints. A
-// string is its length followed by its bytes. Every entry begins with its length. A reader skips unknown bytes at the
-// end of an entry, so fields can be added without a new version.
+// string is its length followed by its bytes. Every entry of a record begins with its length. A receiver skips unknown
+// bytes at the end of an entry, so fields can be added without a new version.
 const wireVersion = 1
 
 // Kind is the kind of a message.
@@ -135,8 +135,8 @@ func putAnnouncements(b []byte, list []announcement) []byte {
 	return b
 }
 
-// ask is the request of a pull: a list of incarnations, each with the version that the sender has.
-// An empty list requests the digest.
+// ask is the request of a pull. It lists incarnations, each with the version of its record that the sender has. An
+// empty list requests the digest.
 type ask struct{ list []announcement }
 
 func (a *ask) encode() []byte { return putAnnouncements(header(kindAsk), a.list) }
@@ -190,8 +190,9 @@ func (r *reader) incarnation() Incarnation {
 	return l
 }
 
-// count reads the number of elements of a list. Each element has at least size bytes. If the message is too short
-// for that many elements, count fails, so that the caller does not allocate memory for them.
+// count reads the number of elements of a list. Each element has at least size bytes. If the message is too short for
+// that many elements, count marks the message as damaged and returns 0, so that the caller does not allocate memory
+// for them.
 func (r *reader) count(size int) int {
 	n := r.number()
 	if r.bad || n > uint64(len(r.b)/size) {

@@ -28,8 +28,8 @@ type Options struct {
 	OmitWriteETag bool
 }
 
-// Replay sends the request of every step of s. It returns a copy of s with the answers that it received, in the
-// format of a script. A test compares the copy with s.
+// Replay sends the request of every step of s. It returns a copy of s that has the received answers instead of the
+// expected ones. A test compares this copy with s.
 func (s Script) Replay(ctx context.Context, d Doer, o Options) (Script, error) {
 	out := Script{Comment: s.Comment, Steps: make([]Step, len(s.Steps))}
 	known := newSymbols()
@@ -51,8 +51,8 @@ func (s Script) Replay(ctx context.Context, d Doer, o Options) (Script, error) {
 	return out, nil
 }
 
-// Without returns a copy of s whose answers lack the named headers. A test compares it with a replay that ignored
-// these headers.
+// Without returns a copy of s in which the answers lack the named headers. A test compares this copy with a replay
+// that ignored the same headers.
 func (s Script) Without(headers []string) Script {
 	out := Script{Comment: s.Comment, Steps: make([]Step, len(s.Steps))}
 	for i, step := range s.Steps {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// symbols maps values that differ from run to run to names such as <etag 1>, and back. The same value has the same
-// name in the whole script, so a script can check that an ETag has changed.
+// symbols replaces values that differ from run to run by names such as <etag 1>, and names by values. A value has the
+// same name in the whole script, so a script can check that an ETag has changed.
 type symbols struct {
 	names   map[string]string // value -> "<etag 1>", keyed by kind and value
 	values  map[string]string // "<etag 1>" -> value
@@ -68,8 +68,8 @@ func (s *symbols) name(kind, value string) string {
 	return name
 }
 
-// nameTime returns "<time>" for a time, because times differ from run to run. It returns a time after the year 2900
-// unchanged: such a time is written in the script and is the same in each run.
+// nameTime returns "<time>" for a time, because times differ from run to run. A time after the year 2900 is returned
+// unchanged, because it comes from the script itself and is the same in each run.
 func nameTime(value string) string {
 	if at, err := time.Parse(time.RFC3339, value); err == nil && at.Year() > 2900 {
 		return value

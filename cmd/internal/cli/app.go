@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// application is the user's command that runs beside the node. Without a command, its methods do nothing.
+// application is the user's command that runs together with the node. If there is no command, its methods do nothing.
 type application struct {
 	process *child.Process // nil = no command
 	ended   bool           // by itself, before the node
@@ -41,9 +41,9 @@ func (m *Main) startApp(c node.Config, a node.Addresses, log *slog.Logger) (*app
 	return &application{process: p}, nil
 }
 
-// inherited returns env without the variables that tell an application the ports of its node. If this process itself
-// runs beside another node, it has the variables of that node. The application would mistake them for the ports of
-// this node.
+// inherited returns env without the variables that contain a node's ports. If another node has started this process as
+// its application, env contains that node's ports. The application of this process must not get them, because it would
+// call the wrong node.
 func inherited(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -51,7 +51,7 @@ func inherited(env []string) []string {
 	})
 }
 
-// appEnv returns the environment variables for the application, under the names that Dapr SDKs
+// appEnv returns the environment variables that inform the application about its node, with the names that Dapr SDKs
 // read.
 func appEnv(c node.Config, a node.Addresses) []string {
 	out := []string{"APP_ID=" + c.App.ID, "APP_PROTOCOL=" + string(c.App.Protocol),
@@ -79,8 +79,8 @@ func portOf(addr string) string {
 	return port
 }
 
-// done returns a channel that is closed when the command has ended. Without a command, it returns nil, a channel
-// that is never closed.
+// done returns a channel that is closed when the command has ended. Without a command, it returns a nil channel, which
+// blocks forever.
 func (a *application) done() <-chan struct{} {
 	if a.process == nil {
 		return nil
@@ -115,8 +115,8 @@ func (a *application) stopReason(ctx context.Context) string {
 	return "requested through the API"
 }
 
-// end stops the command while the node still serves requests of the command. It returns an error if the command
-// failed by itself or had to be killed after grace.
+// end stops the command. Call it while the node still serves requests, because the command may send requests while it
+// stops. end returns an error if the command has failed by itself, or had to be killed after grace.
 func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Logger) error {
 	switch {
 	case a.process == nil:

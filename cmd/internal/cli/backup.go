@@ -30,8 +30,8 @@ func (m *Main) backupCommand() *cobra.Command {
 	return c
 }
 
-// snapshotCommand returns the hidden command snapshot. That is the former name of backup, which scripts may still
-// use.
+// snapshotCommand returns the hidden command snapshot, the former name of the command backup. Scripts may still use
+// it.
 func (m *Main) snapshotCommand() *cobra.Command {
 	c := m.backupCommand()
 	c.Use, c.Hidden = "snapshot", true
@@ -98,7 +98,7 @@ func (m *Main) adminOf(c *cobra.Command, set *settings.Set) (*adminClient, error
 	return &adminClient{dataDir: dir}, nil
 }
 
-// interruptible returns a context that ends with the first signal, so that the command can clean up. The caller must
+// interruptible returns a context that ends at the first signal, so that the command can clean up. The caller must
 // call the returned function when the command has ended.
 func (m *Main) interruptible(ctx context.Context) (context.Context, func()) {
 	signals, release := m.Signals()
@@ -119,9 +119,9 @@ func (m *Main) interruptible(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// saveTo writes the backup to a temporary file beside path, and renames the file to path when it is complete. It
-// encrypts the backup with keys[0], if there are keys. If path exists, it returns an error unless force is true.
-// After an error path is unchanged.
+// saveTo writes the backup to a temporary file in the directory of path, and renames the file to path when it is
+// complete. If keys is not empty, saveTo encrypts the backup with keys[0]. If path exists, saveTo returns an error
+// unless force is true. After an error, path is unchanged.
 func (m *Main) saveTo(ctx context.Context, a *adminClient, path string, keys []backup.Key,
 	force bool) (sum backup.Summary, err error) {
 	if _, err := os.Lstat(path); err == nil && !force {

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// stream sends a request whose body or response is too long to be buffered, and passes the response to take. It has
-// no timeout except that of ctx.
+// stream sends a request whose body or response is too large to be buffered, and passes the response to take. It has
+// no timeout; only ctx limits it.
 func (a *adminClient) stream(ctx context.Context, method, path string, body io.Reader,
 	take func(*http.Response) error) error {
 	socket, err := adminapi.FindSocket(a.dataDir)

@@ -72,8 +72,8 @@ func (m *Main) backupKeygenCommand() *cobra.Command {
 	return c
 }
 
-// writeBackupKey creates a key file. It never replaces an existing file, because earlier backups
-// may need the key in it.
+// writeBackupKey creates a key file. It never overwrites an existing file, because earlier backups may need the key in
+// that file.
 func writeBackupKey(path string, key backup.Key) error {
 	bad := func(msg, hint string, err error) error {
 		return &fault.Error{Code: fault.Invalid, Op: "cli.backup", Key: path, Msg: path + " " + msg, Hint: hint,

@@ -10,9 +10,10 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// chosen returns the data directory of the node that a command is meant for. That is --data-dir, or otherwise the
-// default directory of this user. If no node runs on the default directory, but one runs on a directory beside it,
-// that directory is returned. If there are several of these, chosen returns fault.Invalid and asks for --data-dir.
+// chosen returns the data directory of the node to which a command is sent. That is the value of --data-dir, or
+// otherwise the default directory of this user. If no node runs in the default directory but exactly one runs in a
+// sibling directory, chosen returns that directory. If several run in sibling directories, chosen returns
+// fault.Invalid and requests --data-dir.
 func chosen(ctx context.Context, c node.Config) (string, error) {
 	dir := c.Data.Dir
 	if !c.Data.Shared || runs(ctx, dir) {

@@ -1,8 +1,8 @@
-// Package cli is the quorate program: its commands, their output and their exit codes.
+// Package cli implements the quorate program: its commands, their output and their exit codes.
 //
 // It owns exit codes, usage errors, signals and terminal output. It opens a node through Main.Open and uses the HTTP
-// API and the admin API of the node. Only this package and the settings package read flags, files and the
-// environment. While a node runs, one goroutine of this package waits for signals; it ends with the command.
+// API and the admin API of the node. Only this package and package settings read flags, files and the environment.
+// While a node runs, one goroutine of this package waits for signals; it ends with the command.
 package cli
 
 import (
@@ -36,8 +36,7 @@ type Node interface {
 	Close(ctx context.Context) error
 }
 
-// Main is one invocation of the program. Every field must be set, except Program, Hostname, Home and
-// Exit.
+// Main is one run of the program. Every field must be set, except Program, Hostname, Home and Exit.
 type Main struct {
 	Program string   // by which the program was called; daprd implies the command of that name
 	Args    []string // without the name of the program
@@ -62,8 +61,8 @@ type Main struct {
 }
 
 // Run executes the command in Args and returns the exit code: 0 for success, 1 for a failure, 2 for wrong usage. If
-// an application failed beside its node, Run returns the exit code of the application. It prints errors, one line
-// per problem. When ctx ends, a running node stops gracefully.
+// the application of a node failed, Run returns the exit code of the application. It prints errors, one line per
+// problem. When ctx ends, a running node stops gracefully.
 func (m *Main) Run(ctx context.Context) int {
 	err := m.execute(ctx)
 	if err == nil {
@@ -100,7 +99,8 @@ func usagef(format string, args ...any) error {
 	return usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
-// flatten returns the errors that errors.Join combined. It removes outer wrappers that only choose an exit code.
+// flatten returns the errors that errors.Join combined in err. It removes the wrappers usageError and appError, which
+// only determine the exit code.
 func flatten(err error) []error {
 	if u, ok := err.(*usageError); ok { // unwrap only the outermost layer
 		return flatten(u.err)

@@ -72,8 +72,8 @@ func printClusterGroups(w io.Writer, groups []api.ClusterGroup) error {
 	return table(w, rows)
 }
 
-// printMembers prints the members as a table. Times have the format of the logs, so that users can search for them
-// there.
+// printMembers prints the members as a table. Times have the same format as in the logs, so that users can search the
+// logs for them.
 func printMembers(w io.Writer, s api.ClusterStatus) error {
 	rows := [][]string{{"NODE", "ROLE", "STATE", "SINCE", "READY", "LEADS", "LAG", "DISK FREE", "UPTIME", "PEER",
 		"GOSSIP", "VERSION", "SERVER", "CLUSTER"}}
@@ -166,8 +166,8 @@ func uptimeText(n api.NodeReport) string {
 	return (time.Duration(n.Status.Node.UptimeMS) * time.Millisecond).Truncate(time.Second).String()
 }
 
-// reasonText returns why a node did not answer, or the issues that the node reports. It leaves out an issue that
-// another issue causes.
+// reasonText returns why a node did not answer, or the issues that the node reports. It omits an issue if another
+// issue is its cause.
 func reasonText(n api.NodeReport) string {
 	if n.Status == nil {
 		return n.Error

@@ -30,8 +30,8 @@ func (m *Main) configurationCommand() *cobra.Command {
 	return c
 }
 
-// itemsCommand adds the flags and the action of a command for a configuration store to c. run gets the arguments
-// after the name of the store.
+// itemsCommand completes c, a command for a configuration store: it adds the flags and sets the action. The action
+// calls run with the arguments after the name of the store.
 func (m *Main) itemsCommand(c *cobra.Command,
 	run func(ctx context.Context, i *itemsClient, args []string, asJSON bool) error) *cobra.Command {
 	set, out := settings.New(), output{}

@@ -57,9 +57,9 @@ func printLink(out, notes io.Writer, l api.ConsoleLink) error {
 	return err
 }
 
-// browse opens a link in the browser of the desktop. It reports false if there is no desktop. The link is in a file
-// that
-// only this user can read, because other users can read the arguments of a command.
+// browse opens link in the browser of the desktop. It returns false if that is impossible, for example because there
+// is no desktop. It passes the link in a file that only this user can read, because other users can see the arguments
+// of a command.
 func (m *Main) browse(link string) bool {
 	opener := "xdg-open"
 	switch {

@@ -145,7 +145,7 @@ func awaitOutbound(ctx context.Context, c node.Config) error {
 }
 
 // withData returns c with a directory for durable state. If c has none, as in a container without a home directory,
-// it uses the runtime directory and also returns a warning.
+// withData uses the runtime directory, which is temporary, and also returns a warning.
 func withData(c node.Config) (node.Config, []string) {
 	if c.Data.Dir != "" || c.Data.StateDir != "" || len(c.Cluster.Join) > 0 {
 		return c, nil

@@ -55,8 +55,8 @@ func (m *Main) doctorCommand() *cobra.Command {
 	return c
 }
 
-// examine returns a diagnosis. If a node runs on the data directory, the node makes it; otherwise this process does.
-// If other is not empty, the node with that id makes the diagnosis.
+// examine returns the results of the self-check. If a node runs in the data directory, that node runs the check;
+// otherwise this process does. If other is not empty, the node with the id other runs it.
 func (m *Main) examine(ctx context.Context, c node.Config, other string) (api.Checkup, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*adminTime)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 // reloader is a node that can read its component files again.
 type reloader interface{ Reload() }
 
-// hangup handles SIGHUP, which makes a node read its component files again. If the terminal of the process was
-// closed, SIGHUP stops the node instead. If SIGHUP is ignored, as with nohup, it never stops the node.
+// hangup handles SIGHUP. The signal makes the node reload its component files. If the terminal of the process was
+// closed, the signal stops the node instead. If SIGHUP is ignored, as with nohup, it never stops the node.
 type hangup struct {
 	signals  chan os.Signal
 	ignored  bool

@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// healthTime is the timeout for a response of the node. It is short because probes repeat every few
-// seconds.
+// healthTime is the timeout for a response of the node. It is short because health probes repeat every few seconds.
 const healthTime = 3 * time.Second
 
 // healthReport is the JSON output of the health command.

@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/settings"
 )
 
-// withSettings adds a flag for every setting to c. It also sets a help message that lists the settings by group.
+// withSettings adds a flag to c for every setting, and sets a help text that lists the settings by group.
 func withSettings(c *cobra.Command, set *settings.Set) {
 	set.Bind(c.Flags())
 	completeWords(c, set)
@@ -29,8 +29,8 @@ func completeWords(c *cobra.Command, set *settings.Set) {
 	}
 }
 
-// settingsHelp returns the help for the flags of a command: the settings by group, then the flags
-// of the command itself.
+// settingsHelp returns the help text for the flags of a command. It lists the settings by group, then the command's
+// own flags.
 func settingsHelp(c *cobra.Command, set *settings.Set) string {
 	var b strings.Builder
 	for _, g := range settings.Groups() {

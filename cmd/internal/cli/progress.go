@@ -24,8 +24,8 @@ type progress struct {
 // terminalPause is the time between changes of the line on a terminal.
 const terminalPause = 100 * time.Millisecond
 
-// progress starts to show a transfer. If standard error is not a terminal, it logs a line at every interval, or
-// nothing if interval is 0.
+// progress starts to show the progress of a transfer on standard error. On a terminal it updates one line. Otherwise
+// it logs a line at every interval, or nothing if interval is 0.
 func (m *Main) progress(verb, total string, interval time.Duration) *progress {
 	p := &progress{verb: verb, total: total, quit: make(chan struct{})}
 	switch {

@@ -89,7 +89,8 @@ func each(c *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
-// usageArgs returns check with its errors changed to usage errors, which include the usage line of the command.
+// usageArgs returns a function that calls check and converts its errors to usage errors, which include the usage line
+// of the command.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	if check == nil {
 		return nil
@@ -158,8 +159,8 @@ func (m *Main) stateDir() string {
 	}
 }
 
-// runtimeDir returns the directory for the user's sockets. It is XDG_RUNTIME_DIR/quorate if that variable is an
-// absolute path. Otherwise it is a directory with the user's id in its name, in the directory for temporary files.
+// runtimeDir returns the directory for the sockets of this user. It is XDG_RUNTIME_DIR/quorate if that variable is an
+// absolute path. Otherwise it is a subdirectory of the temporary directory, with the user's id in its name.
 func (m *Main) runtimeDir() string {
 	if dir := m.getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "quorate")

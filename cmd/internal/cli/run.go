@@ -116,7 +116,7 @@ func (m *Main) closeNode(n Node, grace time.Duration, log *slog.Logger) error {
 	return err
 }
 
-// untilSignal returns a context that ends with the first signal. The second signal ends the process immediately. The
+// untilSignal returns a context that ends at the first signal. The second signal ends the process immediately. The
 // caller must call the returned function to stop receiving signals.
 func (m *Main) untilSignal(ctx context.Context, log *slog.Logger) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -153,8 +153,8 @@ func (m *Main) exit(code int) {
 	m.Exit(code)
 }
 
-// announce tells the user where the node listens. It always logs a record with the addresses. If
-// the log format is text, it also prints a few readable lines to standard output.
+// announce reports to the user where the node listens. It always logs a line with the addresses. If the log format is
+// text, it also prints a few readable lines to standard output.
 func (m *Main) announce(c node.Config, a node.Addresses, log *slog.Logger) {
 	for _, app := range a.Apps[min(1, len(a.Apps)):] {
 		log.Info("serving another application", "app_id", app.ID, "api", strings.Join(app.API, ","), "grpc",

@@ -35,7 +35,7 @@ type runApp struct {
 }
 
 // runFile runs the applications of a run file, each with its own node. When one of them ends or a signal arrives, it
-// stops the others.
+// stops all of them.
 func (m *Main) runFile(c *cobra.Command, path string, command []string) error {
 	var others []string
 	c.Flags().Visit(func(f *pflag.Flag) {

@@ -56,8 +56,8 @@ func (f *apiFlags) with(c *cobra.Command, do func(*stateClient) error) error {
 	return do(client)
 }
 
-// base returns the base URL of the HTTP API. It uses the address flag; otherwise DAPR_HTTP_ENDPOINT or
-// DAPR_HTTP_PORT, unless http-port is set; otherwise host and port.
+// base returns the base URL of the HTTP API. It uses the first of these that is set: the address flag;
+// DAPR_HTTP_ENDPOINT or DAPR_HTTP_PORT, unless http-port is set; host and port.
 func (f *apiFlags) base(port int, host string) string {
 	address := f.address
 	if address == "" && f.set.Named("http-port").Source().Kind == "default" {
@@ -79,8 +79,8 @@ func (f *apiFlags) base(port int, host string) string {
 	return strings.TrimRight(address, "/")
 }
 
-// completeStore completes the first argument with the names of the node's stores. If the node does not answer, it
-// offers no completions.
+// completeStore completes the first argument with the names of the node's stores. If the node does not answer, there
+// are no completions.
 func (f *apiFlags) completeStore(c *cobra.Command, args []string, _ string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -278,8 +278,8 @@ func (m *Main) stateDeleteCommand() *cobra.Command {
 	return c
 }
 
-// printable returns key, quoted if it contains characters that are not printable, because control characters could
-// change the terminal.
+// printable returns key. If key contains unprintable characters, it is quoted, because control characters could alter
+// the terminal.
 func printable(key string) string {
 	for _, r := range key {
 		if !unicode.IsPrint(r) {

@@ -95,8 +95,8 @@ func (c *stateClient) set(ctx context.Context, store string, w write) (etag stri
 	return r.header.Get("ETag"), err
 }
 
-// append appends the JSON of w to body and returns the result. rest is the JSON of w without its value. The value is
-// copied unchanged, because an encoder could change its bytes.
+// append appends the JSON of w to body and returns the result. rest is the JSON of w without its value. append copies
+// the value unchanged, because a JSON encoder could alter its bytes.
 func (w *write) append(body, rest []byte) []byte {
 	body = append(append(body, `{"value":`...), w.value...)
 	return append(append(body, ','), rest[1:]...)
@@ -124,8 +124,8 @@ type listFlags struct {
 	actors bool // only actor state
 }
 
-// page requests one page of keys. token is the next that the previous page returned, or empty for the first page.
-// next is empty if there are no more pages.
+// page requests one page of keys. token is the next that the previous call of page returned, or empty for the first
+// page. next is empty if there are no more pages.
 func (c *stateClient) page(ctx context.Context, store string, f listFlags, token string, limit int) (keys []listed,
 	next string, err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
@@ -175,7 +175,8 @@ func (c *stateClient) about(ctx context.Context) (app string, stores []string, e
 	return body.ID, stores, nil
 }
 
-// statePath returns the URL path of a store, or of one of its keys. It escapes the name and the key where necessary.
+// statePath returns the URL path of a store, or of a key in it if key is not empty. It escapes the store name and the
+// key.
 func statePath(store, key string) string {
 	path := "/v1.0/state/" + url.PathEscape(store)
 	if key != "" {

@@ -127,8 +127,8 @@ func (f *copyFlags) with(c *cobra.Command, do func(context.Context, *stateClient
 	})
 }
 
-// copyState runs a copy and prints the report. It returns an error if the stores have different states afterwards.
-// others, if not nil, returns the keys of other owners in the source.
+// copyState runs the copy c and prints the report. It returns an error if the two stores still differ afterwards.
+// others returns the number of keys that belong to other owners in the source; it may be nil.
 func (m *Main) copyState(ctx context.Context, f copyFlags, c statecopy.Copy, others func() map[string]int64,
 	asJSON bool) (err error) {
 	c.Prefix, c.DryRun, c.Verify, c.Overwrite, c.Delete = f.prefix, f.dry, f.verify, f.overwrite, f.remove
@@ -196,8 +196,9 @@ const (
 	longestPause = 4 * time.Second
 )
 
-// patience returns a function for Copy.Pause. Its pauses double up to longestPause. It returns false if ctx ends, or if
-// the request would have failed for longer than most after the pause.
+// patience returns a function for Copy.Pause, which waits before a request is repeated. Each pause is twice as long as
+// the previous one, up to longestPause. The function returns false if ctx ends, or if the request and its repetitions
+// would take longer than the duration most.
 func patience(most time.Duration) func(context.Context, int, time.Duration) bool {
 	return func(ctx context.Context, attempt int, since time.Duration) bool {
 		pause := min(firstPause<<min(attempt-1, 10), longestPause)

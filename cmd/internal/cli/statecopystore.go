@@ -23,11 +23,13 @@ type copyStore struct {
 	store  string
 }
 
-// announced is the smallest body size, in bytes, for which the request has the header Expect: 100-continue. The node
-// can then refuse a body that is too large before it is sent, and the client can read the refusal.
+// announced is the minimum body size in bytes for which a request has the header Expect: 100-continue. With this
+// header, the node can refuse a body that is too large before the client sends it, and the client can read the
+// refusal.
 const announced = 128 << 10
 
-// actorToken begins the tokens of pages of actor state, which follow those of the application's keys.
+// actorToken is the prefix of page tokens for actor state. A listing returns the pages of the application's keys
+// first, then those of actor state.
 const actorToken = "actors:"
 
 // Page implements statecopy.Source.

@@ -162,8 +162,8 @@ func (w *watcher) open(ctx context.Context, q url.Values) (io.ReadCloser, error)
 	return nil, watchRefusal(resp.StatusCode, body)
 }
 
-// watchRefusal returns the error of a refused watch. Temporary errors have the code fault.Unavailable, and a
-// compacted position has fault.NotFound.
+// watchRefusal returns the error of a refused watch. It has the code fault.NotFound if the position of the watch was
+// compacted, and fault.Unavailable if the refusal is temporary.
 func watchRefusal(status int, body []byte) error {
 	err := refusal(status, body)
 	var e *fault.Error
@@ -179,7 +179,7 @@ func watchRefusal(status int, body []byte) error {
 	return e
 }
 
-// event handles one line of the stream. It shows the changes of a request only when the last one has arrived, so
+// event handles one line of the stream. It shows the changes of a request only after the last of them has arrived, so
 // that no change is shown twice after a reconnection.
 func (w *watcher) event(line string) error {
 	line = strings.TrimRight(line, "\r\n")

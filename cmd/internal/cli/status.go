@@ -94,8 +94,8 @@ func bindAdmin(c *cobra.Command, set *settings.Set, out *output) {
 	out.bind(c)
 }
 
-// askAdmin calls ask with an admin client for the local node, which is found by the data directory in the flags. If
-// node is not empty, the local node forwards the requests to the node with that id.
+// askAdmin calls ask with an admin client for the local node. It finds that node by the data directory in the flags.
+// If node is not empty, the local node forwards the requests to the node with that id.
 func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, node string, asJSON bool,
 	ask func(ctx context.Context, a *adminClient, asJSON bool) error) error {
 	dir, err := m.adminDir(c, set)
@@ -107,7 +107,8 @@ func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, node string, asJSON
 	return ask(ctx, &adminClient{dataDir: dir, node: node}, asJSON)
 }
 
-// adminClient uses the admin API of the node that runs on a data directory, or of another node through it.
+// adminClient sends requests to the admin API of the node that runs in a data directory. That node can forward them to
+// another node.
 type adminClient struct {
 	dataDir string
 	node    string // id of the other node; empty = the node of the data directory
@@ -247,8 +248,8 @@ func backupStatusText(b api.BackupStatus) string {
 	return text + ")"
 }
 
-// issueText returns the reason of an issue. If another issue causes it, the text names that issue instead of
-// repeating its reason.
+// issueText returns the reason of issue i. If the reason is another issue in all, the text only names that issue
+// instead of repeating its reason.
 func issueText(i api.Issue, all []api.Issue) string {
 	for _, other := range all {
 		if i.Reason == other.About+": "+other.Reason {
@@ -334,8 +335,9 @@ func printServers(w io.Writer, groups []api.GroupStatus) error {
 	return table(w, rows)
 }
 
-// serves returns which requests a group serves now. If it does not serve all, the text includes the reason, unless
-// one of the printed issues already gives it.
+// serves returns which kinds of requests a group serves now. If the group does not serve all kinds, the text also has
+// the reason. It omits a reason that the status output already contains: the second parameter has the issues that were
+// printed before.
 func serves(g api.GroupStatus, told []api.Issue) string {
 	text := "no strong reads, no writes" // eventual reads may still work
 	switch {

@@ -76,8 +76,8 @@ func (m *Main) tokenCreateCommand() *cobra.Command {
 	return c
 }
 
-// keepToken reports whether the file exists and contains a token. If so, it prints the fingerprint
-// of the token. It returns an error if the file contains anything else or cannot be read.
+// keepToken reports whether the file exists and contains a cluster token. If so, it prints the fingerprint of the
+// token. It returns an error if the file contains anything else or cannot be read.
 func (m *Main) keepToken(path string, asJSON bool) (bool, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -105,7 +105,7 @@ type Variable struct {
 	Note   string // for people
 }
 
-// Variables returns the environment variables that daprd 1.18 reads, except those of its tests.
+// Variables returns the environment variables that daprd 1.18 reads, except those that only its tests use.
 func Variables() []Variable {
 	const noSentry = "no certificate service: --cluster-token-file secures traffic between nodes"
 	return []Variable{

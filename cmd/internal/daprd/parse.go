@@ -1,6 +1,6 @@
 // Package daprd translates the command line and the environment of Dapr's sidecar, daprd, into settings.
 //
-// It owns the list of daprd's flags and variables, and the effect of each in Quorate. It does not read the
+// It owns the list of daprd's flags and environment variables, and their effect in Quorate. It does not read the
 // environment itself, and it does not start a node. It has no goroutines.
 package daprd
 
@@ -24,13 +24,14 @@ type Line struct {
 	ignored  []string            // names of flags
 }
 
-// New returns a Line, which sets flags in settings. Package settings must have bound its flags to settings before.
+// New returns a Line that sets flags in settings. Before the call, package settings must have bound its flags to
+// settings.
 func New(settings *pflag.FlagSet) *Line {
 	return &Line{settings: settings, given: map[string][]string{}}
 }
 
-// Bind adds every daprd flag to fs. It also adds the flags of settings that have no daprd counterpart, so that one
-// command line can also configure the cluster. Hidden flags and flags that are already in fs are skipped.
+// Bind adds every daprd flag to fs, and the flags of all settings that have no daprd flag, so that the same command
+// line can also configure the cluster. It skips hidden flags and flags that fs already has.
 func (l *Line) Bind(fs *pflag.FlagSet) {
 	taken := map[string]bool{}
 	for _, f := range Flags() {
@@ -76,8 +77,8 @@ func (l *Line) Finish() error {
 		l.needID())
 }
 
-// needID returns fault.Invalid if --app-id is missing, as daprd does. Otherwise two sidecars that both forgot it
-// would share state.
+// needID returns fault.Invalid if --app-id is missing, as daprd does. Otherwise two sidecars without an id would share
+// their state.
 func (l *Line) needID() error {
 	if l.Asks() != "" || l.settings.Changed("app-id") {
 		return nil
@@ -110,8 +111,9 @@ func inUnits(s, unit string) (string, error) {
 	return sizeText(n, strconv.Itoa(n)+unit), nil
 }
 
-// sizeText converts a size of daprd to the text of the setting. It returns "unlimited" for 0, "" (the default) for a
-// negative size, and otherwise text.
+// sizeText converts a size in a daprd flag to the text of the setting. n is the number in the flag, and text is that
+// number with its unit. The result is "unlimited" for 0. For a negative number it is "", so that the setting keeps its
+// default. Otherwise it is text.
 func sizeText(n int, text string) string {
 	switch {
 	case n == 0:
@@ -150,8 +152,8 @@ func (l *Line) on(name string) bool {
 	return len(values) > 0 && values[len(values)-1] == "true"
 }
 
-// Notes returns one line that lists all given flags, variables and arguments without effect, or nothing if there are
-// none. args are the arguments that are not flags; daprd ignores them too.
+// Notes returns one line that lists all flags, variables and arguments that were given but have no effect. It returns
+// nil if there are none. args are the arguments that are not flags; daprd ignores them too.
 func (l *Line) Notes(args []string, getenv func(string) string) []string {
 	var names []string
 	for _, f := range l.ignored {
@@ -234,7 +236,7 @@ func (v *flagValue) Set(s string) error {
 	return v.line.set(v.flag.Setting, text)
 }
 
-// translate converts the value of a daprd flag into the value of the Quorate setting. If the result is empty, the
+// translate converts the value s of a daprd flag to the value of the Quorate setting. An empty result means that the
 // setting keeps its default.
 func (f Flag) translate(s string) (string, error) {
 	switch f.Name {

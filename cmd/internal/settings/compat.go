@@ -3,7 +3,7 @@ package settings
 import "strings"
 
 // meaningless returns the Dapr flags for features that Quorate does not have: the placement, scheduler, sentry and
-// operator services, an internal gRPC port and profiling. They are accepted and ignored, so that scripts for Dapr
+// operator services, an internal gRPC port and profiling. Quorate accepts and ignores them, so that scripts for Dapr
 // keep working.
 func meaningless() []string {
 	return []string{
@@ -25,8 +25,8 @@ func meaningless() []string {
 	}
 }
 
-// noOptValue returns the value of an ignored Dapr flag that is given without a value: "true" for a switch. For other
-// flags it returns "", so that pflag requires a value.
+// noOptValue returns the value that an ignored Dapr flag has if it is given without a value. For a switch that is
+// "true". For other flags it is "", which makes pflag require a value.
 func noOptValue(name string) string {
 	if strings.HasPrefix(name, "enable-") {
 		return "true"
@@ -34,7 +34,7 @@ func noOptValue(name string) string {
 	return ""
 }
 
-// ignoring returns the value of an ignored Dapr flag. When the flag is set, it only appends name to given.
+// ignoring returns the value of an ignored Dapr flag. Setting the flag only appends name to given.
 func ignoring(given *[]string, name string) *value {
 	return &value{kind: "ignored",
 		set: func(string) error { *given = append(*given, name); return nil },
@@ -42,8 +42,8 @@ func ignoring(given *[]string, name string) *value {
 	}
 }
 
-// DoubleDash rewrites long flags with a single dash, such as -app-id x, which Dapr scripts use.
-// known reports whether a name is a long flag. Arguments after "--" are not changed.
+// DoubleDash replaces the single dash of long flags, such as -app-id x in Dapr scripts, by two dashes. known reports
+// whether a name is a long flag. Arguments after "--" are not changed.
 func DoubleDash(args []string, known func(name string) bool) []string {
 	out := make([]string, 0, len(args))
 	for i, a := range args {

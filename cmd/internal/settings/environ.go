@@ -11,13 +11,14 @@ import (
 
 const envPrefix = "QUORATE_"
 
-// serviceVariable matches variables that Kubernetes and Docker add for a service with a name that begins with
-// "quorate": QUORATE_SERVICE_HOST, QUORATE_PORT_7946_TCP and others.
+// serviceVariable matches the environment variables that Kubernetes and Docker add for a service whose name begins
+// with "quorate", such as QUORATE_SERVICE_HOST and QUORATE_PORT_7946_TCP.
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)`)
 
-// UnknownVariables returns an error for each non-empty variable of environ ("NAME=value") that begins with QUORATE_,
-// but is neither a setting nor in others. Each error is a fault.Invalid, with the nearest known name if there is
-// one. Variables of Kubernetes and Docker services are allowed.
+// UnknownVariables returns an error for each unknown variable in environ whose name begins with QUORATE_ and whose
+// value is not empty. A variable is known if it is a setting or in others, or if Kubernetes or Docker added it for a
+// service. environ has elements of the form "NAME=value". Each error is a fault.Invalid and suggests the nearest known
+// name, if there is one.
 func (s *Set) UnknownVariables(environ []string, others ...string) (problems []error) {
 	known := slices.Clone(others)
 	for _, st := range s.settings {

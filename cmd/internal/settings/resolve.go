@@ -22,9 +22,9 @@ type Input struct {
 	Command    []string
 }
 
-// Resolve determines every setting and returns the configuration with its defaults, without validating it. A flag
-// overrides the environment, the environment overrides the file, and the file overrides the default. It returns all
-// problems as one joined error. Each is a fault.Invalid that names the source of the value. Resolve may be called
+// Resolve determines the value of every setting and returns the configuration, with defaults, but not validated. A
+// flag overrides the environment, the environment overrides the file, and the file overrides the default. It returns
+// all problems as one joined error; each is a fault.Invalid that names the source of the value. Resolve may be called
 // only once.
 func (s *Set) Resolve(in Input) (node.Config, error) {
 	var errs []error
@@ -55,8 +55,8 @@ func (s *Set) isDefault(name string) bool {
 	})
 }
 
-// settle sets a setting from the environment, unless its flag was given. The flags must have been parsed. An empty
-// environment variable counts as not set.
+// settle sets a setting from the environment, unless its flag was given. It must be called after the flags were
+// parsed. An empty environment variable counts as not set.
 func (s *Setting) settle(in Input) error {
 	if in.Flags != nil && !s.noFlag && in.Flags.Changed(s.Name) {
 		s.source = Source{Kind: "flag", Where: s.Flag()}
@@ -76,9 +76,9 @@ func (s *Setting) settle(in Input) error {
 	return nil
 }
 
-// readTokens adds the tokens of the token file to the tokens from the environment. The file has one token per line;
-// empty lines and lines that begin with # are ignored. It returns fault.Invalid if the file cannot be read or has no
-// token.
+// readTokens adds the tokens of the API token file to the tokens from the environment. The file has one token per
+// line; empty lines and lines that begin with # are ignored. readTokens returns fault.Invalid if the file cannot be
+// read or contains no token.
 func (s *Set) readTokens(in Input) error {
 	text, err := in.ReadFile(s.files.tokens)
 	if err != nil {

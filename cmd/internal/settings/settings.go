@@ -1,9 +1,9 @@
 // Package settings reads flags, the environment and a YAML file into a node.Config, and records the source of each
 // value.
 //
-// It owns the names of the settings, their precedence (flag, environment, file, default) and their text form. It
-// does not validate the configuration; node.Config.Validate does. It accesses the environment and files only through
-// functions in its input. It has no goroutines.
+// It owns the names of the settings, their precedence (flag, environment, file, default) and their text form. It does
+// not validate the configuration; node.Config.Validate does. It accesses the environment and files only through
+// functions in its Input. It has no goroutines.
 package settings
 
 import (
@@ -90,8 +90,8 @@ type files struct {
 	tokens   string
 }
 
-// Set is the set of all settings of a node. Each setting writes to one field of the same
-// node.Config. A Set is not safe for concurrent use.
+// Set is the set of all settings of a node. All settings write to fields of one node.Config. A Set is not safe for
+// concurrent use.
 type Set struct {
 	config   node.Config
 	files    files
@@ -143,8 +143,8 @@ func (s *Set) Named(name string) *Setting {
 	return nil
 }
 
-// Bind adds a flag for each setting to fs. It also adds the Dapr flags that are accepted and
-// ignored. Aliases of flags work but are not shown in the help.
+// Bind adds a flag for each setting to fs, and the Dapr flags that Quorate accepts and ignores. Aliases of flags work
+// but are not shown in the help.
 func (s *Set) Bind(fs *pflag.FlagSet) {
 	var names []string
 	for _, st := range s.settings {

@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// table returns all settings. Each writes to its field of c or f. Only this table names settings: the names of
-// environment variables and file keys are derived from these names.
+// table returns all settings. Each setting writes to its field of c or f. Only this table has names of settings; the
+// names of environment variables and file keys are derived from them.
 func table(c *node.Config, f *files) []*Setting {
 	all := [][]*Setting{
 		applicationTable(c), apiTable(c), componentsTable(c), dataTable(c), clusterTable(c), securityTable(c, f),

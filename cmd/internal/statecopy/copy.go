@@ -47,7 +47,7 @@ type Target interface {
 	Delete(ctx context.Context, k Key) error
 }
 
-// Copy is the configuration of a copy. A field is required unless its comment gives a default.
+// Copy is the configuration of a copy between two stores. A field is required unless its comment gives a default.
 type Copy struct {
 	App, FromName, ToName string // for the report
 	From                  Source
@@ -77,9 +77,9 @@ type run struct {
 // pageSize is the number of keys that one request of a listing returns at most.
 const pageSize = 1000
 
-// Run copies the state of the application, or compares it. It returns an error if the copy as a whole failed; keys that
-// could not be copied are only in the report. The report is valid even after an error. Run can be called again to
-// continue: what has the same value in both stores is left as it is.
+// Run copies the state of the application, or only compares it. It returns an error if the copy as a whole failed.
+// Keys that could not be copied are in the report, not in the error. The report is valid even after an error. To
+// continue a failed copy, call Run again; it skips keys that have the same value in both stores.
 func (c Copy) Run(ctx context.Context) (Report, error) {
 	r := &run{Copy: c, tally: tally{ledger: c.Skipped, report: Report{App: c.App, From: c.FromName, To: c.ToName,
 		Verified: c.Verify, DryRun: c.DryRun, Examples: []Problem{}}}}
@@ -167,8 +167,8 @@ func names(page []Key) []string {
 	return out
 }
 
-// again retries do while a store cannot do it. A failed write may have been applied; its retry then conflicts, and is
-// reported.
+// again calls do, and retries it while a store is temporarily unavailable. A failed write may have been applied
+// nevertheless; its retry then conflicts, and the conflict is reported.
 func (r *run) again(ctx context.Context, do func() error) error {
 	begun := time.Now()
 	for attempt := 1; ; attempt++ {
@@ -191,7 +191,7 @@ func (r *run) read(ctx context.Context, s Source, keys []string) (out map[string
 	return out, err
 }
 
-// extras handles those of the keys that only the target store has: it reports them, or deletes them. It does not delete
+// extras handles the keys of batch that only the target store has. It deletes them or reports them. It does not delete
 // a key that was written after it was listed.
 func (r *run) extras(ctx context.Context, batch []Key) error {
 	source, err := r.read(ctx, r.From, names(batch))
@@ -321,8 +321,8 @@ func (r *run) together(ctx context.Context, items []Item, createOnly bool) error
 	return r.tally.problem(func(r *Report) *int64 { return &r.Refused }, items[0].Key, fault.Text(err))
 }
 
-// conflict handles a key that the target store has got since it was read. It may be the write of an earlier attempt,
-// whose answer was lost.
+// conflict handles a key that was created in the target store after the copy had read that store. An earlier attempt
+// of the copy may have written it, although its answer was lost; then both values are the same.
 func (r *run) conflict(ctx context.Context, key string) error {
 	both := [2]map[string]Value{}
 	for i, s := range []Source{r.From, r.To} {

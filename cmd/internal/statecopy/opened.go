@@ -23,8 +23,8 @@ type Opened struct {
 	others map[string]int64
 }
 
-// NewOpened returns a source of the keys of one application. The store must be able to list keys and to read several
-// keys at once; otherwise NewOpened returns fault.Invalid.
+// NewOpened returns a source with the keys of one application in s. It returns fault.Invalid unless s can list keys
+// and read several keys in one request.
 func NewOpened(s state.Store, prefix state.KeyPrefix, owner state.Owner) (*Opened, error) {
 	can := state.AbilitiesOf(s)
 	if can.Lister == nil || can.BulkGetter == nil {

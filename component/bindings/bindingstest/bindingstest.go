@@ -1,6 +1,6 @@
-// Package bindingstest is the conformance suite of bindings: it tests what every implementation of the contracts in
-// component/bindings must do. It owns the suites and a sink that records the events it gets. Only tests import it.
-// Its goroutines end with the test.
+// Package bindingstest is the conformance suite of bindings. It tests the rules that every implementation of the
+// interfaces in component/bindings must follow. It owns the suites and a sink that records the events it receives.
+// Only tests import it. Its goroutines end with the test.
 package bindingstest
 
 import (

@@ -1,10 +1,9 @@
-// Package cron is the input binding bindings.cron: it sends events to the application on a schedule, once in the
-// cluster and not once on every node.
+// Package cron implements the input binding bindings.cron. It sends events to the application on a schedule, once in
+// the cluster and not once on every node.
 //
 // It owns schedules and the claims of ticks. A tick is one point in time of a schedule. Every node computes the same
 // ticks. The first node that claims a tick of a component delivers it, so each tick is delivered at most once. A tick
-// is lost if no node is running at that moment, or if no application is ready. Each opened component has one
-// goroutine.
+// is lost if no node is running at that time, or if no application is ready. Each opened component has one goroutine.
 package cron
 
 import (
@@ -30,8 +29,8 @@ const (
 	metadataTimeZone = "timeZone"
 )
 
-// claimLife is how long the claim of a tick is kept. A tick could be delivered twice only if the clocks of two nodes
-// differed by more than this.
+// claimLife is how long the claim of a tick is stored. A tick could be delivered twice only if the clocks of two nodes
+// differed by more than claimLife.
 const claimLife = time.Hour
 
 // claimTime bounds the claim of one tick.
@@ -165,8 +164,8 @@ type schedule interface {
 	next(after time.Time) time.Time
 }
 
-// parse parses a cron expression: five fields; six fields, of which the first is seconds; or a shorthand such as
-// @hourly or @every 15m.
+// parse parses a cron expression; in is the time zone of its times. The expression has five fields, or six fields of
+// which the first is seconds, or is a shorthand such as @hourly or @every 15m.
 func parse(text string, in *time.Location) (schedule, error) {
 	parser := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
 		cron.Descriptor)

@@ -1,6 +1,6 @@
-// Package configurationtest is the suite that every configuration store passes.
+// Package configurationtest is the conformance suite that every configuration store passes.
 //
-// It owns the rules of the contract as tests. It starts no goroutines.
+// It owns the tests for the rules of the contract in package configuration. It starts no goroutines.
 package configurationtest
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Subject changes the items of a store under test, as another program would. Set creates items and changes existing
-// ones. For stores that implement configuration.Writer, use Written as the Subject.
+// Subject changes the items of the store under test from outside, as another program would. Set creates or replaces
+// items. For a store that implements configuration.Writer, use Written as the Subject.
 type Subject interface {
 	Set(t *testing.T, items ...configuration.Item) // without versions
 	Delete(t *testing.T, keys ...string)
@@ -63,7 +63,8 @@ func (w Written) write(t *testing.T, changes []configuration.Change) {
 // patience is how long a test waits for a change.
 const patience = 30 * time.Second
 
-// Run runs the suite. open returns an empty store for one test, and closes it at the end of the test.
+// Run runs the suite. For each test, open returns an empty store, and the Subject that changes the store from outside.
+// open must also make sure that the store is closed at the end of the test.
 func Run(t *testing.T, traits Traits, open func(t *testing.T) (configuration.Store, Subject)) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, configuration.Store, Subject){

@@ -1,9 +1,8 @@
-// Package follow keeps the subscriptions of a configuration store in step with a server that can lose its reports of
-// changes.
+// Package follow implements subscriptions for a configuration store whose server can lose notifications of changes.
 //
-// It owns the versions that each subscription has seen. A report from the server only says which keys to read again.
-// After a lost connection, and from time to time, all keys are read. So a report that is lost delays a change, and
-// never hides the newest value of a key.
+// It owns the version of each item that a subscription has seen. A notification from the server only says which keys
+// to read again. After a lost connection, and periodically, the package reads all keys. So a lost notification delays
+// a change, but every subscription eventually gets the newest value of a key.
 //
 // A Hub has one goroutine for each channel with subscriptions. Close waits for them.
 package follow
@@ -209,7 +208,8 @@ func (c *channel) present(sub *subscriber) []string {
 	return slices.Collect(maps.Keys(sub.known))
 }
 
-// begin waits until no other goroutine reads. Reads follow each other, so that no older value replaces a newer one.
+// begin waits until no other goroutine reads items on this channel. Reads are serialized, so that an older value never
+// replaces a newer one.
 func (c *channel) begin(ctx context.Context) error {
 	select {
 	case c.reading <- struct{}{}:
@@ -389,8 +389,8 @@ func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, 
 	return slices.Sorted(maps.Keys(wanted)), false
 }
 
-// compare delivers the items that differ from what the subscription has seen. keys are those that were read, unless
-// whole is true.
+// compare delivers the items in present that differ from those that the subscription has seen. If whole is true,
+// present contains all items. Otherwise it contains only the items of keys.
 func (s *subscriber) compare(present map[string]*configuration.Item, keys []string, whole bool) {
 	look := keys
 	switch {

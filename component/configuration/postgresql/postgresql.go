@@ -1,8 +1,8 @@
-// Package postgresql is the component type configuration.postgresql: configuration items in a table of PostgreSQL, in
-// the layout of Dapr's component.
+// Package postgresql implements the component type configuration.postgresql: configuration items in a PostgreSQL table
+// with the layout of Dapr's component.
 //
-// It owns the statements that read the table, which must exist. PostgreSQL owns the data; this package never writes it.
-// A trigger of the user reports changes with NOTIFY. The goroutines are those of follow.Hub and of the connection pool;
+// It owns the statements that read the table. The table must exist, and this package never writes it. A trigger that
+// the user has created reports changes with NOTIFY. The goroutines are those of follow.Hub and of the connection pool;
 // Close ends them.
 package postgresql
 
@@ -34,8 +34,8 @@ const (
 // requestChannel is the metadata of a subscription that names its channel.
 const requestChannel = "pgNotifyChannel"
 
-// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr, which has no
-// notifyChannel.
+// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr, except
+// notifyChannel, which Dapr does not have.
 func Fields() []component.Field {
 	out := pgstate.ClientFields()
 	for i := range out {
@@ -74,8 +74,8 @@ type Store struct {
 
 var _ configuration.Store = (*Store)(nil)
 
-// Open connects to PostgreSQL and tries again until ctx ends. It returns fault.Invalid if the table does not exist or
-// has other columns.
+// Open connects to PostgreSQL, and retries until ctx ends. It returns fault.Invalid if the table does not exist or has
+// other columns.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	client, err := pgstate.Dial(ctx, pgstate.Options{Metadata: o.Metadata, Logger: o.Logger})
 	if err != nil {
@@ -91,8 +91,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Get implements configuration.Store. All items are read in one statement, so they are from the same time. Other
-// metadata of a request is ignored; Dapr finds nothing then.
+// Get implements configuration.Store. One statement reads all items, so they are from the same point in time. Get
+// ignores additional metadata in the request; Dapr returns nothing for such a request.
 func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configuration.Found, error) {
 	items, err := s.source.Read(ctx, r.Keys)
 	return configuration.Found{Items: items}, err
@@ -127,8 +127,8 @@ type source struct {
 
 const op = "postgresql.Get"
 
-// columns are read from a row. A version that is a number is compared as one: of several rows with the same key, the
-// one with the highest version counts.
+// columns is the start of the statement that reads items. If several rows have the same key, only the row with the
+// highest version is read. Versions that are numbers are compared as numbers.
 const columns = `SELECT DISTINCT ON (key) key::text, coalesce(value::text, ''), coalesce(version::text, ''),
 coalesce(metadata::text, '') FROM `
 

@@ -1,9 +1,9 @@
-// Package records keeps the items of a configuration store in a state store that reports changes. configuration.raft
+// Package records implements a configuration store on top of a state store that reports changes. configuration.raft
 // uses the replicated store, and configuration.in-memory the memory of the process.
 //
 // It owns the encoding of items, and the mirror, which knows the version of every item while there are subscriptions.
-// The state store owns the data. All items have one key prefix. So they are in one group, and a write changes all of
-// its items or none.
+// The state store owns the data. All items have the same key prefix, so they are in the same Raft group and a write is
+// atomic.
 //
 // It has one goroutine while there are subscriptions. Close waits for it.
 package records
@@ -24,15 +24,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// prefix begins the stored key of every item. Names of applications cannot begin with "$", so no application has keys
-// with this prefix.
+// prefix is the prefix of the stored key of every item. An application id cannot begin with "$", so no application has
+// keys with this prefix.
 const prefix = "$configuration" + state.Separator
 
 // bulkSize is how many items are read at once. A server answers at most 32 MiB.
 const bulkSize = 64
 
-// Backing is the state store that holds the items. It must deliver changes in the order of their revisions, and the
-// revisions must be numbers.
+// Backing is the state store that holds the items. Its revisions must be numbers, and it must deliver changes in the
+// order of their revisions.
 type Backing interface {
 	state.Store
 	state.Transactor
@@ -129,11 +129,12 @@ func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configurat
 		Hint: "read fewer keys, or read without metadata.consistency=strong"}
 }
 
-// snapshotReads is how often a strong read of many items is repeated until nothing has changed in between.
+// snapshotReads is the maximum number of times that a strong read of many items is repeated, until two successive
+// reads return the same items.
 const snapshotReads = 10
 
-// sameVersions reports whether two reads found the same items. A version is never used twice, so all of them existed
-// together between the two reads.
+// sameVersions reports whether two reads returned the same items. A version is never used twice, so equal results mean
+// that all these items existed at the same time, between the two reads.
 func sameVersions(a, b []configuration.Item) bool {
 	return slices.EqualFunc(a, b, func(x, y configuration.Item) bool {
 		return x.Key == y.Key && x.Version == y.Version
@@ -246,8 +247,8 @@ func operation(c *configuration.Change) (state.Operation, error) {
 	return op, err
 }
 
-// room returns fault.TooLarge if a write would exceed MaxItems. Concurrent writes may together exceed MaxItems, by at
-// most the keys that they add.
+// room returns fault.TooLarge if a write would exceed MaxItems. Concurrent writes can together exceed MaxItems by at
+// most the number of keys that they add.
 func (s *Store) room(ctx context.Context, changes []configuration.Change) error {
 	var keys []string
 	for i := range changes {

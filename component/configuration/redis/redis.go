@@ -1,9 +1,9 @@
-// Package redis is the component type configuration.redis: configuration items as strings in a Redis server, in the
-// layout of Dapr's component.
+// Package redis implements the component type configuration.redis: configuration items as strings in a Redis server,
+// with the layout of Dapr's component.
 //
-// It owns the form of an item: the key is the key in Redis, and the string is the value, or the value and the version
-// with || between them. Redis owns the data; this package never writes it. The goroutines are those of follow.Hub and
-// of the client library; Close ends them.
+// It owns the encoding of an item. The key of the item is the Redis key. The Redis string is the value, or value and
+// version separated by ||. This package never writes to Redis. The goroutines are those of follow.Hub and of the
+// client library; Close ends them.
 package redis
 
 import (
@@ -57,7 +57,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Get implements configuration.Store. Items are read one after the other, so they may be from different times.
+// Get implements configuration.Store. It reads items in several requests, so they may be from different points in
+// time.
 func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configuration.Found, error) {
 	items, err := source{s.client}.Read(ctx, r.Keys)
 	return configuration.Found{Items: items}, err
@@ -110,7 +111,8 @@ func itemOf(key, text string) configuration.Item {
 	return configuration.Item{Key: key, Value: value, Version: version}
 }
 
-// Listen implements follow.Source. Redis reports a change to those who listen at that moment.
+// Listen implements follow.Source. It receives keyspace notifications, which Redis sends only to clients that are
+// connected at that moment.
 func (s source) Listen(ctx context.Context, _ string, reports follow.Reports) error {
 	silent := func(why string) error {
 		reports.Silent(why)

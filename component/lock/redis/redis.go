@@ -1,8 +1,9 @@
-// Package redis is the component type lock.redis: locks in a Redis server, as keys in the layout of Dapr's component.
+// Package redis implements the component type lock.redis: locks as keys in a Redis server, with the layout of Dapr's
+// component.
 //
-// A lock is a string with the owner as its value and with an expiry. Its key is lock||{prefix}||{resource}. Redis
-// counts the expiry with its own clock. There is no token, no renewal and no waiting. The goroutines are those of the
-// client library; Close ends them.
+// A lock is a Redis string with an expiry; its value is the owner. Its key is lock||{prefix}||{resource}. The clock of
+// Redis determines the expiry. Tokens, renewal and waiting are not supported. The goroutines are those of the client
+// library; Close ends them.
 package redis
 
 import (
@@ -23,7 +24,8 @@ const Type = "lock.redis"
 // Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr.
 func Fields() []component.Field { return redisstate.ClientFields() }
 
-// unlock removes a lock that has an owner. It returns 1, or 0 if there is no lock, or -1 if another owner has it.
+// unlock is a script that removes a lock if ARGV[1] is its owner. It returns 1 if it has removed the lock, 0 if there
+// is no lock, and -1 if another owner has it.
 const unlock = `local owner = redis.call("GET", KEYS[1])
 if not owner then return 0 end
 if owner ~= ARGV[1] then return -1 end
@@ -41,9 +43,9 @@ type Store struct{ client *redisstate.Client }
 
 var _ lock.Store = (*Store)(nil)
 
-// Open connects to Redis and tries again until ctx ends. It returns fault.Invalid for a Redis Cluster. It also
-// returns fault.Invalid for a server with replicas, unless Sentinel is used. As in Dapr, these are refused because a
-// failover that the store does not notice loses locks.
+// Open connects to Redis, and retries until ctx ends. It returns fault.Invalid for a Redis Cluster, and for a server
+// with replicas unless Sentinel is used. As in Dapr, both are refused because the store would not notice a failover,
+// which loses locks.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if strings.EqualFold(o.Metadata.Text("redisType"), "cluster") {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "redis.Open",

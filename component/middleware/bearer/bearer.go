@@ -1,8 +1,8 @@
-// Package bearer is the middleware middleware.http.bearer, which requires a JSON Web Token of an OpenID Connect
-// issuer.
+// Package bearer implements the middleware middleware.http.bearer, which requires a JSON Web Token of an OpenID
+// Connect issuer.
 //
-// It owns the check of the Authorization header. go-oidc reads the keys of the issuer when a token first needs them,
-// and keeps them. It has no goroutines of its own.
+// It owns the check of the Authorization header. The library go-oidc fetches the issuer's keys when a token first
+// needs them, and caches them. The package has no goroutines of its own.
 package bearer
 
 import (
@@ -104,8 +104,8 @@ func unauthorized(text, kind string) error {
 		Header: http.Header{"Www-Authenticate": {challenge}}}
 }
 
-// keys returns the verifier of tokens. It fetches the OpenID configuration of the issuer, at each call until one
-// fetch succeeds. It fetches nothing if the URL of the keys is configured.
+// keys returns the verifier of tokens. At the first call it fetches the OpenID configuration of the issuer, and if
+// that fails, again at the next call. If the URL of the keys is configured, it fetches nothing.
 func (b *Bearer) keys() (*oidc.IDTokenVerifier, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package ratelimit is the middleware middleware.http.ratelimit, which limits the request rate of each client
+// Package ratelimit implements the middleware middleware.http.ratelimit, which limits the request rate of each client
 // address.
 //
 // It owns one token bucket per address, and removes a bucket after an hour without requests. It has no goroutines.
@@ -55,8 +55,8 @@ type client struct {
 	seen   time.Time
 }
 
-// idle is the time without requests after which the token bucket of an address is removed. By then the bucket is
-// full, so a new bucket is equal to it.
+// idle is how long an address must send no request before its token bucket is removed. After that time the bucket is
+// full again, so a new bucket would be equal.
 const idle = time.Hour
 
 // Open makes the middleware from its metadata. now returns the time; nil = time.Now.
@@ -103,8 +103,8 @@ func (l *Limiter) allow(address string) bool {
 	return c.tokens.AllowN(now, 1)
 }
 
-// addressOf returns the address of the client's connection. Headers such as X-Forwarded-For are not read, because a
-// client could choose its own.
+// addressOf returns the address of the client's connection. It ignores headers such as X-Forwarded-For, because a
+// client could set them to any address.
 func addressOf(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package routeralias is the middleware middleware.http.routeralias, which gives paths of the API other names.
+// Package routeralias implements the middleware middleware.http.routeralias, which defines alternative paths (aliases)
+// for paths of the API.
 //
-// It owns the syntax of the routes and how a path is rewritten. It has no goroutines.
+// It owns the syntax of the aliases and the rewriting of paths. It has no goroutines.
 package routeralias
 
 import (
@@ -34,7 +35,8 @@ type Aliases struct {
 	routes []route // longer patterns first
 }
 
-// route is a path pattern and its replacement. An element of the pattern such as {id} matches one element of a path.
+// route is a path pattern and its replacement. A segment of the pattern such as {id} matches any one segment of a
+// path.
 type route struct {
 	from  []string
 	to    string // escaped path
@@ -148,7 +150,8 @@ func (a route) match(path []string) (map[string]string, bool) {
 	return values, true
 }
 
-// rewrite replaces the path of r. It puts the query of the replacement before the query of the request.
+// rewrite replaces the path of r by the replacement of the route, with values for its variables. The query of the
+// replacement is put before the query of the request.
 func (a route) rewrite(r *http.Request, values map[string]string) {
 	value := func(name string) string { return values[name] }
 	escaped := fill(a.to, value)

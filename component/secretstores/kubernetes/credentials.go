@@ -49,8 +49,8 @@ func (s *server) authorization() (string, error) {
 	return "", nil
 }
 
-// find selects the credentials. It prefers a configured kubeconfig file, then the service account of the pod, then
-// the kubeconfig file that kubectl uses.
+// find selects the credentials. It uses the first of these that exists: a configured kubeconfig file, the service
+// account of the pod, the kubeconfig file that kubectl uses.
 func find(o Options) (server, error) {
 	if o.Kubeconfig != "" {
 		return fromKubeconfig(o.Kubeconfig)
@@ -250,8 +250,8 @@ func (s *server) certificates(dir string, c cluster, u user) error {
 	return nil
 }
 
-// material returns the certificate or key of a kubeconfig field. The field has two variants: base64 data and the path
-// of a file; the data is preferred. material returns nil if neither is set.
+// material returns the certificate or key in a kubeconfig field. The field exists in two variants: base64 data, and
+// the path of a file. The data has precedence. material returns nil if neither is set.
 func material(dir, name, path, data string) ([]byte, error) {
 	if data != "" {
 		out, err := base64.StdEncoding.DecodeString(data)

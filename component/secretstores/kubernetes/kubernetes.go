@@ -1,9 +1,9 @@
-// Package kubernetes is the secret store secretstores.kubernetes. It reads the Secret objects of a Kubernetes cluster
-// over the HTTP API.
+// Package kubernetes implements the secret store secretstores.kubernetes. It reads the Secret objects of a Kubernetes
+// cluster over the HTTP API.
 //
-// It owns the requests and the choice of credentials: those of the pod, or of a kubeconfig file. A token file is read
-// again for every request, because tokens of pods are valid for an hour. Its goroutines are those of its connections;
-// Close ends them.
+// It owns the requests and the choice of credentials: those of the pod, or of a kubeconfig file. It reads a token file
+// again for every request, because tokens of pods are valid for only an hour. Its goroutines are those of its
+// connections; Close ends them.
 package kubernetes
 
 import (
@@ -204,8 +204,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isName reports whether Kubernetes accepts name as the name of a secret or a namespace. Any other string could
-// change the path of the request.
+// isName reports whether name is valid as the name of a Kubernetes secret or namespace. Any other string could change
+// the path of the request.
 func isName(name string) bool {
 	if name == "" || len(name) > 253 || !alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) {
 		return false

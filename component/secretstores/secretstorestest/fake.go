@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// Fake is an HTTP server on loopback that imitates a real service. The handler of a test implements the protocol.
+// Fake is an HTTP server on loopback that imitates a real service. A handler from the test implements the protocol.
 // Fake records its requests and can be made to fail.
 type Fake struct {
 	*httptest.Server
@@ -39,8 +39,8 @@ func NewFake(t testing.TB, h http.Handler) *Fake {
 	return f
 }
 
-// Trouble sets a function that sees every request first. If the function returns true, it has answered the request;
-// otherwise the service answers. Trouble(nil) removes the function.
+// Trouble sets a function that is called first for every request. If the function returns true, it has answered the
+// request. Otherwise the handler of the service answers. Trouble(nil) removes the function.
 func (f *Fake) Trouble(answer func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,8 +66,8 @@ func (f *Fake) Pool() *x509.CertPool {
 	return pool
 }
 
-// Answer returns a handler that writes a JSON answer. {credentials} in body is replaced by the credentials of the
-// request, to imitate a service that quotes them.
+// Answer returns a handler that writes body as a JSON response. It replaces {credentials} in body by the credentials
+// of the request, to imitate a service that quotes them.
 func Answer(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var quoted []string

@@ -1,5 +1,5 @@
-// Package secretstorestest is the conformance suite for secret stores: a store that passes it fulfils the contract of
-// component/secretstores.
+// Package secretstorestest is the conformance suite for secret stores. A store that passes the suite fulfils the
+// contract of component/secretstores.
 //
 // It owns the tests, not the stores. Its goroutines end with the test that started them.
 package secretstorestest
@@ -32,7 +32,7 @@ type Options struct {
 	Twins []string
 }
 
-// Run runs the suite. It calls open once for each test; open returns an open store, which the suite closes.
+// Run runs the suite. It calls open for each test. open returns an open store, which the suite closes.
 func Run(t *testing.T, open func(t *testing.T) secretstores.Store, o Options) {
 	t.Helper()
 	if len(o.Secrets) < 2 {

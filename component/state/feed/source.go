@@ -1,20 +1,22 @@
 // Package feed delivers the changes of a store to many watchers. It owns an in-memory copy of the newest changes of
 // each watched prefix; the store owns the history.
 //
-// A Hub has one topic for each prefix that is watched. The topic reads new changes once, from a Source, and keeps the
-// newest ones in memory for all watchers of the prefix. A watcher that is too far behind reads from the Source
-// itself. Nothing is queued per watcher, so a slow watcher uses no extra memory and does not delay others.
+// A Hub has one topic for each watched prefix. The topic reads each new change once, from a Source, and keeps the
+// newest changes in memory for all watchers of the prefix. A watcher that needs older changes reads them from the
+// Source itself. There is no queue per watcher, so a slow watcher uses no extra memory and does not delay others.
 //
 // # Invariants
 //
 //   - A watch delivers every matching change after its start exactly once, in the order of revisions, until it ends
-//     with an error. It never skips one: if a change is no longer kept, it ends with state.WatchCompacted.
-//   - Position is set only on the last matching change of a request, so no position is within a request.
-//   - Position and Seen never go beyond what the source has confirmed: every change up to there was delivered or does
-//     not match.
+//     with an error. It never skips a change. If the history no longer contains the next change, the watch ends with
+//     state.WatchCompacted.
+//   - Position is set only on the last matching change of a request. So a watch that resumes at a position never
+//     starts in the middle of a request.
+//   - Position and Seen never exceed what the source has confirmed: every change up to there was delivered or does not
+//     match.
 //
-// A Hub has two goroutines per topic, and none without watchers. All methods of a Hub are safe for concurrent use; a
-// watch belongs to one goroutine.
+// A Hub has two goroutines per topic, and none without watchers. All methods of a Hub are safe for concurrent use. A
+// watch must be used by only one goroutine.
 package feed
 
 import (

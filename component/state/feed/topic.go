@@ -33,8 +33,8 @@ type topic struct {
 	end     error
 }
 
-// join returns the topic with the given name for one more watch. If there is none, join starts it at the newest
-// revision of page.
+// join returns the topic with the given name and counts one more user. If there is no such topic, join starts it at
+// the newest revision of page.
 func (h *Hub) join(name string, source Source, page *Page) (*topic, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -103,8 +103,8 @@ func (t *topic) run(ctx context.Context, id, restored uint64) {
 	}
 }
 
-// extend keeps the history of the source switched on until ctx ends. It has its own goroutine, because Extend needs a
-// leader and run must not wait for one.
+// extend keeps the history of the source enabled until ctx ends. It has its own goroutine, because Source.Extend waits
+// if the group has no leader, and run must not wait.
 func (t *topic) extend(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, cancel := context.WithTimeout(ctx, extendTime/10)
@@ -125,8 +125,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// endOf returns nil if a watch can continue at the position after, otherwise a *state.WatchEnd with the reason. id
-// and restored are the values of Page.ID and Page.Restored when the watch started.
+// endOf returns nil if a watch that has reached the revision after can continue. Otherwise it returns a
+// *state.WatchEnd with the reason. id and restored are Page.ID and Page.Restored from the start of the watch.
 func endOf(page *Page, after, id, restored uint64) error {
 	end := &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
 	switch {
@@ -144,8 +144,8 @@ func (t *topic) position() uint64 {
 	return t.seen
 }
 
-// newest returns the revision of the newest change in memory, or the start of the topic if there is no change in
-// memory.
+// newest returns the revision of the newest change in memory. If there is none in memory, it returns the revision at
+// which the topic started.
 func (t *topic) newest() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,8 +194,9 @@ func (t *topic) add(page *Page) {
 	t.wake = make(chan struct{})
 }
 
-// take returns changes after a position from memory, and the position after these changes. known is false if the
-// topic no longer has them in memory. wake is closed when there may be more changes.
+// take returns later changes, from memory, to a caller that has seen all changes up to the revision after. When the
+// caller has handled them, it has seen all changes up to the revision seen. known is false if the topic no longer has
+// these changes in memory. wake is closed when there may be more changes.
 func (t *topic) take(after uint64, maxBytes int) (part []state.Change, seen uint64, known bool, wake <-chan struct{},
 	err error) {
 	t.mu.Lock()

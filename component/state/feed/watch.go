@@ -26,7 +26,7 @@ type watch struct {
 	closed       bool
 }
 
-// Watch starts a watch of the history that source reads. name identifies the source in the hub.
+// Watch starts a watch of the changes that source provides. name identifies the source within the hub.
 func (h *Hub) Watch(ctx context.Context, name string, source Source, r state.WatchRequest) (state.Watch, error) {
 	if c := source.Cluster(); r.Resume && r.From.Cluster != "" && r.From.Cluster != c {
 		return nil, state.ErrForeignPosition(r.From, c)
@@ -187,8 +187,8 @@ func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, e
 // deliver converts changes that were read from the source to the next WatchPart. pos is the position after these
 // changes. any is false if there is nothing to return yet.
 //
-// Only the last matching change of a write request carries a position. So deliver holds each matching change back
-// until it sees the next matching change or the end of the request.
+// Only the last matching change of a write request carries a position. So deliver retains each matching change until
+// it reads the next matching change or the end of the request.
 func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPart, any bool) {
 	for i := range changes {
 		c := &changes[i]

@@ -1,8 +1,8 @@
-// Package inmemory is the component type state.in-memory: a state store in the memory of the process.
+// Package inmemory implements the component type state.in-memory: a state store in the memory of the process.
 //
-// It is the reference implementation of the state contract and is kept small. It owns its keys and their expiry. It
-// uses neither the disk nor the network. One goroutine removes expired keys, and the feed of watches has its own;
-// Close waits for them.
+// It is the reference implementation of the state contract, so it is simple. It owns its keys and their expiry. It
+// uses neither the disk nor the network. One goroutine removes expired keys, and the feed of watches has its own
+// goroutines; Close waits for all of them.
 package inmemory
 
 import (
@@ -31,7 +31,7 @@ type Options struct {
 }
 
 // Store implements state.Store and all optional interfaces. Every read and write is linearizable, because there is
-// only one copy of the data, guarded by one lock.
+// only one copy of the data, which one lock guards.
 type Store struct {
 	clock  clock
 	bounds state.HistoryBounds
@@ -231,8 +231,8 @@ func (s *Store) sweep(every time.Duration) {
 	}
 }
 
-// removeSome removes a bounded number of expired keys, so that other calls do not wait long for the lock. It reports
-// whether there may be more expired keys.
+// removeSome removes a limited number of expired keys, so that other calls do not wait long for the lock. It returns
+// true if there may be more expired keys.
 func (s *Store) removeSome() bool {
 	const batch = 1000
 	s.mu.Lock()

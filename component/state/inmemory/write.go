@@ -29,8 +29,8 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 	return s.apply(ctx, r.RequestID, r.Operations)
 }
 
-// apply first checks the conditions of all operations against the state before the request. If all hold, it applies
-// the operations in order.
+// apply checks the conditions of all operations against the state before the request. If all conditions are met, apply
+// executes the operations in order.
 func (s *Store) apply(ctx context.Context, requestID string, ops []state.Operation) (state.Written, error) {
 	id := identify(requestID, ops)
 	s.mu.Lock()
@@ -79,8 +79,8 @@ func conflict(key, why string) error {
 	return &fault.Error{Code: fault.Conflict, Op: "inmemory.Store", Key: key, Msg: fmt.Sprintf("key %q: %s", key, why)}
 }
 
-// do applies one operation whose condition holds, and returns the new ETag, or "" for a removal. The caller holds
-// s.mu for writing.
+// do executes one operation whose condition is met. It returns the new ETag, or "" for a deletion. The caller must
+// hold s.mu for writing.
 func (s *Store) do(op *state.Operation, now int64) string {
 	if op.Kind == state.Remove {
 		if e, ok := s.items.Get(&entry{key: op.Key}); ok {

@@ -25,7 +25,7 @@ const (
 	unsent       // certainly not done
 )
 
-// answers returns the errors that MongoDB may answer, by their code. A command with such an answer was not executed.
+// answers returns the errors for MongoDB's error codes. A command that fails with one of these codes was not executed.
 func answers() map[int]fault.Error {
 	denied := fault.Error{Code: fault.Denied, Msg: "MongoDB refused the user or the password",
 		Hint: "correct username and password, and the authSource of the connection settings"}
@@ -94,8 +94,8 @@ func acknowledgedByTooFew(err error) bool {
 		slices.Contains(mongo.ErrorCodes(err), writeConcernFailed)
 }
 
-// answered sets the code, the message and the hint of e from an answer of MongoDB. It returns false if the answer
-// does not tell whether the command was executed.
+// answered sets code, message and hint of e according to an error response of MongoDB. It returns false if the
+// response does not show whether the command was executed.
 func (s *Store) answered(e *fault.Error, err error) bool {
 	if hasLabel(err, labelOverloaded) {
 		e.Code, e.Msg = fault.Overloaded, "MongoDB is overloaded"
@@ -118,8 +118,8 @@ func (s *Store) answered(e *fault.Error, err error) bool {
 	return true
 }
 
-// interrupted are the codes of commands that MongoDB began and aborted, for example because of a time limit, a
-// shutdown or an election. It is not known whether such a command was executed.
+// interrupted are the error codes of commands that MongoDB began and aborted, for example because of a time limit, a
+// shutdown or an election. Such a command may or may not have been executed.
 func interrupted() []int { return []int{0, 50, 91, 189, 262, 11600, 11601, 11602, 6, 7, 89, 9001} }
 
 // mayHaveRun reports whether a command without an answer may have reached MongoDB.

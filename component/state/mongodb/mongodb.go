@@ -1,11 +1,11 @@
-// Package mongodb is the component type state.mongodb: a state store in a collection of MongoDB.
+// Package mongodb implements the component type state.mongodb: a state store in a collection of MongoDB.
 //
-// It owns the documents, which are those of Dapr's component, and the conversion of MongoDB's errors to fault codes.
-// Its goroutines are those of the client; Close ends them.
+// It owns the documents, which have the format of Dapr's component, and the conversion of MongoDB's errors to fault
+// codes. Its goroutines are those of the client; Close ends them.
 //
-// A document has the stored key as _id, the value as a string in value, a random UUID in _etag, and the time of its
-// expiry or null in _ttl. The version of the UUID is 8 if the value is not JSON. Dapr always writes version 4, and
-// writes JSON over HTTP as an embedded document, which this package reads too.
+// The fields of a document are _id (the stored key), value (a string), _etag (a random UUID) and _ttl (the expiry
+// time, or null). If the value is not JSON, the UUID has version 8. Dapr always writes version 4. Over HTTP, Dapr
+// stores JSON as an embedded document, which this package can also read.
 package mongodb
 
 import (
@@ -45,8 +45,8 @@ type Options struct {
 	Actors bool
 }
 
-// Store implements state.Store and all optional interfaces. On a standalone server, which has no transactions,
-// Transact returns an error, and Set writes several items one by one.
+// Store implements state.Store and all optional interfaces. A standalone MongoDB server has no transactions: with such
+// a server, Transact returns an error, and Set writes several items one by one.
 type Store struct {
 	client     *mongo.Client
 	settings   settings
@@ -57,9 +57,9 @@ type Store struct {
 	gate       outside.Gate
 }
 
-// Open connects to MongoDB, and creates the index that removes expired documents. While MongoDB cannot be reached,
-// Open tries again until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials
-// and missing rights, and fault.Unavailable if MongoDB does not answer.
+// Open connects to MongoDB and creates the index that removes expired documents. While MongoDB cannot be reached, Open
+// retries until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or missing
+// permissions, and fault.Unavailable if MongoDB does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata)
 	if err != nil {
@@ -96,7 +96,7 @@ type greeting struct {
 	Message  string `bson:"msg"` // isdbgrid = mongos
 }
 
-// probe checks that MongoDB answers and can be written, and finds out whether it has transactions.
+// probe checks that MongoDB answers and accepts writes, and determines whether it supports transactions.
 func (s *Store) probe(ctx context.Context) error {
 	hello, err := s.greet(ctx)
 	if err == nil {
@@ -145,8 +145,8 @@ func (s *Store) prepare(ctx context.Context, actors bool) error {
 	return nil
 }
 
-// collections sets the read and write concerns for strong and eventual consistency. For a standalone server it uses
-// local reads as strong ones: such a server has no linearizable reads, and its local reads are up to date.
+// collections sets the read and write concerns for strong and eventual consistency. A standalone server does not
+// support linearizable reads. For such a server, strong reads are local reads, which are always up to date there.
 func (s *Store) collections() {
 	journal := true
 	strongRead := readconcern.Linearizable()
@@ -198,8 +198,8 @@ func (s *Store) proof(level state.Consistency) state.Proof {
 	return state.Proof{Level: state.Stale}
 }
 
-// many is the consistency level of a read of several documents. It is weaker, because MongoDB does not read several
-// documents at one point in time.
+// many returns the consistency level of a read of several documents. It is state.Stale, because MongoDB does not read
+// several documents at one point in time.
 func many() state.Proof { return state.Proof{Level: state.Stale} }
 
 // limited bounds a call by the timeout of the component.

@@ -20,8 +20,8 @@ type document struct {
 	TTL   *time.Time    `bson:"_ttl"`
 }
 
-// alive is the filter for documents that have not expired by the clock of MongoDB. It is needed because MongoDB
-// removes expired documents only about once a minute.
+// alive returns the filter for documents that have not expired according to MongoDB's clock. It is needed because
+// MongoDB removes expired documents only about once a minute.
 func alive() bson.E {
 	return bson.E{Key: "$or", Value: bson.A{
 		bson.D{{Key: fieldTTL, Value: nil}},
@@ -46,8 +46,8 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	return out, nil
 }
 
-// BulkGet implements state.BulkGetter. It reads all keys in one round trip, or in more if the values exceed the size
-// limit of MongoDB's answers.
+// BulkGet implements state.BulkGetter. It reads all keys in one round trip, or in several if the values exceed the
+// size limit for MongoDB's responses.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op = "mongodb.BulkGet"
 	times := map[string]int64{}

@@ -67,7 +67,8 @@ func read(m component.Values) (settings, error) {
 	return s, nil
 }
 
-// address returns the connection string. If it is not a setting, address builds it from other fields, like Dapr.
+// address returns the connection string. If the setting connectionString is empty, address builds the string from
+// other fields, as Dapr does.
 func address(m component.Values) (string, error) {
 	text, host, server := m.Text("connectionString"), m.Text("host"), m.Text("server")
 	params := m.Text("params")
@@ -96,8 +97,8 @@ func address(m component.Values) (string, error) {
 	return "", invalid("connectionString is missing", "give it, or host, username and password")
 }
 
-// writeConcern returns the write concern of eventual writes. Like with Dapr, MongoDB acknowledges a write only after
-// it is in the journal.
+// writeConcern returns the write concern for eventual writes. As with Dapr, MongoDB acknowledges a write only after
+// the write is in the journal.
 func writeConcern(m component.Values) *writeconcern.WriteConcern {
 	journal := true
 	concern := &writeconcern.WriteConcern{W: 1, Journal: &journal}

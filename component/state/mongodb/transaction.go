@@ -27,8 +27,8 @@ func noTransactions(op string) error {
 		Msg: "MongoDB is a standalone server, which has no transactions"}
 }
 
-// transaction checks all conditions against a snapshot and carries out the operations. If another writer changes one
-// of the documents before the commit, MongoDB aborts the transaction, and the error is transient.
+// transaction checks all conditions against a snapshot and executes the operations. If another client changes one of
+// the documents before the commit, MongoDB aborts the transaction, and transaction returns a transient error.
 func (c *change) transaction(ctx context.Context) error {
 	session, err := c.client.StartSession()
 	if err != nil {
@@ -89,8 +89,8 @@ func (c *change) current(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// commit commits the transaction. It repeats the commit while the outcome is unknown, which is safe because MongoDB
-// executes a commit only once. The driver repeats it too. So an error of the last attempt does not mean that earlier
+// commit commits the transaction. It repeats the commit while the outcome is unknown. That is safe because MongoDB
+// executes a commit only once. The driver also repeats it, so an error of the last attempt does not prove that earlier
 // attempts failed.
 func (c *change) commit(ctx context.Context, session *mongo.Session) error {
 	for {

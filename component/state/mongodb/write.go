@@ -16,12 +16,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxValue is the maximum size of a value in bytes. MongoDB limits a document to 16 MiB, which includes the other
-// fields.
+// maxValue is the maximum size of a value in bytes. MongoDB limits a whole document, with its other fields, to 16 MiB.
 const maxValue = 16<<20 - 32<<10
 
-// Set implements state.Store. It writes several items in one transaction. On a standalone server it writes them one
-// by one, and those written before an error remain.
+// Set implements state.Store. It writes several items in one transaction. With a standalone server it writes them one
+// by one, and after an error the items written so far remain.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "mongodb.Set"
 	if !s.standalone {
@@ -74,7 +73,7 @@ type change struct {
 	etag  map[string]string
 }
 
-// apply applies all operations or none. It tries again while other writers of the same keys cause conflicts.
+// apply executes all operations atomically. It retries while concurrent writes of the same keys cause conflicts.
 func (s *Store) apply(ctx context.Context, op, requestID string, level state.Consistency, ops []state.Operation,
 ) (state.Written, error) {
 	c := &change{Store: s, op: op, ops: ops, level: level, last: outside.Last(ops)}
@@ -177,8 +176,8 @@ func (c *change) update(o *state.Operation) mongo.Pipeline {
 	}}}}
 }
 
-// unlessAlive returns a pipeline that applies update, except to a document that exists and has not expired. MongoDB
-// reports such a document as not modified.
+// unlessAlive returns a pipeline that applies update, but leaves a document unchanged if it exists and has not
+// expired. MongoDB reports such a document as not modified.
 func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 	etag, ttl := "$"+fieldETag, "$"+fieldTTL
 	exists := bson.D{{Key: "$gt", Value: bson.A{etag, nil}}}
@@ -193,8 +192,8 @@ func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 // literal protects a value from being read as an expression.
 func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
 
-// expiry returns the MongoDB expression for the expiry time of a value; nil = never. A TTL in seconds is added to the
-// clock of MongoDB.
+// expiry returns the MongoDB expression for the expiry time of a value; nil means never. A TTL in seconds counts from
+// the time of MongoDB's clock.
 func expiry(ttl state.TTL) any {
 	switch {
 	case !ttl.Set:
@@ -207,8 +206,8 @@ func expiry(ttl state.TTL) any {
 	return bson.D{{Key: "$add", Value: bson.A{"$$NOW", ttl.Seconds * 1000}}}
 }
 
-// models returns one write for each key, with the effect of the last operation on that key. The writes are in the
-// order of keys. So two transactions conflict at the first key that they share, before they have written other shared
+// models returns one write for each key, with the effect of the last operation on that key. The writes are sorted by
+// key. So two concurrent transactions conflict at the first key that they share, before they have written other shared
 // keys.
 func (c *change) models() []mongo.WriteModel {
 	var out []mongo.WriteModel

@@ -19,8 +19,8 @@ type Reader interface {
 }
 
 // Gatherer combines concurrent reads of single keys. Keys that arrive during a round trip are read together in the
-// next one. That saves most system calls, and no read waits for more keys to arrive. It is safe for concurrent use.
-// Its goroutines end when no key waits.
+// next round trip. That avoids most system calls, and no read is delayed to wait for more keys. It is safe for
+// concurrent use. Its goroutines end when no key is waiting.
 type Gatherer struct {
 	reader Reader
 

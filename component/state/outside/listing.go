@@ -28,8 +28,9 @@ type Unordered interface {
 	Describe(ctx context.Context, keys []string, metadata map[string]string) ([]state.Item, error)
 }
 
-// Listing lists the keys of a database in order. Finding the keys of one page takes as long as finding those of many.
-// So it keeps the keys that a scan has found for the pages that follow. It is safe for concurrent use.
+// Listing lists the keys of a database in order, page by page. A scan for one page takes as long as a scan for many
+// pages. So Listing keeps the additional keys that a scan found, for the following pages. It is safe for concurrent
+// use.
 type Listing struct {
 	of Unordered
 
@@ -44,9 +45,9 @@ type Listing struct {
 // NewListing returns a listing of a database.
 func NewListing(of Unordered) *Listing { return &Listing{of: of} }
 
-// Page returns a page of keys. A page after the first one may have keys that an earlier page has found, up to a minute
-// before. Keys that were deleted since are not listed, and keys that were created since may be missing. scope is the
-// part of the metadata that selects other items.
+// Page returns a page of keys. A page after the first one may be served from keys that a scan found up to a minute
+// ago. Keys that were deleted since that scan are not listed, and keys that were created since may be missing. scope
+// is the part of the metadata that determines which items are listed.
 func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (state.Page, error) {
 	limit := r.Limit
 	if limit <= 0 || limit > maxPage {
@@ -90,7 +91,8 @@ func (l *Listing) forget() {
 	l.keys = nil
 }
 
-// following returns, in order, up to limit keys after r.After. It also reports whether there are more of them.
+// following returns, in order, at most limit keys after r.After, from an earlier scan or a new one. The bool result is
+// true if there are more such keys.
 func (l *Listing) following(ctx context.Context, r state.ListRequest, scope string, limit int) ([]string, bool, error) {
 	scope = r.Prefix + "\x00" + scope
 	if keys, more, ok := l.kept(scope, r.After, limit); ok {
@@ -108,7 +110,8 @@ func (l *Listing) following(ctx context.Context, r state.ListRequest, scope stri
 	return slices.Clone(keys[:limit]), true, nil
 }
 
-// kept returns up to limit keys that are greater than after from an earlier scan. ok is false if they are not kept.
+// kept returns keys that an earlier scan found. They are at most limit keys that follow the key after. more is true if
+// there are further keys. ok is false if those keys are no longer in memory.
 func (l *Listing) kept(scope, after string, limit int) (keys []string, more, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +129,8 @@ func (l *Listing) kept(scope, after string, limit int) (keys []string, more, ok 
 	return slices.Clone(rest[:limit]), true, true
 }
 
-// scan returns, in order, up to maxAhead keys after r.After. It also reports whether there are more of them.
+// scan searches the database and returns, in order, at most maxAhead keys after r.After. The bool result is true if
+// there are more such keys.
 func (l *Listing) scan(ctx context.Context, r state.ListRequest) ([]string, bool, error) {
 	var s smallest
 	err := l.of.Scan(ctx, r.Prefix, r.Metadata, func(found []string) {

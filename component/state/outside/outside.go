@@ -1,5 +1,5 @@
-// Package outside has what the state stores in outside databases share: ETags, conditions, checks of requests and
-// metadata, and waiting for a server at the start.
+// Package outside contains the code that state stores in external databases share: ETags, conditions, checks of
+// requests and metadata, and waiting for a server at the start.
 //
 // It owns no store and starts no goroutines.
 package outside
@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// NewETag returns a random UUID. Its version is 8 if bytes is true, for a value that is not JSON, otherwise 4. Dapr
-// always writes version 4.
+// NewETag returns a random UUID as an ETag. The UUID has version 8 if bytes is true, which marks a value that is not
+// JSON, and otherwise version 4. Dapr always writes version 4.
 func NewETag(bytes bool) string {
 	id := uuid.New()
 	if bytes {
@@ -29,8 +29,9 @@ func NewETag(bytes bool) string {
 	return id.String()
 }
 
-// ContentType returns the content type of a value whose ETag is from NewETag. It returns OctetStream for the UUID
-// version 8. Dapr does not use that version, so a value that is not valid JSON also has OctetStream.
+// ContentType returns the content type of a value whose ETag comes from NewETag or from Dapr. It returns OctetStream
+// for a UUID of version 8. Dapr does not write that version, so ContentType also returns OctetStream for every value
+// that is not valid JSON.
 func ContentType(etag string, value []byte) string {
 	const version = 14 // position of the version in the text
 	if len(etag) > version && etag[version] == '8' || !json.Valid(value) {
@@ -56,8 +57,8 @@ func Conflict(op string, o *state.Operation) error {
 	return &fault.Error{Code: fault.Conflict, Op: op, Key: o.Key, Msg: "key " + strconv.Quote(o.Key) + ": " + why}
 }
 
-// Permit returns fault.Conflict if the condition of an operation does not hold. current has the ETag of every
-// existing key.
+// Permit returns fault.Conflict if the condition of an operation is not met. current has the ETags of all existing
+// keys.
 func Permit(op string, ops []state.Operation, current map[string]string) error {
 	for i := range ops {
 		o := &ops[i]
@@ -69,8 +70,8 @@ func Permit(op string, ops []state.Operation, current map[string]string) error {
 	return nil
 }
 
-// Check returns fault.Invalid if an operation has no key or an unknown kind. It also refuses a request id, because
-// these stores do not deduplicate requests. product is the database's name in the error.
+// Check returns fault.Invalid if an operation has no key or an unknown kind. It also rejects a request id, because
+// these stores do not detect repeated requests. product is the name of the database in the error.
 func Check(op, product, requestID string, ops []state.Operation) error {
 	if requestID != "" {
 		return &fault.Error{Code: fault.Invalid, Op: op,
@@ -111,8 +112,8 @@ func Last(ops []state.Operation) map[string]int {
 }
 
 // ETags returns the ETag of each operation. last has the index of the last operation on each key, and written has the
-// ETag of each written key. If a later operation overwrites an upsert, the upsert gets a new ETag that no stored
-// value has.
+// ETag of each written key. An upsert that a later operation of the request overwrites gets a new ETag, which no
+// stored value has.
 func ETags(ops []state.Operation, last map[string]int, written map[string]string) []string {
 	out := make([]string, len(ops))
 	for i, o := range ops {
@@ -128,7 +129,7 @@ func ETags(ops []state.Operation, last map[string]int, written map[string]string
 }
 
 // Successor returns the smallest string that is greater, in byte order, than all strings with the given prefix. It
-// returns "" if there is none.
+// returns "" if there is no such string.
 func Successor(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)
@@ -145,9 +146,9 @@ func Successor(prefix string) string {
 	return ""
 }
 
-// Wait calls probe every 200 ms until it returns no fault.Unavailable, and returns the last result. It stops about
-// 400 ms before the deadline of ctx. Without a deadline, it calls probe only once. If probe ends with fault.Timeout,
-// Wait returns the previous fault.Unavailable, which says more.
+// Wait calls probe every 200 ms until probe returns anything except fault.Unavailable, and returns the last result. It
+// stops about 400 ms before the deadline of ctx; without a deadline, it calls probe only once. If the last call
+// returns fault.Timeout, Wait returns the previous fault.Unavailable instead, because it has more information.
 func Wait(ctx context.Context, probe func(context.Context) error) error {
 	const pause = 200 * time.Millisecond
 	var last error
@@ -199,8 +200,8 @@ func ErrClosed(op string) error {
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
 }
 
-// RemoveExpired calls remove at each interval until ctx ends, for a database that does not remove expired rows itself.
-// A failure is logged with the name of the table, and tried again after the next interval.
+// RemoveExpired calls remove at each interval until ctx ends. It is for databases that do not remove expired rows
+// themselves. A failure is logged with the name of the table; the next attempt follows after the interval.
 func RemoveExpired(ctx context.Context, every time.Duration, log *slog.Logger, table string,
 	remove func(context.Context) error) {
 	ticker := time.NewTicker(every)

@@ -14,8 +14,8 @@ import (
 // listenPing is the time without a notification after which Listen checks the connection.
 const listenPing = 10 * time.Second
 
-// Client sends statements to PostgreSQL for components of other building blocks. It has the same settings and errors as
-// a Store, and no tables of its own. It is safe for concurrent use.
+// Client sends statements to PostgreSQL on behalf of components of other building blocks. It has the same connection
+// settings and errors as a Store, but no tables. It is safe for concurrent use.
 type Client struct{ store *Store }
 
 // Dial connects to PostgreSQL and tries again until ctx ends. The metadata are ClientFields.
@@ -60,8 +60,8 @@ func (c *Client) Read(ctx context.Context, op string, row func(pgx.CollectableRo
 	return nil
 }
 
-// Listen calls ready when notifications of a channel arrive, and message with the payload of each. It returns when ctx
-// ends or the connection is lost. It has a connection of its own.
+// Listen receives the notifications of a channel on its own connection. It calls ready when the subscription is
+// active, and message with the payload of each notification. It returns when ctx ends or the connection is lost.
 func (c *Client) Listen(ctx context.Context, channel string, ready func(), message func(payload string)) error {
 	const op = "postgresql.Listen"
 	if err := c.store.gate.Enter(ctx, op); err != nil {

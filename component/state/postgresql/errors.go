@@ -31,8 +31,8 @@ const (
 // duplicates are the codes for something that exists already.
 func duplicates() []string { return []string{"23505", "42710", "42P07"} }
 
-// answers returns the errors that PostgreSQL may answer, by their code or the first two digits of it. A statement
-// with such an answer was not executed.
+// answers returns the errors for PostgreSQL's error codes. The key in the map is an error code, or the first two
+// digits of several codes. A statement that fails with one of these codes was not executed.
 func answers() map[string]fault.Error {
 	return map[string]fault.Error{
 		"28": {Code: fault.Denied, Msg: "PostgreSQL refused the user or the password",
@@ -101,9 +101,9 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 	return e
 }
 
-// answered sets the code, the message and the hint of e from an answer of PostgreSQL. It returns false if it is not
-// known whether a write was executed: a server that shuts down may have committed the write before it answers with an
-// error.
+// answered sets code, message and hint of e according to an error response of PostgreSQL. It returns false if a write
+// may have been executed nevertheless. That is possible when the server shuts down: it may commit the write and then
+// answer with an error.
 func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
 	all := answers()
 	known, ok := all[answer.Code]
@@ -140,7 +140,8 @@ func (s *Store) unreachable(e *fault.Error, err error) {
 	}
 }
 
-// CodeOf returns the code of PostgreSQL's answer in an error of a Client; empty = it was none.
+// CodeOf returns PostgreSQL's error code in an error of a Client. It returns "" if PostgreSQL did not return the
+// error.
 func CodeOf(err error) string {
 	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return answer.Code

@@ -1,13 +1,13 @@
-// Package postgresql is the component type state.postgresql, versions v1 and v2: a state store in a table of
+// Package postgresql implements the component type state.postgresql, versions v1 and v2: a state store in a table of
 // PostgreSQL.
 //
-// It owns the tables, which are those of Dapr's components of the same versions, and the conversion of PostgreSQL's
-// errors to fault codes. One goroutine removes expired rows; the other goroutines are those of the connection pool.
-// Close ends them all.
+// It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of
+// PostgreSQL's errors to fault codes. One goroutine removes expired rows; the other goroutines are those of the
+// connection pool. Close ends them all.
 //
-// In v2, a row has the value as bytes and a random UUID as its ETag. This package writes a UUID of version 8 with a
-// value that is not JSON, and otherwise one of version 4. Dapr always writes version 4. In v1, a row has the value as
-// jsonb, which PostgreSQL normalises. The ETag is then the number of the transaction that wrote the row.
+// In v2, a row has the value as bytes and a random UUID as its ETag. The UUID that this package writes has version 8
+// if the value is not JSON, and otherwise version 4. Dapr always writes version 4. In v1, a row has the value as
+// jsonb, which PostgreSQL normalises, and the ETag is the number of the transaction that wrote the row.
 package postgresql
 
 import (
@@ -65,9 +65,9 @@ type Store struct {
 	done sync.WaitGroup
 }
 
-// Open connects to PostgreSQL, and creates the tables if they do not exist. While PostgreSQL cannot be reached, it
-// tries again until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or
-// missing rights, and fault.Unavailable if PostgreSQL does not answer.
+// Open connects to PostgreSQL and creates the tables if they do not exist. While PostgreSQL cannot be reached, Open
+// retries until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or missing
+// permissions, and fault.Unavailable if PostgreSQL does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata, o.Version)
 	if err != nil {

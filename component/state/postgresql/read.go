@@ -118,8 +118,8 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 // unstorable reports whether PostgreSQL cannot have a text.
 func unstorable(text string) bool { return strings.Contains(text, "\x00") || !utf8.ValidString(text) }
 
-// query calls take for each row. If the connection is lost, query tries again. It calls restart before each attempt,
-// so that the caller can drop the rows of the previous one.
+// query executes a query and calls take for each row. If the connection is lost, query repeats the query. It calls
+// restart before each attempt, so that the caller can discard the rows of the previous attempt.
 func (s *Store) query(ctx context.Context, op, key, sql string, args []any, restart func(),
 	take func(state.Item) error,
 ) error {

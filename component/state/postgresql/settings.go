@@ -153,8 +153,8 @@ func checkExecMode(text string) error {
 	return nil
 }
 
-// CheckTable returns an error unless text is a table name without quotes. Statements contain the name unquoted, so
-// that upper case means the same as in Dapr.
+// CheckTable returns an error unless text is a table name that needs no quotes. Statements contain the name unquoted,
+// so that PostgreSQL treats upper case as it does with Dapr.
 func CheckTable(text string) error {
 	if !regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`).MatchString(text) {
 		return errors.New("is not the name of a table, such as state or app.state: letters, digits and _")

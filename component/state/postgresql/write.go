@@ -75,8 +75,8 @@ func (c *change) check(ctx context.Context, requestID string) error {
 	return outside.Check(c.op, "PostgreSQL", requestID, c.ops)
 }
 
-// run executes the operations once. It uses one statement for a single operation and for upserts without conditions,
-// and a transaction for everything else.
+// run executes the operations once. It uses one statement for a single operation, and also for several unconditional
+// upserts. In all other cases it uses a transaction.
 func (c *change) run(ctx context.Context) error {
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
@@ -205,7 +205,7 @@ func encode(o *state.Operation) (text string, bytes bool) {
 	return `"` + base64.StdEncoding.EncodeToString(o.Value) + `"`, true
 }
 
-// transaction locks the rows and checks all conditions against them. If all conditions hold, it applies the
+// transaction locks the rows of the keys and checks all conditions. If all conditions are met, it executes the
 // operations.
 func (c *change) transaction(ctx context.Context, conn interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
@@ -261,8 +261,9 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 	return out, rows.Err()
 }
 
-// carryOut writes and removes rows. It first creates the rows that must not exist yet. It returns fault.Conflict if
-// one of them exists: an absent row cannot be locked, so another transaction may have created it in the meantime.
+// carryOut writes and deletes rows. It first creates the rows that must not exist yet. It returns fault.Conflict if
+// one of them exists. That is possible because a missing row cannot be locked: another transaction may have created
+// the row after the check.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {
@@ -295,7 +296,7 @@ func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// etags returns the ETag of each operation. In v1, all rows that one transaction writes have the same ETag.
+// etags returns the ETag of each operation. In v1, all rows that a transaction writes have the same ETag.
 func (c *change) etags() []string {
 	out := outside.ETags(c.ops, c.last, c.etag)
 	for i, o := range c.ops {
@@ -306,8 +307,8 @@ func (c *change) etags() []string {
 	return out
 }
 
-// expiresIn returns the time in microseconds until a value expires: 0 means never, a negative number means that it
-// has expired already.
+// expiresIn returns the time in microseconds until a value expires. 0 means never, and a negative number means that
+// the value has already expired.
 func (s *Store) expiresIn(ttl state.TTL) int64 {
 	switch {
 	case !ttl.Set:

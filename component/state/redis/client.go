@@ -14,8 +14,8 @@ import (
 // listenPing is the time without a message after which Listen checks the connection.
 const listenPing = 10 * time.Second
 
-// Client sends commands to Redis for components of other building blocks, such as locks. It has the same settings,
-// retries and errors as a Store. It is safe for concurrent use.
+// Client sends commands to Redis on behalf of components of other building blocks, such as locks. It has the same
+// settings, retries and errors as a Store. It is safe for concurrent use.
 type Client struct{ store *Store }
 
 // Dial connects to Redis, as Open does.
@@ -27,8 +27,8 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	return &Client{s}, nil
 }
 
-// ClientFields returns Fields for a component that is not a state store. It refuses the fields that only state.redis
-// has.
+// ClientFields returns the metadata fields for a component that uses Redis but is not a state store. It returns the
+// same fields as Fields, but marks those that only state.redis has as refused.
 func ClientFields() []component.Field {
 	out := Fields()
 	for i, f := range out {
@@ -40,9 +40,9 @@ func ClientFields() []component.Field {
 	return out
 }
 
-// Write sends a command that changes a key, and returns the answer. It sends the command again only if Redis certainly
-// did not execute it. The answer nil of Redis is a nil value without an error. If the command may have been executed,
-// the error is fault.Indeterminate.
+// Write sends a command that changes a key, and returns the response. It repeats the command only if Redis certainly
+// did not execute it. If Redis may have executed it, Write returns fault.Indeterminate. If the response of Redis is
+// nil, Write returns a nil value and no error.
 func (c *Client) Write(ctx context.Context, op, key string, args ...any) (any, error) {
 	if err := given(ctx, op); err != nil {
 		return nil, err
@@ -65,7 +65,8 @@ func (c *Client) Write(ctx context.Context, op, key string, args ...any) (any, e
 	}
 }
 
-// Replicated reports whether the server has replicas. It returns false if the Redis user has no permission to ask.
+// Replicated reports whether the server has replicas. It returns false if the Redis user has no permission for the
+// command INFO.
 func (c *Client) Replicated(ctx context.Context) (bool, error) {
 	const op = "redis.Replicated"
 	info, err := c.store.client.Info(ctx, "replication").Result()

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Texts reads strings in one round trip. A key that does not exist, or that has another Redis type, is left out.
+// Texts reads several strings in one round trip. It omits a key that does not exist or whose Redis type is not string.
 func (c *Client) Texts(ctx context.Context, op string, keys []string) (map[string]string, error) {
 	if err := given(ctx, op); err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (c *Client) Texts(ctx context.Context, op string, keys []string) (map[strin
 	return out, nil
 }
 
-// Keys returns the keys of all strings. A key that is created or deleted meanwhile may be missing.
+// Keys returns the keys of all strings. A key that is created or deleted during the call may be missing.
 func (c *Client) Keys(ctx context.Context, op string) ([]string, error) {
 	const portion = 1000
 	if err := given(ctx, op); err != nil {
@@ -81,8 +81,8 @@ func (c *Client) Cluster() bool { return c.store.settings.kind == cluster }
 // Database returns the number of the database.
 func (c *Client) Database() int { return c.store.settings.db }
 
-// Notify enables the keyspace notifications of the server. Classes of notifications that are already enabled stay
-// enabled. It returns fault.Denied or fault.Invalid if the server does not allow that.
+// Notify enables the keyspace notifications of the server. Notification classes that were enabled before stay enabled.
+// Notify returns fault.Denied or fault.Invalid if the server does not allow that.
 func (c *Client) Notify(ctx context.Context) error {
 	const op, name = "redis.Notify", "notify-keyspace-events"
 	settings, err := c.store.client.ConfigGet(ctx, name).Result()
@@ -105,8 +105,8 @@ func (c *Client) Notify(ctx context.Context) error {
 	return failed
 }
 
-// Listen subscribes to channels by pattern. It calls ready when the server has confirmed that, and message for the
-// channel of each message, until ctx ends or the connection is lost.
+// Listen subscribes to the channels that match a pattern. It calls ready when the server has confirmed the
+// subscription, and message with the channel name of each message. It returns when ctx ends or the connection is lost.
 func (c *Client) Listen(ctx context.Context, pattern string, ready func(), message func(channel string)) error {
 	const op = "redis.Listen"
 	// The client does not reconnect within Receive, so a lost connection is not hidden.

@@ -22,8 +22,9 @@ func given(ctx context.Context, op string) error {
 	return nil
 }
 
-// execute sends the commands of a pipeline. Each of them has its own error. If no command was sent, for example because
-// a new connection refused the password, the library may leave the commands without an error; execute sets it.
+// execute sends the commands of a pipeline. Afterwards each command has its own error. If no command was sent, for
+// example because Redis refused the password, the library may leave the commands without an error; then execute sets
+// it.
 func execute(ctx context.Context, pipe goredis.Pipeliner) {
 	commands, err := pipe.Exec(ctx)
 	if err == nil || slices.ContainsFunc(commands, func(c goredis.Cmder) bool { return c.Err() != nil }) {
@@ -36,8 +37,8 @@ func execute(ctx context.Context, pipe goredis.Pipeliner) {
 
 func isClosed(err error) bool { return errors.Is(err, goredis.ErrClosed) }
 
-// answers returns the faults for error answers of Redis, by the first word of the answer. A command with such an
-// answer was not executed.
+// answers returns the faults for error replies of Redis, by the first word of the reply. A command that gets such a
+// reply was not executed.
 func answers() map[string]fault.Error {
 	return map[string]fault.Error{
 		"NOAUTH": {Code: fault.Denied, Msg: "Redis requires a password",
@@ -132,8 +133,8 @@ func again(err error) bool {
 	return unsent(err)
 }
 
-// failed converts an error of the client into a fault. If write is true and Redis may have executed the command, the
-// fault is Indeterminate.
+// failed converts an error of the client to a fault. write means that the command changes data. If Redis may have
+// executed such a command, the fault is Indeterminate.
 func (s *Store) failed(op, key string, err error, write bool) error {
 	e, answered := refusal(err)
 	address, _ := redirected(err)

@@ -46,8 +46,8 @@ func (s gathered) ReadMany(ctx context.Context, keys []string) ([]state.Item, er
 	return s.items(ctx, "redis.Get", keys, true)
 }
 
-// BulkGet implements state.BulkGetter. Each item is read atomically, but different items may be read at different
-// times.
+// BulkGet implements state.BulkGetter. It reads each item atomically, but different items may be from different points
+// in time.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op, portion = "redis.BulkGet", 256 // keys per round trip
 	if err := given(ctx, op); err != nil {
@@ -78,8 +78,9 @@ type reading struct {
 	again  *goredis.StringCmd
 }
 
-// items reads keys in one round trip. Reading one key takes several commands. If a write between these commands has
-// changed the version, items reads the key again. Without values, the items have only Key, ETag and Expires.
+// items reads keys in one round trip. It uses several commands for each key. If a concurrent write changed the version
+// of a key between these commands, items reads that key again. If values is false, the returned items have only Key,
+// ETag and Expires.
 func (s *Store) items(ctx context.Context, op string, keys []string, values bool) ([]state.Item, error) {
 	const rounds = 100
 	if err := given(ctx, op); err != nil {
@@ -128,7 +129,8 @@ func (s *Store) items(ctx context.Context, op string, keys []string, values bool
 		Msg: "the key changes too often to be read"}
 }
 
-// item returns the item that the commands for one key have read. same is true if all commands saw the same version.
+// item returns the item that the commands for one key have read. same is false if the version of the item changed
+// between these commands.
 func (s *Store) item(key string, r reading) (item state.Item, same bool, err error) {
 	fields, err := r.fields.Result()
 	if err != nil {
@@ -158,8 +160,8 @@ func (s *Store) item(key string, r reading) (item state.Item, same bool, err err
 	return item, version == again, nil
 }
 
-// documents reads the keys at some positions, which are no hashes. They may be documents of RedisJSON, which Dapr makes
-// of values that are saved with the content type application/json.
+// documents reads those keys that are not hashes, and stores the items in out. at has their indexes in keys. Such a
+// key may be a RedisJSON document, which Dapr writes for a value with the content type application/json.
 func (s *Store) documents(ctx context.Context, op string, keys []string, at []int, out []state.Item) error {
 	if len(at) == 0 {
 		return nil
@@ -196,8 +198,8 @@ func (s *Store) documents(ctx context.Context, op string, keys []string, at []in
 	return nil
 }
 
-// document returns the value and the version in a document of the form {"data": value, "version": number}. The version
-// is empty if the text has another form.
+// document parses a document of the form {"data": value, "version": number} and returns its value and version. The
+// version is empty if the text has another form.
 func document(text []byte) (value []byte, version string) {
 	var d struct {
 		Data    json.RawMessage
@@ -215,8 +217,8 @@ func wrongType(op, key string) error {
 		Hint: "delete it in Redis, or use another key"}
 }
 
-// expiresIn returns the time in milliseconds until a value expires: 0 means never, a negative number means that it
-// has expired already.
+// expiresIn returns the time in milliseconds until a value expires. 0 means never, and a negative number means that
+// the value has already expired.
 func (s *Store) expiresIn(ttl state.TTL) int64 {
 	if !ttl.Set {
 		ttl = state.TTL{Seconds: s.settings.ttl}

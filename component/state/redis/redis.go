@@ -1,7 +1,7 @@
-// Package redis is the component type state.redis: a state store in a Redis server, behind Redis Sentinel or in a
-// Redis Cluster.
+// Package redis implements the component type state.redis: a state store in a single Redis server, in servers that
+// Redis Sentinel manages, or in a Redis Cluster.
 //
-// It owns the layout of the data in Redis, which is that of Dapr's component, and the conversion of Redis' errors to
+// It owns the layout of the data in Redis, which is that of Dapr's component, and the conversion of Redis errors to
 // fault codes. The goroutines are those of the client library; Close ends them.
 //
 // The value of a key in Redis is a hash with these fields:
@@ -9,11 +9,11 @@
 //	data         the value
 //	version      the ETag
 //	first-write  exists if the key was created with first-write concurrency
-//	quorate      the content type of a value that is not JSON, after the version of that value
+//	quorate      only if the value is not JSON: the version of the value, then its content type
 //
 // Dapr increments the version with each write. This package writes a random version, so that an ETag is never used
-// twice, even if the key is deleted in between. If Dapr overwrites a value, the version in the field quorate no
-// longer matches, and the content type is ignored.
+// twice, even if the key is deleted in between. If Dapr overwrites a value, the version in the field quorate no longer
+// matches the field version, and the content type is ignored.
 package redis
 
 import (
@@ -55,9 +55,9 @@ type Store struct {
 	listing  *outside.Listing
 }
 
-// Open connects to Redis. While Redis cannot be reached, Open tries again until ctx ends. It returns fault.Invalid
-// for settings that contradict each other, fault.Denied for refused credentials, and fault.Unavailable if Redis does
-// not answer.
+// Open connects to Redis. While Redis cannot be reached, Open retries until ctx ends. It returns fault.Invalid for
+// settings that contradict each other, fault.Denied for refused credentials, and fault.Unavailable if Redis does not
+// answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata)
 	if err != nil {
@@ -80,7 +80,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// warnOfCluster logs that the server is one of a Redis Cluster, although the component names a single one.
+// warnOfCluster logs a warning if the server belongs to a Redis Cluster, although the component is configured for a
+// single server.
 func (s *Store) warnOfCluster(ctx context.Context, log *slog.Logger) {
 	if s.settings.kind != single {
 		return
@@ -190,8 +191,8 @@ const (
 	fieldTag        = "quorate"
 )
 
-// name returns the Redis key of a stored key. If hash tags are on, only the first part of the stored key determines
-// the slot. That part is the application, so all keys of an application are in one slot.
+// name returns the Redis key for a stored key. If hash tags are enabled, the application's part of the stored key is
+// the hash tag, so that all keys of an application are in one slot of a Redis Cluster.
 func (s *Store) name(stored string) string {
 	if !s.settings.hashTags {
 		return stored

@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// Fields returns the metadata fields of the component type. Fields that Dapr also has have the same names and
-// defaults.
+// Fields returns the metadata fields of the component type. Fields that Dapr also has have the same names and defaults
+// as in Dapr.
 func Fields() []component.Field {
 	return []component.Field{
 		{Name: "redisHost", Required: true},
@@ -223,8 +223,8 @@ func local(addresses []string) bool {
 	return true
 }
 
-// client creates the client. The client connects at the first command. It retries what is safe to retry: reads, and
-// commands that were not sent. See once for the other commands.
+// client creates a client of the Redis library. It connects at the first command. The library retries reads, and
+// commands that it could not send. It never retries a command that has the type once.
 func (s settings) client() goredis.UniversalClient {
 	const oneTry = 1 // of a connection; the retries of commands include it
 	o := goredis.Options{
@@ -276,8 +276,8 @@ type silent struct{}
 // Printf drops a line.
 func (silent) Printf(context.Context, string, ...any) {}
 
-// parseInterval parses a duration in the way that Dapr does. A whole number is in milliseconds. A negative whole
-// number becomes -1, which means off.
+// parseInterval parses a duration as Dapr does. A whole number means milliseconds. The result for a negative whole
+// number is -1, which means off.
 func parseInterval(text string) (time.Duration, error) {
 	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
 		if n < 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// source is the Lua script that applies operations, all or none. It reads every key before it writes the first one. So
-// it changes nothing if a condition fails or a key has another type. Each operation has six arguments:
+// source is the Lua script that executes operations atomically. It reads every key before it writes the first one. So
+// it changes nothing if a condition is not met or a key has another Redis type. Each operation has six arguments:
 //
 //	the number of its key
 //	"", no condition; "n", the key must not exist; or "e" and the ETag that it must have
@@ -24,7 +24,8 @@ import (
 //	the field quorate; empty = none
 //	milliseconds until it expires; 0 = never, negative = at once
 //
-// It returns 0, or the number of the operation whose condition failed: negative if its key does not exist.
+// It returns 0, or the number of the operation whose condition was not met. The number is negative if the key of that
+// operation does not exist.
 const source = `
 local current = {}
 for i, key in ipairs(KEYS) do
@@ -54,8 +55,8 @@ end
 return 0
 `
 
-// Set implements state.Store. It writes either all items or none. The exception is a Redis Cluster with unconditional
-// items in several slots. There, Set writes slot by slot, and slots written before an error remain written.
+// Set implements state.Store. It writes all items atomically, except in one case: in a Redis Cluster, unconditional
+// items in several slots are written slot by slot, and slots written before an error stay written.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "redis.Set"
 	ops := make([]state.Operation, len(r.Items))
@@ -157,8 +158,8 @@ func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, e
 	return groups, nil
 }
 
-// newVersion returns a random version of 53 bits. Dapr reads a version as a number and adds one to it; integers of
-// up to 53 bits are exact even as floating-point numbers.
+// newVersion returns a random version of 53 bits. Dapr reads a version as a number and adds one. Integers of up to 53
+// bits stay exact even if they are converted to floating-point numbers.
 func newVersion() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it does not fail
@@ -224,7 +225,7 @@ func conflict(op, key, why string) error {
 	return &fault.Error{Code: fault.Conflict, Op: op, Key: key, Msg: "key " + strconv.Quote(key) + ": " + why}
 }
 
-// once is a command that the client library must not retry, because the first attempt may have been executed.
+// once is a command that the client library must not retry, because Redis may have executed the first attempt.
 type once struct{ *goredis.Cmd }
 
 // NoRetry implements goredis.Cmder.
@@ -270,9 +271,9 @@ func (s *Store) run(ctx context.Context, op string, names []string, args []any, 
 	}
 }
 
-// send sends a command. If replicas is not 0, send waits on the same connection until that many replicas have
-// acknowledged the write, for at most the setting replicaTimeout. It returns tooFew if fewer have acknowledged it
-// by then.
+// send sends a command. If replicas is not 0, send then waits on the same connection until that number of replicas has
+// acknowledged the write, but not longer than replicaTimeout. It returns tooFew if fewer replicas have acknowledged it
+// in this time.
 func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) error {
 	if replicas == 0 {
 		return s.client.Process(ctx, cmd)
@@ -296,8 +297,8 @@ func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) e
 	return err
 }
 
-// sendTo sends a command to one server, followed by the wait for replicas. If ask is true, the server executes the
-// command although the slot is still being moved to that server.
+// sendTo sends a command to one server, followed by a WAIT for the replicas. If ask is true, it also sends ASKING, so
+// that the server executes the command although the slot is still being moved to that server.
 func (s *Store) sendTo(ctx context.Context, node goredis.Cmdable, cmd once, replicas int, ask bool) error {
 	pipe := node.Pipeline()
 	if ask {

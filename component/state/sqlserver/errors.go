@@ -31,7 +31,8 @@ const (
 	snapshotConflict = 3960
 )
 
-// answers returns the errors that SQL Server may answer, by their number. A batch with such an answer was rolled back.
+// answers returns the errors for SQL Server's error numbers. A batch that fails with one of these errors was rolled
+// back.
 func answers() map[int32]fault.Error {
 	out := map[int32]fault.Error{
 		40615: {Code: fault.Denied, Msg: "the firewall of Azure SQL refuses the address of this node",
@@ -88,8 +89,8 @@ func answers() map[int32]fault.Error {
 	return out
 }
 
-// again reports whether a failed call has changed nothing and a second attempt may succeed. That is the case after a
-// conflict with another transaction, and after a connection was found dead before anything was sent.
+// again reports whether a failed call may be repeated, because it has changed nothing and can succeed. That is the
+// case after a conflict with another transaction, and if the connection was broken before anything was sent.
 func again(err error) bool {
 	var answer mssql.Error
 	return errors.Is(err, driver.ErrBadConn) ||
@@ -132,8 +133,8 @@ func severed(err error) bool {
 		slices.Contains([]int32{596, 6005, 40197, 40143, 40166, 40540}, answer.Number))
 }
 
-// answered sets the code, the message and the hint of e from an error that SQL Server returned. It returns false, and
-// does not change e, if that error ended the connection during a write: the write may have been committed.
+// answered sets code, message and hint of e according to an error that SQL Server returned. If that error ended the
+// connection during a write, answered returns false and does not change e, because the write may have been committed.
 func (s *Store) answered(e *fault.Error, answer mssql.Error, err error, doing kind) bool {
 	all := answers()
 	known, ok := all[answer.Number]

@@ -143,7 +143,8 @@ func (s *Store) unknown(key string) bool {
 	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
 }
 
-// query reads rows. It returns fault.TooLarge if the values have more than most bytes together; 0 = no limit.
+// query executes a query and returns the items in its rows. It returns fault.TooLarge if the values together have more
+// than most bytes; 0 = no limit.
 func (s *Store) query(ctx context.Context, op, key string, most int64, statement string, args ...any) ([]state.Item,
 	error,
 ) {

@@ -103,8 +103,8 @@ func read(m component.Values, version Version) (settings, error) {
 	return s, nil
 }
 
-// connector returns a connector that opens connections to a database. If database is empty, it is the user's default
-// database.
+// connector returns a connector that opens connections to a database. If database is empty, SQL Server selects the
+// user's default database.
 func (s settings) connector(identity entra.Settings, database string) (*mssql.Connector, error) {
 	config := s.client
 	config.Database = database
@@ -189,7 +189,8 @@ func checkIndexed(text string) error {
 	return err
 }
 
-// indexed parses indexedProperties. Names and types are put into statements, so their characters are restricted.
+// indexed parses the setting indexedProperties. Names and types become parts of SQL statements, so only certain
+// characters are allowed.
 func indexed(text string) ([]property, error) {
 	if text == "" {
 		return nil, nil

@@ -1,12 +1,13 @@
-// Package sqlserver is the component type state.sqlserver, versions v1 and v2: a state store in a table of SQL Server
-// or Azure SQL.
+// Package sqlserver implements the component type state.sqlserver, versions v1 and v2: a state store in a table of SQL
+// Server or Azure SQL.
 //
-// It owns the tables, which are those of Dapr's components of the same versions, and the conversion of SQL Server's
-// errors to fault codes. One goroutine removes expired rows. Each call of the database runs in its own goroutine,
-// because the client library may return seconds after the context has ended. Close waits for all goroutines.
+// It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of SQL
+// Server's errors to fault codes. One goroutine removes expired rows. Each call to the database runs in its own
+// goroutine, because the client library may return seconds after the context has ended. Close waits for all
+// goroutines.
 //
-// The ETag of a row is its rowversion in hexadecimal. In v1, a row has the value as text; in v2, a value that is not
-// JSON has a column of bytes. The file value.go describes both.
+// The ETag of a row is its rowversion in hexadecimal. In v1, every value is in a text column. In v2, a value that is
+// not JSON is in a column of bytes. The file value.go describes both formats.
 package sqlserver
 
 import (
@@ -71,10 +72,10 @@ type Store struct {
 	done  sync.WaitGroup
 }
 
-// Open connects to SQL Server, and creates the tables if they do not exist. If the connection string names no database,
-// it also creates the database. While SQL Server cannot be reached, Open tries again until ctx ends. It returns
-// fault.Invalid for wrong settings, fault.Denied for refused credentials and missing rights, and fault.Unavailable if
-// SQL Server does not answer.
+// Open connects to SQL Server and creates the tables if they do not exist. If the connection string names no database,
+// Open also creates the database. While SQL Server cannot be reached, Open retries until ctx ends. It returns
+// fault.Invalid for wrong settings, fault.Denied for refused credentials or missing permissions, and fault.Unavailable
+// if SQL Server does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata, o.Version)
 	if err != nil {
@@ -170,7 +171,7 @@ type database struct {
 	snapshot, replicated, delayed bool
 }
 
-// leastCompatibility is the compatibility level of SQL Server 2016, the first that has OPENJSON.
+// leastCompatibility is the compatibility level of SQL Server 2016, the first version that supports OPENJSON.
 const leastCompatibility = 130
 
 // Close implements state.Store.
@@ -198,9 +199,9 @@ func (s *Store) Features() []state.Feature {
 func (s *Store) proof() state.Proof     { return state.Proof{Level: s.one} }
 func (s *Store) bulkProof() state.Proof { return state.Proof{Level: s.many} }
 
-// call calls f with a connection. f must set sent before it sends a statement that may change data permanently. If
-// call returns an error and sent is not set, nothing was changed. call tries again if the connection was found dead
-// before anything was sent, or if SQL Server rolled back because of another transaction.
+// call runs f with a connection. f must set sent before it sends a statement that may change data permanently. If call
+// returns an error and sent is not set, nothing was changed. call repeats f if the connection was broken before
+// anything was sent, or if SQL Server rolled back because of a conflict with another transaction.
 //
 // call returns when ctx ends. f may then still run for seconds, because the client library waits for SQL Server. So f
 // must not change anything that the caller reads after an error.
@@ -234,8 +235,8 @@ func (s *Store) call(ctx context.Context, op, key string, doing kind,
 	}
 }
 
-// outcome returns the kind of call that the conversion of an error needs. It is unsent for a write that has not sent
-// anything, and doing for any other call.
+// outcome returns the kind of a call, for the conversion of its error. It returns unsent for a write that has not sent
+// anything, and otherwise doing.
 func outcome(doing kind, sent *atomic.Bool) kind {
 	if doing == writing && !sent.Load() {
 		return unsent

@@ -12,7 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// createDatabase creates the database if it does not exist, as Dapr does when the connection string names none.
+// createDatabase creates the database if it does not exist. It is called only if the connection string names no
+// database, as in Dapr.
 func (s *Store) createDatabase(ctx context.Context, identity entra.Settings) error {
 	const op = "sqlserver.Open"
 	connector, err := s.settings.connector(identity, "")
@@ -67,15 +68,15 @@ func (s *Store) prepare(ctx context.Context) error {
 	return s.index(ctx)
 }
 
-// metadataColumn is the name under which columns reports that the metadata table exists. No real column can have this
-// name.
+// metadataColumn is a key in the result of the method columns. It is present if the metadata table exists. No real
+// column can have this name.
 const metadataColumn = "\x00metadata"
 
 func (s *Store) hasMetadata(columns map[string]column) bool {
 	return columns[metadataColumn].kind != ""
 }
 
-// columns returns the columns of the table by name. It returns none if the table does not exist.
+// columns returns the columns of the table by name. The result is empty if the table does not exist.
 func (s *Store) columns(ctx context.Context) (map[string]column, error) {
 	const statement = `SELECT c.[name], TYPE_NAME(c.[user_type_id]), CONVERT(bigint, c.[max_length]), ` +
 		`COALESCE(c.[collation_name], N''), ` +
@@ -219,9 +220,9 @@ func (s *Store) index(ctx context.Context) error {
 	return nil
 }
 
-// claim is the statement by which a node claims the removal of expired rows. It writes the time into the row that
-// Dapr also uses. It returns a row if the claim succeeded, and none if another node has claimed the removal within
-// the interval.
+// claim is the statement with which a node claims the removal of expired rows. It writes the current time to the row
+// that Dapr also uses. If the claim succeeds, the statement returns one row. It returns no row if another node has
+// made the claim within the interval.
 const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GETDATE(), 21) OUTPUT 1 ` +
 	`FROM @metadata AS m WITH (UPDLOCK, SERIALIZABLE) WHERE m.[Key] = N'last-cleanup' AND ` +
 	`DATEDIFF_BIG(MILLISECOND, TRY_CONVERT(datetime2, m.[Value], 121), GETDATE()) >= @Interval; ` +
@@ -229,8 +230,8 @@ const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GET
 	`WHERE m.[Key] = N'last-cleanup') INSERT INTO @metadata ([Key], [Value]) OUTPUT 1 ` +
 	`VALUES (N'last-cleanup', CONVERT(nvarchar(max), GETDATE(), 21));` + commit
 
-// removeExpired removes expired rows, unless another node has removed them within the interval. If the key type is
-// not text, every node removes them, because the metadata table cannot hold the row for claim.
+// removeExpired removes expired rows, unless another node has done so within the interval. If the key type is not
+// text, every node removes expired rows, because the metadata table then cannot hold the row of the claim.
 func (s *Store) removeExpired(ctx context.Context) error {
 	const op = "sqlserver.RemoveExpired"
 	if s.settings.keyType == keyText {

@@ -79,9 +79,9 @@ func (c *change) check(ctx context.Context, requestID string) error {
 	return outside.Check(c.op, "SQL Server", requestID, c.ops)
 }
 
-// storable returns an error if the table cannot store the key. It refuses keys that do not fit the key type or the
-// key length. It refuses trailing spaces, which SQL Server ignores in comparisons. It refuses control characters,
-// because SQL Server sorts a shorter key (padded) after them.
+// storable returns an error if the table cannot store the key. A key must match the key type and the key length. It
+// must not end with spaces, because SQL Server ignores trailing spaces in comparisons. It must not contain control
+// characters, because SQL Server pads keys with spaces for comparisons, and a control character sorts before a space.
 func (c *change) storable(o *state.Operation) error {
 	refuse := func(code fault.Code, msg, hint string) error {
 		return &fault.Error{Code: code, Op: c.op, Key: o.Key, Msg: msg, Hint: hint}
@@ -109,8 +109,8 @@ func (c *change) storable(o *state.Operation) error {
 	return nil
 }
 
-// run executes the operations once. It uses a single batch for one operation, and for up to maxItems keys without
-// conditions. Otherwise it uses a transaction.
+// run executes the operations once. It uses a single batch for one operation, and for several unconditional operations
+// on at most maxItems keys. Otherwise it uses a transaction.
 func (c *change) run(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) (map[string]string, error) {
 	if len(c.ops) == 1 {
 		return c.single(ctx, conn, sent)
@@ -170,7 +170,8 @@ func (c *change) args(o *state.Operation, i int) []any {
 	return args
 }
 
-// statements returns the SQL that gives each key the state after its last operation, and the parameters of the SQL.
+// statements returns the SQL statements, with their parameters, that bring each of keys to the state after its last
+// operation.
 func (c *change) statements(keys []string) (string, []any) {
 	var text strings.Builder
 	var args []any
@@ -188,8 +189,8 @@ func (c *change) statements(keys []string) (string, []any) {
 	return text.String(), args
 }
 
-// write executes a batch, and returns the new ETag of each written key. The item numbers in the batch are the indexes
-// of keys.
+// write executes a batch and returns the new ETag of each written key. An item number in the batch is the index of a
+// key in keys.
 func (c *change) write(ctx context.Context, on querier, text string, args []any, keys []string) (map[string]string,
 	error,
 ) {
@@ -211,8 +212,8 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// outputs executes a batch and returns the output rows of all its statements. It maps the number in a row to the
-// rowversion, which may be nil.
+// outputs executes a batch and collects the output rows of all its statements. It returns a map from the item number
+// in a row to the rowversion, which may be nil.
 func outputs(ctx context.Context, on querier, text string, args ...any) (map[int][]byte, error) {
 	rows, err := on.QueryContext(ctx, text, args...)
 	if err != nil {
@@ -240,7 +241,7 @@ func outputs(ctx context.Context, on querier, text string, args ...any) (map[int
 	}
 }
 
-// transaction locks the rows and checks all conditions against them. If all conditions hold, it applies the operations.
+// transaction locks the rows of keys and checks all conditions. If all conditions are met, it executes the operations.
 func (c *change) transaction(ctx context.Context, conn *sql.Conn, sent *atomic.Bool, keys []string,
 ) (map[string]string, error) {
 	tx, err := conn.BeginTx(ctx, nil)
@@ -290,8 +291,8 @@ func (c *change) lock(ctx context.Context, tx *sql.Tx, keys []string) (map[strin
 	return out, rows.Err()
 }
 
-// expiresIn returns the time until a value expires, as minutes and microseconds. Minutes are negative if it never
-// expires; microseconds are negative if it has expired already.
+// expiresIn returns the time until a value expires, as minutes and microseconds. Negative minutes mean that it never
+// expires; negative microseconds mean that it has already expired.
 func (s *Store) expiresIn(ttl state.TTL) (minutes, micros int32) {
 	left := time.Duration(0)
 	switch {

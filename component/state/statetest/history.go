@@ -40,8 +40,8 @@ type register struct {
 	etag  string
 }
 
-// linearizable records the calls of concurrent clients on a few keys. It fails unless some sequential order of the
-// calls explains all answers.
+// linearizable runs concurrent clients on a few keys and records their calls. The test fails unless the calls are
+// linearizable: some sequential order of them explains all answers.
 func linearizable(s *suite) {
 	const clients, calls, keys = 6, 40, 3
 	for round := range s.options.Rounds {

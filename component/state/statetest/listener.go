@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Listener accepts the connections of a fake server on 127.0.0.1. It can be closed and started again. The zero value is
-// ready to use. Safe for concurrent use.
+// Listener accepts the connections of a fake server on 127.0.0.1. It can be closed and started again. The zero value
+// is ready to use. It is safe for concurrent use.
 type Listener struct {
 	mu       sync.Mutex
 	listener net.Listener
@@ -17,8 +17,8 @@ type Listener struct {
 	done     sync.WaitGroup
 }
 
-// Start listens on a free port, or on the earlier one if it was started before. serve runs in a goroutine for each
-// connection and must return when its connection is closed.
+// Start listens on a free port, or on the previous port if it was started before. For each connection, serve runs in
+// its own goroutine. serve must return when its connection is closed.
 func (l *Listener) Start(t testing.TB, serve func(net.Conn)) {
 	t.Helper()
 	l.mu.Lock()

@@ -18,9 +18,9 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// Recording records the calls of concurrent clients of a store whose server fails in the meantime. Unlike the suite,
-// it accepts errors. A call that failed with fault.Indeterminate may have been executed. A call with any other error
-// must not have been executed.
+// Recording records the calls of concurrent clients of a store while the server of the store fails and returns. Unlike
+// the suite, it accepts errors. A call that failed with fault.Indeterminate may have been executed. A call that failed
+// with any other error must not have been executed.
 type Recording struct {
 	t     *testing.T
 	store state.Store
@@ -83,7 +83,7 @@ func (r *Recording) wait(left func() (int, string)) {
 	})
 }
 
-// Check ends the clients, and reads all keys. It fails unless one order of the calls explains all answers.
+// Check stops the clients and reads all keys. It fails the test unless some order of the calls explains all answers.
 func (r *Recording) Check() {
 	r.t.Helper()
 	r.stop()
@@ -228,8 +228,8 @@ func outageStep(before register, in input, out outcome) []register {
 	return []register{before}
 }
 
-// afterUnknown does the same as outageStep for a key with an unknown ETag. It accepts both results of a condition on
-// that ETag.
+// afterUnknown is outageStep for a key whose ETag is unknown. If a call has a condition on that ETag, afterUnknown
+// accepts both outcomes of the condition.
 func afterUnknown(before register, in input, out outcome) []register {
 	assumed := in.etag
 	if in.kind == 'g' {
@@ -254,8 +254,8 @@ func afterUnknown(before register, in input, out outcome) []register {
 	return holds
 }
 
-// CheckOutage ends the only server of a store with kill and starts it again with run. The errors in between must have
-// the right code, and a read must name the cause with the words of message.
+// CheckOutage stops the only server of a store with kill and starts it again with run. It checks that errors during
+// the outage have the right code, and that the error of a read contains message.
 func CheckOutage(t *testing.T, store state.Store, kill, run func(), message string) {
 	t.Helper()
 	ctx := t.Context()

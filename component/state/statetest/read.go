@@ -246,8 +246,9 @@ func (s *suite) optionalProofs(
 	}
 }
 
-// sessions writes with each kind of write, and passes the session token to each kind of read. The read must return the
-// write even at the weakest consistency level, unless its answer promises no consistency.
+// sessions tests session tokens. It writes with each kind of write, and passes the session token to each kind of read.
+// The read must return the written value even at the weakest consistency level, unless its answer has the level
+// state.Stale.
 func sessions(s *suite) {
 	key := s.key("session")
 	for _, value := range []string{"1", "2", "3"} {

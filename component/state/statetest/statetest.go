@@ -1,8 +1,8 @@
-// Package statetest is the conformance suite of the state contract: a store that passes it fulfils the contract
-// of component/state.
+// Package statetest is the conformance suite for state stores. A store that passes the suite fulfils the contract of
+// component/state.
 //
-// It owns the tests, not the stores. It uses keys that no other run uses, so that it can run against a shared store.
-// Its goroutines end with the test that started them.
+// It owns the tests, not the stores. It uses keys that no other run uses, so it can run against a shared store. Its
+// goroutines end with the test that started them.
 package statetest
 
 import (
@@ -55,8 +55,8 @@ type Options struct {
 	ListLevel state.Level
 }
 
-// Run runs the suite. It calls open for each test, and closes the returned store. The store must have no keys of the
-// suite.
+// Run runs the suite. It calls open for each test, and closes the returned store. The store must not contain keys that
+// the suite uses.
 func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
 	t.Helper()
 	if o.LargeValue == 0 {

@@ -57,8 +57,8 @@ func isEvent(data []byte) bool {
 	return bytes.HasPrefix(data, []byte("{")) && json.Unmarshal(data, &o) == nil && o.Version != nil
 }
 
-// isGridEvent reports whether data is an event in the Event Grid schema: a JSON object with the required text fields.
-// Event Grid itself checks the other fields.
+// isGridEvent reports whether data is an event in the Event Grid schema, which is a JSON object with the required
+// string fields. Event Grid itself checks the other fields.
 func isGridEvent(data []byte) bool {
 	var e struct{ ID, Subject, EventType, EventTime *string }
 	return bytes.HasPrefix(data, []byte("{")) && json.Unmarshal(data, &e) == nil &&

@@ -1,9 +1,10 @@
-// Package eventgrid is the binding bindings.azure.eventgrid: it publishes events to a topic of Azure Event Grid. It
-// also receives the events of an event subscription, which it creates.
+// Package eventgrid implements the binding bindings.azure.eventgrid. It publishes events to a topic of Azure Event
+// Grid. It also creates an event subscription and receives its events.
 //
-// It owns the management of the subscription, the validation handshake, the check of deliveries and the encoding of
-// events. Event Grid gets a success only after the application has handled the event, so an event may be delivered
-// more than once. Its goroutines are those of its HTTP server, one for each connection; Close ends them.
+// It owns the management of the subscription, the validation handshake, the authentication of deliveries and the
+// encoding of events. It reports success to Event Grid only after the application has handled the event, so an event
+// may be delivered more than once. Its goroutines are those of its HTTP server, one for each connection; Close ends
+// them.
 package eventgrid
 
 import (
@@ -87,8 +88,8 @@ type Options struct {
 	Transport       http.RoundTripper // to the services of Azure; nil = its own
 }
 
-// Open checks the options and reads the certificates. It makes no connection. Direction names the sides of the
-// binding (input, output). If it is not set, the binding has those sides whose metadata are given.
+// Open checks the options and reads the certificates. It makes no connection. o.Direction selects input, output or
+// both. If it is not set, the binding has those directions for which o.Metadata has values.
 func Open(o Options) (bindings.Binding, error) {
 	wanted, err := sides(o.Direction, o.Metadata)
 	if err != nil {

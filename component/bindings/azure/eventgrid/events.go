@@ -28,8 +28,8 @@ const specVersion = "1.0"
 // attributePrefix is the prefix of headers with an attribute.
 const attributePrefix = "Ce-"
 
-// events returns the events of a delivery, each as a JSON document. An event that arrives as JSON is returned byte
-// for byte. If the delivery is malformed, events returns fault.Invalid, because a retry cannot succeed.
+// events returns the events of a delivery, each as a JSON document. An event that arrives as JSON is returned byte for
+// byte. If the delivery is malformed, events returns fault.Invalid, because a retry cannot succeed.
 func events(h http.Header, body []byte) ([]json.RawMessage, error) {
 	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
 	if err != nil && h.Get("Content-Type") != "" {
@@ -169,8 +169,8 @@ func isAttribute(name string) bool {
 
 func isJSON(media string) bool { return media == mediaJSON || strings.HasSuffix(media, "+json") }
 
-// validationCode returns the code of the older validation handshake, whose body is an array with one event of a
-// special type. ok is false for any other body.
+// validationCode returns the code of the older validation handshake. The body of that handshake is an array with one
+// event of a special type. ok is false for any other body.
 func validationCode(body []byte) (code string, ok bool) {
 	var all [2]json.RawMessage // what follows is skipped
 	var event struct {

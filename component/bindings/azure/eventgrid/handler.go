@@ -59,9 +59,9 @@ func (h *handler) close() {
 	h.running.Wait()
 }
 
-// ServeHTTP answers validation handshakes itself. It passes deliveries to the application and answers with the
-// outcome. Event Grid does not retry a delivery after the status 400, 401, 403 or 413, but it retries after any other
-// failure.
+// ServeHTTP answers validation handshakes itself. It passes deliveries to the application and reports the outcome in
+// the HTTP status. After the status 400, 401, 403 or 413, Event Grid does not retry a delivery; after any other
+// failure it does.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !h.enter() {
 		say(w, http.StatusServiceUnavailable, "it is being closed")
@@ -87,9 +87,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handshake answers the validation handshake and allows Event Grid to deliver. It does not call the address in
-// WebHook-Request-Callback: the answer alone is enough, and a sender must not be able to make the node call an address
-// that the sender chose.
+// handshake answers the validation handshake and so allows Event Grid to deliver events. It does not call the address
+// in WebHook-Request-Callback. The answer alone is sufficient, and a sender must not be able to make the node call an
+// address of its choice.
 func handshake(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Allow", "POST, OPTIONS")
 	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
@@ -100,7 +100,8 @@ func handshake(w http.ResponseWriter, r *http.Request) {
 }
 
 // validation answers the older validation handshake, which is a delivery of one event. It checks no token or secret,
-// because its answer proves only that the sender can reach this address. Other deliveries are checked; see admit.
+// because its answer proves only that the sender can reach this address. All other deliveries are authenticated; see
+// admit.
 func validation(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHandshake))
 	code, ok := validationCode(body)
@@ -116,8 +117,8 @@ func validation(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// delivery passes the events of one delivery to the application, in order. It answers with success only if all events
-// were handled. Otherwise Event Grid sends all of them again.
+// delivery passes the events of one delivery to the application, in order. It answers with success only if the
+// application handled all events. Otherwise Event Grid delivers all of them again.
 func (h *handler) delivery(w http.ResponseWriter, r *http.Request) {
 	if err := h.admit(r); err != nil {
 		h.refuse(w, err)

@@ -26,7 +26,8 @@ const (
 	maxExponent = 1<<31 - 1
 )
 
-// keys holds the signing keys of a tenant. It fetches them when they are first needed. It is safe for concurrent use.
+// keys fetches and caches the token signing keys of a Microsoft Entra tenant. It fetches them when they are first
+// needed. It is safe for concurrent use.
 type keys struct {
 	service rest.Client
 	tenant  string
@@ -84,8 +85,9 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	return nil, denied("the bearer token is signed with a key that the tenant does not have")
 }
 
-// current returns the signing keys. It fetches them again if they are not fresh or good rejects them, at most once
-// per keysPause. If the fetch fails, it returns the previous keys up to their maximum age, otherwise an error.
+// current returns the signing keys. It fetches them again if they are outdated or the function good rejects them, but
+// at most once per keysPause. If the fetch fails, it returns the previous keys until they reach their maximum age, and
+// then an error.
 func (k *keys) current(ctx context.Context, good func(keySet) bool) (keySet, error) {
 	if set, ok, err := k.known(good); ok || err != nil {
 		return set, err
@@ -134,8 +136,8 @@ func (k *keys) renew(ctx context.Context) (keySet, error) {
 	return keySet{}, err
 }
 
-// fetch fetches the signing keys. It does not end with the context of the request, because other requests need the
-// keys even if this client disconnects. It has its own timeout.
+// fetch fetches the signing keys. It has its own timeout and continues when ctx ends, because other requests need the
+// keys even if this client disconnects.
 func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keysTime)
 	defer cancel()
@@ -169,9 +171,9 @@ func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	return set, nil
 }
 
-// issuersOf returns the accepted issuers of tokens. issuer is the issuer in the OpenID configuration of the tenant.
-// The second accepted issuer is that of version 1 tokens, which contains the id of the tenant. issuersOf takes this
-// id from issuer, because the tenant may be configured as a domain.
+// issuersOf returns the accepted issuers of tokens: issuer, which is the issuer in the tenant's OpenID configuration,
+// and the issuer of version 1 tokens, which contains the tenant id. issuersOf extracts this id from issuer, because
+// the tenant may be configured by its domain name.
 func (k *keys) issuersOf(issuer string) []string {
 	id := k.tenant
 	if u, err := url.Parse(issuer); err == nil {

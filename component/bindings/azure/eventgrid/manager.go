@@ -24,8 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// apiVersion is the version of the management API. In newer versions, the fields that are read here have the same
-// format.
+// apiVersion is the version of the management API. The fields that this package reads have the same format in newer
+// versions.
 const apiVersion = "2022-06-15"
 
 // callTime bounds one call of the management API including its retries.
@@ -133,8 +133,8 @@ func (m *manager) get(ctx context.Context) (*subscription, []byte, error) {
 	return &s, a.body, nil
 }
 
-// fullAddress returns the endpoint of the subscription with its query. It returns "" if the node has no permission to
-// read it. The caller then compares the address without the query.
+// fullAddress returns the endpoint URL of the subscription with its query. It returns "" if the node has no permission
+// to read the query. The caller must then compare the URLs without the query.
 func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	a, err := m.call(ctx, http.MethodPost, m.of("/getFullUrl"), nil)
 	switch {
@@ -154,8 +154,8 @@ func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	return said.URL, nil
 }
 
-// put creates or changes the subscription. operation is the address that reports the progress. It is "" if the
-// service returns no such address, or one on another host.
+// put creates or changes the subscription. operation is the URL that reports the progress of this change. It is "" if
+// the service returned no such URL, or a URL on another host.
 func (m *manager) put(ctx context.Context, document []byte) (operation string, err error) {
 	a, err := m.call(ctx, http.MethodPut, m.of(""), document)
 	if err != nil {
@@ -170,7 +170,7 @@ func (m *manager) put(ctx context.Context, document []byte) (operation string, e
 	return "", nil
 }
 
-// own reports whether an address belongs to the resource manager. Requests contain a token, so they must not be sent
+// own reports whether address is a URL of Azure Resource Manager. Requests contain a token, so they must not be sent
 // to any other host.
 func (m *manager) own(address string) bool {
 	u, err := url.Parse(address)

@@ -62,10 +62,10 @@ func (o *output) close(context.Context) error {
 // Operations returns the only operation.
 func (o *output) Operations() []string { return []string{operationCreate} }
 
-// Invoke publishes one event, or an array of events, unchanged: CloudEvents or events in the Event Grid schema. Any
-// other JSON value becomes the data of a new CloudEvent. If the topic answers that it is overloaded or unavailable,
-// Invoke waits and tries again while ctx and the number of attempts allow. It does not retry an attempt whose
-// outcome is unknown, so it never publishes an event twice.
+// Invoke publishes CloudEvents or events in the Event Grid schema, one or an array, unchanged. Any other JSON value
+// becomes the data of a new CloudEvent. If the topic is overloaded or unavailable, Invoke waits and retries, within
+// the limits of ctx and of the number of attempts. It does not retry an attempt whose outcome is unknown, so it never
+// publishes an event twice.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	if !strings.EqualFold(r.Operation, operationCreate) {
 		return nil, fault.New(fault.Invalid, "eventgrid.Invoke",
@@ -92,8 +92,8 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	}
 }
 
-// once makes one attempt. If it fails, wait is the delay before the next attempt: 0 means the default delay, a
-// negative value means that there must be no retry.
+// once makes one attempt to publish. If it fails, wait is the delay before the next attempt. A wait of 0 means the
+// default delay, and a negative wait means that there must be no retry.
 func (o *output) once(ctx context.Context, body []byte, media string) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()

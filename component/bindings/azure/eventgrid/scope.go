@@ -10,8 +10,8 @@ import (
 const scopeForms = "is none of /subscriptions/<id>, /subscriptions/<id>/resourceGroups/<name> and " +
 	"/subscriptions/<id>/resourceGroups/<name>/providers/<namespace>/<type>/<name>"
 
-// parseScope parses the identifier of an Azure subscription, a resource group or a resource such as a topic. A
-// trailing slash is allowed. It returns an escaped URL path without dot segments.
+// parseScope parses the resource id of an Azure subscription, a resource group or a resource such as a topic. A
+// trailing slash is allowed. It returns the id as an escaped URL path without dot segments.
 func parseScope(text string) (string, error) {
 	wrong := errors.New(scopeForms)
 	rest, ok := strings.CutPrefix(strings.TrimSuffix(text, "/"), "/")

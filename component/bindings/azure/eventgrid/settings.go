@@ -142,7 +142,8 @@ func wrong(name string, err error) error {
 	return &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "metadata " + name + " " + err.Error()}
 }
 
-// authority returns the address of the identity service. It ends with a slash, which the client library needs.
+// authority returns the URL of the identity service, or "" if none is configured. The URL ends with a slash, because
+// the client library requires one.
 func authority(m component.Values) string {
 	if host := m.Text(metadataAuthority); host != "" {
 		return strings.TrimRight(host, "/") + "/"
@@ -171,8 +172,8 @@ func parsePort(text string) (int, error) {
 	return port, nil
 }
 
-// checkIdentifier returns an error unless text is an id or a domain that can be put into a URL path. Domains pass
-// because a tenant may be given as a domain.
+// checkIdentifier returns an error unless text is an id or a domain name that can be part of a URL path. Domain names
+// are valid because a tenant may be identified by its domain.
 func checkIdentifier(text string) error {
 	for _, c := range []byte(text) {
 		if !letterOrDigit(c) && c != '-' && c != '.' {
@@ -206,7 +207,8 @@ func reduced(text string) string {
 	}, text)
 }
 
-// subscriptionName returns given, or, if given is empty, the component's name without invalid characters.
+// subscriptionName returns given. If given is empty, it returns the component's name without the characters that Event
+// Grid does not allow. It returns an error if the result is not a valid name.
 func subscriptionName(given, component string) (string, error) {
 	if given != "" {
 		if err := checkName(given); err != nil {

@@ -14,15 +14,15 @@ import (
 
 // The times of the setup.
 const (
-	// claimLife is how long a node's claim to the subscription lasts. After that, another node may take over, so all
-	// work of the claim must have ended.
+	// claimLife is how long a node's claim to the subscription is valid. Afterwards another node may claim it, so all
+	// requests made under the claim must have ended by then.
 	claimLife = 2 * time.Minute
 	// subscribeTime bounds the whole setup, including waiting for another node.
 	subscribeTime = 5 * time.Minute
 )
 
-// subscriber creates the event subscription in Azure, or changes it if its properties are wrong. One node at a time
-// does this: the one whose claim, a lock with a time limit, succeeded. The other nodes wait until it is done.
+// subscriber creates the event subscription in Azure, or changes it if its properties are wrong. Only the node that
+// holds the claim, a lock that expires, does this. The other nodes wait until it is done.
 type subscriber struct {
 	manager  *manager
 	settings *inputSettings
@@ -72,8 +72,9 @@ func (s *subscriber) ensure(ctx context.Context) error {
 	}
 }
 
-// look reports whether the subscription exists with the wanted properties. It waits while the service is changing the
-// subscription. existing is the current document of a subscription that must be changed, otherwise nil.
+// look reports whether the subscription exists with the desired properties. It waits while the service is changing the
+// subscription. If the subscription exists but must be changed, existing is its current document; otherwise existing
+// is nil.
 func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err error) {
 	for {
 		found, document, err := s.manager.get(ctx)
@@ -119,8 +120,8 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	return mine, until, nil
 }
 
-// set creates or changes the subscription and waits until the service is done. until is the end of the claim; set
-// returns an error if the service is not done by then.
+// set creates or changes the subscription and waits until the service has finished. The claim expires at the time
+// until; set returns an error if the service has not finished by then.
 func (s *subscriber) set(ctx context.Context, until time.Time, existing []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()

@@ -54,8 +54,8 @@ func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
 
-// matches reports whether the subscription delivers events in the way that this node expects. full is the URL of the
-// endpoint with its query, or empty if it is not known.
+// matches reports whether the subscription delivers events as this node expects. full is the endpoint URL of the
+// subscription with its query, or empty if the query is not known.
 func (s *subscription) matches(want *inputSettings, full string) bool {
 	d := s.Properties.Destination
 	if d == nil || d.Kind != kindWebHook || s.Properties.Schema != schemaCloudEvents || !s.good() {
@@ -76,7 +76,7 @@ func (s *subscription) matches(want *inputSettings, full string) bool {
 	return sameAddress(d.Properties.BaseURL, &base)
 }
 
-// hidesQuery reports whether the service has omitted the query of the endpoint's URL. The service omits it because it
+// hidesQuery reports whether the service has omitted the query of the endpoint URL, which it does because the query
 // may be a secret. The caller must then request the whole URL; see fullAddress.
 func (s *subscription) hidesQuery(want *inputSettings) bool {
 	d := s.Properties.Destination
@@ -90,8 +90,8 @@ func sameAddress(text string, want *url.URL) bool {
 }
 
 // wanted returns the document with which to create or change the subscription. existing is the current document, or
-// empty. wanted keeps all properties of existing that the settings do not determine, such as filters, retries and
-// dead letters.
+// empty. wanted keeps those properties of existing that the settings do not determine, such as filters, retries and
+// dead-letter settings.
 func wanted(s *inputSettings, existing []byte) ([]byte, error) {
 	document, err := open(existing)
 	if err != nil {
@@ -145,8 +145,8 @@ func wantedDestination(s *inputSettings, existing json.RawMessage) (json.RawMess
 	return d.bytes(), nil
 }
 
-// hidesSecret reports whether the service hides the value of a delivery attribute. If such a subscription were
-// written back, the value would be lost.
+// hidesSecret reports whether the service hides the value of a delivery attribute. If such a document were written
+// back, the hidden value would be lost.
 func hidesSecret(mappings json.RawMessage) bool {
 	var all []struct {
 		Properties struct {

@@ -1,8 +1,8 @@
-// Package keyvault is the secret store secretstores.azure.keyvault. It reads the secrets of an Azure Key Vault with
-// Microsoft's client library.
+// Package keyvault implements the secret store secretstores.azure.keyvault. It reads the secrets of an Azure Key Vault
+// with Microsoft's client library.
 //
-// It owns the requests and the conversion of failures to fault codes. Its only goroutines are those of a bulk read
-// and of its connections; Close ends them.
+// It owns the requests and the conversion of failures to fault codes. Its only goroutines are those of a bulk read and
+// of its connections; Close ends them.
 package keyvault
 
 import (
@@ -85,8 +85,8 @@ func (o Options) address() (string, error) {
 	return "https://" + strings.ToLower(o.Vault) + domain(o.Identity.Environment), nil
 }
 
-// domain returns the domain name of the vaults in an Azure environment. It does not check the environment: an unknown
-// one becomes an error when the credential is made.
+// domain returns the domain name of the vaults in an Azure environment. It does not reject an unknown environment;
+// that error comes later, when the credential is created.
 func domain(environment string) string {
 	switch e := strings.ToLower(environment); {
 	case strings.Contains(e, "china"):
@@ -196,8 +196,8 @@ func failure(ctx context.Context, name string, err error) error {
 	return e
 }
 
-// isName reports whether name is valid for a vault, a secret or a version. Any other string could change the path of
-// the request.
+// isName reports whether name is valid as the name of a vault, a secret or a version. Any other string could change
+// the path of the request.
 func isName(name string) bool {
 	if name == "" || len(name) > 127 {
 		return false

@@ -1,8 +1,8 @@
-// Package secretmanager is the secret store secretstores.gcp.secretmanager. It reads secrets from Google Cloud Secret
-// Manager over its REST API.
+// Package secretmanager implements the secret store secretstores.gcp.secretmanager. It reads secrets from Google Cloud
+// Secret Manager over its REST API.
 //
-// It owns the requests and the verification of answers. Access tokens are kept until they expire. Its only goroutines
-// are those of a bulk read and of its connections; Close ends them.
+// It owns the requests and the verification of responses. It caches access tokens until they expire. Its only
+// goroutines are those of a bulk read and of its connections; Close ends them.
 package secretmanager
 
 import (
@@ -122,8 +122,8 @@ func intact(data []byte, checksum string) bool {
 // page is how many names one request of a bulk read returns.
 const page = "250"
 
-// Bulk implements secretstores.Store. It returns the latest version of every secret. A secret without an enabled
-// version is left out.
+// Bulk implements secretstores.Store. It returns the latest version of every secret. It omits a secret that has no
+// enabled version.
 func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -186,8 +186,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isID reports whether name is valid for a project, a secret, a version or an alias. Any other string could change
-// the path of the request.
+// isID reports whether name is valid as the name of a project, a secret, a version or an alias. Any other string could
+// change the path of the request.
 func isID(name string) bool {
 	if name == "" || len(name) > 255 {
 		return false

@@ -42,8 +42,8 @@ func newTokens(key []byte, transport http.RoundTripper) (*tokens, error) {
 	return t, nil
 }
 
-// hasPrivateKey reports whether a key file contains a usable RSA private key. It finds a bad key when the store is
-// opened; the client library would find it only at the first request.
+// hasPrivateKey reports whether a key file contains a usable RSA private key. Without this check, the client library
+// would report a bad key only at the first request, not when the store is opened.
 func hasPrivateKey(key []byte) bool {
 	var said struct {
 		PrivateKey string `json:"private_key"`
@@ -122,8 +122,8 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 // stay refuses redirects of signed requests.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// failure converts an error of the token service. The result contains only the error code, because a description can
-// quote the request.
+// failure converts an error of the token service to a fault. The fault contains only the error code, because a
+// description can quote the request.
 func failure(ctx context.Context, err error) error {
 	const op = "secretmanager.Token"
 	var refused *oauth2.RetrieveError

@@ -1,8 +1,8 @@
-// Package vault is the secret store secretstores.hashicorp.vault. It reads secrets from the KV engine, version 2, of
-// a Vault server over its HTTP API.
+// Package vault implements the secret store secretstores.hashicorp.vault. It reads secrets from the KV engine, version
+// 2, of a Vault server over its HTTP API.
 //
-// It owns the paths and answers of that engine. A token file is read again for every request, because agents renew
-// the token. Its only goroutines are those of a bulk read; they end before the bulk read returns.
+// It owns the paths and responses of that engine. It reads the token file again for every request, because agents
+// renew the token. Its only goroutines are those of a bulk read; they end before the bulk read returns.
 package vault
 
 import (
@@ -241,8 +241,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isPath reports whether a path can be used in a request unchanged. It must not contain empty parts, dot segments or
-// special characters: a server may change such a path, and would then return a secret with another path.
+// isPath reports whether a path can be used in a request unchanged. The path must not contain empty segments, dot
+// segments or special characters, because a server may rewrite such a path and then return another secret.
 func isPath(path string) bool {
 	if len(path) > 512 || strings.ContainsFunc(path, func(r rune) bool {
 		return r < ' ' || r == 0x7f || r == '?' || r == '#' || r == '%' || r == '*' || r == '\\' || r == '\uFFFD'

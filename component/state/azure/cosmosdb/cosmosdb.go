@@ -1,11 +1,12 @@
-// Package cosmosdb is the component type state.azure.cosmosdb: a state store in a container of Azure Cosmos DB, API
-// for NoSQL.
+// Package cosmosdb implements the component type state.azure.cosmosdb: a state store in a container of Azure Cosmos
+// DB, API for NoSQL.
 //
-// It owns the items, which are those of Dapr's component, and the conversion of answers to fault codes. Its goroutines
-// are those of the client and of its connections; Close ends them.
+// It owns the items, which have the format of Dapr's component, and the conversion of responses to fault codes. Its
+// goroutines are those of the client and of its connections; Close ends them.
 //
 // An item has the fields id (the stored key), value, isBinary, partitionKey, and ttl in seconds. value is JSON, or
-// base64 if isBinary is true. The field contentType, which Dapr does not have, marks bytes that are also valid JSON.
+// base64 if isBinary is true. The additional field contentType, which Dapr does not have, marks bytes that happen to
+// be valid JSON.
 package cosmosdb
 
 import (
@@ -31,7 +32,7 @@ import (
 const Type = "state.azure.cosmosdb"
 
 // MetadataPartitionKey is the name of the request metadata that sets the partition key. Without it, the partition key
-// is the stored key, or for actor state its part before the name of the value.
+// of actor state is the stored key up to the name of the value, and that of other state is the whole stored key.
 const MetadataPartitionKey = "partitionKey"
 
 // Options are the settings of a store.
@@ -55,7 +56,7 @@ type Store struct {
 	listing   *outside.Listing
 }
 
-// Open connects to Cosmos DB and checks that the container exists. While Cosmos DB cannot be reached, it tries again
+// Open connects to Cosmos DB and checks that the container exists. While Cosmos DB cannot be reached, Open retries
 // until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials, and
 // fault.Unavailable if Cosmos DB does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
@@ -112,8 +113,8 @@ func (s *Store) connect(identity entra.Settings) error {
 	return nil
 }
 
-// probe checks that the container exists and has the right partition key. It sets whether the container supports TTLs,
-// and whether the account supports strong reads.
+// probe checks that the container exists and has the right partition key. It records whether the container supports
+// TTLs and whether the account supports strong reads.
 func (s *Store) probe(ctx context.Context) error {
 	const op = "cosmosdb.Open"
 	bounded, cancel := context.WithTimeout(ctx, timeout)
@@ -212,9 +213,9 @@ func (s *Store) level(asked state.Consistency) *azcosmos.ConsistencyLevel {
 	return nil
 }
 
-// partition returns the partition key of a stored key, with the same rules as Dapr. Request metadata takes precedence.
-// Actor state has keys app||type||id||name. Its partition is app||type||id, so that one transaction can contain all
-// values of an actor.
+// partition returns the partition key for a stored key, with the same rules as Dapr. The request metadata has
+// precedence. Actor state has keys of the form app||type||id||name; its partition key is app||type||id, so that one
+// transaction can contain all values of an actor.
 func partition(key string, metadata map[string]string) string {
 	for name, value := range metadata {
 		if strings.EqualFold(name, MetadataPartitionKey) {

@@ -28,8 +28,8 @@ const (
 // statusRetryWith is the answer to a write that met another one and was not executed.
 const statusRetryWith = 449
 
-// again calls try, and repeats it while Cosmos DB throttles the request, which was then not executed. It waits for
-// the time that Cosmos DB requests. If ctx ends before, it returns the last error.
+// again calls try, and retries it while Cosmos DB throttles the request. A throttled request was not executed. again
+// waits as long as Cosmos DB requests. If ctx ends earlier, it returns the last error.
 func (s *Store) again(ctx context.Context, try func() error) error {
 	for {
 		err := try()
@@ -97,8 +97,8 @@ func (s *Store) failed(ctx context.Context, op, key string, err error, doing kin
 	return e
 }
 
-// answered sets the code, the message and the hint of e from an HTTP status. It returns false if the status does not
-// tell whether a write was executed.
+// answered sets code, message and hint of e according to an HTTP status. It returns false if the status does not show
+// whether a write was executed.
 func answered(e *fault.Error, code int, doing kind) bool {
 	switch {
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:

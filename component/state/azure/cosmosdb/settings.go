@@ -16,7 +16,7 @@ const timeout = 20 * time.Second
 // ttlHint says how a container gets a time to live.
 const ttlHint = "switch on Time to Live of the container, without a default"
 
-// Fields returns the metadata fields of the component type, except the Microsoft Entra ID fields. Names and defaults
+// Fields returns the metadata fields of the component type, except those for Microsoft Entra ID. Names and defaults
 // are the same as in Dapr.
 func Fields() []component.Field {
 	return []component.Field{

@@ -67,9 +67,9 @@ type Outcome struct {
 	Dropped  bool `json:"dropped"` // it is not retried
 }
 
-// Deliver sends events to the endpoint of a subscription, with a token: a single event alone, several as a batch.
-// It makes at most the given number of attempts. It tries again after an attempt without an answer, and after an
-// answer that Event Grid treats as a temporary failure.
+// Deliver sends events to the endpoint of a subscription, with a token. It sends one event alone, and several events
+// as a batch. It makes at most the given number of attempts. It retries if there is no answer, or if Event Grid would
+// treat the answer as a temporary failure.
 func (f *Fake) Deliver(ctx context.Context, endpoint string, events []json.RawMessage, attempts int,
 	pause time.Duration) (Outcome, error) {
 	media, body := MediaBatch, slices.Concat([]byte("["), bytes.Join(raw(events), []byte(",")), []byte("]"))
@@ -125,7 +125,7 @@ func final(status int) bool {
 
 func parseForm(body []byte) (url.Values, error) { return url.ParseQuery(string(body)) }
 
-// control serves requests by which another process inspects and controls the fake:
+// control serves the requests with which another process inspects and controls the fake:
 //
 //	GET  /control/requests?part=topic   recorded requests
 //	POST /control/nodes                 {"nodes":["127.0.0.1:9000"]}: targets of the ingress

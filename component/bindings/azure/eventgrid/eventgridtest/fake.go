@@ -1,5 +1,5 @@
-// Package eventgridtest is a fake of Azure Event Grid for tests. It serves identity, management, topic and delivery
-// over TLS on loopback, as their public references describe them. It records every request.
+// Package eventgridtest is a fake of Azure Event Grid for tests. It serves the identity, management, topic and
+// delivery APIs over TLS on loopback, as their public references describe them. It records every request.
 //
 // It owns the part of Event Grid that the binding uses. Only tests, and programs for tests, import it. Its goroutines
 // are those of two HTTP servers; Close ends them.
@@ -255,8 +255,8 @@ func (f *Fake) publish(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
-// checkPublished checks events by the schema that the media type stands for. application/json is the Event
-// Grid schema.
+// checkPublished checks published events against the schema of their media type. The media type application/json means
+// the Event Grid schema.
 func checkPublished(media string, body []byte) error {
 	var all []map[string]any
 	required := []string{"specversion", "id", "source", "type"}
@@ -286,7 +286,7 @@ func checkPublished(media string, body []byte) error {
 	return nil
 }
 
-// handshake makes the validation handshake with an endpoint. Event Grid does the same before it delivers events.
+// handshake performs the validation handshake with an endpoint, as Event Grid does before it delivers events.
 func (f *Fake) handshake(endpoint string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
