@@ -187,3 +187,21 @@ func TestReload_InputBindingMovesToItsNewRoute(t *testing.T) {
 	write(t, dir, "a.yaml", tick("/two"))
 	app.awaits(t, "/two")
 }
+
+func TestReload_ActorStateStaysWhereItIs(t *testing.T) {
+	n, dir, log := running(t, map[string]string{"a.yaml": store("first", "state.raft",
+		`{name: actorStateStore, value: "true"}`)}, nil)
+	write(t, dir, "b.yaml", store("second", "state.in-memory", `{name: actorStateStore, value: "true"}`)+"---\n"+
+		store("third", "state.in-memory", ""))
+	answers(t, n, "POST", "/v1.0/state/third", `[{"key":"k","value":3}]`, 204, "")
+	answers(t, n, "POST", "/v1.0/state/second", `[{"key":"k","value":2}]`, 400, "")
+	poll(t, func() error {
+		if !strings.Contains(log.String(), "cannot move to another store while the node runs") {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+
+	write(t, dir, "b.yaml", store("second", "state.in-memory", ""))
+	answers(t, n, "POST", "/v1.0/state/second", `[{"key":"k","value":2}]`, 204, "")
+}

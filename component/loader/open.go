@@ -59,10 +59,7 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := onlyOneActorStore(units); err != nil {
-		return err
-	}
-	if err := p.sameActorStore(units); err != nil {
+	if err := p.options.onlyOneActorStore(units); err != nil {
 		return err
 	}
 	for _, u := range units {
@@ -203,6 +200,9 @@ func volatileChanged() error {
 }
 
 func (p *opening) stateStore(ctx context.Context, u *unit) error {
+	if err := p.movesActors(u); err != nil {
+		return err
+	}
 	if p.carry(u) {
 		return nil
 	}

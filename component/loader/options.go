@@ -45,7 +45,8 @@ type Options struct {
 	// SecretMetrics are those of secret stores; nil = they are not counted.
 	SecretMetrics *secretstores.Metrics
 
-	keepDefault bool // open DefaultState also beside other stores
+	keepDefault bool   // open DefaultState also beside other stores
+	actorStore  string // has the actor state while the node runs; empty = none
 }
 
 func (o Options) validate() error {

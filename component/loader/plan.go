@@ -63,7 +63,7 @@ func Read(o Options) (*Plan, error) {
 	if len(b.plan.configurations) == 0 && !b.configurationFailed && o.DefaultConfiguration != nil {
 		errs = append(errs, parts(b.addComponent(withDefaults(*o.DefaultConfiguration)))...)
 	}
-	errs = append(errs, parts(onlyOneActorStore(b.plan.state))...)
+	errs = append(errs, parts(o.onlyOneActorStore(b.plan.state))...)
 	return b.plan, join("loader.Read", errs)
 }
 
@@ -344,9 +344,13 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	return u, nil
 }
 
-// onlyOneActorStore returns an error if several stores are configured to hold the actor state. It is called again
-// after references were resolved, because the setting may be a reference.
-func onlyOneActorStore(units []*unit) error {
+// onlyOneActorStore returns an error if more than one store is configured to hold the actor state. It is called again
+// after references are resolved, because the setting may be a reference. While a store has the actor state, each other
+// one fails alone: see movesActors.
+func (o Options) onlyOneActorStore(units []*unit) error {
+	if o.actorStore != "" {
+		return nil
+	}
 	var first *unit
 	for _, u := range units {
 		switch {

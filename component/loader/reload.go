@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -45,6 +46,9 @@ func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	o.keepDefault = true
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
 		o.DefaultState = nil // a running node does not get a store that no file declares
+	}
+	if actors, ok := old.ActorStore(); ok {
+		o.actorStore = actors.Name
 	}
 	plan, err := Read(o)
 	if err != nil {
@@ -100,21 +104,17 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// sameActorStore returns an error if the reload would move the actor state to another store, because actors would then
-// lose their state.
-func (p *opening) sameActorStore(units []*unit) error {
-	if p.old == nil {
+// movesActors returns an error if the component would take the actor state from another store, because the actors
+// would lose their state.
+func (p *opening) movesActors(u *unit) error {
+	now := p.options.actorStore
+	if now == "" || !u.claimsActors() || u.spec.Name == now {
 		return nil
 	}
-	before, ok := p.old.ActorStore()
-	for _, u := range units {
-		if ok && u.claimsActors() && u.spec.Name != before.Name {
-			return u.failed(u.spec.Pos, &fault.Error{Code: fault.Invalid, Op: "loader.Reload",
-				Msg:  "the actor state cannot move from the store " + before.Name + " while the node runs",
-				Hint: "restart the node"})
-		}
-	}
-	return nil
+	return u.failed(u.spec.Pos, &fault.Error{Code: fault.Invalid, Op: "loader.Reload",
+		Msg: "the store " + now + " has the actor state, which cannot move to another store while the node runs",
+		Hint: "if " + now + " is not to have it, restart the node; otherwise remove " + state.MetadataActorStateStore +
+			" here"})
 }
 
 // Compare returns the differences between two sets. Changes.Close closes the components that only old has.

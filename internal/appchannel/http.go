@@ -1,6 +1,7 @@
 package appchannel
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -60,7 +61,8 @@ func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, sent, err := atmostonce.RoundTrip(h.transport, r)
 	if h.observer != nil {
 		status, size := statusAndSize(answer)
-		h.observer.Called(r.Method, r.URL.Path, status, r.ContentLength, size, time.Since(start))
+		path := cmp.Or(r.URL.Path, r.URL.Opaque) // calls that are forwarded unchanged have their path in Opaque
+		h.observer.Called(r.Method, path, status, r.ContentLength, size, time.Since(start))
 	}
 	switch {
 	case err == nil:
