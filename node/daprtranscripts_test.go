@@ -36,34 +36,39 @@ func TestDaprTranscripts_Match(t *testing.T) {
 				c.App.Port, c.App.ID = daprApp(t), "shop"
 			})
 			ready(t, n)
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want, err := transcript.Parse(data)
-			if err != nil {
-				t.Fatal(err)
-			}
 			client, err := transcript.HTTP("http://" + n.Addresses().API[0])
 			if err != nil {
 				t.Fatal(err)
 			}
-			ignore := []string{"Date", "Metadata.date"}
-			got, err := want.Replay(t.Context(), client, transcript.Options{IgnoreHeaders: ignore})
-			if err != nil {
-				t.Fatal(err)
-			}
-			answers := ports().ReplaceAll(got.Format(), []byte("$1<port>"))
-			if *update {
-				if err := os.WriteFile(file, answers, 0o600); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(want.Format()), string(answers)); diff != "" {
-				t.Errorf("the answers differ from the transcript (-want +got):\n%s", diff)
-			}
+			replayFile(t, file, client)
 		})
+	}
+}
+
+// replayFile sends the requests of a transcript and compares the answers.
+func replayFile(t *testing.T, file string, d transcript.Doer) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := transcript.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := want.Replay(t.Context(), d, transcript.Options{IgnoreHeaders: []string{"Date", "Metadata.date"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := ports().ReplaceAll(got.Format(), []byte("$1<port>"))
+	if *update {
+		if err := os.WriteFile(file, answers, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(string(want.Format()), string(answers)); diff != "" {
+		t.Errorf("the answers differ from the transcript (-want +got):\n%s", diff)
 	}
 }
 
