@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -109,12 +110,21 @@ func ready(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("no node is ready on port %s", args[0])
 }
 
-// request sends a request and prints status and body: http POST $PORT/v1.0/shutdown.
+// request sends a request and prints status and body: http POST $PORT/v1.0/shutdown. Instead of a port it takes
+// unix: and the path of a socket, which ends with .socket.
 func request(ts *testscript.TestScript, _ bool, args []string) {
 	body := strings.NewReader(strings.Join(args[2:], " "))
-	req, err := http.NewRequest(args[0], "http://127.0.0.1:"+args[1], body)
+	address, transport := "http://127.0.0.1:"+args[1], &http.Transport{DisableKeepAlives: true}
+	if socket, ok := strings.CutPrefix(args[1], "unix:"); ok {
+		file, path, _ := strings.Cut(socket, ".socket")
+		address = "http://localhost" + path
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", file+".socket")
+		}
+	}
+	req, err := http.NewRequest(args[0], address, body)
 	ts.Check(err)
-	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: time.Minute, Transport: transport}
 	resp, err := client.Do(req)
 	ts.Check(err)
 	ts.Check(resp.Write(ts.Stdout()))
