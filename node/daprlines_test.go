@@ -32,9 +32,8 @@ import (
 //	INVOKE         InvokeService over gRPC; the target is the method, Calls is how many run at the same time
 //	SERIES         the series of the metrics page that begin with the target, without times
 func TestDaprTranscripts_NodesMatch(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) *daprNode{
-		"exported": exportedFiles, "grpcapp": gatheringNode, "metrics": daprMetrics, "reload": reloaded, "scopes": scoped,
-	} {
+	for name, open := range map[string]func(*testing.T) *daprNode{"exported": exportedFiles,
+		"grpcapp": gatheringNode, "metrics": daprMetrics, "reload": reloaded, "scopes": scoped} {
 		t.Run(name, func(t *testing.T) {
 			n := open(t)
 			client, err := transcript.HTTP("http://" + n.Addresses().API[0])
