@@ -35,9 +35,7 @@ type grantSeen struct {
 //  3. A watch at each server has every acknowledged strong write of its prefix once and in order.
 type lockSim struct {
 	t     *testing.T
-	c     *cluster
 	hosts []*raftfsm.Host
-	rand  *rand.Rand
 	begun time.Time
 
 	mu      sync.Mutex // guards the fields below
@@ -120,20 +118,20 @@ func (s *lockSim) write(ctx context.Context) {
 }
 
 // disturb cuts servers off and restores all links.
-func (s *lockSim) disturb() {
+func disturb(t *testing.T, c *cluster, hosts []*raftfsm.Host, rnd *rand.Rand) {
 	for range 8 {
-		pauseFor(s.t.Context(), time.Duration(500+s.rand.IntN(2500))*time.Millisecond)
-		id := s.hosts[s.rand.IntN(3)].Identity().Server
-		if s.rand.IntN(3) > 0 {
-			for _, h := range s.hosts {
+		pauseFor(t.Context(), time.Duration(500+rnd.IntN(2500))*time.Millisecond)
+		id := hosts[rnd.IntN(3)].Identity().Server
+		if rnd.IntN(3) > 0 {
+			for _, h := range hosts {
 				if h.Groups()[0].Leading() {
 					id = h.Identity().Server
 				}
 			}
 		}
-		s.c.isolate(id)
-		pauseFor(s.t.Context(), time.Duration(500+s.rand.IntN(4000))*time.Millisecond)
-		s.c.heal()
+		c.isolate(id)
+		pauseFor(t.Context(), time.Duration(500+rnd.IntN(4000))*time.Millisecond)
+		c.heal()
 	}
 }
 
@@ -169,7 +167,7 @@ func TestSimulation_LocksAndWatchesSurviveCuts(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := startCluster(t, 3, nil)
 			c.leader()
-			s := &lockSim{t: t, c: c, hosts: c.running(), rand: rand.New(rand.NewPCG(seed, 1)), begun: time.Now()}
+			s := &lockSim{t: t, hosts: c.running(), begun: time.Now()}
 			slices.SortFunc(s.hosts, func(a, b *raftfsm.Host) int {
 				return cmp.Compare(a.Identity().Node, b.Identity().Node)
 			})
@@ -185,7 +183,7 @@ func TestSimulation_LocksAndWatchesSurviveCuts(t *testing.T) {
 				work.Go(func() { s.own(ctx, id, rand.New(rand.NewPCG(seed, uint64(id+2)))) })
 			}
 			work.Go(func() { s.write(ctx) })
-			s.disturb()
+			disturb(t, c, s.hosts, rand.New(rand.NewPCG(seed, 1)))
 			stop()
 			work.Wait()
 			s.check()

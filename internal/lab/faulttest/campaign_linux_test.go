@@ -3,6 +3,7 @@ package faulttest_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,19 +13,26 @@ import (
 // checkTime limits the search for a linearization, which takes well under a second.
 const checkTime = 2 * time.Minute
 
-// campaign runs a schedule under every kind of load and checks all guarantees.
-func campaign(t *testing.T, c *faulttest.Cluster, s faulttest.Schedule) {
+// campaign forms a cluster with this many servers, runs a schedule under every kind of load, and checks all
+// guarantees. It returns the cluster.
+func campaign(t *testing.T, servers int, o faulttest.Options, s faulttest.Schedule) *faulttest.Cluster {
 	t.Helper()
 	t.Log(s)
+	actors := faulttest.NewActors(s.Seed)
+	o.Application = actors.Application
+	o.Flags = append(o.Flags, "--request-timeout", "2s", "--app-id", "app")
+	c := formed(t, servers, o)
 	strong := faulttest.StartStrong(c, s.Seed, 6, 0)
 	sessions := faulttest.StartSessions(c, s.Seed, 6)
 	ledger := faulttest.StartLedger(c, s.Seed, 2, faulttest.Strong, 30*time.Second, 0)
 	locks := faulttest.StartLocks(c, s.Seed, 4)
 	watches, err := faulttest.StartWatches(within(t, time.Minute), c, s.Seed, 2)
 	must(t, err)
+	actors.Start(c, 3)
 	err = s.Play(t.Context(), c, 30*time.Second, t.Logf)
 	ledger.Stop()
 	locks.Stop()
+	wrong, fired := actors.Stop(within(t, time.Minute), err == nil)
 	bad := append(sessions.Stop(), watches.Stop(within(t, time.Minute))...)
 	if stopped := strong.Stop(within(t, time.Minute)); err == nil {
 		err = stopped
@@ -34,6 +42,11 @@ func campaign(t *testing.T, c *faulttest.Cluster, s faulttest.Schedule) {
 	t.Logf("ledger: %s", ledger)
 	t.Logf("locks: %s", locks.History)
 	t.Logf("watches: %s", watches)
+	t.Logf("actors: %s", actors.History)
+	t.Logf("due: %s", actors.Due)
+	for _, w := range slices.Concat(wrong, fired) {
+		t.Errorf("actors: %s", w)
+	}
 	if err := locks.History.Check(checkTime, os.TempDir()); err != nil {
 		t.Errorf("locks: %v", err)
 	}
@@ -54,6 +67,7 @@ func campaign(t *testing.T, c *faulttest.Cluster, s faulttest.Schedule) {
 	}
 	must(t, c.Agree(within(t, time.Minute)))
 	tidy(t, c)
+	return c
 }
 
 // tidy waits until no node has more open files and connections than an idle node may have.
@@ -80,8 +94,8 @@ func TestCampaign_PartitionsAndApplications(t *testing.T) {
 	t.Parallel()
 	// together with the first one they are in all partitions
 	apps := []string{"app1", "app2", "app3", "app4", "app5", "app6", "app7"}
-	c := formed(t, 3, faulttest.Options{Apps: apps, Flags: []string{"--partitions", "4", "--request-timeout", "2s"}})
-	campaign(t, c, faulttest.Random(seed(t), rounds(t, 2),
+	o := faulttest.Options{Apps: apps, Flags: []string{"--partitions", "4"}}
+	c := campaign(t, 3, o, faulttest.Random(seed(t), rounds(t, 2),
 		faulttest.Kill(true), faulttest.Pause(true), faulttest.Isolate(), faulttest.KillAll(), faulttest.Restart(false),
 		faulttest.Bridge(), faulttest.Kill(false), faulttest.Mute()))
 	leader, err := c.Leader(within(t, time.Minute), 0)
@@ -111,8 +125,7 @@ func TestCampaign_PartitionsAndApplications(t *testing.T) {
 // serves again after every fault. The faults kill, stop, pause and restart processes, and break links in every way.
 func TestCampaign_ProcessesAndNetwork(t *testing.T) {
 	t.Parallel()
-	c := formed(t, 3, faulttest.Options{Flags: []string{"--request-timeout", "2s"}})
-	campaign(t, c, faulttest.Random(seed(t), rounds(t, 3),
+	campaign(t, 3, faulttest.Options{}, faulttest.Random(seed(t), rounds(t, 3),
 		faulttest.Kill(true), faulttest.Kill(false), faulttest.KillAll(),
 		faulttest.Pause(true), faulttest.Pause(false), faulttest.Restart(true), faulttest.Restart(false),
 		faulttest.Isolate(), faulttest.Deafen(), faulttest.Mute(), faulttest.Bridge(), faulttest.IsolateAll(),

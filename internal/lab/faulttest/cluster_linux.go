@@ -23,6 +23,9 @@ type Options struct {
 	Pace     time.Duration // pause of a client between two requests; 0 = none
 	Tell     func(string)  // receives what faults did; may be nil
 	Watch    func(Seen)    // receives the result of every request of a workload, from many goroutines; may be nil
+	// Application returns the application that runs beside a node; nil = nodes have none. Options.Flags must give it an
+	// id.
+	Application func(n *Node) http.Handler
 }
 
 // Seen is the result of one request, as its client saw it.
@@ -136,6 +139,11 @@ func (c *Cluster) makeLocked(name string, flags []string) (*Node, error) {
 		return nil, err
 	}
 	n.clients()
+	if c.options.Application != nil {
+		if err := n.serveApplication(c.options.Application(n)); err != nil {
+			return nil, err
+		}
+	}
 	return n, nil
 }
 

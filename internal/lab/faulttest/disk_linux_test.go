@@ -14,8 +14,7 @@ const diskSize = 1 << 30
 // All guarantees hold while disks hang, are slow, or lose unflushed data, on one node or on all.
 func TestCampaign_Disks(t *testing.T) {
 	t.Parallel()
-	c := formed(t, 3, faulttest.Options{DiskSize: diskSize, Flags: []string{"--request-timeout", "2s"}})
-	campaign(t, c, faulttest.Random(seed(t), rounds(t, 2),
+	campaign(t, 3, faulttest.Options{DiskSize: diskSize}, faulttest.Random(seed(t), rounds(t, 2),
 		faulttest.Stall(true), faulttest.Stall(false), faulttest.Slow(true, 400*time.Millisecond),
 		faulttest.Slow(false, time.Second),
 		faulttest.Power(true), faulttest.Power(false), faulttest.PowerAll(),

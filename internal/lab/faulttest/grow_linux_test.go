@@ -115,8 +115,7 @@ func TestCluster_MovesVotesToReplacements(t *testing.T) {
 // nodes.
 func TestCampaign_FiveNodesWithPartitions(t *testing.T) {
 	t.Parallel()
-	c := formed(t, 5, faulttest.Options{Flags: []string{"--voters", "5", "--request-timeout", "2s"}})
-	campaign(t, c, faulttest.Random(seed(t), rounds(t, 2),
+	campaign(t, 5, faulttest.Options{Flags: []string{"--voters", "5"}}, faulttest.Random(seed(t), rounds(t, 2),
 		faulttest.Halves(), faulttest.Bridge(), faulttest.Isolate(), faulttest.IsolateAll(), faulttest.KillAll(),
 		faulttest.Together(faulttest.Kill(true), faulttest.Kill(false)),
 		faulttest.Together(faulttest.Halves(), faulttest.Pause(false))))

@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -210,6 +211,13 @@ func (h *LockHistory) Check(limit time.Duration, dir string) error {
 		}
 	}
 	return nil
+}
+
+// WriteTo writes all operations as text, one on each line.
+func (h *LockHistory) WriteTo(w io.Writer) (n int64, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return writeLines(w, tell(h.ops))
 }
 
 // String returns a summary.

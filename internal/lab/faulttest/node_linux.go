@@ -62,11 +62,13 @@ type Node struct {
 	log     *os.File
 	http    http.Client // client of its API, from inside its network
 	admin   http.Client
+	app     *http.Server // the application of the node; nil = none
 
-	mu     sync.Mutex
-	life   *process // guarded by mu; nil before the first start
-	paused bool     // guarded by mu
-	env    []string // guarded by mu: for the next start only
+	mu      sync.Mutex
+	life    *process  // guarded by mu; nil before the first start
+	paused  bool      // guarded by mu
+	resumed time.Time // guarded by mu: end of the last pause
+	env     []string  // guarded by mu: for the next start only
 }
 
 // sidecarFlags make a node a sidecar.
@@ -211,6 +213,9 @@ func (n *Node) freeze(s syscall.Signal, paused bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.paused = paused
+	if !paused {
+		n.resumed = time.Now()
+	}
 	return n.life.signal(s)
 }
 
@@ -224,6 +229,13 @@ func (n *Node) active() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.life != nil && !n.life.gone() && !n.paused
+}
+
+// pausedWithin reports whether the process is paused, or was during the last d.
+func (n *Node) pausedWithin(d time.Duration) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.paused || time.Since(n.resumed) < d
 }
 
 // Status returns the status of the node.
@@ -342,6 +354,9 @@ func (n *Node) close() error {
 	}
 	errs = append(errs, n.Kill())
 	n.http.CloseIdleConnections()
+	if n.app != nil {
+		errs = append(errs, n.app.Close())
+	}
 	if n.Disk != nil && n.Disk.root != nil {
 		errs = append(errs, n.Disk.Close())
 	}

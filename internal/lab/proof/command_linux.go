@@ -52,6 +52,12 @@ func prove(ctx context.Context, o Options, out string) (err error) {
 	}
 	err = errors.Join(err,
 		write(filepath.Join(out, "report.html"), r.WriteHTML), write(filepath.Join(out, "totals.json"), r.WriteJSON))
+	for name, h := range r.Histories {
+		err = errors.Join(err, write(filepath.Join(out, name), func(w io.Writer) error {
+			_, err := h.WriteTo(w)
+			return err
+		}))
+	}
 	fmt.Print(r.Summary())
 	fmt.Printf("report: %s\n", filepath.Join(out, "report.html"))
 	if r.Logs != "" {

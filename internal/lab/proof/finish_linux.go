@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -127,6 +128,7 @@ func (r *campaign) finish(ctx context.Context, whole bool) {
 	}
 	r.done("C15", r.watches.Events())
 	r.locked()
+	r.acted(limit, whole)
 	late, err := r.expiries.Stop(limit)
 	if err != nil {
 		r.violated("C10", "an expired key: "+err.Error(), nil)
@@ -158,6 +160,19 @@ func (r *campaign) locked() {
 	case err != nil:
 		r.violated("C16", err.Error(), nil)
 	}
+}
+
+// acted stops the clients of actors, reminders and jobs, and checks their histories.
+func (r *campaign) acted(ctx context.Context, whole bool) {
+	acted, fired := r.actors.Stop(ctx, whole)
+	for _, text := range acted {
+		r.report("C17", text)
+	}
+	for _, text := range fired {
+		r.report("C18", text)
+	}
+	r.done("C17", r.actors.History.Size())
+	r.done("C18", r.actors.Due.Size())
 }
 
 // The resources that an idle node may use.
@@ -211,6 +226,8 @@ func (r *campaign) sum() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.result
+	out.Histories = map[string]io.WriterTo{"actors.txt": r.actors.History, "due.txt": r.actors.Due,
+		"locks.txt": r.locks.History}
 	out.Took = time.Since(r.begun)
 	out.Timeline = r.record.seconds()
 	out.Requests = map[string]int{"strong": r.record.Strong, "eventual": r.record.Other,
@@ -229,6 +246,8 @@ func (r *campaign) sum() {
 	total("eventual ledger", "%s; %d lost, all shortly before a change of leadership", r.eventual, r.excused)
 	total("locks", "%s", r.locks.History)
 	total("watches", "%s", r.watches)
+	total("actors", "%s", r.actors.History)
+	total("reminders and jobs", "%s", r.actors.Due)
 	total("life times", "%s", r.expiries)
 	total("state in the end", "%d keys at index %v, hash %s", r.digested.Keys, r.digested.Applied, r.digested.Hash)
 	total("most memory of a node", "%d MB", r.sampler.resident>>20)
@@ -280,5 +299,9 @@ func (r *campaign) summary() []Check {
 			r.watches.String()},
 		{"C16", "a lock has one owner, ends never early, and no write with an old token is applied (Porcupine)",
 			r.checked["C16"], "operations on locks"},
+		{"C17", "increments of actors are not lost, no two epochs write, and turns do not overlap", r.checked["C17"],
+			r.actors.History.String()},
+		{"C18", "reminders and jobs fire at least once, never early, and not after they were deleted",
+			r.checked["C18"], r.actors.Due.String()},
 	}
 }

@@ -3,6 +3,7 @@ package proof
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -101,7 +102,7 @@ type Election struct {
 
 // Violation is a violated guarantee.
 type Violation struct {
-	Check   string        `json:"check"` // C1 to C16, or "cluster" for a problem that prevents checks
+	Check   string        `json:"check"` // C1 to C18, or "cluster" for a problem that prevents checks
 	Step    int           `json:"step"`
 	At      time.Duration `json:"at"`
 	Text    string        `json:"text"`
@@ -137,6 +138,8 @@ type Result struct {
 	Timeline   []second       `json:"-"`
 	Classes    []ClassSummary `json:"-"`
 	Logs       string         `json:"logs,omitempty"` // directory of the logs of a campaign with violations
+	// Histories are the histories of actors, of reminders and jobs, and of locks, by file name.
+	Histories map[string]io.WriterTo `json:"-"`
 	// by class: time from the end of the fault until all nodes served
 	Resumed map[string]Times `json:"resumed"`
 }

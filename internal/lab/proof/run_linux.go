@@ -49,6 +49,7 @@ type campaign struct {
 	expiries *faulttest.Expiries
 	locks    *faulttest.LockLoad
 	watches  *faulttest.Watches
+	actors   *faulttest.ActorLoad
 
 	checks sync.WaitGroup // running checks of histories
 
@@ -115,8 +116,9 @@ func (r *campaign) shape(dir string) faulttest.Options {
 	o := faulttest.Options{
 		Program: faulttest.Program{Path: r.Program, Env: []string{tuned.Env + "=" + tuning().Text()}},
 		Dir:     dir, DiskSize: disk, Pace: 10 * time.Millisecond,
-		Flags: []string{"--request-timeout", "2s", "--log-store", log, "--app-id", everywhere},
-		Tell:  r.note,
+		Flags:       []string{"--request-timeout", "2s", "--log-store", log, "--app-id", everywhere},
+		Tell:        r.note,
+		Application: r.actors.Application,
 		Watch: func(s faulttest.Seen) {
 			r.record.note(s.Begin, s.Took, s.Outcome == faulttest.Done || s.Outcome == faulttest.Conflict,
 				s.Outcome == faulttest.Unknown, s.Strong)
@@ -132,6 +134,7 @@ func (r *campaign) shape(dir string) faulttest.Options {
 }
 
 func (r *campaign) play(ctx context.Context, dir string) (err error) {
+	r.actors = faulttest.NewActors(r.Seed)
 	r.cluster = faulttest.NewCluster(r.shape(dir))
 	defer func() { err = errors.Join(err, r.cluster.Close()) }()
 	limit, cancel := context.WithTimeout(ctx, patience)
@@ -170,6 +173,7 @@ func (r *campaign) load(ctx context.Context) (err error) {
 		return err
 	}
 	r.locks = faulttest.StartLocks(r.cluster, r.Seed, 4)
+	r.actors.Start(r.cluster, 3)
 	r.strong = faulttest.StartStrong(r.cluster, r.Seed, 6, 0)
 	r.sessions = faulttest.StartSessions(r.cluster, r.Seed, 6)
 	r.sure = faulttest.StartLedger(r.cluster, r.Seed, 2, faulttest.Strong, time.Minute, 100)

@@ -1,0 +1,247 @@
+package faulttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	counters = 6 // that clients increment
+	// actorPace is the pause of a client of counters after each call, in addition to the pace of the cluster.
+	actorPace = 30 * time.Millisecond
+	// fireTime is how long a client waits for the first tick before it leaves the work as it is.
+	fireTime = 3 * time.Second
+)
+
+// ActorLoad are clients that call counters, which are actors hosted at every node, through random nodes, and clients
+// that store, await and delete reminders and jobs. ActorHistory and DueHistory say what is checked.
+//
+// The application of every node is part of this process. So it goes on while its node is paused or dead, and all times
+// are from one clock.
+type ActorLoad struct {
+	History *ActorHistory
+	Due     *DueHistory
+
+	seed    uint64
+	cluster *Cluster
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+}
+
+// NewActors returns a load without clients.
+func NewActors(seed uint64) *ActorLoad {
+	return &ActorLoad{History: NewActorHistory(), Due: NewDueHistory(), seed: seed}
+}
+
+// Application returns the application that hosts the counters at a node; see Options.
+func (l *ActorLoad) Application(n *Node) http.Handler {
+	one := &counterApp{load: l, node: n, memory: map[string]uint64{},
+		rnd: rand.New(rand.NewPCG(l.seed, uint64(n.Addr.As4()[3])))} //nolint:gosec // chance, not a secret
+	return one.routes()
+}
+
+// Start starts this many clients of counters, and as many of reminders and jobs. The cluster must have been made with
+// the option Application.
+func (l *ActorLoad) Start(c *Cluster, clients int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cluster, l.stop = c, cancel
+	for id := range clients {
+		add := &actorClient{l, id, 0, rand.New(rand.NewPCG(l.seed, uint64(id)+7000))}   //nolint:gosec // chance
+		await := &actorClient{l, id, 0, rand.New(rand.NewPCG(l.seed, uint64(id)+8000))} //nolint:gosec // chance
+		l.wg.Go(func() { add.run(ctx, add.increment) })
+		l.wg.Go(func() { await.run(ctx, await.await) })
+	}
+}
+
+// actorClient calls one method after the other, each at a random node.
+type actorClient struct {
+	load  *ActorLoad
+	id, n int
+	rnd   *rand.Rand
+}
+
+func (c *actorClient) run(ctx context.Context, one func(context.Context)) {
+	for ctx.Err() == nil {
+		c.n++
+		c.load.cluster.pass(ctx, func() { one(ctx) })
+		pause(ctx, actorPace)
+	}
+}
+
+// node returns a random running node, or nil.
+func (c *actorClient) node() *Node {
+	nodes := c.load.cluster.Running()
+	if len(nodes) == 0 {
+		return nil
+	}
+	return nodes[c.rnd.IntN(len(nodes))]
+}
+
+func counterName(i int) string { return fmt.Sprint("counter-", i) }
+
+// methodPath returns the path of a method of an actor.
+func methodPath(actor, method string) string {
+	return "/v1.0/actors/" + actorType + "/" + actor + "/method/" + method
+}
+
+// increment calls a counter. A call is never repeated.
+func (c *actorClient) increment(ctx context.Context) {
+	n := c.node()
+	if n == nil {
+		pause(ctx, 10*time.Millisecond)
+		return
+	}
+	h := c.load.History
+	call := actorCall{id: fmt.Sprintf("c%d-%d", c.id, c.n), actor: counterName(c.rnd.IntN(counters)), node: n.Name,
+		begin: h.now()}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	reply, err := n.raw(limit, "POST", methodPath(call.actor, "add"), call.id)
+	cancel()
+	call.end = h.now()
+	switch {
+	case err != nil:
+	case reply.status == 200:
+		call.answered, _ = strconv.ParseUint(string(reply.body), 10, 64) // 0 would be found as a wrong answer
+	default:
+		call.refused = undelivered(reply.body)
+	}
+	h.addCall(&call)
+	if err != nil || reply.status != 200 {
+		pause(ctx, 10*time.Millisecond)
+	}
+}
+
+// undelivered returns the reason of an error that says that the application has not got the call.
+func undelivered(body []byte) string {
+	var e struct {
+		Message string
+		Details []struct{ Reason string }
+	}
+	if err := json.Unmarshal(body, &e); err != nil || len(e.Details) == 0 ||
+		strings.Contains(e.Message, "error from actor service") {
+		return ""
+	}
+	switch reason := e.Details[0].Reason; reason {
+	case "no_host", "unavailable", "overloaded":
+		return reason
+	}
+	return ""
+}
+
+// await stores a reminder or a job. Some have one tick. Others are deleted before they are due, or after they have
+// fired.
+func (c *actorClient) await(ctx context.Context) {
+	kind := c.rnd.IntN(3)
+	due := time.Duration(c.rnd.IntN(800)) * time.Millisecond
+	once, early := kind == 0, kind == 1
+	if early {
+		due = 3 * time.Second
+	}
+	job := c.rnd.IntN(2) == 0
+	name := fmt.Sprintf("due-%d-%d", c.id, c.n)
+	path := "/v1.0/actors/" + actorType + "/" + counterName(c.rnd.IntN(counters)) + "/reminders/" + name
+	body := map[string]any{"dueTime": due.String(), "overwrite": true}
+	switch {
+	case job:
+		path = "/v1.0/jobs/" + name
+		if !once {
+			body["schedule"], body["repeats"] = "@every 200ms", 10
+		}
+	case !once:
+		body["period"] = "R10/PT0.2S"
+	}
+	h := c.load.Due
+	h.change(name, func(w *dueWork) { w.reminder, w.due, w.sent = !job, due, h.now() })
+	stored := c.insist(ctx, "POST", path, text(body), func() {
+		h.change(name, func(w *dueWork) { w.attempts++ })
+	})
+	if !stored {
+		return
+	}
+	h.change(name, func(w *dueWork) { w.stored, w.kept = h.now(), !early })
+	if !early {
+		limit, cancel := context.WithTimeout(ctx, fireTime)
+		_ = Until(limit, func() error { // Stop waits for those that have not fired
+			if h.fired(name) == 0 {
+				return errors.New("it has not fired")
+			}
+			return nil
+		})
+		cancel()
+	}
+	if !once && (early || h.fired(name) > 0) && c.insist(ctx, "DELETE", path, "", func() {}) {
+		h.change(name, func(w *dueWork) { w.removed = h.now() })
+	}
+}
+
+// insist repeats a request at random nodes until it is done. It returns false if ctx ends before.
+func (c *actorClient) insist(ctx context.Context, method, path, body string, attempt func()) bool {
+	for ctx.Err() == nil {
+		if n := c.node(); n != nil {
+			attempt()
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+			reply, err := n.raw(limit, method, path, body)
+			cancel()
+			if err == nil && reply.status == 204 {
+				return true
+			}
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+	return false
+}
+
+// Stop stops the clients, waits until everything that was stored has fired, reads all counters, and returns the
+// violations of the guarantees of actors, and of reminders and jobs. If whole is false, the cluster does not serve, and
+// Stop only checks the histories.
+func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string) {
+	l.stop()
+	l.wg.Wait()
+	if whole {
+		err := Until(ctx, func() error {
+			if names := l.Due.missing(); len(names) > 0 {
+				return fmt.Errorf("%d reminders and jobs were stored, not deleted, and have not fired: %v", len(names),
+					names)
+			}
+			return nil
+		})
+		if err != nil {
+			due = append(due, err.Error())
+		}
+		for i := range counters {
+			if err := l.final(ctx, counterName(i)); err != nil {
+				actors = append(actors, err.Error())
+			}
+		}
+	}
+	return append(actors, l.History.Check()...), append(due, l.Due.Check()...)
+}
+
+// final reads a counter.
+func (l *ActorLoad) final(ctx context.Context, actor string) error {
+	return Until(ctx, func() error {
+		nodes := l.cluster.Running()
+		if len(nodes) == 0 {
+			return errors.New("no node runs")
+		}
+		limit, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		reply, err := nodes[0].raw(limit, "POST", methodPath(actor, "get"), "")
+		if err != nil || reply.status != 200 {
+			return fmt.Errorf("actor %s does not answer: %d %s, %w", actor, reply.status, reply.body, err)
+		}
+		value, err := strconv.ParseUint(string(reply.body), 10, 64)
+		if err == nil {
+			l.History.ended(actor, value)
+		}
+		return err
+	})
+}
