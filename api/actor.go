@@ -101,6 +101,11 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	key := state.ActorKey(s.app.ID, r.Type, r.ID, r.Key)
 	start := s.seen.begin()
 	item, err := inst.Store.Get(ctx, state.GetRequest{Key: key, ReadOptions: options})
+	if err == nil && active.token != "" && item.Level == state.Stale {
+		// The replica of this node is behind the activation. A turn that read an old state could overwrite a newer one.
+		options.Consistency = state.Strong
+		item, err = inst.Store.Get(ctx, state.GetRequest{Key: key, ReadOptions: options})
+	}
 	s.seen.state(inst.Name, observedGet, start, err)
 	if err != nil {
 		return state.Item{}, opActorGet.failed(err, inst.Name, r.Key, "")

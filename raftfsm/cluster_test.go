@@ -218,16 +218,12 @@ func (c *cluster) wire(id uint32, server raft.ServerID) *raft.InmemTransport {
 func (c *cluster) isolate(server string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for other, wires := range c.wires {
-		if other == server {
-			continue
-		}
-		c.apart[[2]string{server, other}], c.apart[[2]string{other, server}] = true, true
-		for id, w := range wires {
-			w.Disconnect(raft.ServerAddress(server))
-			c.wires[server][id].Disconnect(raft.ServerAddress(other))
+	for other := range c.wires {
+		if other != server {
+			c.apart[[2]string{server, other}], c.apart[[2]string{other, server}] = true, true
 		}
 	}
+	c.lagLocked(server)
 }
 
 func (c *cluster) heal() {

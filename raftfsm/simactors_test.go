@@ -192,8 +192,8 @@ func (h *simHost) turn(ctx context.Context, actor int, a raftfsm.Activation, rev
 	seen := s.value[actor]
 	s.mu.Unlock()
 	item, err := h.node.Store("", "s").Get(limit, state.GetRequest{Key: key,
-		ReadOptions: state.ReadOptions{Consistency: state.Strong, Session: a.Session}})
-	if err != nil {
+		ReadOptions: state.ReadOptions{Session: a.Session}})
+	if err != nil || item.Level == state.Stale { // package api makes a strong read of a stale one
 		return true
 	}
 	n, _ := strconv.Atoi(string(item.Value)) // empty = 0
@@ -212,10 +212,10 @@ func (h *simHost) turn(ctx context.Context, actor int, a raftfsm.Activation, rev
 	s.mu.Unlock()
 	limit, end := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer end()
-	_, err = h.node.Store("", "s").Transact(limit, state.TransactRequest{
+	written, err := h.node.Store("", "s").Transact(limit, state.TransactRequest{
 		Operations: []state.Operation{{Write: state.Write{Key: key, Value: fmt.Append(nil, n+1)}}},
 		Actor: &state.ActorEpoch{App: "app", Type: "T", ID: fmt.Sprint(actor), Epoch: a.Epoch, Host: a.Owner.ID,
-			Revision: revision}})
+			Revision: revision}, Session: a.Session})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -228,6 +228,9 @@ func (h *simHost) turn(ctx context.Context, actor int, a raftfsm.Activation, rev
 	case stale:
 		s.t.Errorf("a write of actor %d with epoch %d is applied, although a turn with epoch %d had begun", actor,
 			a.Epoch, s.newest[actor])
+	}
+	if h.owned[actor].Epoch == a.Epoch {
+		h.owned[actor].Session = written.Session
 	}
 	s.acked[actor]++
 	s.value[actor] = max(s.value[actor], n+1)

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/testutil"
@@ -117,7 +119,8 @@ func (s *lockSim) write(ctx context.Context) {
 	}
 }
 
-// disturb cuts servers off and restores all links.
+// disturb cuts servers off and restores all links. Sometimes it only cuts off the replica of a server, which then falls
+// behind, while the server still makes calls.
 func disturb(t *testing.T, c *cluster, hosts []*raftfsm.Host, rnd *rand.Rand) {
 	for range 8 {
 		pauseFor(t.Context(), time.Duration(500+rnd.IntN(2500))*time.Millisecond)
@@ -129,9 +132,32 @@ func disturb(t *testing.T, c *cluster, hosts []*raftfsm.Host, rnd *rand.Rand) {
 				}
 			}
 		}
-		c.isolate(id)
+		if rnd.IntN(4) == 0 {
+			c.lag(id)
+		} else {
+			c.isolate(id)
+		}
 		pauseFor(t.Context(), time.Duration(500+rnd.IntN(4000))*time.Millisecond)
 		c.heal()
+	}
+}
+
+// lag cuts the links of the replicas of a server, in both directions; heal restores them. Calls go on.
+func (c *cluster) lag(server string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lagLocked(server)
+}
+
+func (c *cluster) lagLocked(server string) {
+	for other, wires := range c.wires {
+		if other == server {
+			continue
+		}
+		for id, w := range wires {
+			w.Disconnect(raft.ServerAddress(server))
+			c.wires[server][id].Disconnect(raft.ServerAddress(other))
+		}
 	}
 }
 
