@@ -87,7 +87,9 @@ func (a *counterApp) increment(ctx context.Context, t *actorTurn) (err error) {
 			return err
 		}
 	}
-	if a.chance(40) { // a long turn
+	if long := time.Duration(a.load.slow.Load()); long > 0 {
+		pause(ctx, long)
+	} else if a.chance(20) {
 		pause(ctx, 150*time.Millisecond)
 	}
 	body := text([]any{map[string]any{"operation": "upsert",

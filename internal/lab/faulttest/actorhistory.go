@@ -83,6 +83,18 @@ func (h *ActorHistory) Size() int {
 	return len(h.turns)
 }
 
+// acknowledged returns the number of writes that were acknowledged.
+func (h *ActorHistory) acknowledged() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.turns {
+		if t.result == Done {
+			n++
+		}
+	}
+	return n
+}
+
 // Check returns the violations of these guarantees:
 //
 //  1. No two acknowledged writes of a counter have the same value, and a turn sees every write that was acknowledged

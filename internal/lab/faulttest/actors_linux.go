@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +32,7 @@ type ActorLoad struct {
 	Due     *DueHistory
 
 	seed    uint64
+	slow    atomic.Int64 // see Slow
 	cluster *Cluster
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
@@ -61,6 +63,9 @@ func (l *ActorLoad) Start(c *Cluster, clients int) {
 	}
 }
 
+// Slow makes every turn take at least d, so that a fault interrupts many turns. Without Slow, few turns take long.
+func (l *ActorLoad) Slow(d time.Duration) { l.slow.Store(int64(d)) }
+
 // actorClient calls one method after the other, each at a random node.
 type actorClient struct {
 	load  *ActorLoad
@@ -76,13 +81,17 @@ func (c *actorClient) run(ctx context.Context, one func(context.Context)) {
 	}
 }
 
-// node returns a random running node, or nil.
+// node returns a random running node, or nil. Few calls are made at paused nodes, where a client waits in vain.
 func (c *actorClient) node() *Node {
 	nodes := c.load.cluster.Running()
 	if len(nodes) == 0 {
 		return nil
 	}
-	return nodes[c.rnd.IntN(len(nodes))]
+	n := nodes[c.rnd.IntN(len(nodes))]
+	if !n.active() && c.rnd.IntN(8) > 0 {
+		return nil
+	}
+	return n
 }
 
 func counterName(i int) string { return fmt.Sprint("counter-", i) }
@@ -220,6 +229,9 @@ func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string)
 			if err := l.final(ctx, counterName(i)); err != nil {
 				actors = append(actors, err.Error())
 			}
+		}
+		if l.History.acknowledged() == 0 || l.Due.Size() == 0 {
+			actors = append(actors, "no increment was acknowledged, or nothing has fired")
 		}
 	}
 	return append(actors, l.History.Check()...), append(due, l.Due.Check()...)

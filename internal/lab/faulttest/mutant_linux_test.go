@@ -182,6 +182,37 @@ func mutants() map[string]mutant {
 			"if len(page.Changes) == 0 || t.end != nil || page.Seen%50 == 0 {",
 			"TestSimulation_LocksAndWatchesSurviveCuts", "3", "the watch at server", nil, "raftfsm",
 		},
+		"writes of actors without fencing": {
+			"raftfsm/store.go", "if len(w.locks) > 0 || w.actor != nil {", "if len(w.locks) > 0 {",
+			"TestActors_PausedOwnerDoesNotWrite", "6", "two epochs write|an acknowledged increment is lost", nil, "",
+		},
+		"writes of actors without fencing, in the simulation": {
+			"raftfsm/store.go", "if len(w.locks) > 0 || w.actor != nil {", "if len(w.locks) > 0 {",
+			"TestSimulation_ActorsHaveOneOwner", "10", "is applied, although a turn with epoch", nil, "raftfsm",
+		},
+		"actors that read what a replica has that is behind": {
+			"api/actor.go", "active.token != \"\" && item.Level == state.Stale {",
+			"active.token == \"\" && item.Level == state.Stale {",
+			"TestActorGet_IsNeverStale", "1", "an active actor reads", nil, "api",
+		},
+		"hosts that look at their lease by the wall clock": {
+			"api/actors/host.go", "until := sent.Add(leaseTime); session",
+			"until := sent.Truncate(leaseTime).Add(2 * leaseTime); session",
+			"TestLease_WithoutItNoTurnAndNoAnswer", "1", "without a lease", nil, "api/actors",
+		},
+		"hosts that stop without waiting for their turns": {
+			"api/actors/drain.go", "h.awaitTurns(ctx, some)\n\t\t\th.deactivate", "h.deactivate",
+			"TestClose_AfterTheRunningTurn", "1", "while the turn runs", nil, "api/actors",
+		},
+		"hosts that hand actors over without waiting for their turns": {
+			"api/actors/drain.go", "h.mu.Unlock()\n\th.awaitTurns(ctx, all)\n", "h.mu.Unlock()\n",
+			"TestHandOver_AfterTheRunningTurn", "1", "given away while a turn ran", nil, "api/actors",
+		},
+		"renewals that a deposed leader answers, in the simulation": {
+			"raftfsm/actors/keeper.go", "if _, unsure := group.Confirm(ctx); unsure != nil {",
+			"if _, unsure := group.Confirm(ctx); unsure != nil && ctx.Err() != nil {",
+			"TestSimulation_ActorsHaveOneOwner", "40", "serve actor", nil, "raftfsm",
+		},
 		"log entries without a checksum": {
 			"raftfsm/raftlog/checksum.go", "if binary.BigEndian.Uint32(e[2:]) != sealSum(l, e[sealSize:]) {",
 			"if false {",
