@@ -32,7 +32,7 @@ type actorCall struct {
 	id, actor, node string
 	begin, end      time.Duration
 	answered        uint64 // the number that was written; 0 = the call was not acknowledged
-	refused         string // the reason, if the node said that the application has not got the call
+	refused         string // the reason, if the node reported that the application has not got the call
 }
 
 // lateTurn is how long after a later owner began a turn, an earlier owner may still begin one. The design allows none:
@@ -104,7 +104,7 @@ func (h *ActorHistory) acknowledged() (n int) {
 //     with a later epoch had begun.
 //  3. Turns with the same epoch do not overlap, nor do turns at the same process of a node. An owner whose node was not
 //     paused begins no turn when there is a later owner.
-//  4. A call is delivered at most once, and never if the caller was told that it was not. An acknowledged call has a
+//  4. A call is delivered at most once, and never if the node reported that it was not. An acknowledged call has a
 //     turn with that result.
 func (h *ActorHistory) Check() []string {
 	h.mu.Lock()

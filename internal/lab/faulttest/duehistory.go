@@ -129,8 +129,8 @@ func (w *dueWork) String() string {
 	if w.reminder {
 		kind = "reminder"
 	}
-	return fmt.Sprintf("%s, %s %s, due after %s: stored at %s in %d attempts, deleted at %s (0s = never)", micro(w.sent),
-		kind, w.name, w.due, micro(w.stored), w.attempts, micro(w.removed))
+	return fmt.Sprintf("%s, %s %s, due after %s: stored at %s in %d attempts, deleted at %s (0s = never)",
+		micro(w.sent), kind, w.name, w.due, micro(w.stored), w.attempts, micro(w.removed))
 }
 
 // String describes the tick.

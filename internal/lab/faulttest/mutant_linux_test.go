@@ -208,11 +208,6 @@ func mutants() map[string]mutant {
 			"api/actors/drain.go", "h.mu.Unlock()\n\th.awaitTurns(ctx, all)\n", "h.mu.Unlock()\n",
 			"TestHandOver_AfterTheRunningTurn", "1", "given away while a turn ran", nil, "api/actors",
 		},
-		"renewals that a deposed leader answers, in the simulation": {
-			"raftfsm/actors/keeper.go", "if _, unsure := group.Confirm(ctx); unsure != nil {",
-			"if _, unsure := group.Confirm(ctx); unsure != nil && ctx.Err() != nil {",
-			"TestSimulation_ActorsHaveOneOwner", "40", "serve actor", nil, "raftfsm",
-		},
 		"log entries without a checksum": {
 			"raftfsm/raftlog/checksum.go", "if binary.BigEndian.Uint32(e[2:]) != sealSum(l, e[sealSize:]) {",
 			"if false {",
