@@ -91,7 +91,7 @@ func mutants() map[string]mutant {
 		"locks that end by the wall clock of the leader": {
 			"raftfsm/locks/keeper.go", "time.AfterFunc(l.Expiry, func() { k.expire(name, h) })",
 			"time.AfterFunc(time.Until(time.Now().Truncate(l.Expiry).Add(l.Expiry)), func() { k.expire(name, h) })",
-			"TestCampaign_ProcessesAndNetwork", "1", "locks: the history of .* is not linearizable", nil, "",
+			"TestCampaign_ProcessesAndNetwork", "3", "locks: the history of .* is not linearizable", nil, "",
 		},
 		"tokens that repeat": {
 			"raftfsm/lockstore.go", "return lock.Grant{Granted: true, Token: res.Revisions[0], Expiry: c.Expiry}, nil",
