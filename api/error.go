@@ -20,6 +20,7 @@ const (
 	NotFound                    // no such path
 	Method                      // the path does not support this verb
 	Conflict                    // an ETag or create-only condition did not hold
+	Exists                      // there is a job or a reminder with that name
 	LockLost                    // a lock does not have the token that the write carries
 	ActorMoved                  // an actor has another owner than the request names
 	Denied                      // a policy forbids the request

@@ -78,7 +78,7 @@ func (s *Jobs) Schedule(ctx context.Context, j *Job, overwrite bool) error {
 	case err == nil:
 		return nil
 	case fault.Is(err, fault.Conflict):
-		return &Error{Kind: Conflict, Code: CodeJobSchedule, Details: Details{Reason: CodeJobSchedule}, Cause: err,
+		return &Error{Kind: Exists, Code: CodeJobSchedule, Details: Details{Reason: CodeJobSchedule}, Cause: err,
 			Message: "job " + Shorten(j.Name) + " already exists (set overwrite to replace it)"}
 	case fault.Is(err, fault.Invalid):
 		return badJob(CodeJobSchedule, fault.Text(err))

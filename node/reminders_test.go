@@ -13,6 +13,7 @@ import (
 	"time"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/quorate/quorate/node"
@@ -232,6 +233,10 @@ func TestReminders_OverGRPC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	keep := false
+	_, err = c.RegisterActorReminder(t.Context(), &runtimev1.RegisterActorReminderRequest{ActorType: "Counter",
+		ActorId: "a", Name: "r", DueTime: "1h", Overwrite: &keep})
+	wantStatus(t, err, codes.AlreadyExists)
 	var data wrapperspb.BytesValue
 	if err := got.GetData().UnmarshalTo(&data); err != nil || string(data.GetValue()) != "abc" || got.GetDueTime() !=
 		"1h" || got.Period != nil {

@@ -115,7 +115,7 @@ func (s *Service) SetReminder(ctx context.Context, r *Reminder, overwrite bool) 
 	case err == nil:
 		return nil
 	case fault.Is(err, fault.Conflict):
-		return &api.Error{Kind: api.Conflict, Code: api.CodeReminderExists, Cause: err,
+		return &api.Error{Kind: api.Exists, Code: api.CodeReminderExists, Cause: err,
 			Details: api.Details{Reason: api.CodeReminderExists},
 			Message: "the actor has a reminder " + api.Shorten(r.Name) + " already (set overwrite to replace it)"}
 	}

@@ -28,10 +28,9 @@ func code(e *api.Error) codes.Code {
 	case api.Method, api.Unsupported, api.NotServed:
 		return codes.Unimplemented
 	case api.Conflict, api.ActorMoved:
-		if e.Code == api.CodeJobSchedule {
-			return codes.AlreadyExists // as in Dapr
-		}
 		return codes.Aborted
+	case api.Exists:
+		return codes.AlreadyExists
 	case api.Denied:
 		return codes.PermissionDenied
 	case api.Unauthenticated:

@@ -21,7 +21,7 @@ func status(k api.Kind) int {
 		return http.StatusMethodNotAllowed
 	case api.NotServed:
 		return http.StatusNotImplemented
-	case api.Conflict:
+	case api.Conflict, api.Exists:
 		return http.StatusConflict
 	case api.Compacted:
 		return http.StatusGone
