@@ -29,7 +29,7 @@ func actorOptions(n *Node) actorhost.Options {
 		StoreOf: func(app string) (string, error) { return actorStoreOf(n.components.For(app), app) },
 		Allow:   n.calls.Parts().Here.Allow, Prove: calls.Prove,
 		PlaceTime: cmp.Or(n.config.API.RequestTimeout, apihttp.DefaultRequestTimeout), MaxAnswer: limit,
-		Logger: n.deps.Logger,
+		Logger: n.deps.Logger, Registerer: n.deps.Registry,
 	}
 }
 

@@ -135,6 +135,7 @@ func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err err
 	}
 	w := &waiter{chain: chain, granted: make(chan error, 1)}
 	a.queue = append(a.queue, w)
+	h.parts.Metrics.waiting.WithLabelValues(key.Type).Inc()
 	return a, w, nil
 }
 
@@ -150,6 +151,7 @@ func (h *Host) awaitTurn(ctx context.Context, a *activation, w *waiter) error {
 	h.mu.Lock()
 	if i := slices.Index(a.queue, w); i >= 0 {
 		a.queue = slices.Delete(a.queue, i, i+1)
+		h.parts.Metrics.waiting.WithLabelValues(a.key.Type).Dec()
 		h.mu.Unlock()
 		return errGaveUp(ctx)
 	}
@@ -176,14 +178,22 @@ func (h *Host) leave(a *activation) {
 		if a.queue = a.queue[1:]; len(a.queue) == 0 {
 			a.queue = nil
 		}
+		h.parts.Metrics.waiting.WithLabelValues(a.key.Type).Dec()
 		a.running, a.chain, a.depth = true, next.chain, 1
 		next.granted <- nil
 	}
 }
 
 // retireLocked ends an activation. The activation gets no further turns, and calls in its queue fail with
-// fault.ActorMoved, so that they are sent to the new owner. h.mu must be held.
-func (h *Host) retireLocked(a *activation) {
+// fault.ActorMoved, so that they are sent to the new owner. The parameter reason is a value of the label of the metric of
+// deactivations. h.mu must be held.
+func (h *Host) retireLocked(a *activation, reason string) {
+	if !a.gone {
+		m := h.parts.Metrics
+		m.deactivations.WithLabelValues(a.key.Type, reason).Inc()
+		m.active.WithLabelValues(a.key.Type).Dec()
+		m.waiting.WithLabelValues(a.key.Type).Sub(float64(len(a.queue)))
+	}
 	a.gone = true
 	for _, t := range a.timers {
 		t.stop()
@@ -221,7 +231,7 @@ func (h *Host) removeLocked(a *activation) {
 // activate makes this host the owner of an actor in the directory. If the application still holds the actor from an
 // earlier activation, the application must first deactivate it, because its state in memory may be outdated: another
 // host may have changed the actor since.
-func (h *Host) activate(ctx context.Context, a *activation) error {
+func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	h.mu.Lock()
 	session, revision, d := h.session, h.revision, h.directory
 	if _, kept := h.kept[a.key]; kept {
@@ -230,7 +240,7 @@ func (h *Host) activate(ctx context.Context, a *activation) error {
 	}
 	h.mu.Unlock()
 	var got Activation
-	err := h.drop(ctx, a)
+	err = h.drop(ctx, a)
 	if err == nil {
 		if got, err = d.Activate(ctx, session, a.key.Type, a.key.ID); err != nil {
 			err = notDelivered(err)
@@ -239,6 +249,7 @@ func (h *Host) activate(ctx context.Context, a *activation) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	close(a.ready)
+	defer func() { h.parts.Metrics.activations.WithLabelValues(a.key.Type, outcomeOf(err)).Inc() }()
 	switch {
 	case err != nil:
 	case got.Owner.Session != session:
@@ -248,6 +259,7 @@ func (h *Host) activate(ctx context.Context, a *activation) error {
 	default:
 		a.session, a.revision, a.epoch, a.token, a.last = session, revision, got.Epoch, got.Token, time.Now()
 		a.dropped = false
+		h.parts.Metrics.active.WithLabelValues(a.key.Type).Inc()
 		return nil
 	}
 	a.gone = true

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/api"
@@ -20,7 +21,7 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 	h.draining = true
 	var all []*activation
 	for _, a := range h.actors {
-		if h.retireForLocked(a) {
+		if h.retireForLocked(a, reasonDrained) {
 			all = append(all, a)
 		}
 	}
@@ -28,6 +29,8 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 	if session == "" {
 		return true
 	}
+	var late atomic.Bool
+	defer func() { h.parts.Metrics.drains.WithLabelValues(drained(answered, late.Load())).Inc() }()
 	telling, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if _, err := d.Register(telling, Registration{Session: session, Types: types, Draining: true}); err != nil {
@@ -39,7 +42,9 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 	var ending sync.WaitGroup
 	for some := range slices.Chunk(all, batch) {
 		ending.Go(func() {
-			h.awaitTurns(ctx, some)
+			if !h.awaitTurns(ctx, some) {
+				late.Store(true)
+			}
 			h.deactivate(ctx, some, "")
 		})
 	}
@@ -47,9 +52,20 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 	return true
 }
 
+// drained returns the outcome of a drain.
+func drained(answered, late bool) string {
+	switch {
+	case !answered:
+		return "unavailable"
+	case late:
+		return "timeout"
+	}
+	return outcomeOK
+}
+
 // retireForLocked retires an activation, so that the caller can pass it to awaitTurns. It returns false if the
 // activation is already retired or has not finished starting. h.mu must be held.
-func (h *Host) retireForLocked(a *activation) bool {
+func (h *Host) retireForLocked(a *activation, reason string) bool {
 	select {
 	case <-a.ready:
 	default:
@@ -58,7 +74,7 @@ func (h *Host) retireForLocked(a *activation) bool {
 	if a.gone {
 		return false
 	}
-	h.retireLocked(a)
+	h.retireLocked(a, reason)
 	if a.running {
 		a.idle = make(chan struct{})
 	}
@@ -71,7 +87,7 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	h.mu.Lock()
 	var all []*activation
 	for _, key := range keys {
-		if a := h.actors[key]; a != nil && a.session == h.session && h.retireForLocked(a) {
+		if a := h.actors[key]; a != nil && a.session == h.session && h.retireForLocked(a, reasonHanded) {
 			all = append(all, a)
 		}
 	}
@@ -84,8 +100,9 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 }
 
 // awaitTurns waits until no activation in all has a running turn. All of them must be retired. For each activation it
-// waits at most until its drain timeout has passed.
-func (h *Host) awaitTurns(ctx context.Context, all []*activation) {
+// waits at most until its drain timeout has passed. It returns false if some turns did not end in time.
+func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
+	ended = true
 	begun := time.Now()
 	for _, a := range all {
 		h.mu.Lock()
@@ -98,12 +115,15 @@ func (h *Host) awaitTurns(ctx context.Context, all []*activation) {
 		select {
 		case <-idle:
 		case <-limit.C:
+			ended = false
 			h.log.Warn("a call of an actor did not end in time: the actor moves while it runs", "type", a.key.Type,
 				"actor", a.key.ID, "limit", a.settings.DrainTimeout)
 		case <-ctx.Done():
+			ended = false
 		}
 		limit.Stop()
 	}
+	return ended
 }
 
 // close drains the host and ends its goroutines.

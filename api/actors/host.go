@@ -241,6 +241,7 @@ func (h *Host) register() bool {
 		}
 		return false
 	}
+	h.parts.Metrics.sessions.WithLabelValues(h.app, sessionBegun).Inc()
 	h.mu.Lock()
 	h.session, h.revision = r.Session, revision
 	h.mu.Unlock()
@@ -261,6 +262,7 @@ func (h *Host) renew(lost chan<- string) {
 	defer cancel()
 	sent := time.Now()
 	err := d.Renew(ctx, session, count)
+	h.parts.Metrics.renewals.WithLabelValues(h.app, outcomeOf(err)).Inc()
 	switch {
 	case err == nil:
 		h.extend(session, sent)
@@ -292,6 +294,7 @@ func (h *Host) dropSession(session string) {
 	}
 	h.log.Warn("the session of this host of actors has ended: its actors may run on other nodes now",
 		"actors", len(h.actors), "session", session, "hint", "look for a slow network, or a paused process")
+	h.parts.Metrics.sessions.WithLabelValues(h.app, sessionLost).Inc()
 	h.forgetLocked()
 }
 
@@ -302,7 +305,7 @@ func (h *Host) forgetLocked() {
 	for _, a := range h.actors {
 		select {
 		case <-a.ready:
-			h.retireLocked(a)
+			h.retireLocked(a, reasonSession)
 			h.settleLocked(a)
 		default: // activate finds that the session has ended
 		}
@@ -318,6 +321,7 @@ func (h *Host) leaveSession() {
 	if session == "" {
 		return
 	}
+	h.parts.Metrics.sessions.WithLabelValues(h.app, sessionLeft).Inc()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.life), 5*time.Second)
 	defer cancel()
 	if err := d.Leave(ctx, session); err != nil {
@@ -359,8 +363,10 @@ func (h *Host) holds(a *activation) bool {
 }
 
 // take executes a call as one turn. If the caller disconnects, the turn continues until the application answers,
-// because the application is still working on it.
-func (h *Host) take(ctx context.Context, c *Call) (Answer, error) {
+// because the application is still working on it. The metrics count the turn.
+func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
+	begun := time.Now()
+	defer func() { h.parts.Metrics.turned(c, begun, &answer, err) }()
 	chain := ""
 	if v := c.Header[headerReentrancy]; len(v) > 0 {
 		chain = v[0]
@@ -412,7 +418,7 @@ func (h *Host) deactivateIdle() {
 		select {
 		case <-a.ready:
 			if !a.running && !a.gone && a.session == h.session && now.Sub(a.last) >= a.settings.IdleTimeout {
-				h.retireLocked(a)
+				h.retireLocked(a, reasonIdle)
 				idle = append(idle, a)
 			}
 		default:
@@ -550,7 +556,8 @@ func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	case a == nil || a.epoch != epoch:
 	case moved:
 		a.session = "" // no write and no answer of it counts any more
-		h.retireLocked(a)
+		h.parts.Metrics.refused.WithLabelValues(key.Type).Inc()
+		h.retireLocked(a, reasonRefused)
 		h.settleLocked(a)
 	case token != "":
 		a.token = token

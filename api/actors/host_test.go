@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/invoke"
@@ -38,15 +40,17 @@ type world struct {
 	release  map[string]chan struct{} // turns that wait
 	headers  []http.Header
 	bodies   []string
+	registry *prometheus.Registry
 }
 
 func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, owned: map[string]uint64{}, config: config, release: map[string]chan struct{}{}}
+		w := &world{t: t, owned: map[string]uint64{}, config: config, release: map[string]chan struct{}{},
+			registry: prometheus.NewRegistry()}
 		w.runtime = actors.NewRuntime(actors.Options{Directories: w, Carrier: w, Node: func() string { return "n" },
 			NewID: w.newID, Plan: planTicks, Allow: func(*invoke.Inbound) error { return nil },
-			PlaceTime: 10 * time.Second,
+			PlaceTime: 10 * time.Second, Metrics: actors.NewMetrics(w.registry),
 			MaxAnswer: 100, Logger: slog.New(slog.DiscardHandler)})
 		w.runtime.Open()
 		w.runtime.Returned("app", w)

@@ -28,6 +28,7 @@ type Options struct {
 	Allow     func(in *invoke.Inbound) error
 	PlaceTime time.Duration // how long a call may wait for an owner
 	MaxAnswer int64         // bytes
+	Metrics   *Metrics
 	Logger    *slog.Logger
 }
 
@@ -177,10 +178,11 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 
 // find looks up the owner of the actor and calls it. It retries until the call was delivered or the time limit for
 // finding an owner has passed.
-func (r *Runtime) find(ctx context.Context, c *Call) (Answer, error) {
+func (r *Runtime) find(ctx context.Context, c *Call) (answer Answer, err error) {
+	defer func() { r.options.Metrics.requested(&answer, err) }()
 	begun := time.Now()
 	for {
-		answer, err := r.attempt(ctx, c, begun)
+		answer, err = r.attempt(ctx, c, begun)
 		wait := movedPause
 		switch fault.CodeOf(err) {
 		case fault.ActorMoved, fault.Unavailable, fault.NotLeader:

@@ -91,7 +91,8 @@ func (w *World) Services() Services {
 	return Services{
 		State: api.NewState(w.App, w.Stores, api.Limits{}).Fence(w.Locks),
 		Actors: actors.NewService(w.App, actors.NewRuntime(actors.Options{
-			Directories: noActors{}, Reminders: noActors{}, Plan: noPlan})),
+			Directories: noActors{}, Reminders: noActors{}, Plan: noPlan,
+			Metrics: actors.NewMetrics(prometheus.NewRegistry())})),
 		Secrets:  api.NewSecrets(w.App, w.Secrets),
 		Bindings: api.NewBindings(w.App, outside{}, nil),
 		Locks:    api.NewLocks(w.App, w.Locks),

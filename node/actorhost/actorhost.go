@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/invoke"
@@ -37,6 +39,8 @@ type Options struct {
 	PlaceTime time.Duration
 	MaxAnswer int64 // bytes
 	Logger    *slog.Logger
+
+	Registerer prometheus.Registerer
 }
 
 // New returns a Runtime of the actors of this node.
@@ -45,7 +49,8 @@ func New(o Options) *Host {
 	h.directories = &directories{o: &h.options, known: map[knownKey]knownType{}}
 	h.Runtime = actors.NewRuntime(actors.Options{
 		Directories: h.directories, Carrier: h, Node: o.Node, NewID: datadir.RandomID, Reminders: reminders{h},
-		Plan: newPlan, Allow: o.Allow, PlaceTime: o.PlaceTime, MaxAnswer: o.MaxAnswer, Logger: o.Logger,
+		Plan: newPlan, Allow: o.Allow, PlaceTime: o.PlaceTime, MaxAnswer: o.MaxAnswer,
+		Metrics: actors.NewMetrics(o.Registerer), Logger: o.Logger,
 	})
 	return h
 }
