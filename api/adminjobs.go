@@ -11,12 +11,13 @@ type JobStatus struct {
 	Namespace string          `json:"namespace"`
 	Name      string          `json:"name"`
 	Schedule  string          `json:"schedule,omitempty"`
-	Due       time.Time       `json:"due,omitzero"`    // when the present tick is due by the schedule
-	Next      time.Time       `json:"next"`            // of the next attempt
-	Ticks     uint64          `json:"ticks"`           // that are done or dropped
-	Attempts  uint64          `json:"attempts"`        // failed attempts of the present tick
-	Error     string          `json:"error,omitempty"` // of the last attempt, if it failed
-	Job       json.RawMessage `json:"job,omitempty"`   // as it was scheduled
+	Due       time.Time       `json:"due,omitzero"`      // when the present tick is due by the schedule
+	Next      time.Time       `json:"next"`              // of the next attempt
+	Ticks     uint64          `json:"ticks"`             // that are done or dropped
+	Attempts  uint64          `json:"attempts"`          // failed attempts of the present tick
+	Error     string          `json:"error,omitempty"`   // of the last attempt, if it failed
+	Waiting   string          `json:"waiting,omitempty"` // what a tick that is due waits for; empty = nothing
+	Job       json.RawMessage `json:"job,omitempty"`     // as it was scheduled
 }
 
 // JobSelection selects jobs. Empty fields select all.

@@ -37,6 +37,8 @@ type JobStore interface {
 	Jobs(ctx context.Context, app App, prefix, after string, limit int) (list []Job, more bool, err error)
 	// RemoveJob removes a job, if there is one with that name.
 	RemoveJob(ctx context.Context, app App, name string) error
+	// RemoveJobs removes all jobs whose names begin with prefix. After an error, some may be removed.
+	RemoveJobs(ctx context.Context, app App, prefix string) error
 }
 
 // Job is a job of an application.
@@ -176,20 +178,10 @@ func (s *Jobs) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// DeletePrefix removes all jobs whose names begin with prefix.
+// DeletePrefix removes all jobs whose names begin with prefix. After an error, some may be removed.
 func (s *Jobs) DeletePrefix(ctx context.Context, prefix string) error {
-	for after, more := "", true; more; {
-		var list []Job
-		var err error
-		if list, more, err = s.List(ctx, prefix, after, 0); err != nil {
-			return err
-		}
-		for i := range list {
-			after = list[i].Name
-			if err := s.Delete(ctx, after); err != nil {
-				return err
-			}
-		}
+	if err := s.store.RemoveJobs(ctx, s.app, prefix); err != nil {
+		return jobFailed(CodeJobDelete, "failed to delete the jobs with the prefix "+Shorten(prefix), err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/due"
 	"github.com/quorate/quorate/raftfsm/group"
@@ -19,6 +20,7 @@ const (
 	duePut    = 1 // put work; answered with its revision
 	dueRemove = 2 // remove work; answered with 1 if there was any
 	dueRun    = 3 // make work due now; answered with 1 if there is any
+	dueClear  = 4 // remove work by the prefix of its names; answered with its number
 )
 
 // dueGroup is a group as its due.Keeper uses it.
@@ -47,7 +49,8 @@ func (c *dueCall) append(b []byte) []byte {
 	}
 	b = append(b, boolByte(p.Overwrite), boolByte(p.Spec.Policy.Forever))
 	interval, persist := uint64(p.Spec.Policy.Interval), uint64(p.Spec.Policy.Persist) //nolint:gosec // not negative
-	for _, n := range [...]uint64{p.Spec.Repeats, p.Spec.Policy.Retries, interval, persist, p.Spec.Revision} {
+	for _, n := range [...]uint64{p.Spec.Repeats, p.Spec.Policy.Retries, interval, persist, p.Spec.Revision,
+		p.ID.Origin, p.ID.Seq, p.ID.Done} {
 		b = binary.AppendUvarint(b, n)
 	}
 	return append(b, p.Spec.Payload...)
@@ -65,8 +68,9 @@ func readDueCall(f *frame) (c dueCall, err error) {
 	p.Spec.Policy.Interval = time.Duration(f.Uvarint()) //nolint:gosec // as it was encoded
 	p.Spec.Policy.Persist = time.Duration(f.Uvarint())  //nolint:gosec // as it was encoded
 	p.Spec.Revision = f.Uvarint()
+	p.ID = command.RequestID{Origin: f.Uvarint(), Seq: f.Uvarint(), Done: f.Uvarint()}
 	p.Spec.Payload = f.All()
-	if f.Bad || p.Name == "" {
+	if f.Bad || p.Name == "" && c.what != dueClear {
 		return c, errFrame(MethodDue)
 	}
 	return c, nil
@@ -89,6 +93,10 @@ func (s *server) serveDue(ctx context.Context, gid uint32, f *frame) ([]byte, er
 	case dueRemove:
 		ok, err = k.Remove(ctx, p.Home, p.Name, p.Spec.Revision)
 		n = uint64(boolByte(ok))
+	case dueClear:
+		removed := 0
+		removed, err = k.RemovePrefix(ctx, p.Home, p.Name)
+		n = uint64(removed) //nolint:gosec // not negative
 	case dueRun:
 		ok, err = k.Run(ctx, p.Home, p.Name)
 		n = uint64(boolByte(ok))
@@ -121,9 +129,33 @@ func (d DueWork) Deliver(kind byte, to due.Deliverer) {
 // Put stores work and returns its revision. It returns fault.Conflict if work with this name exists and p.Overwrite is
 // false. It returns fault.Invalid if the times cannot be parsed, and otherwise the errors of a strong write.
 func (d DueWork) Put(ctx context.Context, p due.Put) (revision uint64, err error) {
-	p.Spec.Request = datadir.RandomID() // a repeated call finds what the first one has stored
-	revision, _, err = d.ask(ctx, &dueCall{what: duePut, put: p})
-	return revision, err
+	gid, err := d.group(ctx, p.Home)
+	if err != nil {
+		return 0, err
+	}
+	// A repeated call finds what the first one has stored. If that work has ended, the log has the id of the request.
+	p.Spec.Request = datadir.RandomID()
+	o := d.host.router.group(gid).origin
+	for {
+		if p.ID, err = o.begin(ctx); err != nil {
+			return 0, err
+		}
+		revision, repeated, err := d.ask(ctx, &dueCall{what: duePut, put: p})
+		o.end(p.ID)
+		switch {
+		case err != nil || revision != 0:
+			return revision, err
+		case repeated:
+			return 0, fault.New(fault.Indeterminate, due.OpPut, "it may have been stored: the result is no longer kept")
+		}
+		o.drop(p.ID.Origin) // the group may not know it any more
+	}
+}
+
+// RemovePrefix removes the work of a home whose names begin with prefix. After an error, some may be removed.
+func (d DueWork) RemovePrefix(ctx context.Context, h due.Home, prefix string) error {
+	_, _, err := d.ask(ctx, &dueCall{what: dueClear, put: due.Put{Home: h, Name: prefix}})
+	return err
 }
 
 // Remove removes work. removed is false if there was none.

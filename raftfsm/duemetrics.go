@@ -32,25 +32,59 @@ func newDueMetrics(reg prometheus.Registerer) *dueMetrics {
 	return m
 }
 
-// dueKind is the value of the label "kind".
-func dueKind(kind byte) string {
-	if kind == due.KindReminder {
-		return "reminder"
+// dueCollector reads how much due work waits at the Keepers of this server. It has no series while there
+// is no due work in the groups that this server leads.
+type dueCollector struct {
+	keepers      []*due.Keeper
+	ticks, delay *prometheus.Desc
+}
+
+func newDueCollector(keepers []*due.Keeper) *dueCollector {
+	return &dueCollector{keepers,
+		prometheus.NewDesc("quorate_due_waiting", "Ticks that are due and not handed out, at the leader of their group. "+
+			"At most 512 of an application are counted.", []string{"kind"}, nil),
+		prometheus.NewDesc("quorate_due_waiting_seconds", "Time since the oldest of these ticks was due.",
+			[]string{"kind"}, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (c *dueCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- c.ticks
+	out <- c.delay
+}
+
+// Collect implements prometheus.Collector.
+func (c *dueCollector) Collect(out chan<- prometheus.Metric) {
+	for _, kind := range []byte{due.KindJob, due.KindReminder} {
+		ticks, delay, used := 0, uint64(0), false
+		for _, k := range c.keepers {
+			w, now, ok := k.Waiting(kind)
+			if used = used || ok; w.Ticks > 0 {
+				ticks, delay = ticks+w.Ticks, max(delay, max(now, w.Oldest)-w.Oldest)
+			}
+		}
+		if !used {
+			continue
+		}
+		gauge := func(d *prometheus.Desc, v float64) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, due.KindName(kind))
+		}
+		gauge(c.ticks, float64(ticks))
+		gauge(c.delay, (time.Duration(delay) * time.Millisecond).Seconds()) //nolint:gosec // a difference of times
 	}
-	return "job"
 }
 
 // Fired implements due.Observer.
 func (m *dueMetrics) Fired(kind byte, late time.Duration) {
-	m.late.WithLabelValues(dueKind(kind)).Observe(late.Seconds())
+	m.late.WithLabelValues(due.KindName(kind)).Observe(late.Seconds())
 }
 
 // Ended implements due.Observer.
 func (m *dueMetrics) Ended(kind byte, outcome string) {
-	m.ticks.WithLabelValues(dueKind(kind), outcome).Inc()
+	m.ticks.WithLabelValues(due.KindName(kind), outcome).Inc()
 }
 
 // UnderWay implements due.Observer.
 func (m *dueMetrics) UnderWay(kind byte, change int) {
-	m.underWay.WithLabelValues(dueKind(kind)).Add(float64(change))
+	m.underWay.WithLabelValues(due.KindName(kind)).Add(float64(change))
 }

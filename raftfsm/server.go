@@ -88,7 +88,7 @@ func (s *server) open(ctx context.Context) error {
 	s.opened.Store(true)
 	s.judgeRoom()
 	s.wg.Go(func() { s.space.Watch(spacePeriod, s.judgeRoom, s.stop) })
-	s.opts.Registerer.MustRegister(&collector{server: s})
+	s.opts.Registerer.MustRegister(&collector{server: s}, newDueCollector(s.due))
 	return nil
 }
 

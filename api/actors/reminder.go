@@ -178,14 +178,11 @@ func (s *Service) RemoveReminder(ctx context.Context, a api.Actor, name string) 
 // RemoveReminders removes all reminders of the actor a. If a.ID is empty, it removes those of all actors of that type.
 // After an error, some of them may have been removed. All errors are *api.Error.
 func (s *Service) RemoveReminders(ctx context.Context, a api.Actor) error {
-	list, err := s.Reminders(ctx, a)
-	if err != nil {
+	if err := checkFamily(a); err != nil {
 		return err
 	}
-	for i := range list {
-		if err := s.RemoveReminder(ctx, list[i].Actor, list[i].Name); err != nil {
-			return err
-		}
+	if err := s.runtime.options.Reminders.RemoveAll(ctx, a); err != nil {
+		return reminderFailed(api.CodeReminderDelete, "error deleting actor reminders", a, err)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -56,6 +57,14 @@ func (s *JobStore) Jobs(_ context.Context, _ api.App, prefix, after string, limi
 	}
 	slices.SortFunc(out, func(a, b api.Job) int { return strings.Compare(a.Name, b.Name) })
 	return out[:min(limit, len(out))], len(out) > limit, nil
+}
+
+// RemoveJobs implements api.JobStore.
+func (s *JobStore) RemoveJobs(_ context.Context, _ api.App, prefix string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.jobs, func(name string, _ api.Job) bool { return strings.HasPrefix(name, prefix) })
+	return nil
 }
 
 // RemoveJob implements api.JobStore.

@@ -276,6 +276,9 @@ func (noActors) Get(context.Context, api.Actor, string) (actors.Reminder, bool, 
 // List implements actors.Reminders.
 func (noActors) List(context.Context, api.Actor) ([]actors.Reminder, error) { return nil, nil }
 
+// RemoveAll implements actors.Reminders.
+func (noActors) RemoveAll(context.Context, api.Actor) error { return nil }
+
 // Remove implements actors.Reminders.
 func (noActors) Remove(context.Context, api.Actor, string) error { return nil }
 

@@ -169,10 +169,7 @@ func (r reminders) List(ctx context.Context, a api.Actor) ([]actors.Reminder, er
 	if err != nil {
 		return nil, err
 	}
-	prefix := a.Type + separator
-	if a.ID != "" {
-		prefix += a.ID + separator
-	}
+	prefix := family(a)
 	var out []actors.Reminder
 	for after, more := "", true; more; {
 		var list []due.Work
@@ -203,6 +200,26 @@ func (r reminders) Remove(ctx context.Context, a api.Actor, name string) error {
 	}
 	_, err = work.Remove(ctx, home, workName(a, name))
 	return err
+}
+
+// RemoveAll implements actors.Reminders.
+func (r reminders) RemoveAll(ctx context.Context, a api.Actor) error {
+	work, home, err := r.home(ctx, a.Type)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return work.RemovePrefix(ctx, home, family(a))
+}
+
+// family returns the prefix of the names of the reminders of an actor, or of all of its type if its ID is empty.
+func family(a api.Actor) string {
+	if a.ID == "" {
+		return a.Type + separator
+	}
+	return workName(a, "")
 }
 
 func namespaceOf(home due.Home) string {

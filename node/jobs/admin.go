@@ -47,6 +47,7 @@ func (a Admin) ListJobs(ctx context.Context, r api.JobSelection) (out []api.JobS
 		if app := appOf(h); r.App != "" && app.ID != r.App || r.Namespace != "" && app.Namespace != r.Namespace {
 			continue
 		}
+		callable := a.Jobs.Room(h) > 0
 		for after, more := "", true; more; {
 			var list []due.Work
 			if list, more, err = p.work.List(ctx, h, r.Name, after, api.MaxJobs); err != nil {
@@ -57,7 +58,11 @@ func (a Admin) ListJobs(ctx context.Context, r api.JobSelection) (out []api.JobS
 				if r.Exact && after != r.Name {
 					continue
 				}
-				out = append(out, statusOf(&list[i]))
+				s := statusOf(&list[i])
+				if !callable && time.Now().After(s.Next) {
+					s.Waiting = "an instance"
+				}
+				out = append(out, s)
 			}
 			if len(list) == 0 {
 				break

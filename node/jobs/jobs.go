@@ -140,6 +140,15 @@ func (j *Jobs) RemoveJob(ctx context.Context, app api.App, name string) error {
 	return err
 }
 
+// RemoveJobs implements api.JobStore.
+func (j *Jobs) RemoveJobs(ctx context.Context, app api.App, prefix string) error {
+	p, err := j.parts()
+	if err != nil {
+		return err
+	}
+	return p.work.RemovePrefix(ctx, home(app), prefix)
+}
+
 // instance returns the identity of an instance.
 func instance(i *discovery.Instance) discovery.Instance {
 	return discovery.Instance{App: i.App, Node: i.Node, Boot: i.Boot}

@@ -1,6 +1,7 @@
 package jobs_test
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/node/nodetest"
 )
 
@@ -62,4 +64,21 @@ func TestJobs_CallTheApplication(t *testing.T) {
 	want(409, "POST", "/v1.0/jobs/later", `{"dueTime":"1h"}`)
 	want(204, "DELETE", "/v1.0/jobs?prefix=la", "")
 	want(404, "GET", "/v1.0/jobs/later", "")
+}
+
+func TestJobs_ShowThatTheyWaitForAnInstance(t *testing.T) {
+	n := nodetest.Open(t, nodetest.Config(t)) // no --app-port
+	for _, name := range []string{"now", "later"} {
+		due := map[string]string{"now": "0s", "later": "1h"}[name]
+		if code, text, _ := nodetest.Ask(t, n, "POST", "/v1.0/jobs/"+name, `{"dueTime":"`+due+`"}`); code != 204 {
+			t.Fatalf("%s: %d %s", name, code, text)
+		}
+	}
+	nodetest.Poll(t, func() error {
+		list, err := n.Admin().ListJobs(t.Context(), api.JobSelection{})
+		if err != nil || len(list) != 2 || list[1].Waiting != "an instance" || list[0].Waiting != "" {
+			return fmt.Errorf("%+v, %w", list, err)
+		}
+		return nil
+	})
 }

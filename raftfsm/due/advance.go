@@ -12,6 +12,9 @@ const (
 	outcomeExpired  = "expired"
 )
 
+// unknownError is the error of a state whose last tick was not known to the target.
+const unknownError = "the application does not know it (404)"
+
 const (
 	maxError = 256 // bytes of an error that a state has
 	// unreadablePause is the time until the next tick if this server cannot read the schedule of work, for example
@@ -43,7 +46,7 @@ func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, ou
 		n.State.At = now + uint64(max(pause.Milliseconds(), 1)) //nolint:gosec // positive
 		return &n, outcomeRetried
 	case Unknown:
-		outcome = outcomeUnknown
+		outcome, n.State.Error = outcomeUnknown, unknownError
 	default:
 		outcome, n.State.Error = outcomeDone, ""
 	}

@@ -8,8 +8,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
+// OpPut is the operation of errors of Put.
+const OpPut = "due.Put"
+
 const (
-	opPut    = "due.Put"
 	opRemove = "due.Remove"
 	opRun    = "due.Run"
 )
@@ -22,6 +24,10 @@ type Put struct {
 	Due       string // the first tick, see ParseMoment; empty = by the schedule, after now
 	TTL       string // how long it lasts, from the first tick on if Due is set, otherwise from now on; empty = no end
 	Overwrite bool   // replace work with that name
+
+	// ID makes the log apply the put only once, however often the call is repeated. Zero = it may be applied again if
+	// the work has ended in the meantime.
+	ID command.RequestID
 }
 
 // Resolve returns the work that p stores at the cluster time now, with its first tick. It returns fault.Invalid if a
@@ -64,10 +70,12 @@ func (p *Put) Resolve(now uint64) (Work, error) {
 func inField(name string, err error) error { return invalid(name + ": " + fault.Text(err)) }
 
 // Put stores work and returns its revision. It must be called at the leader. It returns fault.Conflict if work with
-// this name exists and p.Overwrite is false. If the stored work has the same Spec.Request as p, this call is a retry
-// of the call that stored the work, and Put changes nothing.
+// this name exists and p.Overwrite is false, and fault.Overloaded if its Home has the highest number of work that is
+// allowed. If the stored work has the same Spec.Request as p, this call is a retry of the call that stored the work, and
+// Put changes nothing. If p.ID is set and the log has already used that ID, Put returns 0; the caller must then repeat
+// the call with another ID.
 func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
-	g, err := k.leader(opPut)
+	g, err := k.leader(OpPut)
 	if err != nil {
 		return 0, err
 	}
@@ -90,7 +98,7 @@ func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 				sure = true
 				continue
 			}
-			return 0, fault.New(fault.Conflict, opPut, "there is one with that name")
+			return 0, fault.New(fault.Conflict, OpPut, "there is one with that name")
 		}
 		w, err := p.Resolve(now)
 		if err != nil {
@@ -99,13 +107,22 @@ func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 		previous := &old
 		if !found {
 			previous = nil
+			if err := k.reserve(g, p.Home); err != nil {
+				return 0, err
+			}
 		}
-		res, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: PutOps(&w, previous)})
+		res, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, ID: p.ID, Ops: PutOps(&w, previous)})
 		if err != nil {
 			return 0, err
 		}
 		if res.Outcome == kv.Applied {
 			return res.Revisions[1], nil
+		}
+		if !found {
+			k.freed(p.Home, 1)
+		}
+		if p.ID.Origin != 0 {
+			return 0, nil // the log remembers this result for this ID
 		}
 		sure = false // the work has changed since it was read
 	}
@@ -122,13 +139,84 @@ func (k *Keeper) Remove(ctx context.Context, h Home, name string, revision uint6
 		return RemoveOps(w)
 	})
 	if removed {
-		k.mu.Lock()
-		defer k.mu.Unlock()
+		k.removed(h, name)
+	}
+	return removed, err
+}
+
+// removed cancels the deliveries of work that was removed.
+func (k *Keeper) removed(h Home, names ...string) {
+	k.freed(h, len(names))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, name := range names {
 		if f := k.flights[flightKey{h, name}]; f != nil {
 			f.cancel()
 		}
 	}
-	return removed, err
+}
+
+// RemovePrefix removes the work whose names begin with prefix, and returns how much it has removed. It must be called
+// at the leader. After an error, some may be removed.
+func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (removed int, err error) {
+	g, err := k.leader(opRemove)
+	if err != nil {
+		return 0, err
+	}
+	if err := g.Confirm(ctx); err != nil {
+		return 0, err
+	}
+	for after, more := "", true; more; {
+		var found []kv.Listed
+		if found, more, err = g.Machine().List(kv.DueStore, h.stateKey(prefix), after, page, 0); err != nil {
+			return removed, err
+		}
+		if len(found) == 0 {
+			break
+		}
+		after = found[len(found)-1].Key
+		n, err := k.removeListed(ctx, g, h, found)
+		if removed += n; err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+// removeListed removes work by one request, or, if some of it has changed in the meantime, by one for each.
+func (k *Keeper) removeListed(ctx context.Context, g Group, h Home, states []kv.Listed) (removed int, err error) {
+	keys, names := make([]string, len(states)), make([]string, len(states))
+	for i := range states {
+		keys[i], names[i] = states[i].Key, states[i].Key[len(h.States()):]
+	}
+	values, err := g.Machine().GetMany(kv.DueStore, keys, 0)
+	if err != nil {
+		return 0, err
+	}
+	var ops []command.Op
+	for i, v := range values {
+		if s, ok := parseState(v); ok {
+			ops = append(ops, RemoveOps(&Work{Home: h, Name: names[i], State: s})...)
+		}
+	}
+	res, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: ops})
+	switch {
+	case err != nil:
+		return 0, err
+	case res.Outcome == kv.Applied:
+		k.removed(h, names...)
+		return len(names), nil
+	}
+	for _, name := range names {
+		was, err := k.Remove(ctx, h, name, 0)
+		if err != nil {
+			return removed, err
+		}
+		if was {
+			removed++
+		}
+	}
+	return removed, nil
 }
 
 // Run makes the next tick of the work with this name due now, whatever its schedule. It must be called at the leader.

@@ -2,6 +2,7 @@ package due
 
 import (
 	"context"
+	"sort"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -13,6 +14,7 @@ import (
 // limits of running deliveries are reached. It then sets the timer for the next due time.
 func (k *Keeper) handOut() error {
 	now := k.group.Now()
+	defer k.observeWaiting(now)
 	rooms := make(map[Home]int, len(k.turns))
 	next, poll := uint64(0), false
 	for waiting := k.turns; len(waiting) > 0; {
@@ -77,6 +79,40 @@ func (k *Keeper) rotate() {
 		kept = append(kept, q)
 	}
 	k.turns = kept
+}
+
+// Waiting describes the ticks of a kind that are due and not handed out.
+type Waiting struct {
+	Ticks  int    // at most maxBuffer of them are counted in each home
+	Oldest uint64 // cluster time in Unix milliseconds at which the first of them was due
+}
+
+// Waiting returns the ticks of a kind that wait, as of the last look at the due work, and cluster time. ok is false if
+// this server does not lead the group, or if there is no work of the kind.
+func (k *Keeper) Waiting(kind byte) (w Waiting, now uint64, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if w, ok = k.waiting[kind]; ok {
+		now = k.group.Now()
+	}
+	return w, now, ok
+}
+
+// observeWaiting records the ticks that wait after a hand-out.
+func (k *Keeper) observeWaiting(now uint64) {
+	all := map[byte]Waiting{}
+	for _, q := range k.turns {
+		n := sort.Search(len(q.buf), func(i int) bool { return q.buf[i].at > now })
+		w := all[q.home.Kind]
+		if n > 0 && (w.Ticks == 0 || q.buf[0].at < w.Oldest) {
+			w.Oldest = q.buf[0].at
+		}
+		w.Ticks += n
+		all[q.home.Kind] = w
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.waiting = all
 }
 
 // room returns how many ticks of a home may be under way at its targets.
@@ -172,6 +208,8 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Delivere
 	now := k.group.Now()
 	if w.Spec.Until != 0 && w.Spec.Until <= now {
 		release()
+		k.opts.Logger.Info("due work has ended before its tick: its ttl is over", "kind", KindName(w.Kind), "home",
+			w.Prefix, "name", w.Name)
 		return k.end(&w, outcomeExpired, RemoveOps(&w))
 	}
 	k.opts.Observer.Fired(key.home.Kind, time.Duration(max(now, at)-at)*time.Millisecond) //nolint:gosec // not negative
@@ -189,14 +227,33 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Delivere
 	delete(k.strikes, key)
 	k.mu.Unlock()
 	next, outcome := w.after(r, err, now, k.group.Now())
-	if outcome == outcomeFailed || r == Unknown {
-		k.opts.Logger.Warn("a tick is dropped", "kind", string([]byte{key.home.Kind}), "home", key.home.Prefix, "name",
-			key.name, "attempts", w.State.Attempt+1, "result", outcome, "last", next == nil, "error", err)
-	}
+	k.report(&w, next, outcome, err)
 	if next == nil {
 		return k.end(&w, outcome, RemoveOps(&w))
 	}
 	return k.end(&w, outcome, stateOps(next, &w))
+}
+
+// report logs that a tick was not handled. A target that does not know repeating work is logged once, and not at each
+// tick.
+func (k *Keeper) report(w, next *Work, outcome string, failure error) {
+	log := k.opts.Logger.With("kind", KindName(w.Kind), "home", w.Prefix, "name", w.Name)
+	switch {
+	case outcome == outcomeFailed:
+		log.Warn("a tick is dropped: all attempts that its failure policy allows have failed", "attempts",
+			w.State.Attempt+1, "last", next == nil, "error", failure)
+	case outcome == outcomeUnknown && (next == nil || w.State.Error != unknownError):
+		log.Warn("the application does not know due work, so the tick counts as done", "last", next == nil,
+			"hint", "delete the job or the reminder, or let the application answer with another status than 404")
+	}
+}
+
+// KindName returns the name of a kind.
+func KindName(kind byte) string {
+	if kind == KindReminder {
+		return "reminder"
+	}
+	return "job"
 }
 
 // confirm reports whether a majority confirms that this server leads. A read after a successful confirm sees every
@@ -242,6 +299,9 @@ func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (again bool) {
 		switch {
 		case err == nil && res.Outcome == kv.Applied:
 			k.opts.Observer.Ended(w.Kind, outcome)
+			if ops[0].Kind == command.OpDelete {
+				k.freed(w.Home, 1)
+			}
 			return again
 		case err == nil:
 			return true // overwritten, removed, or an earlier proposal was applied after all

@@ -91,6 +91,7 @@ const (
 type Options struct {
 	Logger   *slog.Logger
 	Observer Observer // nil = none
+	MaxJobs  int      // that an application may have; 0 = MaxJobs
 	// AfterFunc is time.AfterFunc or a replacement for tests. nil = time.AfterFunc.
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
 }
@@ -110,6 +111,8 @@ type Keeper struct {
 	loads      map[Home]*load
 	returned   []flightKey // work to look at again
 	strikes    map[flightKey]int
+	spaces     map[Home]space
+	waiting    map[byte]Waiting // by kind
 	running    sync.WaitGroup
 	closing    context.Context
 	stop       context.CancelFunc
@@ -143,11 +146,14 @@ func NewKeeper(o Options) *Keeper {
 	if o.AfterFunc == nil {
 		o.AfterFunc = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
 	}
+	if o.MaxJobs == 0 {
+		o.MaxJobs = MaxJobs
+	}
 	if o.Observer == nil {
 		o.Observer = noObserver{}
 	}
 	k := &Keeper{opts: o, deliverers: map[byte]Deliverer{}, flights: map[flightKey]*flight{}, loads: map[Home]*load{},
-		strikes: map[flightKey]int{}, queues: map[Home]*queue{}}
+		strikes: map[flightKey]int{}, spaces: map[Home]space{}, waiting: map[byte]Waiting{}, queues: map[Home]*queue{}}
 	k.closing, k.stop = context.WithCancel(context.Background())
 	return k
 }
@@ -276,6 +282,8 @@ func (k *Keeper) resign() {
 	k.mu.Lock()
 	k.returned = nil
 	clear(k.strikes)
+	clear(k.spaces)
+	clear(k.waiting)
 	k.setTimer(0)
 	k.mu.Unlock()
 }
@@ -284,6 +292,9 @@ func (k *Keeper) resign() {
 func (k *Keeper) begin() error {
 	clear(k.queues)
 	k.turns = nil
+	k.mu.Lock()
+	clear(k.spaces)
+	k.mu.Unlock()
 	for after := ""; ; {
 		found, _, err := k.machine.List(kv.DueStore, "", after, 1, 0)
 		if err != nil || len(found) == 0 {

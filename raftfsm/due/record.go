@@ -170,12 +170,10 @@ func Parse(h Home, name string, records []kv.Value) (w Work, found bool, err err
 		return Work{}, false, nil
 	}
 	w = Work{Home: h, Name: name}
-	a := lenprefix.Reader{Rest: state.Value}
-	version := a.Byte()
-	w.State = State{Ticks: a.Uvarint(), Due: a.Uvarint(), At: a.Uvarint(), Attempt: a.Uvarint(), Error: a.Text(),
-		Revision: state.Revision}
+	var known bool
+	w.State, known = parseState(state)
 	b := lenprefix.Reader{Rest: spec.Value}
-	known := version == recordVersion && b.Byte() == recordVersion
+	known = b.Byte() == recordVersion && known
 	w.Spec.Policy.Forever = b.Byte()&1 != 0
 	w.Spec.Schedule, w.Spec.Repeats, w.Spec.Until = b.Text(), b.Uvarint(), b.Uvarint()
 	w.Spec.Policy.Retries = b.Uvarint()
@@ -183,11 +181,20 @@ func Parse(h Home, name string, records []kv.Value) (w Work, found bool, err err
 	w.Spec.Policy.Persist = time.Duration(b.Uvarint())  //nolint:gosec // as it was encoded
 	w.Spec.Request = b.Text()
 	w.Spec.Payload, w.Spec.Revision = b.All(), spec.Revision
-	if a.Bad || b.Bad || !known {
+	if b.Bad || !known {
 		return Work{}, false, &fault.Error{Code: fault.Corrupt, Op: "due.Parse", Key: shorten(name),
 			Msg: "due work has a record that cannot be decoded", Hint: "run the newest version on every server"}
 	}
 	return w, true, nil
+}
+
+// parseState reads the record of a state. ok is false if it cannot be decoded.
+func parseState(v kv.Value) (s State, ok bool) {
+	r := lenprefix.Reader{Rest: v.Value}
+	version := r.Byte()
+	s = State{Ticks: r.Uvarint(), Due: r.Uvarint(), At: r.Uvarint(), Attempt: r.Uvarint(), Error: r.Text(),
+		Revision: v.Revision}
+	return s, version == recordVersion && !r.Bad
 }
 
 // Read reads work from a replica. found is false if there is no such work.

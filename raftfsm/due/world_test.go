@@ -31,19 +31,21 @@ type world struct {
 	t       testing.TB
 	machine *kv.Machine
 
-	mu     sync.Mutex
-	keeper *due.Keeper
-	leads  bool
-	term   uint64
-	index  uint64
-	alone  bool // no majority confirms that the server leads
-	room   int
-	most   map[due.Home]int // ticks of a home that were under way together
-	going  map[due.Home]int
-	ticks  []due.Tick      // in the order of their delivery
-	last   context.Context // of the last delivery
-	answer func(t *due.Tick) (due.Result, error)
-	refuse func(r *command.Request) error // before a request is applied
+	mu      sync.Mutex
+	keeper  *due.Keeper
+	leads   bool
+	term    uint64
+	index   uint64
+	alone   bool // no majority confirms that the server leads
+	room    int
+	most    map[due.Home]int // ticks of a home that were under way together
+	going   map[due.Home]int
+	ticks   []due.Tick      // in the order of their delivery
+	last    context.Context // of the last delivery
+	answer  func(t *due.Tick) (due.Result, error)
+	refuse  func(r *command.Request) error // before a request is applied
+	limit   int                            // of jobs of an application; 0 = the default
+	commits int
 
 	clock  sync.Mutex // never locked before another mutex
 	now    uint64
@@ -71,7 +73,7 @@ func newWorld(t testing.TB) *world {
 func (w *world) lead() {
 	w.mu.Lock()
 	w.leads, w.term = true, w.term+1
-	k := due.NewKeeper(due.Options{Logger: slog.New(slog.DiscardHandler), AfterFunc: w.afterFunc})
+	k := due.NewKeeper(due.Options{Logger: slog.New(slog.DiscardHandler), AfterFunc: w.afterFunc, MaxJobs: w.limit})
 	w.keeper = k
 	g := server{w, w.term}
 	w.mu.Unlock()
@@ -189,6 +191,7 @@ func (w *world) Commit(_ context.Context, r *command.Request) (kv.Result, error)
 	if !w.leads {
 		return kv.Result{}, fault.New(fault.NotLeader, "test", "deposed")
 	}
+	w.commits++
 	if w.refuse != nil {
 		if err := w.refuse(r); err != nil {
 			return kv.Result{}, err

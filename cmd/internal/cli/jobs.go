@@ -45,11 +45,12 @@ func (m *Main) jobsListCommand() *cobra.Command {
 			if asJSON {
 				return writeJSON(m.Stdout, list)
 			}
-			rows := [][]string{{"APP", "JOB", "SCHEDULE", "NEXT", "TICKS", "ATTEMPTS", "LAST ERROR"}}
+			rows := [][]string{{"APP", "JOB", "SCHEDULE", "NEXT", "TICKS", "ATTEMPTS", "WAITS FOR", "LAST ERROR"}}
 			for i := range list {
 				j := &list[i]
 				rows = append(rows, []string{j.App, j.Name, dash(j.Schedule), j.Next.Format(time.RFC3339),
-					strconv.FormatUint(j.Ticks, 10), strconv.FormatUint(j.Attempts, 10), dash(j.Error)})
+					strconv.FormatUint(j.Ticks, 10), strconv.FormatUint(j.Attempts, 10), dash(j.Waiting),
+					dash(j.Error)})
 			}
 			return table(m.Stdout, rows)
 		})
