@@ -94,7 +94,7 @@ func TestDashboard_QueriesUseExistingMetrics(t *testing.T) {
 		}
 	}
 	if want := []string{"Overview", "Writes", "Reads", "Raft", "Gossip", "Calls", "Bindings", "Runtime",
-		"Watches and locks", "Configuration items"}; !slices.Equal(rows, want) {
+		"Watches and locks", "Configuration items", "Actors", "Jobs and reminders"}; !slices.Equal(rows, want) {
 		t.Errorf("rows %q, not %q", rows, want)
 	}
 }

@@ -279,6 +279,7 @@ func (n *Node) doctor() *doctor.Doctor {
 		Node: n.host.Identity().Node, Version: n.config.Version, Disk: n.config.Data.disk(),
 		Secured: n.config.Security.secured(),
 		Bind:    n.config.Cluster.Bind, Network: n.network, Status: n.status, Now: n.deps.Now,
+		ClockOffset: n.host.ClockOffset,
 	})
 }
 

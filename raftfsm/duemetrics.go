@@ -41,8 +41,8 @@ type dueCollector struct {
 
 func newDueCollector(keepers []*due.Keeper) *dueCollector {
 	return &dueCollector{keepers,
-		prometheus.NewDesc("quorate_due_waiting", "Ticks that are due and not handed out, at the leader of their group. "+
-			"At most 512 of an application are counted.", []string{"kind"}, nil),
+		prometheus.NewDesc("quorate_due_waiting", "Ticks that are due and not handed out, at the leader of their "+
+			"group. At most 512 of an application are counted.", []string{"kind"}, nil),
 		prometheus.NewDesc("quorate_due_waiting_seconds", "Time since the oldest of these ticks was due.",
 			[]string{"kind"}, nil)}
 }

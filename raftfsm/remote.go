@@ -75,19 +75,29 @@ func errNoLeader(op string, id uint32) error {
 	return fault.New(fault.NotLeader, op, "no server is known to lead group "+utoa(id))
 }
 
+// Progress describes a replica of another server.
+type Progress struct {
+	Applied uint64 // last index that the server has applied
+	Last    uint64 // last index of its log
+	Wall    uint64 // its wall clock in Unix milliseconds; 0 = an earlier version, which does not report it
+}
+
 // Progress asks another server about its replica of the group id. It returns the last index that the server has
 // applied and the last index of its log. Its errors are those of Peers.Call.
-func (h *Host) Progress(ctx context.Context, server string, id uint32) (applied, last uint64, err error) {
+func (h *Host) Progress(ctx context.Context, server string, id uint32) (p Progress, err error) {
 	out, err := h.opts.Peers.Call(ctx, server, MethodProgress, message(formFirst, id))
 	if err != nil {
-		return 0, 0, err
+		return p, err
 	}
 	r := newFrame(out)
-	applied, last = r.Uvarint(), r.Uvarint()
-	if r.Bad {
-		return 0, 0, errFrame(MethodProgress)
+	p.Applied, p.Last = r.Uvarint(), r.Uvarint()
+	if len(r.Rest) > 0 {
+		p.Wall = r.Uvarint()
 	}
-	return applied, last, nil
+	if r.Bad {
+		return p, errFrame(MethodProgress)
+	}
+	return p, nil
 }
 
 // FindLeader asks each of the servers which server leads a group, and returns the id of the leader. It returns "" if

@@ -86,8 +86,9 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 	case MethodLost:
 		return serveLost(g, r)
 	case MethodProgress:
-		s := g.Status()
-		return binary.AppendUvarint(binary.AppendUvarint(nil, s.AppliedIndex), s.LastIndex), nil
+		at := g.Status()
+		b := binary.AppendUvarint(binary.AppendUvarint(nil, at.AppliedIndex), at.LastIndex)
+		return binary.AppendUvarint(b, wallClock(s.opts.Now)), nil
 	}
 	return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "unknown call "+method)
 }

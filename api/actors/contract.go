@@ -154,8 +154,8 @@ type Reminders interface {
 	List(ctx context.Context, a api.Actor) ([]Reminder, error)
 	// Remove removes a reminder, if there is one with that name.
 	Remove(ctx context.Context, a api.Actor, name string) error
-	// RemoveAll removes the reminders of an actor, or of all actors of its type if its ID is empty. After an error, some
-	// may be removed.
+	// RemoveAll removes the reminders of an actor, or of all actors of its type if its ID is empty. After an error,
+	// some may be removed.
 	RemoveAll(ctx context.Context, a api.Actor) error
 }
 

@@ -9,29 +9,41 @@ import (
 )
 
 // lagCollector is a Prometheus collector. For each group that this node leads, it collects how many log entries each
-// server is behind the leader.
+// server is behind the leader, and by how much its wall clock differs.
 type lagCollector struct {
-	reconciler *reconciler
-	desc       *prometheus.Desc
+	reconciler   *reconciler
+	desc, offset *prometheus.Desc
 }
 
 func newLagCollector(r *reconciler) *lagCollector {
 	return &lagCollector{r, prometheus.NewDesc("quorate_raft_follower_lag_entries",
 		"Log entries that a server is behind the leader of the group, as last reported.", []string{"group", "node"},
-		nil)}
+		nil), prometheus.NewDesc("quorate_raft_clock_offset_seconds", "Time by which the wall clock of a server is "+
+		"ahead of the cluster time of the group, as last reported to its leader.", []string{"group", "node"}, nil)}
 }
 
 // Describe implements prometheus.Collector.
-func (c *lagCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+func (c *lagCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.desc
+	ch <- c.offset
+}
 
 // Collect implements prometheus.Collector. If several servers of a group belong to the same node, Collect reports the
 // smallest lag.
 func (c *lagCollector) Collect(ch chan<- prometheus.Metric) {
 	c.reconciler.mu.Lock()
 	defer c.reconciler.mu.Unlock()
-	for i, v := range c.reconciler.views {
+	for i := range c.reconciler.views {
+		v := &c.reconciler.views[i]
 		if v.since.IsZero() {
 			continue // led elsewhere
+		}
+		offsets := map[string]float64{}
+		for server, offset := range v.offsets {
+			offsets[placement.NodeOf(server)] = offset.Seconds()
+		}
+		for node, offset := range offsets {
+			ch <- prometheus.MustNewConstMetric(c.offset, prometheus.GaugeValue, offset, strconv.Itoa(i), node)
 		}
 		lags := map[string]uint64{}
 		for _, s := range v.input.Servers {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
@@ -38,6 +39,8 @@ type groupView struct {
 	steady map[string]time.Time // server -> time since which it has kept up
 	input  placement.Input      // the last input of placement
 	prev   uint64               // index of the configuration in input
+
+	offsets map[string]time.Duration // server -> how far its wall clock is ahead of cluster time
 }
 
 func newReconciler(p parts, voters *voterCount) *reconciler {
@@ -133,12 +136,13 @@ func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placem
 	}
 	in.LeaderSince, in.Watching = v.since, v.since
 	r.mu.Unlock()
-	lags := map[string]uint64{}
+	lags, offsets := map[string]uint64{}, map[string]time.Duration{}
 	if g.Leading() {
-		lags = r.lags(ctx, id, g, servers)
+		lags, offsets = r.lags(ctx, id, g, servers)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	v.offsets = offsets
 	limit := in.Limits.WithDefaults().MaxLag
 	for _, s := range servers {
 		lag, known := lags[string(s.ID)]
@@ -155,31 +159,37 @@ func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placem
 	return in
 }
 
-// lags asks all servers of a group at once how many entries they are behind.
-func (r *reconciler) lags(ctx context.Context, id uint32, g *group.Group, servers []raft.Server) map[string]uint64 {
+// lags asks all servers of a group at once how many entries they are behind, and what their clocks show.
+func (r *reconciler) lags(ctx context.Context, id uint32, g *group.Group, servers []raft.Server) (
+	lags map[string]uint64, offsets map[string]time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, progressWait)
 	defer cancel()
 	self := r.host.Identity().Server
 	last := g.LastIndex()
 	var mu sync.Mutex
-	out := map[string]uint64{self: 0}
+	lags = map[string]uint64{self: 0}
+	offsets = map[string]time.Duration{self: raftfsm.Offset(g, r.host.Wall())}
 	var wg sync.WaitGroup
 	for _, s := range servers {
 		if string(s.ID) == self {
 			continue
 		}
 		wg.Go(func() {
-			applied, _, err := r.host.Progress(ctx, string(s.ID), id)
+			sent := r.now()
+			p, err := r.host.Progress(ctx, string(s.ID), id)
 			if err != nil {
 				return // not known, which placement takes into account
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			out[string(s.ID)] = last - min(applied, last)
+			lags[string(s.ID)] = last - min(p.Applied, last)
+			if p.Wall > 0 {
+				offsets[string(s.ID)] = raftfsm.Offset(g, p.Wall) + r.now().Sub(sent)/2
+			}
 		})
 	}
 	wg.Wait()
-	return out
+	return lags, offsets
 }
 
 func members(r *membership.Roster) []placement.Member {

@@ -60,6 +60,9 @@ type Options struct {
 	Network Network
 	Status  Status
 	Now     func() time.Time
+	// ClockOffset returns how far the wall clock of this node is ahead of cluster time, and the greatest error of that.
+	// It returns fault.Unimplemented on a node without data.
+	ClockOffset func(ctx context.Context) (ahead, within time.Duration, err error)
 }
 
 // Doctor checks a running node. It is safe for concurrent use.
@@ -107,6 +110,7 @@ func (d *Doctor) Checkup(ctx context.Context) (api.Checkup, error) {
 	examineDisk(&c, d.opts.Disk)
 	examineLimits(&c)
 	d.examineSelf(ctx, &c)
+	d.examineClusterTime(ctx, &c)
 	roster := d.opts.Network.Gossip().Roster()
 	examineSettings(&c, roster)
 	var wg sync.WaitGroup
@@ -145,6 +149,35 @@ func (d *Doctor) examineSelf(ctx context.Context, c *checkup) {
 		c.add("security", "", api.CheckWarn, "traffic between nodes is neither encrypted nor authenticated "+
 			"(--insecure)", "give all nodes a --cluster-token-file")
 	}
+}
+
+// timeOK is how far a clock may be from cluster time without a warning.
+const timeOK = time.Second
+
+// examineClusterTime compares the clock of this node with cluster time. If this node becomes the leader and its clock
+// is ahead, cluster time jumps, and values expire and jobs fire too early.
+func (d *Doctor) examineClusterTime(ctx context.Context, c *checkup) {
+	ctx, cancel := context.WithTimeout(ctx, examineWait)
+	defer cancel()
+	ahead, within, err := d.opts.ClockOffset(ctx)
+	switch {
+	case fault.Is(err, fault.Unimplemented):
+		return
+	case err != nil:
+		c.add("cluster time", "", api.CheckWarn, "not known: "+fault.Text(err), "see the check ready")
+		return
+	}
+	side, level := "ahead of", api.CheckOK
+	if ahead < 0 {
+		side = "behind"
+	}
+	if ahead.Abs()-within >= timeOK {
+		level = api.CheckWarn
+	}
+	c.add("cluster time", "", level, fmt.Sprintf("the clock of this node is %s %s it, to within %s",
+		ahead.Abs().Round(time.Millisecond), side, within.Round(time.Millisecond)),
+		"synchronize the clock with NTP: cluster time, which decides when jobs and reminders fire and values expire, "+
+			"follows the clock of the leader but never goes back")
 }
 
 func examineSettings(c *checkup, r *membership.Roster) {

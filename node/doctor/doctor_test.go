@@ -3,10 +3,13 @@ package doctor_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/trust"
@@ -129,4 +132,44 @@ func TestDoctor_ChecksKeysWithoutRunningNode(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
+}
+
+// The clock of one server is an hour ahead. If it leads, cluster time is an hour ahead of the other servers.
+func TestDoctor_WarnsOfClockFarFromClusterTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("restarts a node of a cluster")
+	}
+	nodes, configs := nodetest.Three(t)
+	for _, n := range nodes {
+		c, err := n.Admin().Checkup(t.Context())
+		if r := nodetest.Results(c, "cluster time")[""]; err != nil || r.Level != api.CheckOK {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	nodetest.Close(t, nodes[2])
+	nodes[2] = nodetest.OpenAt(t, configs[2], func() time.Time { return time.Now().Add(time.Hour) })
+	nodetest.Poll(t, func() error {
+		warned, measured := 0, 0
+		for _, n := range nodes {
+			c, err := n.Admin().Checkup(t.Context())
+			if err != nil {
+				return err
+			}
+			if nodetest.Results(c, "cluster time")[""].Level == api.CheckWarn {
+				warned++
+			}
+			_, text, _ := nodetest.AskAt(t, n.Addresses().Metrics, "GET", "/metrics", "", "")
+			for line := range strings.Lines(text) {
+				name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
+				v, _ := strconv.ParseFloat(value, 64)
+				if strings.HasPrefix(name, "quorate_raft_clock_offset_seconds{") && math.Abs(v) > 3500 {
+					measured++
+				}
+			}
+		}
+		if warned == 0 || measured == 0 {
+			return fmt.Errorf("%d warnings of the doctor, %d values of the metric", warned, measured)
+		}
+		return nil
+	})
 }

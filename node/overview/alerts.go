@@ -1,6 +1,7 @@
 package overview
 
 import (
+	"math"
 	"slices"
 	"sort"
 	"time"
@@ -67,6 +68,17 @@ func rules() []rule {
 			values: []string{"refused"}, text: "changed credentials cannot be used"},
 		{alert: "QuorateConfigurationNotTaken", metric: "quorate_configuration_events_total", label: "store",
 			only: "outcome", values: []string{"failed"}, text: "an application does not take changes"},
+		{alert: "QuorateActorsWithoutHost", metric: "quorate_actor_requests_total", only: "outcome",
+			values: []string{"no_host"}, text: "no node hosts the type of a called actor"},
+		{alert: "QuorateActorSessionsLost", metric: "quorate_actor_sessions_total", label: "app", only: "change",
+			values: []string{"lost"}, text: "the application loses its actors"},
+		{alert: "QuorateTicksDropped", metric: "quorate_due_ticks_total", label: "kind", only: "outcome",
+			values: []string{"failed"}, text: "ticks are dropped by the failure policy"},
+		{alert: "QuorateTicksWait", metric: "quorate_due_waiting_seconds", label: "kind",
+			holds: func(v float64, _ time.Time) bool { return v > 60 }, text: "ticks wait for an application"},
+		{alert: "QuorateClockOff", metric: "quorate_raft_clock_offset_seconds", label: "node",
+			holds: func(v float64, _ time.Time) bool { return math.Abs(v) > 1 },
+			text:  "the clock of the server differs from cluster time"},
 	}
 }
 

@@ -1,0 +1,46 @@
+package raftfsm
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// wallClock returns the time of now in Unix milliseconds; nil = time.Now.
+func wallClock(now func() time.Time) uint64 {
+	if now == nil {
+		now = time.Now
+	}
+	return uint64(max(now().UnixMilli(), 0)) //nolint:gosec // not negative
+}
+
+// Offset returns how far a wall clock, in Unix milliseconds, is ahead of the cluster time of a group that this server
+// leads. It is negative if the clock is behind.
+func Offset(g *group.Group, wall uint64) time.Duration {
+	return time.Duration(int64(wall)-int64(g.Now())) * time.Millisecond //nolint:gosec // times in this millennium
+}
+
+// Wall returns the wall clock of this node in Unix milliseconds.
+func (h *Host) Wall() uint64 { return wallClock(h.opts.Now) }
+
+// ClockOffset asks the leader of group 0 for cluster time, and returns how far the wall clock of this node is ahead of
+// it, and the greatest error of that. It returns fault.Unimplemented on a node without data, whose clock decides
+// nothing.
+func (h *Host) ClockOffset(ctx context.Context) (ahead, within time.Duration, err error) {
+	s, ok := h.replica.(*server)
+	if !ok {
+		return 0, 0, fault.New(fault.Unimplemented, "raftfsm.ClockOffset", "this node has no replica")
+	}
+	r := reading{server: s, group: s.groups[0]}
+	sent := time.Now()
+	ri, _, err := r.readIndex(ctx, raftlog.Position{})
+	if err != nil {
+		return 0, 0, err
+	}
+	within = time.Since(sent)
+	ahead = time.Duration(int64(h.Wall())-int64(ri.Now)) * time.Millisecond //nolint:gosec // times in this millennium
+	return ahead, within, nil
+}
