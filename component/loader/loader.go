@@ -84,6 +84,8 @@ type StateFactory struct {
 	Open func(ctx context.Context, c StateConfig) (state.Store, error)
 	// Volatile types lose their values when a store is closed. A running store is not replaced when its file changes.
 	Volatile bool
+	// Fenced types check in each write of actor state that the actor still has the owner that writes.
+	Fenced bool
 }
 
 // StateConfig is the configuration that the factory of a state store gets. The factory may ignore Settings, because

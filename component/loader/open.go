@@ -256,6 +256,11 @@ func (p *opening) instance(u *unit, set state.Settings, store state.Store) *stat
 		wrapped = p.options.Metrics.Instrument(wrapped, u.spec.Name, level)
 	}
 	features := slices.Clone(state.FeaturesOf(store))
+	if set.ActorStore && !u.state.Fenced {
+		features = append(features, state.FeatureActorUnfenced)
+		u.logger(p.options.Logger).Warn("the actor state is in a store that does not check the owner of an actor: a "+
+			"paused owner may overwrite what the next one has written", "hint", "use a store of type state.raft")
+	}
 	slices.Sort(features)
 	return &state.Instance{
 		Name: u.spec.Name, Type: u.typ(), Version: u.spec.Version, Namespace: p.options.Namespace,

@@ -173,7 +173,7 @@ func TestOpen_InstanceHasSettingsOfFile(t *testing.T) {
 		Name: "orders", Type: "state.fake", Version: "V0", Namespace: "prod", KeyPrefix: prefix,
 		DefaultConsistency: state.Strong,
 		DefaultTTL:         90 * time.Second, MaxValueSize: 2 << 20, ActorStore: true,
-		Features: []state.Feature{state.FeatureETag, state.FeatureTransactional},
+		Features: []state.Feature{state.FeatureActorUnfenced, state.FeatureETag, state.FeatureTransactional},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(state.Instance{}, "Store"),
 		cmp.AllowUnexported(state.KeyPrefix{})); diff != "" {

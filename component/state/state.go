@@ -260,6 +260,8 @@ const (
 	FeatureTTL           Feature = "TTL"
 	// FeatureKeysLike means that the keys of a prefix can be listed.
 	FeatureKeysLike Feature = "KEYS_LIKE"
+	// FeatureActorUnfenced means that the store has the actor state and does not check the owner of an actor.
+	FeatureActorUnfenced Feature = "ACTOR_UNFENCED"
 	// FeatureDeleteWithPrefix is a feature of Dapr's state.in-memory. No API depends on it.
 	FeatureDeleteWithPrefix Feature = "DELETE_WITH_PREFIX"
 )

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +23,26 @@ const knownFor = 10 * time.Second
 type typeRecord struct {
 	App   string `json:"app"`
 	Store string `json:"store"` // of the directory
+
+	// Unhosted is the Unix time at which another application wanted the type, and no node hosted it. 0 = it is hosted.
+	Unhosted int64 `json:"unhosted,omitempty"`
+}
+
+// freeAfter is how long no node must have hosted a type before another application may have it.
+const freeAfter = 10 * time.Minute
+
+// wanted returns the record of a type after an application that wants it has looked at it. hosted reports whether a node
+// hosts the type.
+func (t typeRecord) wanted(by typeRecord, hosted bool, at time.Time) typeRecord {
+	switch {
+	case hosted:
+		t.Unhosted = 0
+	case t.Unhosted == 0:
+		t.Unhosted = at.Unix()
+	case at.Sub(time.Unix(t.Unhosted, 0)) >= freeAfter:
+		return by
+	}
+	return t
 }
 
 // directories implements actors.Directories.
@@ -50,29 +71,43 @@ func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Direc
 	want := typeRecord{App: app, Store: store}
 	for {
 		now, revision, err := d.read(ctx, knownKey{d.o.Namespace, kind})
+		next := want
 		switch {
 		case err != nil:
 			return nil, err
 		case now == want:
 			return d.directory(d.o.Namespace, want), nil
 		case revision != 0 && now.App != app:
-			return nil, &fault.Error{Code: fault.Conflict, Op: "actors.Claim", Key: kind,
-				Msg:  "actors of type " + kind + " are hosted by the application " + now.App,
-				Hint: "give one of the two types another name"}
-		case revision != 0:
+			hosted, err := d.hosted(ctx, now, kind)
+			if err != nil {
+				return nil, err
+			}
+			if next = now.wanted(want, hosted, time.Now()); next == now {
+				return nil, &fault.Error{Code: fault.Conflict, Op: "actors.Claim", Key: kind,
+					Msg: "actors of type " + kind + " are hosted by the application " + now.App,
+					Hint: "give one of the two types another name, or stop that application: the type is free when no " +
+						"node has hosted it for ten minutes"}
+			}
+		case revision != 0 && now.Store != store:
 			return nil, &fault.Error{Code: fault.Conflict, Op: "actors.Claim", Key: kind,
 				Msg:  "the state of actors of type " + kind + " is in the store " + now.Store + " and not in " + store,
 				Hint: "mark the same store with actorStateStore on every node"}
 		}
-		text, err := json.Marshal(want)
+		text, err := json.Marshal(next)
 		if err != nil {
 			return nil, err
 		}
-		_, err = d.o.Host().SetNote(ctx, typeNote(d.o.Namespace, kind), text, 0)
+		_, err = d.o.Host().SetNote(ctx, typeNote(d.o.Namespace, kind), text, revision)
 		if err != nil && !fault.Is(err, fault.Conflict) {
 			return nil, err
 		}
 	}
+}
+
+// hosted reports whether a node hosts a type for the application that has it.
+func (d *directories) hosted(ctx context.Context, t typeRecord, kind string) (bool, error) {
+	hosts, err := d.o.Host().Actors(d.o.Namespace, t.Store, t.App).Hosts(ctx)
+	return slices.ContainsFunc(hosts, func(h raftfsm.HostOfActors) bool { return slices.Contains(h.Types, kind) }), err
 }
 
 func (d *directories) read(ctx context.Context, key knownKey) (t typeRecord, revision uint64, err error) {

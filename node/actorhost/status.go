@@ -35,6 +35,7 @@ func (h *Host) Status(ctx context.Context, limit int) ([]api.ActorsStatus, error
 		if err := json.Unmarshal(n.Value, &t); err != nil {
 			continue // Find reports it
 		}
+		t.Unhosted = 0
 		types[t] = append(types[t], name[len(prefix):])
 	}
 	out := make([]api.ActorsStatus, 0, len(types))

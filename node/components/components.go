@@ -42,7 +42,7 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 	o := loader.Options{
 		Paths: s.Paths, ConfigFiles: s.ConfigFiles, Apps: s.Apps, Namespace: s.Namespace, PodName: pod,
 		Factories: loader.Factories{State: map[string]loader.StateFactory{
-			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open}},
+			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open, Fenced: true}},
 			Locks:         map[string]loader.LockFactory{TypeLockRaft: locks},
 			Configuration: map[string]loader.ConfigurationFactory{TypeConfigurationRaft: items}},
 		DefaultConfiguration: &component.Spec{Name: "configstore", Type: TypeConfigurationRaft,
