@@ -31,8 +31,8 @@ type typeRecord struct {
 // freeAfter is how long no node must have hosted a type before another application may have it.
 const freeAfter = 10 * time.Minute
 
-// wanted returns the record of a type after an application that wants it has looked at it. hosted reports whether a node
-// hosts the type.
+// wanted returns the record of a type after an application that wants it has looked at it. hosted reports whether a
+// node hosts the type.
 func (t typeRecord) wanted(by typeRecord, hosted bool, at time.Time) typeRecord {
 	switch {
 	case hosted:
@@ -85,8 +85,8 @@ func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Direc
 			if next = now.wanted(want, hosted, time.Now()); next == now {
 				return nil, &fault.Error{Code: fault.Conflict, Op: "actors.Claim", Key: kind,
 					Msg: "actors of type " + kind + " are hosted by the application " + now.App,
-					Hint: "give one of the two types another name, or stop that application: the type is free when no " +
-						"node has hosted it for ten minutes"}
+					Hint: "give one of the two types another name, or stop that application: the type is free when " +
+						"no node has hosted it for ten minutes"}
 			}
 		case revision != 0 && now.Store != store:
 			return nil, &fault.Error{Code: fault.Conflict, Op: "actors.Claim", Key: kind,
