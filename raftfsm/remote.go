@@ -83,7 +83,7 @@ type Progress struct {
 }
 
 // Progress asks another server about its replica of the group id. It returns the last index that the server has
-// applied and the last index of its log. Its errors are those of Peers.Call.
+// applied, the last index of its log and its wall clock. Its errors are those of Peers.Call.
 func (h *Host) Progress(ctx context.Context, server string, id uint32) (p Progress, err error) {
 	out, err := h.opts.Peers.Call(ctx, server, MethodProgress, message(formFirst, id))
 	if err != nil {
