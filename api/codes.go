@@ -81,7 +81,7 @@ const (
 	ReasonCompacted     = "compacted"      // a watch: the changes after the position are no longer kept
 	ReasonRestored      = "restored"       // a watch: a backup has replaced all data
 	ReasonClosing       = "closing"        // a watch: the node stops
-	ReasonMoved         = "moved"          // a watch: the node cannot go on, another one can
+	ReasonMoved         = "moved"          // a watch: the node cannot finish the snapshot
 	ReasonUnavailable   = "unavailable"    // another service that is needed cannot be reached
 
 	reasonNotConfigured = "DAPR_STATE_NOT_CONFIGURED"

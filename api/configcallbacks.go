@@ -140,6 +140,7 @@ func (p *callbacks) run(ctx context.Context) {
 				}
 				p.waiting[items[i].Key] = c
 			}
+			p.trim()
 		case f := <-p.done:
 			p.finish(&f)
 		case <-timer.C:
@@ -148,6 +149,29 @@ func (p *callbacks) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+	}
+}
+
+// trim drops the older half of the deletions that wait, if too many keys wait. The number of keys that exist is bounded
+// by the store; that of deleted keys is not.
+func (p *callbacks) trim() {
+	if len(p.waiting) <= configuration.MaxWaiting {
+		return
+	}
+	var deleted []*callback
+	for _, c := range p.waiting {
+		if c.item.Deleted() && !c.calling {
+			deleted = append(deleted, c)
+		}
+	}
+	slices.SortFunc(deleted, func(a, b *callback) int { return a.order - b.order })
+	deleted = deleted[:(len(deleted)+1)/2]
+	for _, c := range deleted {
+		delete(p.waiting, c.item.Key)
+	}
+	if len(deleted) > 0 {
+		p.log.Warn("deletions of configuration items were dropped: the application takes no changes", "dropped",
+			len(deleted), "hint", "subscribe again, and read the items with GET")
 	}
 }
 

@@ -235,13 +235,23 @@ const (
 	lastResubscribe  = 5 * time.Second
 )
 
+// Overflow returns a context that ends if too many changes wait, so that some are dropped. It is valid until the next
+// call of Next.
+func (s *ConfigurationStream) Overflow() context.Context { return s.current.Overflow() }
+
 // next waits for changes and returns them. If the component of the store was replaced, next subscribes to the new
-// component and first returns its current items.
+// component and first returns its current items. If changes were dropped because too many waited, a gRPC client gets the
+// error, and a callback gets the current items.
 func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, error) {
 	for {
 		items, err := s.current.Next(ctx)
-		if err == nil || ctx.Err() != nil {
+		overflowed := fault.Is(err, fault.Overloaded)
+		if err == nil || ctx.Err() != nil || (overflowed && s.protocol == subscribedGRPC) {
 			return items, err
+		}
+		if overflowed {
+			s.service.options.Logger.Warn("changes of configuration items were dropped, and the current items are "+
+				"sent again", "app_id", s.service.options.App.ID, "store", s.store, "error", fault.Text(err))
 		}
 		before := s.current.Present()
 		s.current.Close()

@@ -183,9 +183,16 @@ func (w *Watch) Close(err error) {
 	w.entry.leave(endReason(err))
 }
 
-// EndOf returns the public error of a watch that has ended, and the reason in events.
-func (w *Watch) EndOf(err error) (e *Error, reason string) {
-	return watchFailed(err, w.inst.Name), endReason(err)
+// EndOf returns the public error of a watch that has ended, the reason in events, and the position from which the
+// client can continue. An empty position means that it has to start again with a snapshot.
+func (w *Watch) EndOf(err error) (e *Error, reason, resume string) {
+	reason = endReason(err)
+	switch reason {
+	case ReasonCompacted, ReasonRestored, ReasonMoved:
+	default:
+		resume = w.Position()
+	}
+	return watchFailed(err, w.inst.Name), reason, resume
 }
 
 // ends are the values of the reason label.

@@ -62,3 +62,16 @@ func TestWatches_LagIsThatOfTheSlowestWatcher(t *testing.T) {
 		t.Errorf("after the last watch there are %d series", len(got))
 	}
 }
+
+// A watch that lost a part of its snapshot must not be continued.
+func TestWatch_EndHasAPositionOnlyIfTheWatchCanContinue(t *testing.T) {
+	w := &Watch{watch: lagging{pos: 7}, inst: &state.Instance{Name: "statestore"}}
+	for reason, want := range map[string]string{
+		state.WatchClosing: "7", state.WatchSlow: "7", state.WatchMoved: "", state.WatchCompacted: "",
+		state.WatchRestored: "",
+	} {
+		if _, got, resume := w.EndOf(&state.WatchEnd{Reason: reason}); got != reason || resume != want {
+			t.Errorf("%s: %s, %q", reason, got, resume)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"context"
+	"time"
 
 	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
@@ -69,7 +70,11 @@ func (s *Server) subscribeConfiguration(in *runtimev1.SubscribeConfigurationRequ
 		return err
 	}
 	defer stream.Close()
-	if err := out.Send(&runtimev1.SubscribeConfigurationResponse{Id: stream.ID}); err != nil {
+	send := func(m *runtimev1.SubscribeConfigurationResponse) error {
+		defer context.AfterFunc(stream.Overflow(), func() { s.cut(out.Context()) })()
+		return out.Send(m)
+	}
+	if err := send(&runtimev1.SubscribeConfigurationResponse{Id: stream.ID}); err != nil {
 		return err
 	}
 	for {
@@ -77,10 +82,17 @@ func (s *Server) subscribeConfiguration(in *runtimev1.SubscribeConfigurationRequ
 		if err != nil || len(items) == 0 {
 			return err
 		}
-		if err := out.Send(&runtimev1.SubscribeConfigurationResponse{Id: stream.ID,
+		if err := send(&runtimev1.SubscribeConfigurationResponse{Id: stream.ID,
 			Items: configurationItems(items)}); err != nil {
 			return err
 		}
+	}
+}
+
+// cut ends a call, unless it ends by itself within the time for which a connection may stall.
+func (s *Server) cut(ctx context.Context) {
+	if a := arrivalOf(ctx); a != nil {
+		time.AfterFunc(s.stall, a.cancel)
 	}
 }
 

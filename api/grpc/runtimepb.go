@@ -115,10 +115,10 @@ func (t *watchStream) run(snapshot bool) error {
 		part, err := t.watch.Next(t.out.Context())
 		if err != nil {
 			if t.out.Context().Err() == nil {
-				var reason string
-				t.failure, reason = t.watch.EndOf(err)
+				var reason, resume string
+				t.failure, reason, resume = t.watch.EndOf(err)
 				_ = t.send(&runtimepb.WatchEvent{Type: "error", ErrorCode: t.failure.Code, Message: t.failure.Message,
-					Reason: reason, Resume: t.watch.Position()}) // the client may have gone
+					Reason: reason, Resume: resume}) // the client may have gone
 			}
 			return err
 		}

@@ -118,3 +118,66 @@ func TestConfiguration_StoppedSubscriberIsCut(t *testing.T) {
 		t.Error("the connection stays open")
 	}
 }
+
+// queued is a configuration store whose only subscription is a queue that the test fills.
+type queued struct {
+	configuration.Store
+	queue *configuration.Queue
+}
+
+func (q queued) Subscribe(context.Context, configuration.SubscribeRequest) (configuration.Subscription, error) {
+	return q.queue, nil
+}
+
+// subscribed returns a subscription of a client whose changes the test puts into the queue. Nothing is read yet.
+func subscribed(t *testing.T, stall time.Duration) (*fixture, *configuration.Queue,
+	runtimev1.Dapr_SubscribeConfigurationClient) {
+	t.Helper()
+	f := newFixture(t)
+	f.config.WriteStall = stall
+	q := configuration.NewQueue(func() {})
+	f.Configurations.List[0].Store = queued{queue: q}
+	stream, err := runtimev1.NewDaprClient(f.serve(t)).SubscribeConfiguration(t.Context(),
+		&runtimev1.SubscribeConfigurationRequest{StoreName: "items"})
+	must(t, err)
+	_, err = stream.Recv()
+	must(t, err)
+	value := strings.Repeat("x", 32<<10)
+	for i := range 20 { // more than the flow control of a call lets through
+		q.Put(configuration.Item{Key: fmt.Sprint("k", i), Value: value, Version: "1"})
+	}
+	return f, q, stream
+}
+
+func deleteMany(q *configuration.Queue) {
+	for i := range configuration.MaxWaiting + 1 {
+		q.Put(configuration.Item{Key: fmt.Sprint("gone", i)})
+	}
+}
+
+// A subscriber that takes nothing, but answers pings, is cut when more deleted keys wait than are kept.
+func TestConfiguration_HangingSubscriberIsCut(t *testing.T) {
+	f, q, _ := subscribed(t, 10*time.Millisecond)
+	eventually(t, "the subscription ends", func() bool {
+		deleteMany(q) // the handler may still have taken some
+		return f.calls(t, "SubscribeConfiguration", "Canceled") == 1
+	})
+}
+
+// A subscriber that reads again in time learns why its subscription has ended.
+func TestConfiguration_SubscriberLearnsOfDroppedChanges(t *testing.T) {
+	_, q, stream := subscribed(t, time.Hour)
+	for q.Overflow().Err() == nil {
+		deleteMany(q)
+	}
+	for {
+		_, err := stream.Recv()
+		if err == nil {
+			continue
+		}
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "subscribe again") {
+			t.Fatal(err)
+		}
+		return
+	}
+}

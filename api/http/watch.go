@@ -175,10 +175,12 @@ func (s *stream) bookmark(position string) {
 
 // end writes why the watch has ended, as its last object.
 func (s *stream) end(err error) {
-	e, reason := s.watch.EndOf(err)
+	e, reason, resume := s.watch.EndOf(err)
 	b := appendField([]byte(`{"type":"error"`), "errorCode", e.Code)
 	b = appendField(appendField(b, "reason", reason), "message", e.Message)
-	b = appendField(b, "resume", s.watch.Position())
+	if resume != "" {
+		b = appendField(b, "resume", resume)
+	}
 	s.object("error", "", append(b, '}'))
 	_ = s.flush() // the client may have gone
 }

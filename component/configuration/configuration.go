@@ -55,8 +55,11 @@ type SubscribeRequest struct {
 type Subscription interface {
 	// Next waits for changes until ctx ends. If a key changes again before Next has returned the change, Next returns
 	// only the newest value. It returns the values of a key in the order of their versions. After an error, the
-	// subscription has ended, unless ctx has ended.
+	// subscription has ended, unless ctx has ended. fault.Overloaded means that changes were dropped, because too many
+	// keys waited.
 	Next(ctx context.Context) ([]Item, error)
+	// Overflow returns a context that ends when changes are dropped. It is safe for concurrent use.
+	Overflow() context.Context
 	// Present returns the keys of the subscription that exist, as far as it knows. It may be called after the end, so
 	// that a new subscription can tell which keys are gone.
 	Present() []string

@@ -2,18 +2,26 @@ package configuration
 
 import (
 	"context"
+	"strconv"
 	"sync"
 
 	"github.com/quorate/quorate/internal/fault"
 )
 
+// MaxWaiting is how many keys may wait in a Queue: all items of a store, and as many deleted ones.
+const MaxWaiting = 2 * MaxItems
+
 // Queue is a Subscription into which a store puts changes. It keeps only the newest undelivered change of each key, so
-// it has at most one value per key, and a slow reader does not delay other readers. NewQueue creates a Queue.
+// it has at most one value per key, and a slow reader does not delay other readers. If changes of more than MaxWaiting
+// keys wait, it drops them and fails with fault.Overloaded. NewQueue creates a Queue.
 type Queue struct {
 	wake chan struct{} // has a value if there may be something new
 	end  func()
 
 	present func() []string // nil = not known
+
+	overflow context.Context
+	drop     context.CancelFunc // ends overflow
 
 	mu    sync.Mutex
 	order []string // keys that wait, the one that waits longest first
@@ -23,7 +31,9 @@ type Queue struct {
 
 // NewQueue returns an empty queue. end is called once, by the first Close.
 func NewQueue(end func()) *Queue {
-	return &Queue{wake: make(chan struct{}, 1), end: sync.OnceFunc(end), items: map[string]Item{}}
+	overflow, drop := context.WithCancel(context.Background())
+	return &Queue{wake: make(chan struct{}, 1), end: sync.OnceFunc(end), items: map[string]Item{}, overflow: overflow,
+		drop: drop}
 }
 
 // TellPresent sets the function of Present. Call it before the subscription is used.
@@ -37,18 +47,35 @@ func (q *Queue) Present() []string {
 	return q.present()
 }
 
-// Put adds changes.
+// Put adds changes. Changes that are put into an empty queue at once are accepted, however many they are.
 func (q *Queue) Put(items ...Item) {
 	q.mu.Lock()
+	if q.err == nil {
+		q.add(items)
+	}
+	q.mu.Unlock()
+	q.notify()
+}
+
+func (q *Queue) add(items []Item) {
+	waited := len(q.order) > 0
 	for _, i := range items {
 		if _, waits := q.items[i.Key]; !waits {
 			q.order = append(q.order, i.Key)
 		}
 		q.items[i.Key] = i
 	}
-	q.mu.Unlock()
-	q.notify()
+	if waited && len(q.order) > MaxWaiting {
+		q.order, q.items = nil, nil
+		q.drop()
+		q.err = &fault.Error{Code: fault.Overloaded, Op: "configuration.Next",
+			Msg:  "the subscriber reads too slowly: changes of more than " + strconv.Itoa(MaxWaiting) + " keys waited",
+			Hint: "subscribe again with metadata initial=true"}
+	}
 }
+
+// Overflow implements Subscription.
+func (q *Queue) Overflow() context.Context { return q.overflow }
 
 // Fail ends the subscription with an error, after what waits was delivered.
 func (q *Queue) Fail(err error) {

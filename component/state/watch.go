@@ -125,7 +125,7 @@ const (
 	WatchCompacted = "compacted" // changes after the position are no longer kept
 	WatchRestored  = "restored"  // a backup has replaced all data
 	WatchClosing   = "closing"   // the node stops
-	WatchMoved     = "moved"     // another node can go on
+	WatchMoved     = "moved"     // the node cannot finish the snapshot
 	WatchSlow      = "slow"      // the client has taken nothing for too long
 )
 
@@ -149,7 +149,7 @@ func (e *WatchEnd) Error() string {
 	case WatchSlow:
 		return "the client has taken nothing for too long; continue from this position"
 	}
-	return "this node cannot serve the watch any more; continue at another node from this position"
+	return "this node cannot finish the snapshot; start again with snapshot=true"
 }
 
 // ErrForeignPosition returns the error for a position of another cluster.

@@ -403,6 +403,7 @@ func (s *subscriber) compare(present map[string]*configuration.Item, keys []stri
 		}
 		look = slices.Sorted(maps.Keys(union))
 	}
+	var changes []configuration.Item
 	for _, k := range look {
 		if _, read := slices.BinarySearch(keys, k); !whole && !read {
 			continue
@@ -413,13 +414,14 @@ func (s *subscriber) compare(present map[string]*configuration.Item, keys []stri
 		case exists:
 			if now := sumOf(item); !seen || now != before {
 				s.known[k] = now
-				s.queue.Put(*item)
+				changes = append(changes, *item)
 			}
 		case seen:
 			delete(s.known, k)
-			s.queue.Put(configuration.Item{Key: k})
+			changes = append(changes, configuration.Item{Key: k})
 		}
 	}
+	s.queue.Put(changes...)
 }
 
 func sumOf(i *configuration.Item) sum {

@@ -71,8 +71,9 @@ func (s *Store) Subscribe(ctx context.Context, r configuration.SubscribeRequest)
 
 // Close implements configuration.Store.
 func (s *Store) Close() error {
+	err := s.client.Close() // first: the client does not end a read when its context is canceled
 	s.hub.Close()
-	return s.client.Close()
+	return err
 }
 
 // source implements follow.Source.

@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"os"
@@ -188,6 +189,22 @@ func TestStore_KeepsReportsOfOthers(t *testing.T) {
 			t.Errorf("the setting is %q", got)
 		}
 	}
+}
+
+// With readTimeout -1, a paused server delays neither the end of a request nor Close.
+func TestStore_PausedServerWithoutReadTimeout(t *testing.T) {
+	srv := start(t)
+	s := open(t, "redisHost", srv.address, "readTimeout", "-1", "writeTimeout", "-1")
+	testutil.Must(t, srv.process.Process.Signal(syscall.SIGSTOP))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := s.Subscribe(ctx, configuration.SubscribeRequest{}); !fault.Is(err, fault.Timeout) {
+		t.Errorf("Subscribe: %v", err)
+	}
+	if _, err := s.Get(ctx, configuration.GetRequest{}); !fault.Is(err, fault.Timeout) {
+		t.Errorf("Get: %v", err)
+	}
+	testutil.Must(t, s.Close())
 }
 
 func TestOpen_Unreachable(t *testing.T) {

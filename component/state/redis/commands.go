@@ -85,6 +85,8 @@ func (c *Client) Database() int { return c.store.settings.db }
 // Notify returns fault.Denied or fault.Invalid if the server does not allow that.
 func (c *Client) Notify(ctx context.Context) error {
 	const op, name = "redis.Notify", "notify-keyspace-events"
+	ctx, cancel := context.WithTimeout(ctx, listenPing) // also if readTimeout is -1
+	defer cancel()
 	settings, err := c.store.client.ConfigGet(ctx, name).Result()
 	now := settings[name]
 	if err == nil && strings.Contains(now, "K") && (strings.Contains(now, "A") ||

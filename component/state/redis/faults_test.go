@@ -140,6 +140,32 @@ func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
 	statetest.WantValue(t, store, "a||k", "3")
 }
 
+// With readTimeout -1, only the time limit of a request ends it, also for reads that wait for the read of others. Close
+// ends in time too.
+func TestStore_PausedServerWithoutReadTimeout(t *testing.T) {
+	s := start(t)
+	store := opened(t, "redisHost", s.address, "readTimeout", "-1", "writeTimeout", "-1")
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
+	s.signal(syscall.SIGSTOP)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	const reads = 8
+	errs := make(chan error, reads)
+	for i := range reads {
+		go func() {
+			_, err := statetest.Get(ctx, store, fmt.Sprint("a||", i))
+			errs <- err
+		}()
+	}
+	for range reads {
+		if err := <-errs; !fault.Is(err, fault.Timeout) && !fault.Is(err, fault.Unavailable) {
+			t.Errorf("a read of a paused server: %v with code %q", err, fault.CodeOf(err))
+		}
+	}
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")), fault.Timeout)
+	testutil.Must(t, store.Close())
+}
+
 func TestStore_OutOfMemory(t *testing.T) {
 	s := start(t, "--maxmemory", "4mb", "--maxmemory-policy", "noeviction")
 	store := opened(t, "redisHost", s.address)
