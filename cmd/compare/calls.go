@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -85,6 +86,8 @@ func (c *caller) read(ctx context.Context, _ string, _ bool) (string, error) {
 	body, err := c.bare.fetch(ctx, http.MethodGet, c.path, nil)
 	return string(body), err
 }
+
+func (c *caller) lock(context.Context, string) error { return errors.ErrUnsupported }
 
 // application is a server in this process that answers every request with a value.
 type application struct {

@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 )
 
@@ -17,9 +19,15 @@ type etcd struct {
 	*processes
 	version string
 	members []string // client addresses
-	conns   []*clientv3.Client
+	conns   []*etcdConn
 	bare    bool
 	gateway []client
+}
+
+// etcdConn is a connection, with one session for the locks of its clients.
+type etcdConn struct {
+	*clientv3.Client
+	session func() (*concurrency.Session, error)
 }
 
 // sharers is the number of load clients that share one etcd client, and so one connection. The etcd client is designed
@@ -93,7 +101,9 @@ func (e *etcd) connect(n int) error {
 		if err != nil {
 			return err
 		}
-		e.conns = append(e.conns, c)
+		e.conns = append(e.conns, &etcdConn{c, sync.OnceValues(func() (*concurrency.Session, error) {
+			return concurrency.NewSession(c, concurrency.WithTTL(int(lockTime.Seconds())))
+		})})
 	}
 	return nil
 }
@@ -116,11 +126,23 @@ func (e *etcd) clients(n int) ([]client, error) {
 	return out, nil
 }
 
-type etcdClient struct{ c *clientv3.Client }
+type etcdClient struct{ c *etcdConn }
 
 func (c *etcdClient) save(ctx context.Context, key, value string) error {
 	_, err := c.c.Put(ctx, key, value)
 	return err
+}
+
+func (c *etcdClient) lock(ctx context.Context, name string) error {
+	session, err := c.c.session()
+	if err != nil {
+		return err
+	}
+	m := concurrency.NewMutex(session, name)
+	if err := m.Lock(ctx); err != nil {
+		return err
+	}
+	return m.Unlock(ctx)
 }
 
 func (c *etcdClient) read(ctx context.Context, key string, strong bool) (string, error) {
@@ -140,6 +162,9 @@ func (c *etcdClient) read(ctx context.Context, key string, strong bool) (string,
 
 // etcdGateway is a client of etcd's JSON gateway, which translates HTTP to gRPC.
 type etcdGateway struct{ bare bare }
+
+// lock is not measured.
+func (c *etcdGateway) lock(context.Context, string) error { return errors.ErrUnsupported }
 
 type etcdPair struct {
 	Key          []byte `json:"key"`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -14,11 +15,13 @@ import (
 type operation string
 
 // The measured operations. Strong reads and writes are linearizable. An eventual read is answered by one node without
-// a request to the other nodes; etcd calls such a read serializable. A single Redis has only eventual reads.
+// a request to the other nodes; etcd calls such a read serializable. A single Redis has only eventual reads. Each client
+// has a lock of its own, which is free when it is acquired.
 const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"
 	eventualRead operation = "eventual read"
+	lockUnlock   operation = "lock and unlock"
 	call         operation = "call" // of an application, which returns the value
 )
 
@@ -26,7 +29,15 @@ const (
 type client interface {
 	save(ctx context.Context, key, value string) error
 	read(ctx context.Context, key string, strong bool) (value string, err error)
+	// lock acquires a lock, and releases it.
+	lock(ctx context.Context, name string) error
 }
+
+// lockTime is the expiry of locks.
+const lockTime = time.Minute
+
+// errLocked is the error of a lock that should be free.
+var errLocked = errors.New("the lock has another owner, or was lost")
 
 // store is a running system.
 type store interface {
@@ -153,7 +164,11 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 		wg.Go(func() {
 			for i := id; time.Since(begin) < during && ctx.Err() == nil; i += n {
 				sent := time.Now()
-				if err := once(ctx, c, op, "k"+strconv.Itoa(i%keys), value); err != nil {
+				key := "k" + strconv.Itoa(i%keys)
+				if op == lockUnlock {
+					key = "lock" + strconv.Itoa(id)
+				}
+				if err := once(ctx, c, op, key, value); err != nil {
 					cancel(err)
 					return
 				}
@@ -177,8 +192,11 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 }
 
 func once(ctx context.Context, c client, op operation, key, value string) error {
-	if op == strongSave {
+	switch op {
+	case strongSave:
 		return c.save(ctx, key, value)
+	case lockUnlock:
+		return c.lock(ctx, key)
 	}
 	got, err := c.read(ctx, key, op == strongRead)
 	if err == nil && got != value {

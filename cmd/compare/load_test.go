@@ -40,6 +40,8 @@ func (m *memory) save(_ context.Context, key, value string) error {
 	return nil
 }
 
+func (m *memory) lock(context.Context, string) error { return nil }
+
 func (m *memory) read(_ context.Context, key string, _ bool) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,7 +128,7 @@ func TestLoad_CountsEveryTurn(t *testing.T) {
 	m := &memory{values: map[string]string{"k0": "v"}}
 	var f figures
 	for range 2 {
-		if err := load(t.Context(), &f, m, eventualRead, 2, 1, "v", time.Millisecond); err != nil {
+		if err := load(t.Context(), &f, m, eventualRead, 2, 1, "v", 50*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,6 +10,8 @@
 // clients run on the same machine, so their CPU time affects the result. Clients are spread evenly over the nodes of a
 // cluster. The systems take turns: while one is measured, the others are idle.
 //
+// Locks are those of lock.raft, of etcd's package concurrency, and of SET NX in Redis with a script that releases them.
+//
 // It owns the processes that it starts and their directories, and removes both. If the program of a system is not
 // found, the output omits the system and mentions that.
 package main
@@ -80,8 +82,9 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	f.StringVar(&s.daprd, "daprd", "daprd", "the sidecar of Dapr")
 	f.StringVar(&s.nginx, "nginx", "nginx", "the nginx program; Debian's package is nginx-light")
 	f.StringVar(&s.proxy, "proxy", "", "forward requests as a reverse proxy: own address,address of the application")
-	names := f.String("tables", "cluster,node,call,hops", "tables, separated by commas: "+
-		"cluster, three nodes; node, one node; call, an application beside the node; hops, beside another node")
+	names := f.String("tables", "cluster,lock,node,call,hops", "tables, separated by commas: "+
+		"cluster, three nodes; lock, locks of three nodes; node, one node; "+
+		"call, an application beside the node; hops, beside another node")
 	f.StringVar(&s.dir, "dir", "", "directory on the disk to measure; empty uses a temporary one")
 	f.DurationVar(&s.turn, "turn", 2*time.Second, "duration of one turn")
 	f.IntVar(&s.rounds, "rounds", 3, "turns per store and table cell")
@@ -107,7 +110,7 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	s.bare = *client == "http"
 	for name := range strings.SplitSeq(*names, ",") {
 		if !slices.ContainsFunc(tables(), func(t table) bool { return t.name == name }) {
-			return nil, fmt.Errorf("-tables: %q is not a table: give cluster, node, call or hops", name)
+			return nil, fmt.Errorf("-tables: %q is not a table: give cluster, lock, node, call or hops", name)
 		}
 		s.tables = append(s.tables, name)
 	}
@@ -137,6 +140,7 @@ type opener func(ctx context.Context, s *settings, dir string) (store, error)
 // tables are the names of the tables, as -tables takes them.
 const (
 	clusterTable = "cluster"
+	lockTable    = "lock"
 	nodeTable    = "node"
 	callTable    = "call"
 	hopsTable    = "hops"
@@ -147,17 +151,20 @@ type table struct {
 	name, title string
 	operations  []operation
 	systems     []opener
+	own         bool // always with the usual client of each system: etcd's mutex is a part of its Go client
 }
 
 func tables() []table {
 	return []table{
 		{clusterTable, "State, three nodes", []operation{strongSave, strongRead, eventualRead},
-			[]opener{openQuorate, openBeside, openEtcd, openEtcdTool, openRedis}},
-		{nodeTable, "State, one node", []operation{strongSave, eventualRead}, []opener{openOne, openDaprd}},
+			[]opener{openQuorate, openBeside, openEtcd, openEtcdTool, openRedis}, false},
+		{lockTable, "Locks, three nodes", []operation{lockUnlock},
+			[]opener{openQuorate, openBeside, openEtcd, openRedis}, true},
+		{nodeTable, "State, one node", []operation{strongSave, eventualRead}, []opener{openOne, openDaprd}, false},
 		{callTable, "Calls of an application beside the node", []operation{call},
-			[]opener{callQuorate, callNginx, callGoProxy, callDaprd}},
+			[]opener{callQuorate, callNginx, callGoProxy, callDaprd}, false},
 		{hopsTable, "Calls of an application beside another node", []operation{call},
-			[]opener{callQuorateElsewhere, callNginxTwice}},
+			[]opener{callQuorateElsewhere, callNginxTwice}, false},
 	}
 }
 
@@ -186,6 +193,11 @@ func (t table) measure(ctx context.Context, s *settings, out io.Writer) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if t.own {
+		own := *s
+		own.bare = false
+		s = &own
+	}
 	fmt.Fprintf(out, "## %s\n\n", t.title)
 	var stores []store
 	defer func() {

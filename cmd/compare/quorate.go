@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -163,6 +164,20 @@ func (c *quorateClient) save(ctx context.Context, key, value string) error {
 	_, err := c.fetch(ctx, http.MethodPost, quorateStore,
 		[]byte(`[{"key":"`+key+`","value":"`+value+`","options":{"consistency":"strong"}}]`))
 	return err
+}
+
+func (c *quorateClient) lock(ctx context.Context, name string) error {
+	owner := `{"resourceId":"` + name + `","lockOwner":"owner"`
+	got, err := c.fetch(ctx, http.MethodPost, "/v1.0/lock/lockstore",
+		fmt.Appendf(nil, `%s,"expiryInSeconds":%d}`, owner, int(lockTime.Seconds())))
+	if err != nil || !bytes.Contains(got, []byte(`"success":true`)) {
+		return cmp.Or(err, errLocked)
+	}
+	got, err = c.fetch(ctx, http.MethodPost, "/v1.0/unlock/lockstore", []byte(owner+"}"))
+	if err != nil || !bytes.Contains(got, []byte(`"status":0`)) {
+		return cmp.Or(err, errLocked)
+	}
+	return nil
 }
 
 func (c *quorateClient) read(ctx context.Context, key string, strong bool) (string, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -70,6 +71,22 @@ type redisClient struct{ c *redis.Client }
 
 func (c *redisClient) save(ctx context.Context, key, value string) error {
 	return c.c.Set(ctx, key, value, 0).Err()
+}
+
+// release deletes a lock if the owner has it.
+var release = redis.NewScript(
+	`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
+
+func (c *redisClient) lock(ctx context.Context, name string) error {
+	granted, err := c.c.SetNX(ctx, name, "owner", lockTime).Result()
+	if err != nil || !granted {
+		return cmp.Or(err, errLocked)
+	}
+	n, err := release.Run(ctx, c.c, []string{name}, "owner").Int()
+	if err != nil || n != 1 {
+		return cmp.Or(err, errLocked)
+	}
+	return nil
 }
 
 func (c *redisClient) read(ctx context.Context, key string, _ bool) (string, error) {
