@@ -60,7 +60,7 @@ run: build ## start a node (RUN='--app-id orders' adds flags)
 # Tests of clusters hold elections when other tests take their CPU time. Their packages are
 # tested after all others, at most two at a time, and one at a time with the race detector.
 CLUSTERS  = $(addprefix $(MODULE)/,cmd/quorate deploy \
-  $(addprefix internal/lab/,cluster demo demoapps faulttest proof) internal/peer membership \
+  $(addprefix internal/lab/,cluster demo demoactors demoapps faulttest proof) internal/peer membership \
   node $(addprefix node/,calls clusterctl credentials doctor inputs network shareddir status) raftfsm raftfsm/group)
 OTHERS    = $(filter-out $(CLUSTERS),$(shell $(GO) list ./...))
 MODULE   := github.com/quorate/quorate
@@ -95,7 +95,7 @@ test-long: ## run the tests that take minutes (SKIP='KillNine' skips some)
 # supports; and whole clusters in virtual time: many bubbles with many timers crash the detector
 # (golang.org/issue/78156).
 RACELESS  = $(addprefix $(MODULE)/,cmd/quorate deploy \
-  $(addprefix internal/lab/,cluster demo demoapps faulttest proof) discovery/records raftfsm/placement)
+  $(addprefix internal/lab/,cluster demo demoactors demoapps faulttest proof) discovery/records raftfsm/placement)
 KILLED   := TestCrash_AtAnyDiskStepLosesNothing TestKill_LosesNoAcknowledgedWrite TestCrash_AtAnyStepLosesNothing
 LARGE    := TestOpen_HarmedFileOfOneOfThreeLosesNothing TestLargestWrite_SurvivesRestartOnBothEngines \
   TestInvoke_HugeBodyUsesConstantMemory
@@ -219,6 +219,10 @@ demo: build ## save real data, kill -9 the node, start it again, compare every b
 .PHONY: demo-apps
 demo-apps: build ## run two applications, in Go and Python, on three nodes and kill one (RUN='-stay' keeps running)
 	$(GO) run ./cmd/lab demo-apps -binary $(BIN)/quorate $(RUN)
+
+.PHONY: demo-actors
+demo-actors: build ## run a bank of actors on three nodes, kill them, check the books (RUN='-duration 5m' is longer)
+	$(GO) run ./cmd/lab demo-actors -binary $(BIN)/quorate $(RUN)
 
 .PHONY: cluster
 cluster: build ## start three nodes on 127.0.0.1 and print what to try (RUN='-dir d' keeps data)

@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/lab/benchcheck"
 	"github.com/quorate/quorate/internal/lab/cluster"
 	"github.com/quorate/quorate/internal/lab/demo"
+	"github.com/quorate/quorate/internal/lab/demoactors"
 	"github.com/quorate/quorate/internal/lab/demoapps"
 	"github.com/quorate/quorate/internal/lab/eventgrid"
 	"github.com/quorate/quorate/internal/lab/proof"
@@ -40,12 +41,14 @@ func commands() []command {
 		{"cluster", "start three nodes on 127.0.0.1 and print what to try", 0, cluster.Command},
 		{"demo", "save real data, kill -9 the node, start it again, compare every byte", 0, demo.Command},
 		{"demo-apps", "run two applications on three nodes and kill one of them", 0, demoapps.Command},
+		{"demo-actors", "run a bank of actors on three nodes, kill them and print the books", 0, demoactors.Command},
 		{"prove", "run a campaign of faults and write a report (root on Linux)", 0, prove},
 		{"bench-check", "compare the ratios of benchmarks on standard input with a baseline", 0, benchcheck.Command},
 		{"turn-clock", "write an overlay for a build whose wall clock can be set: turn-clock DIR", 1,
 			turnclock.Command},
 		{"event-grid", "serve Azure Event Grid on loopback", 0, eventgrid.Command},
 		{demoapps.AppWord, "run one application of demo-apps: app orders|stock", 1, demoapps.App},
+		{demoactors.AppWord, "run the application of demo-actors", 0, demoactors.App},
 	}
 }
 

@@ -63,7 +63,7 @@ func TestMakefileCallsExistingCommands(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"cluster", "demo", "demo-apps", "prove", "turn-clock"} {
+	for _, name := range []string{"cluster", "demo", "demo-actors", "demo-apps", "prove", "turn-clock"} {
 		if !seen[name] {
 			t.Errorf("no call of lab %s was found", name)
 		}

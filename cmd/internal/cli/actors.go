@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,8 +24,8 @@ func (m *Main) actorsCommand() *cobra.Command {
 func (m *Main) actorsListCommand() *cobra.Command {
 	set, out := settings.New(), output{}
 	limit := 0
-	c := &cobra.Command{Use: "list [flags]", Short: "Show the hosts of actors, and active actors", Args: cobra.NoArgs,
-		Example: "  quorate actors list --limit 1000"}
+	c := &cobra.Command{Use: "list [flags]", Short: "Show the hosts of actors, active actors and pending reminders",
+		Args: cobra.NoArgs, Example: "  quorate actors list --limit 1000"}
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return m.askAdmin(c, set, "", out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
 			var list []api.ActorsStatus
@@ -37,7 +38,7 @@ func (m *Main) actorsListCommand() *cobra.Command {
 			return m.printActors(list)
 		})
 	}
-	c.Flags().IntVar(&limit, "limit", 100, "most active actors of each application, at most 10000")
+	c.Flags().IntVar(&limit, "limit", 100, "most active actors and reminders of each application, at most 10000")
 	bindAdmin(c, set, &out)
 	return c
 }
@@ -45,7 +46,8 @@ func (m *Main) actorsListCommand() *cobra.Command {
 func (m *Main) printActors(list []api.ActorsStatus) error {
 	hosts := [][]string{{"APP", "HOST", "TYPES", "ACTORS", "STATE"}}
 	active := [][]string{{"APP", "TYPE", "ID", "HOST", "EPOCH"}}
-	more := false
+	reminders := [][]string{{"APP", "TYPE", "ID", "REMINDER", "SCHEDULE", "NEXT", "ATTEMPTS", "LAST ERROR"}}
+	var more, moreReminders bool
 	for i := range list {
 		s := &list[i]
 		for _, h := range s.Hosts {
@@ -58,19 +60,35 @@ func (m *Main) printActors(list []api.ActorsStatus) error {
 		for _, a := range s.Actors {
 			active = append(active, []string{s.App, a.Type, a.ID, dash(a.Node), strconv.FormatUint(a.Epoch, 10)})
 		}
-		more = more || s.More
+		for j := range s.Reminders {
+			r := &s.Reminders[j]
+			reminders = append(reminders, []string{s.App, r.Type, r.ID, r.Name, dash(r.Schedule),
+				r.Next.Format(time.RFC3339), strconv.FormatUint(r.Attempts, 10), dash(r.Error)})
+		}
+		more, moreReminders = more || s.More, moreReminders || s.MoreReminders
 	}
-	if err := table(m.Stdout, hosts); err != nil {
-		return err
+	for _, part := range []struct {
+		rows [][]string
+		end  string
+	}{
+		{hosts, "\n"}, {active, moreText(more, "actors") + "\n"}, {reminders, moreText(moreReminders, "reminders")},
+	} {
+		if err := table(m.Stdout, part.rows); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprint(m.Stdout, part.end); err != nil {
+			return err
+		}
 	}
-	if _, err := fmt.Fprintln(m.Stdout); err != nil {
-		return err
+	return nil
+}
+
+// moreText returns the line below a table that is not complete, or "".
+func moreText(more bool, what string) string {
+	if !more {
+		return ""
 	}
-	if err := table(m.Stdout, active); err != nil || !more {
-		return err
-	}
-	_, err := fmt.Fprintln(m.Stdout, "There are more actors. --limit shows them.")
-	return err
+	return "There are more " + what + ". --limit shows them.\n"
 }
 
 func (m *Main) actorsMoveCommand() *cobra.Command {

@@ -11,7 +11,10 @@ func TestActors_Output(t *testing.T) {
 		"bank  b     Counter  0       draining\n\n"+
 		"APP   TYPE     ID     HOST  EPOCH\n"+
 		"bank  Counter  alice  a     17\n"+
-		"There are more actors. --limit shows them.\n", "", "actors", "list", "--limit", "1")
+		"There are more actors. --limit shows them.\n\n"+
+		"APP   TYPE     ID     REMINDER  SCHEDULE  NEXT                  ATTEMPTS  LAST ERROR\n"+
+		"bank  Counter  alice  interest  R12/P1M   2027-01-01T00:00:00Z  2         status 500\n", "",
+		"actors", "list", "--limit", "1")
 	c.want(0, "Actor Counter/alice is on node b.\n", "", "actors", "move", "Counter", "alice", "--to", "b")
 	c.want(1, "", "node x does not host", "actors", "move", "Counter", "alice", "--to", "x")
 	c.want(1, "", "a node is missing", "actors", "move", "Counter", "alice")

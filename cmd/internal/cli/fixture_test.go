@@ -148,7 +148,10 @@ func (n *memoryNode) ListActors(_ context.Context, limit int) ([]api.ActorsStatu
 	return []api.ActorsStatus{{App: "bank", Store: "statestore", Types: []string{"Counter"},
 		Hosts: []api.ActorHostStatus{{Node: "a", Types: []string{"Counter"}, Actors: 2},
 			{Node: "b", Types: []string{"Counter"}, Draining: true}},
-		Actors: []api.ActorStatus{{Type: "Counter", ID: "alice", Node: "a", Epoch: 17}}, More: limit == 1}}, nil
+		Actors: []api.ActorStatus{{Type: "Counter", ID: "alice", Node: "a", Epoch: 17}}, More: limit == 1,
+		Reminders: []api.ActorReminder{{Type: "Counter", ID: "alice", JobStatus: api.JobStatus{Name: "interest",
+			Schedule: "R12/P1M", Next: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC), Attempts: 2,
+			Error: "status 500"}}}}}, nil
 }
 
 func (n *memoryNode) MoveActor(_ context.Context, r api.ActorMove) error {

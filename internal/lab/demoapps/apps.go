@@ -9,13 +9,15 @@ import (
 	"net/http"
 	"os"
 	"strings"
+
+	"github.com/quorate/quorate/internal/lab/demonode"
 )
 
 // serve runs an application until ctx ends. Like a Dapr application, it listens on the port in APP_PORT, and calls the
 // API on the port in DAPR_HTTP_PORT.
 func serve(ctx context.Context, name string) error {
 	s := sidecar{base: "http://127.0.0.1:" + os.Getenv("DAPR_HTTP_PORT") + "/v1.0", client: &http.Client{
-		Timeout: answerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
+		Timeout: demonode.AnswerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
 	}}
 	mux := http.NewServeMux()
 	switch name {
@@ -24,7 +26,8 @@ func serve(ctx context.Context, name string) error {
 	case "stock":
 		s.serveStock(mux)
 	}
-	server := &http.Server{Addr: "127.0.0.1:" + os.Getenv("APP_PORT"), Handler: mux, ReadHeaderTimeout: answerTime}
+	server := &http.Server{Addr: "127.0.0.1:" + os.Getenv("APP_PORT"), Handler: mux,
+		ReadHeaderTimeout: demonode.AnswerTime}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.ListenAndServe(); ctx.Err() == nil {
 		return err
@@ -55,7 +58,7 @@ func (s sidecar) save(ctx context.Context, key string, value any, etag *string) 
 		}
 	}
 	err := s.send(ctx, http.MethodPost, "/state/statestore", []any{item}, nil)
-	if r := (*refused)(nil); errors.As(err, &r) && r.status == http.StatusConflict {
+	if r := (*demonode.Refused)(nil); errors.As(err, &r) && r.Status == http.StatusConflict {
 		return false, nil
 	}
 	return err == nil, err
@@ -70,7 +73,7 @@ func (s sidecar) send(ctx context.Context, verb, path string, in, out any) error
 	if err != nil {
 		return err
 	}
-	return do(s.client, req, out)
+	return demonode.Do(s.client, req, out)
 }
 
 // get reads one key. If it does not exist, out is not changed and the ETag is empty.
@@ -166,7 +169,7 @@ func handle[T any](f func(context.Context, T) (any, error)) http.HandlerFunc {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
+		ctx, cancel := context.WithTimeout(r.Context(), demonode.AnswerTime)
 		defer cancel()
 		out, err := f(ctx, in)
 		answer(w, out, err)

@@ -14,6 +14,8 @@ import (
 	"errors"
 	"flag"
 	"os"
+
+	"github.com/quorate/quorate/internal/lab/demonode"
 )
 
 // AppWord is the subcommand that runs one of the applications: AppWord orders|stock.
@@ -21,7 +23,7 @@ const AppWord = "app"
 
 // Command declares the flags and returns a function that runs the demo.
 func Command(f *flag.FlagSet) func(context.Context) error {
-	d := demo{out: &lines{w: os.Stdout}}
+	d := demo{out: demonode.NewLines(os.Stdout)}
 	f.StringVar(&d.binary, "binary", "bin/quorate", "the quorate program")
 	f.StringVar(&d.script, "stock", "deploy/examples/stock.py", "the application stock")
 	f.StringVar(&d.python, "python", "python3", "Python interpreter; if it is missing, stock is a Go program, too")

@@ -1,0 +1,127 @@
+package demoactors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+const settleTime = 2 * time.Minute // for reminders to finish all transfers
+
+// audit waits until all transfers are finished, prints the books, and returns an error if they do not balance.
+func (d *demo) audit(ctx context.Context) error {
+	outcomes, err := d.settle(ctx)
+	if err != nil {
+		return err
+	}
+	balances, err := d.balances(ctx)
+	if err != nil {
+		return err
+	}
+	turns, err := d.turns.count()
+	if err != nil {
+		return err
+	}
+	l := &d.ledger
+	count := map[string]int{}
+	reminded := 0
+	for _, t := range outcomes {
+		count[t.Outcome]++
+		if t.Reminded {
+			reminded++
+		}
+	}
+	sum := 0
+	for _, b := range balances {
+		sum += b
+	}
+	d.out.Say("\nThe books:\n")
+	d.out.Say("  %5d transfers: %d done, %d refused because the account had too little, %d never began",
+		len(outcomes), count[done], count[refused], count[cancelled])
+	d.out.Say("  %5d of them were acknowledged; %d of these were sent again, and got the same answer",
+		len(l.acknowledged), l.again)
+	d.out.Say("  %5d calls failed; %d were repeated with the same id", l.failed, l.repeated)
+	d.out.Say("  %5d transfers whose node died were finished by their reminder", reminded)
+	d.out.Say("  %5d turns of actors, none of which overlapped another one of its actor", turns)
+	d.out.Say("  %5d is the sum of the %d accounts; it was %d", sum, accounts, accounts*opening)
+	return errors.Join(l.wrong, compare(l.acknowledged, outcomes, balances))
+}
+
+// compare returns an error if an acknowledged transfer has another outcome, or if a balance is not the opening balance
+// and the transfers that are done.
+func compare(acknowledged, outcomes map[string]transfer, balances []int) error {
+	want := map[string]int{}
+	for i := range balances {
+		want[account(i)] = opening
+	}
+	for id, t := range outcomes {
+		if a, ok := acknowledged[id]; ok && a.Outcome != t.Outcome {
+			return fmt.Errorf("the transfer %s was acknowledged as %q, and is %q", id, a.Outcome, t.Outcome)
+		}
+		if t.Outcome == done {
+			want[t.From] -= t.Amount
+			want[t.To] += t.Amount
+		}
+	}
+	for i, balance := range balances {
+		if want[account(i)] != balance {
+			return fmt.Errorf("the account %s has %d, and by its transfers it must have %d", account(i), balance,
+				want[account(i)])
+		}
+	}
+	return nil
+}
+
+// settle waits until every transfer is finished, and returns all of them by id. It calls no transfer that was not
+// acknowledged: their reminders finish them.
+func (d *demo) settle(ctx context.Context) (map[string]transfer, error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	var mu sync.Mutex
+	outcomes := map[string]transfer{} // guarded by mu
+	err := each(slices.Sorted(maps.Keys(d.ledger.orders)), func(i int, id string) error {
+		return poll(ctx, func() error {
+			var t transfer
+			if err := d.call(ctx, i, "Transfer/"+id, "close", struct{}{}, &t); err != nil {
+				return err
+			}
+			if t.Outcome == open {
+				return fmt.Errorf("the transfer %s is not finished", id)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			outcomes[id] = t
+			return nil
+		})
+	})
+	return outcomes, err
+}
+
+func (d *demo) balances(ctx context.Context) ([]int, error) {
+	out := make([]int, accounts)
+	err := each(out, func(i, _ int) error {
+		return d.call(ctx, i, "Account/"+account(i), "balance", struct{}{}, &out[i])
+	})
+	return out, err
+}
+
+// poll calls f until it returns nil or ctx ends. Then it returns the last error.
+func poll(ctx context.Context, f func() error) error {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
