@@ -136,6 +136,16 @@ func (p page) runs() bool {
 	return false
 }
 
+// types reports whether a program is named in the commands of a page that are executed.
+func (p page) types(program string) bool {
+	for _, b := range p.parts {
+		if b.language == "sh" && b.mark.word != notRun && strings.Contains(b.text, program) {
+			return true
+		}
+	}
+	return false
+}
+
 const root = ".."
 
 // pages are all Markdown files of the tree.

@@ -45,6 +45,9 @@ func TestPages_CommandsPrintWhatPagesShow(t *testing.T) {
 		}
 		t.Run(strings.ReplaceAll(p.path, "/", "."), func(t *testing.T) { // a slash would divide -run
 			t.Parallel()
+			if _, err := exec.LookPath("python3"); err != nil && p.types("python3") {
+				t.Skip("its programs need python3")
+			}
 			begin := time.Now()
 			out, err := runInside(t, append(env, insideVariable+"="+p.path, binaryVariable+"="+binary)...)
 			if err != nil {

@@ -45,7 +45,7 @@ func (d *demo) audit(ctx context.Context) error {
 	d.out.Say("  %5d of them were acknowledged; %d of these were sent again, and got the same answer",
 		len(l.acknowledged), l.again)
 	d.out.Say("  %5d calls failed; %d were repeated with the same id", l.failed, l.repeated)
-	d.out.Say("  %5d transfers whose node died were finished by their reminder", reminded)
+	d.out.Say("  %5d finished by a reminder, because their node or their client had gone", reminded)
 	d.out.Say("  %5d turns of actors, none of which overlapped another one of its actor", turns)
 	d.out.Say("  %5d is the sum of the %d accounts; it was %d", sum, accounts, accounts*opening)
 	return errors.Join(l.wrong, compare(l.acknowledged, outcomes, balances))
