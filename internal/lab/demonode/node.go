@@ -198,7 +198,7 @@ type Refused struct {
 
 func (r *Refused) Error() string { return r.text }
 
-// Formed waits until all nodes serve and vote, so that the cluster tolerates the failure of any one.
+// Formed waits until all nodes serve and vote. From then on the cluster tolerates the failure of any one node.
 func (c *Cluster) Formed(ctx context.Context) error {
 	return c.poll(ctx, "the cluster", func(ctx context.Context) error {
 		for _, n := range c.Nodes {
