@@ -240,8 +240,8 @@ const (
 func (s *ConfigurationStream) Overflow() context.Context { return s.current.Overflow() }
 
 // next waits for changes and returns them. If the component of the store was replaced, next subscribes to the new
-// component and first returns its current items. If changes were dropped because too many waited, a gRPC client gets the
-// error, and a callback gets the current items.
+// component and first returns its current items. If changes were dropped because too many waited, a gRPC client gets
+// the error, and a callback gets the current items.
 func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, error) {
 	for {
 		items, err := s.current.Next(ctx)

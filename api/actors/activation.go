@@ -185,7 +185,7 @@ func (h *Host) leave(a *activation) {
 }
 
 // retireLocked ends an activation. The activation gets no further turns, and calls in its queue fail with
-// fault.ActorMoved, so that they are sent to the new owner. The parameter reason is a value of the label of the metric of
+// fault.ActorMoved, so that they are sent to the new owner. The parameter reason is a label value of the metric of
 // deactivations. h.mu must be held.
 func (h *Host) retireLocked(a *activation, reason string) {
 	if !a.gone {

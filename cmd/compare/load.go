@@ -15,8 +15,8 @@ import (
 type operation string
 
 // The measured operations. Strong reads and writes are linearizable. An eventual read is answered by one node without
-// a request to the other nodes; etcd calls such a read serializable. A single Redis has only eventual reads. Each client
-// has a lock of its own, which is free when it is acquired.
+// a request to the other nodes; etcd calls such a read serializable. A single Redis has only eventual reads. Each
+// client has a lock of its own, which is free when it is acquired.
 const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"

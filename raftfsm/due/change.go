@@ -71,9 +71,9 @@ func inField(name string, err error) error { return invalid(name + ": " + fault.
 
 // Put stores work and returns its revision. It must be called at the leader. It returns fault.Conflict if work with
 // this name exists and p.Overwrite is false, and fault.Overloaded if its Home has the highest number of work that is
-// allowed. If the stored work has the same Spec.Request as p, this call is a retry of the call that stored the work, and
-// Put changes nothing. If p.ID is set and the work was changed meanwhile, the log remembers the refusal for that ID: Put
-// returns revision 0, and the caller must repeat the call with another ID.
+// allowed. If the stored work has the same Spec.Request as p, this call is a retry of the call that stored the work,
+// and Put changes nothing. If p.ID is set and the work was changed meanwhile, the log remembers the refusal for that
+// ID: Put returns revision 0, and the caller must repeat the call with another ID.
 func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 	g, err := k.leader(OpPut)
 	if err != nil {

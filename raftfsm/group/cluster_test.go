@@ -202,14 +202,16 @@ func (c *cluster) leader(ids ...raft.ServerID) (raft.ServerID, *Group) {
 }
 
 // transfer makes the server to the leader. It tries again, because a transfer has a time limit, which a busy machine
-// can exceed.
+// can exceed. The server leads when transfer returns.
 func (c *cluster) transfer(to raft.ServerID) {
 	c.t.Helper()
 	eventually(c.t, func() error {
-		if _, g := c.leader(testIDs...); g != c.group(to) {
-			return g.raft.LeadershipTransferToServer(to, raft.ServerAddress(to)).Error()
+		_, g := c.leader(testIDs...)
+		if g == c.group(to) {
+			return nil
 		}
-		return nil
+		err := g.raft.LeadershipTransferToServer(to, raft.ServerAddress(to)).Error()
+		return errors.Join(err, errors.New(string(to)+" does not lead yet"))
 	})
 }
 
