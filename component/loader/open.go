@@ -258,7 +258,7 @@ func (p *opening) instance(u *unit, set state.Settings, store state.Store) *stat
 	features := slices.Clone(state.FeaturesOf(store))
 	if set.ActorStore && !u.state.Fenced {
 		features = append(features, state.FeatureActorUnfenced)
-		u.logger(p.options.Logger).Warn("the actor state is in a store that does not check the owner of an actor: a "+
+		u.logger(p.options.Logger).Info("the actor state is in a store that does not check the owner of an actor: a "+
 			"paused owner may overwrite what the next one has written", "hint", "use a store of type state.raft")
 	}
 	slices.Sort(features)

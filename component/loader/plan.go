@@ -354,7 +354,7 @@ func (o Options) onlyOneActorStore(units []*unit) error {
 	var first *unit
 	for _, u := range units {
 		switch {
-		case !u.claimsActors() || u.actor: // the default store has no position; sameActorStore reports that it stays
+		case !u.claimsActors():
 		case first == nil:
 			first = u
 		default:

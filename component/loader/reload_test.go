@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/lock"
 )
@@ -167,22 +166,3 @@ func TestReload_LocksFollowStateStores(t *testing.T) {
 type noLocks struct{ lock.Store }
 
 func (noLocks) Close() error { return nil }
-
-// The default store has no file. A file that declares another actor store names the store that has the actor state.
-func TestReload_NamesTheStoreThatKeepsTheActorState(t *testing.T) {
-	dir := t.TempDir()
-	o := reloadOptions(t, dir)
-	o.DefaultState = &component.Spec{Name: "statestore", Type: "state.fake",
-		Metadata: []component.Item{{Name: "url", Value: "x"}}}
-	old, err := loader.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = old.Close() })
-	writeFile(t, dir, "a.yaml", doc("a", "state.fake", "url=value: x", "actorStateStore=value: true"))
-	_, _, err = loader.Reload(t.Context(), o, old)
-	if err == nil || !strings.Contains(err.Error(), "cannot move from the store statestore while the node runs") ||
-		!strings.Contains(err.Error(), "a.yaml") {
-		t.Error(err)
-	}
-}
