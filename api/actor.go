@@ -15,7 +15,8 @@ type ActorHosts interface {
 	// Epoch returns the condition that writes of an active actor carry, and the session token for its requests. e is
 	// nil if the actor is not active. hosts is false if the application has registered no types of actors.
 	Epoch(app string, a Actor) (e *state.ActorEpoch, token string, hosts bool)
-	// Wrote records the session token after a write with that epoch, or that the actor has another owner.
+	// Wrote reports the result of a write with that epoch. token is the session token after the write. If moved is
+	// true, the write failed because another host owns the actor.
 	Wrote(app string, a Actor, epoch uint64, token string, moved bool)
 }
 

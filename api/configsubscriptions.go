@@ -283,8 +283,8 @@ func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, e
 	}
 }
 
-// deletedOf returns a deletion item for each of keys that no longer exists in store. Call it after a resubscription: a
-// new subscription reports the items that exist, but not the keys that were deleted in between.
+// deletedOf returns a deletion item for each of the given keys that the store no longer has. Call it after a
+// resubscription: a new subscription reports the items that exist, but not the keys that were deleted in between.
 func deletedOf(ctx context.Context, store configuration.Store, keys []string) ([]configuration.Item, error) {
 	if len(keys) == 0 {
 		return nil, nil

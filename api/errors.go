@@ -173,8 +173,8 @@ func BodyUnreadable(text string) error {
 	return &Error{Kind: Malformed, Code: CodeBodyRead, Message: text}
 }
 
-// invalid returns the public error for an option or metadata that package state rejected. where names the item of the
-// request, or is empty.
+// invalid returns the public error for an option, metadata or a key that is not valid. err is the reason. The error
+// message begins with the parameter where, a text that names the item of the request, such as "item 3: ", or is empty.
 func invalid(where string, err error) *Error {
 	return &Error{Kind: Malformed, Code: CodeMalformed, Message: where + fault.Text(err), Cause: err}
 }
@@ -197,8 +197,9 @@ func BodyTooLarge(limit int64) error {
 	return e
 }
 
-// InvalidOption returns the public error for an option that package state rejected. where names the item that has the
-// option, such as "item 3: ". It is empty if the option belongs to the whole request.
+// InvalidOption returns the public error for an option that is not valid. err is the reason. The error message begins
+// with the parameter where, a text that names the item with the option, such as "item 3: ". That text is empty if the
+// option belongs to the whole request.
 func InvalidOption(where string, err error) error { return invalid(where, err) }
 
 func illegalKey(store, field, where string, err error) *Error {

@@ -70,7 +70,8 @@ type Jobs struct {
 // NewJobs returns the job service of app.
 func NewJobs(app App, store JobStore) *Jobs { return &Jobs{app: app, store: store} }
 
-// Schedule stores a job.
+// Schedule stores a job. It returns an error of kind Conflict if overwrite is false and the application has a job with
+// that name.
 func (s *Jobs) Schedule(ctx context.Context, j *Job, overwrite bool) error {
 	if failure := checkJob(j); failure != nil {
 		return failure
@@ -142,8 +143,9 @@ func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 	return j, nil
 }
 
-// List returns jobs whose names begin with prefix, sorted by name. If after is not empty, the list begins with the
-// first name greater than after. It has at most limit jobs; limit 0 means MaxJobs. more is true if further jobs exist.
+// List returns jobs whose names begin with prefix, sorted by name. If the parameter after is not empty, the list begins
+// with the first name that is greater. It has at most limit jobs; limit 0 means MaxJobs. The result more is true if
+// further jobs exist.
 func (s *Jobs) List(ctx context.Context, prefix, after string, limit int) (list []Job, more bool, err error) {
 	if limit <= 0 || limit > MaxJobs {
 		limit = MaxJobs

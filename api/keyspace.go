@@ -90,8 +90,8 @@ func (k keyspace) prefix(prefix string) string {
 
 func (k keyspace) actorPrefix() string { return k.app + state.Separator }
 
-// original converts the stored key of an item in a listing to the application's key. own is false if the item does not
-// belong in the listing.
+// original converts the stored key of an item in a listing to the application's key. The result own is false if the
+// item does not belong in the listing.
 func (k keyspace) original(stored string) (key string, own bool) {
 	if !k.actors {
 		return k.inst.OriginalKey(k.app, stored)

@@ -131,7 +131,8 @@ func (l *Locks) claim(code string, r *LockRequest) (*lock.Instance, lock.Claim, 
 	return inst, lock.Claim{Key: inst.KeyOf(l.app.ID, r.Resource), Owner: r.Owner, Expiry: r.Expiry, Wait: r.Wait}, nil
 }
 
-// store returns the lock store of a request.
+// store returns the lock store of a request. If noOwner is true, the request lacks the required lock owner. Then store
+// returns an error.
 func (l *Locks) store(r *LockRequest, noOwner bool) (*lock.Instance, *Error) {
 	visible := 0
 	for _, i := range l.stores.LockStores() {

@@ -147,7 +147,8 @@ func (s *State) convert(keys keyspace, item *Item, over map[string]string, at pl
 	return nil
 }
 
-// interpret applies the metadata that every store supports: time to live and content type.
+// interpret applies the metadata that every store supports: time to live and content type. If isJSON is true, a value
+// of type application/octet-stream is a JSON string in base64, which interpret decodes.
 func interpret(isJSON bool, w *state.Write) (err error) {
 	if w.TTL, err = state.ParseTTL(w.Metadata); err != nil {
 		return err

@@ -45,9 +45,9 @@ func NewSessions(m SessionMerger) *Sessions {
 	return &Sessions{merger: m, apps: map[App]*seenBy{}}
 }
 
-// Begin returns the session token for a request of app to a store. given is the token that the request already has; it
-// may be empty. Begin merges given with the session of app for the trace. If that is impossible because given cannot
-// be parsed, it returns given.
+// Begin returns the session token for a request of app to a store. The parameter given is the token that the request
+// already has; it may be empty. Begin merges that token with the session of app for the trace. If that is impossible
+// because the request's token cannot be parsed, Begin returns the request's token.
 func (s *Sessions) Begin(app App, trace, given string) string {
 	own := s.Token(app, trace)
 	if given == "" || own == "" || s == nil {
@@ -59,9 +59,10 @@ func (s *Sessions) Begin(app App, trace, given string) string {
 	return given
 }
 
-// End records got, the token in a store's answer, in the sessions of app. sent is the token that Begin returned for
-// the request. If the present token of a session equals sent, got replaces it, because the store may have removed
-// outdated parts of sent. Otherwise End merges got into the token of the session.
+// End records the token of a store's answer, which is the parameter got, in the sessions of app. The parameter sent is
+// the token that Begin returned for the request. If a session still has the token that was sent, the answer's token
+// replaces it, because the store may have removed outdated parts. Otherwise End merges the answer's token into the
+// token of the session.
 func (s *Sessions) End(app App, trace, sent, got string) {
 	if s == nil || s.merger == nil || got == "" {
 		return
@@ -76,9 +77,10 @@ func (s *Sessions) End(app App, trace, sent, got string) {
 	}
 }
 
-// advance returns the new token of a session, whose present token is token. sent is the token of a request to the
-// store, and got is the token in the answer. If token equals sent, advance returns got. Otherwise it merges token and
-// got.
+// advance returns the new token of a session. The parameters are the session's present token, the token that was sent
+// with a request, and the token in the answer of the store. If the first two are equal, advance returns the answer's
+// token. Otherwise it merges the present token with the answer's token. If they cannot be merged, it returns the
+// present token.
 func (s *Sessions) advance(token, sent, got string) string {
 	if token == sent || token == got {
 		return got

@@ -54,8 +54,8 @@ func (t *Tokens) Set(tokens []string) error {
 	return nil
 }
 
-// Accept reports whether a token is valid. It compares given with every valid token in constant time. It returns true
-// if no token is required.
+// Accept reports whether the given token is valid. It compares this token with every valid token in constant time. It
+// returns true if no token is required.
 func (t *Tokens) Accept(given string) bool {
 	if !t.Required() {
 		return true

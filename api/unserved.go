@@ -28,8 +28,8 @@ func unservedBlocks() map[string]block {
 	}
 }
 
-// serves reports whether a path belongs to the building block b. after is the part of the path after the name of the
-// block.
+// serves reports whether a path belongs to the building block b. The parameter is the part of the path that follows the
+// name of the block.
 func (b block) serves(after string) bool {
 	return after != "" && (b.parts == nil ||
 		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(after, part) }))

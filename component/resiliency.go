@@ -164,8 +164,8 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 	return r
 }
 
-// ranges parses a list of numbers and ranges, such as "429,500-599". least and most are the bounds for each number. It
-// returns nil for an empty text.
+// ranges parses a list of numbers and ranges, such as "429,500-599". The parameters least and most are the bounds for
+// each number. ranges returns nil for an empty text.
 func (p *docParser) ranges(n *yaml.Node, what string, least, most int) (out [][2]int) {
 	text := p.text(n, what)
 	if strings.TrimSpace(text) == "" {

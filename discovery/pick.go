@@ -38,8 +38,8 @@ type standing struct {
 	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
-// demoted reports whether the instance must not get a call now. After the pause, only one call at a time may try the
-// instance. If that call succeeds, the demotion ends.
+// demoted reports whether the instance must not get a call now. The parameter now is the time since Catalogue.begun.
+// After the time s.until, only one call at a time may try the instance. If that call succeeds, the demotion ends.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.calls.Load() > 0)
 }

@@ -23,7 +23,9 @@ func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 
 // AdvertiseAddr chooses the address at which other nodes reach this node. It uses the first of these that is given:
 //
-// 1. wanted 2. bind, if it is a single address 3. the local address of the route to a seed, or of the default route
+//  1. the parameter wanted
+//  2. the parameter bind, if it is a single address
+//  3. the local address of the route to a seed, or of the default route
 //
 // The zero Addr means not given. AdvertiseAddr returns fault.Invalid if there is no address, or if the address is
 // unspecified or multicast. A loopback address is also invalid if a seed is on another machine.

@@ -18,7 +18,8 @@ type Channel interface {
 	Notify(msg []byte)
 
 	// LocalState returns everything that another node should know, at most a few megabytes. Two members exchange
-	// their states at a join and at regular intervals. nil means that there is nothing to send.
+	// their states at a join, when the parameter join is true, and at regular intervals. nil means that there is
+	// nothing to send.
 	LocalState(join bool) []byte
 
 	// MergeState receives the LocalState of another node.

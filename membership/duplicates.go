@@ -60,8 +60,8 @@ func (g *Gossip) resolveDuplicates(ctx context.Context) {
 }
 
 // settle pings incarnations whose state is uncertain. A superseded incarnation that answers is no longer superseded. If
-// both incarnations of a node id answer, settle records a refusal, and giveWay may stop this node. since has the times
-// at which duplicates of this node were first seen.
+// both incarnations of a node id answer, settle records a refusal, and giveWay may stop this node. The parameter has
+// the times at which duplicates of this node were first seen; giveWay adds to them.
 func (g *Gossip) settle(since map[string]time.Time) {
 	for _, m := range g.table.silenced() {
 		if g.answers(&m) {

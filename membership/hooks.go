@@ -15,8 +15,8 @@ type hooks struct {
 	gossip *Gossip
 }
 
-// NodeMeta implements memberlist.Delegate. It ignores the limit, because Open and UpdateFacts have checked the
-// length of the facts.
+// NodeMeta implements memberlist.Delegate. It returns the encoded Facts of this node. It ignores the parameter, which
+// is the maximum length in bytes, because Open and UpdateFacts have already checked the length.
 func (h hooks) NodeMeta(int) []byte { return *h.gossip.meta.Load() }
 
 // NotifyAlive implements memberlist.AliveDelegate. It returns an error for a node that is refused, and memberlist

@@ -72,7 +72,7 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet, for the reason why. All refusals with the same reason share one log
+// refusedPacket returns the refusal of a packet for the given reason. All refusals with the same reason share one log
 // line per logInterval. The source address does not matter for this, because it can be forged. The refusal for the
 // reason Stale has no error and is not logged.
 func refusedPacket(why Reason, from net.Addr) *refusal {

@@ -246,8 +246,9 @@ func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	return s.tokens, nil
 }
 
-// open opens the APIs of one application and returns their addresses. first is true for the application of the flags.
-// Until all components are open, the APIs answer only health probes, metadata and shutdown; other requests wait.
+// open opens the APIs of one application and returns their addresses. The parameter first is true for the application
+// that the command-line flags define. Until all components are open, the APIs answer only health probes, metadata and
+// shutdown; other requests wait.
 func (s *apiServers) open(ctx context.Context, p appParts, first bool) (AppAddress, error) {
 	at := &AppAddress{ID: p.entry.ID}
 	flag := "--http-port"
@@ -349,7 +350,7 @@ func closeListeners(ls []net.Listener) {
 }
 
 // grpcPort returns the port of an application's gRPC API, the name of the setting for the port, and whether the gRPC
-// API is enabled. first is true for the application of the flags.
+// API is enabled. The parameter first is true for the application that the command-line flags define.
 func (c Config) grpcPort(first bool, a AppEntry) (Port, string, bool) {
 	if first {
 		return c.API.GRPC, "--grpc-port", !c.API.GRPCOff
@@ -358,7 +359,8 @@ func (c Config) grpcPort(first bool, a AppEntry) (Port, string, bool) {
 		(a.GRPCPort.Given || a.GRPCPort.Number != 0)
 }
 
-// openGRPC serves the gRPC API of one application, if it has one.
+// openGRPC serves the gRPC API of one application, if it has one. The parameter first is true for the application that
+// the command-line flags define.
 func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, first bool, at *AppAddress) error {
 	port, flag, on := s.config.grpcPort(first, a)
 	if !on {

@@ -373,7 +373,8 @@ func (a API) withDefaults() API {
 }
 
 // withDefaults returns c with defaults for unset fields. It marks the default ports as Given if other nodes need to
-// know them. This is the case if the user set an address to listen on, nodes to join, or a cluster token.
+// know them. This is the case if the user set an address to listen on, nodes to join, or a cluster token. The parameter
+// secured is true if there is a cluster token.
 func (c Cluster) withDefaults(secured bool) Cluster {
 	clustered := c.Bind != "" || c.joining() || secured
 	for port, n := range map[*Port]int{&c.Gossip: network.DefaultGossipPort, &c.Peer: network.DefaultPeerPort} {

@@ -86,8 +86,9 @@ func (s *apiServers) eventObservers() inputs.Observers {
 	return out
 }
 
-// loaded counts the components that could be opened and those that could not, after the start or a reload. before and
-// now are the components before and after a reload; at the start before is nil.
+// loaded counts the components that could be opened and those that could not, after the start of the node or a reload.
+// The parameters before and now list the components before and after a reload. At the start of the node, the first list
+// is nil.
 func (d daprNames) loaded(app string, before, now []component.Status, c loader.Changes) {
 	if d.Metrics == nil {
 		return

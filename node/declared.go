@@ -64,9 +64,9 @@ func exportOf(t *component.TracingConfig) *tracing.Declared {
 	return d
 }
 
-// applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If all is false, it applies
-// only the middleware and the endpoints. If one of the resources cannot be used, it returns an error and changes
-// nothing.
+// applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If the parameter all is false,
+// it applies only the middleware and the endpoints. If one of the resources cannot be used, it returns an error and
+// changes nothing.
 func (n *Node) applyRules(set *loader.Set, all bool) error {
 	rules, err := calls.ReadRules(set, n.config.trust())
 	if err != nil {

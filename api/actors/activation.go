@@ -88,8 +88,8 @@ func newActivation(key api.Actor, settings TypeConfig) *activation {
 // unknown means that the caller asks the directory for the actor.
 type unknown struct{}
 
-// tryEnter tries to begin a turn for c, and returns the activation of the actor. If wait and err are nil, the turn has
-// begun. Otherwise the type of wait says what the caller must do:
+// tryEnter tries to begin a turn for c, and returns the activation of the actor. If the results wait and err are both
+// nil, the turn has begun. If only err is nil, the type of the result wait says what the caller must do:
 //
 //   - *waiter: wait until the queue grants the turn. Then the turn has begun.
 //   - chan struct{}: wait until the channel is closed, because the activation is starting or ending. Then try again.

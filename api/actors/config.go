@@ -60,8 +60,8 @@ func ParseConfig(body []byte) (Config, error) {
 	return NewConfig(d.Entities, base, own)
 }
 
-// NewConfig returns the configuration of an application that hosts types. own has the settings of single types; all
-// other types get the settings base.
+// NewConfig returns the configuration of an application that hosts the given types of actors. The parameter own maps
+// single types to their settings. All other types get the settings in base.
 func NewConfig(types []string, base TypeConfig, own map[string]TypeConfig) (Config, error) {
 	c := Config{Types: map[string]TypeConfig{}}
 	for _, t := range types {

@@ -128,7 +128,7 @@ func (a *httpApp) Deactivate(ctx context.Context, key api.Actor) error {
 	return err
 }
 
-// Config implements App. known is false if the application answers that it has no endpoint /dapr/config.
+// Config implements App. The result known is false if the application answers that it has no endpoint /dapr/config.
 func (a *httpApp) Config(ctx context.Context) (c Config, known bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.options.PlaceTime)
 	defer cancel()

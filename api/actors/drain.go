@@ -81,8 +81,8 @@ func (h *Host) retireForLocked(a *activation, reason string) bool {
 	return true
 }
 
-// handOver waits for the running turns of the actors in keys, and then transfers these actors to another host; to is
-// the id of its session. It returns how many of the actors were active here. Queued calls continue at the new owner.
+// handOver waits for the running turns of the given actors. It then transfers these actors to the host whose session
+// has the given id. It returns how many of the actors were active here. Queued calls continue at the new owner.
 func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	h.mu.Lock()
 	var all []*activation
@@ -99,8 +99,9 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	return len(all)
 }
 
-// awaitTurns waits until no activation in all has a running turn. All of them must be retired. For each activation it
-// waits at most until its drain timeout has passed. It returns false if some turns did not end in time.
+// awaitTurns waits until none of the given activations has a running turn. All of them must be retired. awaitTurns
+// waits for each activation at most as long as the drain timeout of that activation, counted from the call. It returns
+// false if some turns did not end in time.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	ended = true
 	begun := time.Now()

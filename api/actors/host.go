@@ -468,9 +468,10 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 	dropping.Wait()
 }
 
-// deactivate notifies the application that each actor in all is deactivated. It then releases these actors in the
-// directory, so that any host can activate them. If to is not empty, it is the id of another host's session, and
-// deactivate transfers the actors to that host instead. The activations must be retired and have no running turn.
+// deactivate notifies the application that each of the given actors is deactivated. It then releases these actors in
+// the directory, so that any host can activate them. If the parameter to is not empty, it is the id of another host's
+// session, and deactivate transfers the actors to that host instead. The activations must be retired and have no
+// running turn.
 func (h *Host) deactivate(ctx context.Context, all []*activation, to string) {
 	h.dropAll(ctx, all)
 	released := make([]Released, len(all))
@@ -485,8 +486,8 @@ func (h *Host) deactivate(ctx context.Context, all []*activation, to string) {
 	}
 }
 
-// release removes activations from the directory. If to is not empty, it is the id of another host's session, and
-// release transfers the actors to that host instead. If that session has ended, release removes them.
+// release removes activations from the directory. If the parameter to is not empty, it is the id of another host's
+// session, and release transfers the actors to that host instead. If that session has ended, release removes them.
 //
 // release repeats the request until the directory has answered, the session of this host has ended, or ctx ends. A
 // request without an answer may still be applied later. If this host activated the actors again before that, it would

@@ -98,7 +98,8 @@ func reminderFailed(code, sentence string, a api.Actor, err error) *api.Error {
 		Details: api.Details{Reason: reason, Metadata: api.Attributes("actorType", a.Type, "actorID", a.ID)}}
 }
 
-// SetReminder stores a reminder. The application must host the type of the actor. When SetReminder returns nil, the
+// SetReminder stores a reminder. The application must host the type of the actor. If overwrite is false and the actor
+// has a reminder with that name, SetReminder returns an error of kind api.Conflict. When SetReminder returns nil, the
 // reminder is in the replicated log. All errors are *api.Error.
 func (s *Service) SetReminder(ctx context.Context, r *Reminder, overwrite bool) error {
 	if err := checkReminder(r); err != nil {

@@ -294,8 +294,8 @@ func verdict(err error) (kind api.Kind, reason string) {
 	return api.Failed, api.ReasonInternal
 }
 
-// HandOver waits for the running turns of actors of an application of this node, and then transfers these actors to
-// another host; to is the id of its session. It returns how many of the actors were active here.
+// HandOver waits for the running turns of the given actors of an application of this node. It then transfers these
+// actors to the host whose session has the given id. It returns how many of the actors were active here.
 func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor, to string) int {
 	h := r.host(app)
 	if h == nil {

@@ -63,9 +63,9 @@ func Get[T any](ctx context.Context, c Cluster, node, path string) (T, error) {
 	return out, nil
 }
 
-// Serve passes the request r to h and returns the body of the response. h must come from NewRemoteHandler. from is the
-// id of the node that sent the request. If h refuses the request, Serve returns the error in its response as a
-// *fault.Error.
+// Serve passes the request r to h and returns the body of the response. h must come from NewRemoteHandler. The
+// parameter from is the id of the node that sent the request. If h refuses the request, Serve returns the error in its
+// response as a *fault.Error.
 func Serve(ctx context.Context, h http.Handler, from string, r Request) ([]byte, error) {
 	req, err := http.NewRequestWithContext(context.WithValue(ctx, remoteKey{}, from), r.Method, r.Path,
 		bytes.NewReader(r.Body))

@@ -111,7 +111,7 @@ func (l *Listener) Refuse(n int) {
 	l.refuse = n
 }
 
-// Offline makes the application healthy or not.
+// Offline makes the application unhealthy if off is true, and healthy otherwise.
 func (l *Listener) Offline(off bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,8 +24,8 @@ func applicationsBody(r *request) (html, error) {
 		card("instances", "Instances", instanceTable(instances)), nil
 }
 
-// instances returns all application instances known to the node that serves this page. It returns nil if the view of
-// that node is missing.
+// instances returns all application instances that are known to the node with this console. It returns nil if the
+// snapshot has no view of that node.
 func (s *Snapshot) instances() []api.AppInstance {
 	if v := s.self(); v != nil {
 		return v.Apps

@@ -123,7 +123,8 @@ func (w *watcher) latest() (*Snapshot, <-chan struct{}) {
 	return w.last, w.changed
 }
 
-// poll returns the newest snapshot. If that is not younger than fresh, poll first requests a new one from all nodes.
+// poll returns the newest snapshot. If the age of that snapshot is at least the given duration, poll first requests a
+// new snapshot from all nodes.
 func (w *watcher) poll(ctx context.Context, fresh time.Duration) *Snapshot {
 	w.polling.Lock()
 	defer w.polling.Unlock()

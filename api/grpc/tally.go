@@ -196,8 +196,9 @@ func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value [
 	return nil
 }
 
-// check returns an error if n elements exceed the limit for a field. Some limits depend on the store. If tally has not
-// yet read the name of the store, check searches for it in rest, the part of the message that is not counted yet.
+// check returns an error if n is above the maximum number of elements of the field p. Some limits depend on the store.
+// If tally has not yet read the name of the store, check searches for it in the parameter rest, which is the part of
+// the message that is not counted yet.
 func (t *tally) check(p *part, n int, rest []byte) error {
 	switch {
 	case p.kind == ofEntries:

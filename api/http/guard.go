@@ -45,9 +45,9 @@ func foreignHost(fix string) error {
 		")")
 }
 
-// LocalHost returns a handler that calls next if the Host header is an IP address, localhost or empty, and otherwise
-// answers 403. The API makes the same check on a loopback address if it requires no token; see localHost. fix says how
-// to allow host names; the error text ends with it.
+// LocalHost returns a handler that calls the given handler if the Host header is an IP address, localhost or empty, and
+// otherwise answers 403. The API makes the same check on a loopback address if it requires no token; see localHost. The
+// error text ends with the parameter fix, which says how to allow host names.
 func LocalHost(next http.Handler, fix string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if localHost(r.Host) {

@@ -96,7 +96,7 @@ func (p *reply) send(status int, contentType []string, body []byte) {
 // empty answers 204.
 func (p *reply) empty() { p.WriteHeader(http.StatusNoContent) }
 
-// item answers a read of one key.
+// item answers a read of one key. If the parameter etag is true, the answer has an ETag header.
 func (p *reply) item(item *state.Item, etag bool) {
 	h := p.Header()
 	values := make([]string, 0, 4) // one allocation for all

@@ -125,9 +125,9 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 // connKey is the key of the connection in the context of a request.
 type connKey struct{}
 
-// carrying wraps the handler next. It marks the connection of a request as busy while next runs. http.StateActive is
-// not suitable: it begins with the first byte of a request, so a client could make idle connections busy by sending
-// one byte on each.
+// carrying wraps a handler. It marks the connection of a request as busy while that handler runs. http.StateActive is
+// not suitable: it begins with the first byte of a request, so a client could make idle connections busy by sending one
+// byte on each.
 func carrying(w *connlimit.Limiter, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(net.Conn); ok {

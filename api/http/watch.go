@@ -214,7 +214,8 @@ func appendRevision(dst []byte, revision uint64) []byte {
 	return append(dst, '"')
 }
 
-// appendChange appends an event with the key of the application.
+// appendChange appends an event with the key of the application. If the parameter values is false, the event does not
+// contain the value of the item.
 func appendChange(dst []byte, kind string, c *state.Change, values bool) []byte {
 	dst = appendString(append(dst, `{"type":`...), kind)
 	dst = appendField(appendRevision(dst, c.Revision), "key", c.Key)

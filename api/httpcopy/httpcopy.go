@@ -1,8 +1,8 @@
 // Package httpcopy copies the answer of one HTTP hop to the next hop: headers, body, trailers, informational (1xx)
 // answers, and the data of an upgraded connection.
 //
-// It owns the copying and flushing of answers. Callers obtain the answer. An upgraded connection has two goroutines,
-// which end before Relay returns.
+// The caller sends the request and passes the answer to Copier.Relay, which copies and flushes it. An upgraded
+// connection has two goroutines, which end before Relay returns.
 package httpcopy
 
 import (
@@ -31,8 +31,9 @@ const bufferSize = 32 << 10
 // Copier forwards answers. It keeps a pool of buffers. The zero value is ready to use. It is safe for concurrent use.
 type Copier struct{ buffers sync.Pool }
 
-// Relay writes answer to w and closes the body of answer. r is the request to which answer belongs, and in is the body
-// of r. If the length of the answer is unknown, Relay flushes each piece, so that streams are not delayed.
+// Relay writes answer to w and closes the body of answer. r is the request to which answer belongs, and the parameter
+// in is the body of that request. If the length of the answer is unknown, Relay flushes each piece, so that streams are
+// not delayed.
 func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer *http.Response) error {
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		if there, ok := answer.Body.(io.ReadWriteCloser); ok {
@@ -115,7 +116,7 @@ func trailers(h, came http.Header, announced int) {
 	}
 }
 
-// copy copies a body.
+// copy copies a body to w, and uses p as the buffer. If the parameter stream is true, copy flushes each piece.
 func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte, stream bool) error {
 	control := http.NewResponseController(w)
 	for {

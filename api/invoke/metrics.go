@@ -23,8 +23,9 @@ type Metrics struct {
 	observer Observer // nil = none
 }
 
-// NewMetrics creates and registers the metrics. Only applications for which known returns true have their own time
-// series.
+// NewMetrics creates and registers the metrics. An application has its own time series only if the function known
+// returns true for it. All other applications have the label "unknown". If the function is nil, every application has
+// its own time series.
 func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)

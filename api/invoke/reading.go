@@ -83,7 +83,7 @@ func (r reading) key() string {
 }
 
 // decodeParts returns the segments of r, decoded and in lower case. Decoding cannot fail, because ParseMethod has
-// already decoded the same path.
+// already decoded the request path from which these segments come.
 func decodeParts(r reading) []string {
 	if r.decoded {
 		return r.parts

@@ -77,7 +77,7 @@ func (b *Breakers) make(target discovery.App, method string) *gobreaker.TwoStepC
 }
 
 // Enter checks the circuit breaker of a method before an attempt. It returns fault.Overloaded if the circuit is open.
-// Otherwise the caller must pass the outcome of the attempt to end.
+// Otherwise the caller must call the returned function with the outcome of the attempt.
 func (p *Policy) Enter(target discovery.App, method string) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil

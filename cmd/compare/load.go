@@ -96,10 +96,10 @@ func (f *figures) cost() time.Duration {
 	return (f.cpu / time.Duration(max(f.count, 1))).Round(time.Microsecond)
 }
 
-// beside returns a table cell that compares f with the figures of another store. It has up to three parts. The first
-// is the request rate of f divided by that of other. The second, in parentheses, is the lowest and highest of these
-// ratios in a single turn. The third is the CPU time per request of other divided by that of f; it is omitted if one
-// of these times is unknown.
+// beside returns a table cell that compares f with the figures of another store. It has up to three parts. The first is
+// the request rate of f divided by the request rate of the other store. The second, in parentheses, has the lowest and
+// the highest of these ratios in a single turn. The third is the CPU time per request of the other store divided by
+// that of f; it is omitted if one of these times is unknown.
 func (f *figures) beside(other *figures) string {
 	s := fmt.Sprintf("**%.1f**", f.rate()/other.rate())
 	if low, high := f.spread(other); high > 0 {
@@ -111,8 +111,8 @@ func (f *figures) beside(other *figures) string {
 	return s
 }
 
-// spread returns the lowest and the highest ratio of the rates of f and other in a single turn. It returns zeros if
-// there were fewer than two turns.
+// spread divides, for each turn, the request rate of f by the request rate of the other store. It returns the lowest
+// and the highest of these ratios, or zeros if there were fewer than two turns.
 func (f *figures) spread(other *figures) (low, high float64) {
 	if n := len(f.turns); n < 2 || n != len(other.turns) {
 		return 0, 0
@@ -124,8 +124,8 @@ func (f *figures) spread(other *figures) (low, high float64) {
 	return slices.Min(ratios), slices.Max(ratios)
 }
 
-// quantile returns the latency that the fraction part of the requests did not exceed. part is from 0 to 1. The error
-// is at most 5 %.
+// quantile returns the latency that the given fraction of the requests did not exceed. The fraction is from 0 to 1. The
+// error is at most 5 %.
 func (f *figures) quantile(part float64) time.Duration {
 	seen, want := 0, int(math.Ceil(part*float64(f.count)))
 	for i, n := range f.buckets {

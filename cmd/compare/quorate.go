@@ -145,7 +145,8 @@ func (q *quorate) clients(n int) ([]client, error) {
 	return q.conns[:n], nil
 }
 
-// quorateClientOf returns a client of the API at a URL.
+// quorateClientOf returns a client of the API at a URL. If minimal is true, the client is of type bare, otherwise it
+// uses net/http.
 func quorateClientOf(url string, minimal bool) *quorateClient {
 	if minimal {
 		return &quorateClient{(&bare{address: hostPort(url)}).fetch}

@@ -18,8 +18,8 @@ const (
 )
 
 // limitMemory sets the soft memory limit of the Go runtime and returns it in bytes. It returns 0 if there is no limit.
-// given is the limit from the settings. If given is 0, the limit is a fraction of the memory of the cgroup or the
-// machine. A limit in the environment variable GOMEMLIMIT has precedence.
+// The parameter given is the limit from the settings. If it is 0, the limit is a fraction of the memory of the cgroup
+// or the machine. A limit in the environment variable GOMEMLIMIT has precedence.
 func limitMemory(given int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {

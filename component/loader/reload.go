@@ -39,9 +39,10 @@ func (c Changes) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reload reads the files again and returns a new set of components. The new set and old share unchanged components;
-// old stays usable until Changes.Close. If a file is invalid, Reload returns an error and opens nothing. If a
-// component cannot be opened, the new set has the component of old instead, and Changes.Failed has the error.
+// Reload reads the files again and returns a new set of components. The parameter old is the previous set. Both sets
+// share unchanged components. The previous set stays usable until Changes.Close. If a file is invalid, Reload returns
+// an error and opens nothing. If a component cannot be opened, the new set has the component of the previous set
+// instead, and Changes.Failed has the error.
 func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	o.keepDefault = true
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
@@ -117,7 +118,8 @@ func (p *opening) movesActors(u *unit) error {
 			" here"})
 }
 
-// Compare returns the differences between two sets. Changes.Close closes the components that only old has.
+// Compare returns the differences between a previous set and a new one. Changes.Close closes the components that only
+// the previous set has.
 func Compare(old, now *Set) Changes { return changes(old, now) }
 
 // changes compares two sets.

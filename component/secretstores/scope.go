@@ -10,7 +10,8 @@ type Scope struct {
 	fold    func(string) string
 }
 
-// NewScope returns a scope for names as spelt by store.
+// NewScope returns a scope for names as spelt by store. If no names are allowed explicitly, denyByDefault determines
+// whether names that are not in the list of denied names are denied as well.
 func NewScope(store Store, denyByDefault bool, allowed, denied []string) *Scope {
 	s := &Scope{deny: denyByDefault, fold: func(name string) string { return name }}
 	if f, ok := store.(Folder); ok {

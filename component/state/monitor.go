@@ -73,7 +73,8 @@ func (m *Monitor) Close() {
 	m.o.Metrics.monitored(m.o.Name, -1)
 }
 
-// Down reports whether the server is down. If it is, why says since when, the cause and how to fix it.
+// Down reports whether the server is down. If the server is down, the result why is a text that says since when, the
+// cause and how to fix it.
 func (m *Monitor) Down() (why string, down bool) {
 	since, err := m.state()
 	if err == nil {

@@ -427,7 +427,7 @@ func (u *update) applied(old *Record) []Entry {
 	return out
 }
 
-// fits reports whether a new record, next, can be stored within the limits. h is the stored record of the same
+// fits reports whether the given new record can be stored within the limits. h is the stored record of the same
 // incarnation, or nil.
 func (m *Machine) fits(next *Record, h *held) bool {
 	size := m.bytes + next.size

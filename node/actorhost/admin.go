@@ -168,8 +168,9 @@ type handing struct {
 	Actors []api.Actor `json:"actors"`
 }
 
-// handOver asks a node to hand actors of an application over to another host. It returns how many of them were active
-// on the node. server is the server id of the node, and the parameter to is the session of the other host.
+// handOver asks a node to transfer the given actors of an application to another host. It returns how many of the
+// actors were active on the node. The parameter server is the server id of the node, and the parameter to is the id of
+// the other host's session.
 func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.Actor) (int, error) {
 	if server == h.options.Server() {
 		return h.HandOver(ctx, app, all, to), nil

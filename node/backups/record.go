@@ -59,9 +59,10 @@ func (r record) encode() []byte {
 	return text
 }
 
-// due reports whether a backup is due at the time now. It is due if the period that contains now has no backup yet.
-// After a failed attempt, it is not due for retryAfter, or for every if that is shorter. It is also due if the period
-// of the last backup is far in the future, because then a clock was wrong.
+// due reports whether a backup is due at the given time. A backup is due if the period that contains this time has no
+// backup yet. After a failed attempt, no backup is due for the duration retryAfter or every, whichever is shorter. A
+// backup is also due if the period of the last backup begins more than one period after the given time, because then a
+// clock was wrong.
 func (r record) due(now time.Time, every time.Duration) bool {
 	if r.Failed != nil {
 		if ago := now.Sub(r.Failed.Time); ago >= 0 && ago < min(every, retryAfter) {
@@ -72,5 +73,5 @@ func (r record) due(now time.Time, every time.Duration) bool {
 	return periodOf(now, every).After(last) || last.Sub(now) > every
 }
 
-// periodOf returns the start of the period that contains now. Periods are the same on all nodes.
+// periodOf returns the start of the period that contains the given time. Periods are the same on all nodes.
 func periodOf(now time.Time, every time.Duration) time.Time { return now.UTC().Truncate(every) }

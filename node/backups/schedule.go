@@ -211,9 +211,9 @@ func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last s
 	}
 }
 
-// removeOld removes the oldest backups until Keep remain. names are the backups that the command has stored, and left
-// those that remain of them. If the removal fails, removeOld logs and counts the failure, and the next backup tries
-// again.
+// removeOld removes the oldest backups until Keep remain. The parameter names lists the backups that the command has
+// stored. removeOld returns those of them that remain. If the removal fails, it logs and counts the failure, and the
+// next backup tries again.
 func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string) {
 	left, err := s.target.trim(ctx, names, s.opts.Keep)
 	s.metrics.removed(err)

@@ -10,8 +10,8 @@ import (
 // arrivalTime is how long a starting node may take to learn of other nodes.
 const arrivalTime = 2 * time.Second
 
-// arrival returns how long after its start this node may need to learn of all other nodes. It is 0 if the node joins no
-// others.
+// arrival returns how much time this node may need, from its start, to learn of all other nodes. It returns 0 if this
+// node is not configured to join other nodes.
 func (c *Catalogue) arrival() time.Duration {
 	if c.opts.Joins {
 		return arrivalTime

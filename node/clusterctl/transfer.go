@@ -18,9 +18,10 @@ import (
 // newLeaderWait is the maximum wait for the new leader after a transfer.
 const newLeaderWait = 3 * time.Second
 
-// TransferLeader transfers leadership of a group to the server of a node. id is the number of the group. The parameter
-// to is the node id; if it is empty, TransferLeader chooses a voter that is nearly up to date with the log, if possible
-// one with a good disk. TransferLeader returns when a new leader is known, or after newLeaderWait. Errors:
+// TransferLeader transfers leadership of a group to the server of a node. The parameters are the number of the group
+// and the id of the node. If the node id is empty, TransferLeader chooses a voter that is nearly up to date with the
+// log, if possible one with a good disk. TransferLeader returns when a new leader is known, or after newLeaderWait.
+// Errors:
 //
 //	not_leader   another node leads the group
 //	unavailable  no leader is known
@@ -86,8 +87,9 @@ func (ctl *Controller) diskLow(server string) bool {
 
 const opTransfer = "node.TransferLeader"
 
-// elsewhere returns the error for a request that only the leader of a group can serve. If leader, the known leader of
-// the group, is empty, the error is fault.Unavailable. Otherwise it is fault.NotLeader with the name of the leader.
+// elsewhere returns the error for a request that only the leader of a group can serve. The parameter leader is the
+// server id of that leader, or empty if no leader is known. Without a known leader, the error is fault.Unavailable.
+// Otherwise it is fault.NotLeader with the node id of the leader.
 func elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
 		return &fault.Error{Code: fault.Unavailable, Op: op,
@@ -132,8 +134,8 @@ func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID
 	return "", nil
 }
 
-// newLeader waits until a server other than old is known as leader of the group, and returns its id. If that takes
-// longer than newLeaderWait, it returns "".
+// newLeader waits until a server other than the given one is known as leader of the group, and returns its id. If that
+// takes longer than newLeaderWait, it returns "".
 func newLeader(ctx context.Context, g *group.Group, old raft.ServerID) raft.ServerID {
 	ctx, cancel := context.WithTimeout(ctx, newLeaderWait)
 	defer cancel()

@@ -34,8 +34,8 @@ type Sources struct {
 	Environ     func() []string // nil = the environment cannot be listed
 }
 
-// options returns the options of the loader. open opens stores of type state.raft. locks and items create the
-// replicated lock stores and configuration stores.
+// options returns the options of the loader. The function open opens stores of type state.raft. The functions locks and
+// items create the replicated lock stores and configuration stores.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
 	locks loader.LockFactory, items loader.ConfigurationFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")

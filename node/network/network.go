@@ -221,8 +221,8 @@ func (n *Network) LiveServers() []string {
 	return out
 }
 
-// NewestFormat returns the newest log format that a server can read, according to gossip. known is false if the server
-// is not alive, because it may come back with another version of the program.
+// NewestFormat returns the newest log format that a server can read, according to gossip. The result known is false if
+// the server is not alive, because the server may come back with another version of the program.
 func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	r := n.Roster()
 	if r == nil {

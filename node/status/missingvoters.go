@@ -34,8 +34,8 @@ func (r *Reporter) missing(server string) string {
 	return "not heard of since this node started"
 }
 
-// NoLeader returns why a group has no leader, and a hint how to fix that. why names the unreachable voters, or the
-// unreachable servers if this node is a sidecar. why and hint are "" if they are not known. NoLeader does not block.
+// NoLeader returns why a group has no leader, and a hint how to fix that. The result why names the unreachable voters,
+// or the unreachable servers if this node is a sidecar. A result that is not known is empty. NoLeader does not block.
 func (r *Reporter) NoLeader(id uint32) (why, hint string) {
 	p := r.parts.Load()
 	if p == nil || p.Network.Roster() == nil {

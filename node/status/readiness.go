@@ -95,8 +95,9 @@ func (r *Reporter) groupCheck(id uint32) api.Check {
 	return c
 }
 
-// storeCheck returns the check of one state store, or nil if the component is ignored. reads, writes and why describe
-// the state of the Raft groups, on which every replicated store depends. They do not apply to other stores.
+// storeCheck returns the check of one state store, or nil if the component is ignored. The parameters reads, writes and
+// why describe the state of the Raft groups, on which every replicated store depends. They do not apply to other
+// stores.
 func storeCheck(s component.Status, reads, writes bool, why string) []api.Check {
 	switch {
 	case s.State == component.Ignored:

@@ -12,7 +12,7 @@ import (
 	adminapi "github.com/quorate/quorate/api/admin"
 )
 
-// showCluster shows all nodes and groups of the cluster.
+// showCluster shows all nodes and groups of the cluster, as JSON if asJSON is true, otherwise as tables.
 func (m *Main) showCluster(ctx context.Context, a *adminClient, asJSON bool) error {
 	var s api.ClusterStatus
 	if err := a.get(ctx, adminapi.ClusterPath, &s); err != nil {

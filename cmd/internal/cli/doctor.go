@@ -56,7 +56,8 @@ func (m *Main) doctorCommand() *cobra.Command {
 }
 
 // examine returns the results of the self-check. If a node runs in the data directory, that node runs the check;
-// otherwise this process does. If other is not empty, the node with the id other runs it.
+// otherwise this process does. If the parameter other is not empty, it is the id of the node that runs the check
+// instead.
 func (m *Main) examine(ctx context.Context, c node.Config, other string) (api.Checkup, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*adminTime)
 	defer cancel()

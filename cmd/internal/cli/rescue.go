@@ -58,7 +58,9 @@ func (m *Main) rescueCommand() *cobra.Command {
 	return c
 }
 
-// agreeToRescue shows the data that a rescue would start from and asks for confirmation.
+// agreeToRescue shows the data that a rescue would start from and asks for confirmation. It reports whether the rescue
+// may begin. If dry is true, it does not ask and returns false. If yes is true, it does not ask and returns true. If
+// asJSON is true, it does not show the data.
 func (m *Main) agreeToRescue(r api.RescueReport, yes, dry, asJSON bool) (bool, error) {
 	if !asJSON {
 		if err := printRescue(m.Stdout, r); err != nil {

@@ -95,8 +95,8 @@ func (c *stateClient) set(ctx context.Context, store string, w write) (etag stri
 	return r.header.Get("ETag"), err
 }
 
-// append appends the JSON of w to body and returns the result. rest is the JSON of w without its value. append copies
-// the value unchanged, because a JSON encoder could alter its bytes.
+// append appends the JSON of w to body and returns the result. The parameter rest is the JSON of w without its value.
+// append copies the value unchanged, because a JSON encoder could alter its bytes.
 func (w *write) append(body, rest []byte) []byte {
 	body = append(append(body, `{"value":`...), w.value...)
 	return append(append(body, ','), rest[1:]...)
@@ -124,8 +124,8 @@ type listFlags struct {
 	actors bool // only actor state
 }
 
-// page requests one page of keys. token is the next that the previous call of page returned, or empty for the first
-// page. next is empty if there are no more pages.
+// page requests one page of keys. The parameter token is the result next of the previous call, or empty for the first
+// page. The result next is empty if there are no more pages.
 func (c *stateClient) page(ctx context.Context, store string, f listFlags, token string, limit int) (keys []listed,
 	next string, err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}

@@ -198,7 +198,7 @@ const (
 
 // patience returns a function for Copy.Pause, which waits before a request is repeated. Each pause is twice as long as
 // the previous one, up to longestPause. The function returns false if ctx ends, or if the request and its repetitions
-// would take longer than the duration most.
+// would take longer than the given duration.
 func patience(most time.Duration) func(context.Context, int, time.Duration) bool {
 	return func(ctx context.Context, attempt int, since time.Duration) bool {
 		pause := min(firstPause<<min(attempt-1, 10), longestPause)

@@ -145,7 +145,7 @@ func (s copyStore) Write(ctx context.Context, items []statecopy.Item, createOnly
 }
 
 // copied returns the write request for one item. The write is strong, so an item that is reported as copied is on the
-// disks of a majority.
+// disks of a majority. If createOnly is true, the store refuses the write if the key exists.
 func copied(i statecopy.Item, createOnly bool) (write, error) {
 	f, value, err := setFlags{createOnly: createOnly, ttl: i.TTL, binary: i.Binary, consistency: "strong"}, i.Value,
 		error(nil)

@@ -94,8 +94,8 @@ func bindAdmin(c *cobra.Command, set *settings.Set, out *output) {
 	out.bind(c)
 }
 
-// askAdmin calls ask with an admin client for the local node. It finds that node by the data directory in the flags.
-// If node is not empty, the local node forwards the requests to the node with that id.
+// askAdmin calls the function ask with an admin client for the local node, and with asJSON. It finds that node by the
+// data directory in the flags. If node is not empty, the local node forwards the requests to the node with that id.
 func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, node string, asJSON bool,
 	ask func(ctx context.Context, a *adminClient, asJSON bool) error) error {
 	dir, err := m.adminDir(c, set)
@@ -248,8 +248,8 @@ func backupStatusText(b api.BackupStatus) string {
 	return text + ")"
 }
 
-// issueText returns the reason of issue i. If the reason is another issue in all, the text only names that issue
-// instead of repeating its reason.
+// issueText returns the reason of issue i. If another of the given issues is the cause of issue i, the text only names
+// that issue instead of repeating its reason.
 func issueText(i api.Issue, all []api.Issue) string {
 	for _, other := range all {
 		if i.Reason == other.About+": "+other.Reason {

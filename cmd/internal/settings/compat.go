@@ -34,7 +34,7 @@ func noOptValue(name string) string {
 	return ""
 }
 
-// ignoring returns the value of an ignored Dapr flag. Setting the flag only appends name to given.
+// ignoring returns the value of an ignored Dapr flag. Setting the flag only appends its name to the given list.
 func ignoring(given *[]string, name string) *value {
 	return &value{kind: "ignored",
 		set: func(string) error { *given = append(*given, name); return nil },
@@ -42,8 +42,8 @@ func ignoring(given *[]string, name string) *value {
 	}
 }
 
-// DoubleDash replaces the single dash of long flags, such as -app-id x in Dapr scripts, by two dashes. known reports
-// whether a name is a long flag. Arguments after "--" are not changed.
+// DoubleDash replaces the single dash of long flags, such as -app-id x in Dapr scripts, by two dashes. The function
+// known reports whether a name is a long flag. Arguments after "--" are not changed.
 func DoubleDash(args []string, known func(name string) bool) []string {
 	out := make([]string, 0, len(args))
 	for i, a := range args {

@@ -280,7 +280,7 @@ func (r *run) some(ctx context.Context, keys []string) error {
 	return r.write(ctx, changed, false)
 }
 
-// write writes items in portions.
+// write writes items in portions. If createOnly is true, it does not overwrite existing keys.
 func (r *run) write(ctx context.Context, items []Item, createOnly bool) error {
 	for len(items) > 0 {
 		n, size := 0, 0
@@ -296,7 +296,8 @@ func (r *run) write(ctx context.Context, items []Item, createOnly bool) error {
 	return nil
 }
 
-// together writes items in one request and, if one of them is refused, one by one.
+// together writes items in one request and, if one of them is refused, one by one. If createOnly is true, it does not
+// overwrite existing keys.
 func (r *run) together(ctx context.Context, items []Item, createOnly bool) error {
 	var err error
 	if !r.DryRun {

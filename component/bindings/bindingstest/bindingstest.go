@@ -183,7 +183,7 @@ func (s *Sink) Fail(err error) {
 	s.failure = err
 }
 
-// Pause makes the sink not ready, or ready again.
+// Pause makes the sink not ready if paused is true, and ready otherwise.
 func (s *Sink) Pause(paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -164,8 +164,8 @@ type schedule interface {
 	next(after time.Time) time.Time
 }
 
-// parse parses a cron expression; in is the time zone of its times. The expression has five fields, or six fields of
-// which the first is seconds, or is a shorthand such as @hourly or @every 15m.
+// parse parses a cron expression, whose times are in the given time zone. The expression has five fields, or six fields
+// of which the first is seconds, or is a shorthand such as @hourly or @every 15m.
 func parse(text string, in *time.Location) (schedule, error) {
 	parser := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
 		cron.Descriptor)

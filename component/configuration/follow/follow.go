@@ -98,7 +98,8 @@ type subscriber struct {
 // sum identifies an item with its version and metadata.
 type sum [sha256.Size]byte
 
-// Subscribe starts a subscription. It returns when the present items have been read.
+// Subscribe starts a subscription. It returns when the present items have been read. If initial is true, the
+// subscription first delivers these items.
 func (h *Hub) Subscribe(ctx context.Context, name string, keys []string, initial bool) (configuration.Subscription,
 	error) {
 	sub := &subscriber{keys: slices.Clone(keys), known: map[string]sum{}}
@@ -173,7 +174,7 @@ func closed(op string) error {
 	return fault.New(fault.Unavailable, op, "the configuration store is closed")
 }
 
-// first reads the present items of a subscription.
+// first reads the present items of a subscription. If initial is true, it delivers them.
 func (c *channel) first(ctx context.Context, sub *subscriber, initial bool) error {
 	select {
 	case <-c.ready:
@@ -300,7 +301,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// connected reads all keys after a connection was made: changes before it were not reported.
+// connected reads all keys after a connection was made, because changes before it were not reported. If poll is true,
+// the server does not report changes, so all keys are read at the interval Options.Poll.
 func (c *channel) connected(poll bool) {
 	c.mu.Lock()
 	c.poll = poll
@@ -389,8 +391,8 @@ func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, 
 	return slices.Sorted(maps.Keys(wanted)), false
 }
 
-// compare delivers the items in present that differ from those that the subscription has seen. If whole is true,
-// present contains all items. Otherwise it contains only the items of keys.
+// compare delivers those items of the map present that differ from the items that the subscription has seen. If the
+// parameter whole is true, the map has all items. Otherwise it has only the items with the given keys.
 func (s *subscriber) compare(present map[string]*configuration.Item, keys []string, whole bool) {
 	look := keys
 	switch {

@@ -32,7 +32,7 @@ type Options struct {
 	Twins []string
 }
 
-// Run runs the suite. It calls open for each test. open returns an open store, which the suite closes.
+// Run runs the suite. For each test, it calls the function open, which returns a store. The suite closes that store.
 func Run(t *testing.T, open func(t *testing.T) secretstores.Store, o Options) {
 	t.Helper()
 	if len(o.Secrets) < 2 {

@@ -125,8 +125,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// endOf returns nil if a watch that has reached the revision after can continue. Otherwise it returns a
-// *state.WatchEnd with the reason. id and restored are Page.ID and Page.Restored from the start of the watch.
+// endOf returns nil if a watch can continue from a revision that it has reached, which is the parameter after.
+// Otherwise it returns a *state.WatchEnd with the reason. The parameters id and restored are Page.ID and Page.Restored
+// from the start of the watch. An id of 0 is not compared.
 func endOf(page *Page, after, id, restored uint64) error {
 	end := &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
 	switch {
@@ -194,9 +195,9 @@ func (t *topic) add(page *Page) {
 	t.wake = make(chan struct{})
 }
 
-// take returns later changes, from memory, to a caller that has seen all changes up to the revision after. When the
-// caller has handled them, it has seen all changes up to the revision seen. known is false if the topic no longer has
-// these changes in memory. wake is closed when there may be more changes.
+// take returns changes, from memory, to a caller that has seen all changes up to a revision, the parameter after. When
+// the caller has handled them, it has seen all changes up to the revision in the result seen. The result known is false
+// if the topic no longer has these changes in memory. The channel wake is closed when there may be more changes.
 func (t *topic) take(after uint64, maxBytes int) (part []state.Change, seen uint64, known bool, wake <-chan struct{},
 	err error) {
 	t.mu.Lock()

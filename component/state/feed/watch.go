@@ -70,7 +70,9 @@ func matcher(r *state.WatchRequest) func(key string) bool {
 	return func(key string) bool { return keys[key] }
 }
 
-// ready switches the history on and waits until the source can serve a position.
+// ready switches the history of the source on and waits until there is one. If resume is true, the watch continues from
+// a revision, the parameter from. Then ready also waits until the source has reached this revision, and returns a
+// *state.WatchEnd if the changes after it are no longer kept.
 func (w *watch) ready(ctx context.Context, from uint64, resume bool) (Page, error) {
 	first := true
 	ctx, cancel := context.WithTimeout(ctx, aheadTime)

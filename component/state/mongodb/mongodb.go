@@ -123,7 +123,9 @@ func (s *Store) greet(ctx context.Context) (hello greeting, err error) {
 	return hello, nil
 }
 
-// prepare opens the collection and creates the index of expiry times, as Dapr does.
+// prepare opens the collection and creates the index of expiry times, as Dapr does. The parameter actors is true if the
+// store holds the state of actors. For such a store, prepare returns an error if MongoDB is a standalone server, which
+// has no transactions.
 func (s *Store) prepare(ctx context.Context, actors bool) error {
 	const op = "mongodb.Open"
 	if s.standalone && actors {

@@ -110,8 +110,8 @@ func (l *Listing) following(ctx context.Context, r state.ListRequest, scope stri
 	return slices.Clone(keys[:limit]), true, nil
 }
 
-// kept returns keys that an earlier scan found. They are at most limit keys that follow the key after. more is true if
-// there are further keys. ok is false if those keys are no longer in memory.
+// kept returns, in order, at most limit keys that an earlier scan found and that follow the given key. The result more
+// is true if there are further keys. The result ok is false if those keys are no longer in memory.
 func (l *Listing) kept(scope, after string, limit int) (keys []string, more, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

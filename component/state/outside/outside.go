@@ -111,9 +111,9 @@ func Last(ops []state.Operation) map[string]int {
 	return last
 }
 
-// ETags returns the ETag of each operation. last has the index of the last operation on each key, and written has the
-// ETag of each written key. An upsert that a later operation of the request overwrites gets a new ETag, which no
-// stored value has.
+// ETags returns the ETag of each operation. The map last has the index of the last operation on each key, and the map
+// written has the ETag of each written key. An upsert that a later operation of the request overwrites gets a new ETag,
+// which no stored value has.
 func ETags(ops []state.Operation, last map[string]int, written map[string]string) []string {
 	out := make([]string, len(ops))
 	for i, o := range ops {

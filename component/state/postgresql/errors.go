@@ -103,7 +103,8 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 
 // answered sets code, message and hint of e according to an error response of PostgreSQL. It returns false if a write
 // may have been executed nevertheless. That is possible when the server shuts down: it may commit the write and then
-// answer with an error.
+// answer with an error. The parameter connecting is true if no connection could be established, so that no write was
+// sent.
 func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
 	all := answers()
 	known, ok := all[answer.Code]

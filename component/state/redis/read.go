@@ -129,8 +129,8 @@ func (s *Store) items(ctx context.Context, op string, keys []string, values bool
 		Msg: "the key changes too often to be read"}
 }
 
-// item returns the item that the commands for one key have read. same is false if the version of the item changed
-// between these commands.
+// item returns the item that the commands for one key have read. The result same is false if the version of the item
+// changed between these commands.
 func (s *Store) item(key string, r reading) (item state.Item, same bool, err error) {
 	fields, err := r.fields.Result()
 	if err != nil {
@@ -160,8 +160,9 @@ func (s *Store) item(key string, r reading) (item state.Item, same bool, err err
 	return item, version == again, nil
 }
 
-// documents reads those keys that are not hashes, and stores the items in out. at has their indexes in keys. Such a
-// key may be a RedisJSON document, which Dapr writes for a value with the content type application/json.
+// documents reads those keys that are not hashes. The parameter at has their indexes in keys, and documents stores the
+// items at the same indexes in the slice out. Such a key may be a RedisJSON document, which Dapr writes for a value
+// with the content type application/json.
 func (s *Store) documents(ctx context.Context, op string, keys []string, at []int, out []state.Item) error {
 	if len(at) == 0 {
 		return nil

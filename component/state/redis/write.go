@@ -131,7 +131,8 @@ func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, lev
 	return state.Written{ETags: etags, Proof: s.proof()}, nil
 }
 
-// groups returns the positions of operations that are applied together.
+// groups returns the positions of operations that are applied together: in a Redis Cluster, those on keys of the same
+// slot. It returns fault.Invalid if there are several groups and split is false or an operation has a condition.
 func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, error) {
 	bySlot := map[int]int{} // slot to group
 	var groups [][]int
@@ -231,7 +232,8 @@ type once struct{ *goredis.Cmd }
 // NoRetry implements goredis.Cmder.
 func (once) NoRetry() bool { return true }
 
-// run runs the script. It retries as long as Redis certainly did not run it.
+// run runs the script. It retries as long as Redis certainly did not run it. If strong is true, run waits until the
+// configured number of replicas has acknowledged the write.
 func (s *Store) run(ctx context.Context, op string, names []string, args []any, strong bool) (int, error) {
 	replicas := 0
 	if strong {

@@ -143,8 +143,8 @@ func (s *Store) unknown(key string) bool {
 	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
 }
 
-// query executes a query and returns the items in its rows. It returns fault.TooLarge if the values together have more
-// than most bytes; 0 = no limit.
+// query executes a query and returns the items in its rows. The parameter most is the maximum size of all values
+// together in bytes; 0 means no limit. Above it, query returns fault.TooLarge.
 func (s *Store) query(ctx context.Context, op, key string, most int64, statement string, args ...any) ([]state.Item,
 	error,
 ) {

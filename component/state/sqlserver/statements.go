@@ -87,8 +87,8 @@ func newStatements(s settings, version Version, collation string) statements {
 	}
 }
 
-// page returns the statement that lists keys in order, from @From on. If after is true, the key @From itself is not
-// listed. If end is not empty, only keys below @End are listed.
+// page returns the statement that lists keys in order, from @From on. If the parameter after is true, the key @From
+// itself is not listed. If the parameter end is not empty, only keys below @End are listed.
 func (s statements) page(after bool, end string) string {
 	text := s.list + " AND " + s.order + " >= @From"
 	if after {

@@ -254,8 +254,8 @@ func afterUnknown(before register, in input, out outcome) []register {
 	return holds
 }
 
-// CheckOutage stops the only server of a store with kill and starts it again with run. It checks that errors during
-// the outage have the right code, and that the error of a read contains message.
+// CheckOutage stops the only server of a store with the function kill and starts it again with the function run. It
+// checks that errors during the outage have the right code, and that the error of a read contains the given message.
 func CheckOutage(t *testing.T, store state.Store, kill, run func(), message string) {
 	t.Helper()
 	ctx := t.Context()

@@ -55,8 +55,8 @@ type Options struct {
 	ListLevel state.Level
 }
 
-// Run runs the suite. It calls open for each test, and closes the returned store. The store must not contain keys that
-// the suite uses.
+// Run runs the suite. It calls the function open for each test, and closes the returned store. The store must not
+// contain keys that the suite uses.
 func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
 	t.Helper()
 	if o.LargeValue == 0 {

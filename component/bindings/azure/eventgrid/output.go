@@ -92,8 +92,8 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	}
 }
 
-// once makes one attempt to publish. If it fails, wait is the delay before the next attempt. A wait of 0 means the
-// default delay, and a negative wait means that there must be no retry.
+// once makes one attempt to publish. If the attempt fails, the result wait is the delay before the next attempt. A
+// delay of 0 means the default delay, and a negative delay means that there must be no retry.
 func (o *output) once(ctx context.Context, body []byte, media string) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()

@@ -207,8 +207,8 @@ func reduced(text string) string {
 	}, text)
 }
 
-// subscriptionName returns given. If given is empty, it returns the component's name without the characters that Event
-// Grid does not allow. It returns an error if the result is not a valid name.
+// subscriptionName returns the given name of the subscription. If that is empty, it returns the component's name
+// without the characters that Event Grid does not allow. It returns an error if the result is not a valid name.
 func subscriptionName(given, component string) (string, error) {
 	if given != "" {
 		if err := checkName(given); err != nil {

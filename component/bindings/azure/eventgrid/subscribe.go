@@ -120,8 +120,9 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	return mine, until, nil
 }
 
-// set creates or changes the subscription and waits until the service has finished. The claim expires at the time
-// until; set returns an error if the service has not finished by then.
+// set creates or changes the subscription and waits until the service has finished. The parameter until is the time at
+// which this node's claim expires; set returns an error if the service has not finished by then. The parameter existing
+// is the current document of the subscription, or nil if there is no subscription yet.
 func (s *subscriber) set(ctx context.Context, until time.Time, existing []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()

@@ -54,8 +54,8 @@ func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
 
-// matches reports whether the subscription delivers events as this node expects. full is the endpoint URL of the
-// subscription with its query, or empty if the query is not known.
+// matches reports whether the subscription delivers events as this node expects. The parameter full is the endpoint URL
+// of the subscription with its query, or empty if the query is not known.
 func (s *subscription) matches(want *inputSettings, full string) bool {
 	d := s.Properties.Destination
 	if d == nil || d.Kind != kindWebHook || s.Properties.Schema != schemaCloudEvents || !s.good() {

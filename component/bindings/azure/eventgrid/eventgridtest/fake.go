@@ -164,7 +164,7 @@ func (f *Fake) Refuse(part, method string, with ...Refusal) {
 	f.refusals[part+method] = append(f.refusals[part+method], with...)
 }
 
-// HideKeys makes the identity service withhold its keys, or return them again.
+// HideKeys makes the identity service withhold its keys if hidden is true, and return them otherwise.
 func (f *Fake) HideKeys(hidden bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
