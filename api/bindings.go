@@ -47,8 +47,8 @@ type Bindings struct {
 	seen   observed
 }
 
-// NewBindings returns the binding service of app. policy returns the timeout and retries for operations of a binding.
-// A nil policy means no timeout and no retries.
+// NewBindings returns the binding service of app. The function policy returns the timeout and retries for operations of
+// a binding. A nil Policy means no timeout and no retries.
 func NewBindings(app App, source BindingSource, policy func(binding string) *resiliency.Policy) *Bindings {
 	if policy == nil {
 		policy = func(string) *resiliency.Policy { return nil }

@@ -32,8 +32,9 @@ type ClusterGroup struct {
 	Servers []ServerStatus `json:"servers"`          // by node id
 }
 
-// NewClusterStatus combines reports, one per node, into the status of the cluster. node is the id of the node that
-// collected them. It computes the state of each group and how far each node lags behind.
+// NewClusterStatus combines the given reports, one per node, into the status of the cluster. The parameter node is the
+// id of the node that collected the reports. NewClusterStatus computes the state of each group and how far each node
+// lags behind.
 func NewClusterStatus(node string, reports []NodeReport) ClusterStatus {
 	out := ClusterStatus{Node: node, Nodes: reports, Groups: []ClusterGroup{}, Notes: []Issue{}}
 	best := map[uint64]GroupStatus{}

@@ -295,8 +295,8 @@ func noActorStore() *Error {
 	}
 }
 
-// MethodNotAllowed returns the error for a request with an HTTP verb that the path does not support. allowed lists the
-// supported verbs.
+// MethodNotAllowed returns the error for a request with an HTTP verb that the path does not support. The parameter
+// allowed lists the supported verbs.
 func MethodNotAllowed(method, allowed string) error {
 	return &Error{Kind: Method, Code: CodeMethodNotAllowed, Message: Shorten(method) + " is not allowed here; use " +
 		allowed}

@@ -152,7 +152,7 @@ func (l *listing) take(items []state.Item) (skipped bool) {
 	return false
 }
 
-// pastActor returns a key that is greater than all stored keys of one actor type. stored is a stored key of that type.
+// pastActor returns a key that is greater than all stored keys of one actor type. The parameter is one of these keys.
 // The result ends with the byte 0xff, which occurs in no UTF-8 key.
 func (l *listing) pastActor(stored string) string {
 	base := len(l.keys.prefix(""))

@@ -90,8 +90,8 @@ func itemText(err error, store string, item *Item) string {
 	return "key " + strconv.Quote(Shorten(item.Key)) + ": " + storeText(err)
 }
 
-// concerned returns the index of the write that caused err, or -1 if err names no key of writes. If several writes
-// have that key, concerned returns the first one with an ETag or first-write concurrency.
+// concerned returns the index of the write that caused err, or -1 if none of the given writes has the key that err
+// names. If several writes have that key, concerned returns the first one with an ETag or first-write concurrency.
 func concerned(err error, writes []state.Write) int {
 	key := fault.KeyOf(err)
 	found := -1

@@ -24,8 +24,8 @@ func (g *StartGate) Open() {
 	}
 }
 
-// Wait blocks until Open was called, limit has passed, or ctx ends. It returns no error: if the node is still not
-// ready, the services refuse the request.
+// Wait blocks until Open was called, the given duration has passed, or ctx ends. It returns no error: if the node is
+// still not ready, the services refuse the request.
 func (g *StartGate) Wait(ctx context.Context, limit time.Duration) {
 	if g == nil {
 		return

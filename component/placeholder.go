@@ -52,8 +52,8 @@ func (p Placeholders) Replace(value string) (string, error) {
 	return b.String(), nil
 }
 
-// first handles the start of value, which is a brace. If a placeholder begins there, text is its replacement,
-// otherwise text is the brace. used is the number of bytes of value that text replaces.
+// first handles the start of value, which is a brace. If a placeholder begins there, the result text is its
+// replacement, otherwise the brace. The result used is the number of bytes of value that this text replaces.
 func (p Placeholders) first(value string) (text string, used int, err error) {
 	switch {
 	case strings.HasPrefix(value, holdUUID):

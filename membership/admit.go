@@ -53,10 +53,10 @@ type refusal struct {
 	epoch  uint32 // with OlderEpoch: the newest epoch of the cluster
 }
 
-// agree returns nil if the nodes in members and others can form one cluster. Otherwise the refusal names the node whose
-// setting differs from that of most nodes. If a node has several incarnations, only the settings of the newest count.
-// The cluster id is an exception and must agree for every incarnation, because a newer incarnation without a cluster
-// may be another node with the same id.
+// agree returns nil if the nodes of both lists can form one cluster. Otherwise the refusal names the node whose setting
+// differs from that of most nodes. If a node has several incarnations, only the settings of the newest count. The
+// cluster id is an exception and must agree for every incarnation, because a newer incarnation without a cluster may be
+// another node with the same id.
 func agree(members, others []Member) *refusal {
 	incarnations := slices.Clone(members)
 	for _, o := range others {
@@ -168,7 +168,7 @@ func spellOut(values []Value, members []Member) string {
 	return formatValues(out)
 }
 
-// merged returns members and others together, with only the newest incarnation of each node id.
+// merged returns the members of both lists, with only the newest incarnation of each node id.
 func merged(members, others []Member) []Member {
 	out := slices.Clone(members)
 	for _, o := range others {

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// drain waits until running turns have ended, and releases every actor, so that other hosts can activate it. answered
-// is false if the directory did not answer; drain then only waits for the turns.
+// drain waits until running turns have ended, and releases every actor, so that other hosts can activate it. It returns
+// false if the directory did not answer; drain then only waits for the turns.
 func (h *Host) drain(ctx context.Context) (answered bool) {
 	h.mu.Lock()
 	session, d := h.session, h.directory

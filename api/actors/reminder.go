@@ -43,10 +43,10 @@ func (r *Reminder) callback(kind string) (*Call, error) {
 // canceled reports whether an answer says that there should be no more ticks.
 func canceled(a *Answer) bool { return a.Header.Get(headerCancel) == "true" }
 
-// Remind delivers one tick of the reminder rem to its actor in a namespace, on whichever node the actor is. The
-// request carries tick, the id of the tick, and the number of the attempt. cancel is true if the application wants no
-// more ticks. A nil err means that the application answered, with the HTTP status in status. Otherwise err is an error
-// of a call, as from Runtime.Take.
+// Remind delivers one tick of the reminder rem to its actor in a namespace, on whichever node the actor is. The request
+// carries the id of the tick, which is the parameter tick, and the number of the attempt. The result cancel is true if
+// the application wants no more ticks. A nil err means that the application answered, with the HTTP status in the
+// result status. Otherwise err is an error of a call, as from Runtime.Take.
 func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, tick string,
 	attempt uint64) (status int, cancel bool, err error) {
 	c, err := rem.callback(CallbackReminder)

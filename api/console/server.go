@@ -216,9 +216,9 @@ func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body) // an error here means that the browser has gone
 }
 
-// change handles a form that changes something. If the console is read-only, it answers 403. Otherwise it calls do. If
-// do succeeds, do must have written the response, for example a redirect. If do fails, change writes the response for
-// the error.
+// change handles a form that changes something. If the console is read-only, it answers 403. Otherwise it calls the
+// given function. If the function succeeds, it must have written the response, for example a redirect. If the function
+// fails, change writes the response for the error.
 func (c *Console) change(r *request, do func(*request) error) {
 	if !c.config.Write {
 		c.failed(r, http.StatusForbidden, readOnlyText)

@@ -182,8 +182,8 @@ func contentType(i state.Item) string {
 }
 
 // pretty formats a value for people. It indents JSON, returns other text unchanged, and shows other bytes as a
-// hexadecimal dump. shown is only the first part of a long value, and empty if the value was too large to read. note
-// then explains what is missing.
+// hexadecimal dump. The result shown has only the first part of a long value, and is empty if the value was too large
+// to read. In these cases, the result note explains what is missing.
 func pretty(i state.Item) (shown, note string) {
 	if i.Size > int64(len(i.Value)) {
 		return "", "The value has " + size(float64(i.Size)) + ", too much to show. Read it with: quorate state get"

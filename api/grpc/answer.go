@@ -59,10 +59,10 @@ func (s *Server) answering(ctx context.Context, message any, size int) (any, err
 	return a, nil
 }
 
-// held calls read, and reserves memory for the value that read returns. read must pass options to the service. The
-// first call of read has a limit for the value size, which held sets in options.MaxValue. If the value is larger, or
-// the reservation must wait, held discards the value and calls read again after the reservation. So no value is in
-// memory while held waits.
+// held calls the function read, and reserves memory for the value that this function returns. The function must pass
+// the given options to the service. The first call has a limit for the value size, which held sets in options.MaxValue.
+// If the value is larger, or the reservation must wait, held discards the value and calls the function again after the
+// reservation. So no value is in memory while held waits.
 func (s *Server) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {

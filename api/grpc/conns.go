@@ -229,8 +229,8 @@ func (c *conn) leave() {
 	}
 }
 
-// hold marks the connection of a call as busy, so that the connection limit does not close it. The caller calls
-// release when the call ends.
+// hold marks the connection of a call as busy, so that the connection limit does not close it. The caller calls the
+// returned function when the call ends.
 func hold(ctx context.Context) (release func()) {
 	c := connOf(ctx)
 	if c == nil {

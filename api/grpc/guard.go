@@ -47,8 +47,8 @@ func (s *Server) check(md metadata.MD, method string) error {
 
 // enter marks the connection of a call as busy, so that the connection limit does not close it. A call that needs no
 // token does not make its connection busy. For a unary call, enter is called when the message has arrived; for a
-// streaming call, at the start. The caller must call leave, which is never nil, when the call ends. enter returns an
-// error if the call was refused before its message was read.
+// streaming call, at the start. The caller must call the returned function, which is never nil, when the call ends.
+// enter returns an error if the call was refused before its message was read.
 func enter(ctx context.Context, method string) (leave func(), err error) {
 	if err := arrived(ctx); err != nil {
 		return func() {}, err

@@ -57,8 +57,8 @@ type receiver struct {
 	ended   bool  // the call has ended and may not reserve more memory
 }
 
-// receiver returns the receiver of a call, or nil if the call did not arrive over the HTTP/2 transport of grpc-go.
-// single means that the call has exactly one request message.
+// receiver returns the receiver of a call, or nil if the call did not arrive over the HTTP/2 transport of grpc-go. The
+// parameter single is true if the call has exactly one request message.
 func (s *Server) receiver(ctx context.Context, method string, single bool) *receiver {
 	w, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	a := arrivalOf(ctx)
@@ -217,8 +217,8 @@ func (r *receiver) reserve(bytes int64) error {
 	return nil
 }
 
-// pieces fills b with the next part of a message. reserved means that memory is reserved for the message. In that
-// case, pieces aborts the call if the client sends slowly while other requests wait for memory.
+// pieces fills b with the next part of a message. The parameter reserved is true if memory is reserved for the message.
+// In that case, pieces aborts the call if the client sends slowly while other requests wait for memory.
 func (r *receiver) pieces(b []byte, reserved bool) error {
 	var transfer *admission.Transfer
 	if reserved {

@@ -26,10 +26,10 @@ const (
 	bulkCopies = 2 // the values, and the answer made of them
 )
 
-// held calls read, and reserves memory for the value that read returns. read must pass options to the service. The
-// first call of read has a limit for the value size, which held sets in options.MaxValue. If the value is larger, or
-// the reservation must wait, held discards the value and calls read again after the reservation. So no value is in
-// memory while held waits.
+// held calls the function read, and reserves memory for the value that this function returns. The function must pass
+// the given options to the service. The first call has a limit for the value size, which held sets in options.MaxValue.
+// If the value is larger, or the reservation must wait, held discards the value and calls the function again after the
+// reservation. So no value is in memory while held waits.
 func (f *Face) held(
 	p *reply, r *http.Request, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {

@@ -144,8 +144,8 @@ func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 	return nil
 }
 
-// grow reserves more memory for a body of unknown length after *reserved bytes of it have arrived. It adds the new
-// bytes to *reserved.
+// grow reserves more memory for a body of unknown length. The parameter reserved points to the number of bytes that are
+// reserved so far. grow does nothing until that many bytes have arrived. After a reservation, it updates the number.
 func (f *Face) grow(b *buffer, p *reply, r *http.Request, reserved *int64) error {
 	if r.ContentLength >= 0 || int64(len(b.data)) < *reserved {
 		return nil

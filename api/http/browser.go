@@ -13,8 +13,8 @@ const (
 )
 
 // checkOrigin refuses requests from web pages of other sites, unless the configuration allows the site. It accepts
-// requests without the headers that browsers send. answered is true if the request is a CORS preflight, which
-// checkOrigin has then answered.
+// requests without the headers that browsers send. The result answered is true if the request is a CORS preflight, to
+// which checkOrigin has sent the answer.
 func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error) {
 	origin, site := header(r, headerOrigin), header(r, headerFetchSite)
 	if origin == "" {
@@ -56,9 +56,9 @@ func sameOrigin(origin string, r *http.Request) bool {
 	return ok && scheme == want && strings.EqualFold(host, r.Host)
 }
 
-// allowOrigin sets the response headers that let a web page of origin read the answer. answered is true if the request
-// is a CORS preflight, which allowOrigin has then answered. Preflights get an answer here, before the token is
-// checked, because browsers send them without a token.
+// allowOrigin sets the response headers that let a web page of the given origin read the answer. It returns true if the
+// request is a CORS preflight, to which allowOrigin has sent the answer. Preflights get an answer here, before the
+// token is checked, because browsers send them without a token.
 func allowOrigin(p *reply, r *http.Request, origin string) (answered bool) {
 	h := p.Header()
 	h["Access-Control-Allow-Origin"] = []string{origin}

@@ -26,9 +26,9 @@ func newGuard(c Config) (guard, error) {
 	return g, err
 }
 
-// check returns an error if the request must be refused. answered is true if check has already answered the request.
-// check sets p.trusted if the request has a valid token or needs none. A request without a token is not refused here,
-// because some endpoints need no token.
+// check returns an error if the request must be refused. The result answered is true if check has already answered the
+// request. check sets p.trusted if the request has a valid token or needs none. A request without a token is not
+// refused here, because some endpoints need no token.
 func (g *guard) check(p *reply, r *http.Request) (answered bool, err error) {
 	if !g.anyHost && !localHost(r.Host) {
 		return false, foreignHost("configure an API token to use names")

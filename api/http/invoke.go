@@ -117,8 +117,8 @@ func addressIn(path string) (target, method string, ok bool) {
 	return scheme + "://" + address, "/" + method, err == nil
 }
 
-// received returns the path and query of a request exactly as the client sent them, without scheme and host. mark is
-// true if the request target contains a question mark, so that an empty query can be distinguished from none.
+// received returns the path and query of a request exactly as the client sent them, without scheme and host. The result
+// mark is true if the request target contains a question mark, so that an empty query can be distinguished from none.
 func received(r *http.Request) (path, query string, mark bool) {
 	path, query, mark = strings.Cut(r.RequestURI, "?")
 	if !strings.HasPrefix(path, "/") {

@@ -54,8 +54,9 @@ func collapsed(verb, path string) string {
 	return out
 }
 
-// freeAfter reports whether the part of a path after parts is free text. key is true if that part is a key. method is
-// true if it is the method name of an application. Both are false if it is another fixed part.
+// freeAfter reports whether the part that follows the given parts of a path is free text. The result key is true if
+// that part is a key. The result method is true if that part is the method name of an application. Both are false if it
+// is another fixed part.
 func freeAfter(verb string, parts []string) (key, method bool) {
 	if len(parts) < 2 || parts[0] != "v1.0" {
 		return false, false

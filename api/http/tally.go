@@ -123,8 +123,8 @@ func isName(raw []byte, field string) bool {
 	return len(raw) == len(field) && strings.EqualFold(string(raw), field)
 }
 
-// object reads a JSON object and returns the number of its members. It calls member before each value, and member must
-// read or skip that value. If the next JSON value is not an object, object skips the value and returns 0.
+// object reads a JSON object and returns the number of its members. Before each value, it calls the given function,
+// which must read or skip that value. If the next JSON value is not an object, object skips the value and returns 0.
 func (s *scanner) object(member func(s *scanner, name []byte)) (n int) {
 	if s.space(); s.peek() != '{' {
 		s.skip()
@@ -146,8 +146,8 @@ func (s *scanner) object(member func(s *scanner, name []byte)) (n int) {
 	return n
 }
 
-// array reads a JSON array and returns the number of its elements. It calls element before each element, and element
-// must read or skip that element. If the next JSON value is not an array, array skips the value and returns 0.
+// array reads a JSON array and returns the number of its elements. Before each element, it calls the given function,
+// which must read or skip that element. If the next JSON value is not an array, array skips the value and returns 0.
 func (s *scanner) array(element func(s *scanner)) (n int) {
 	if s.space(); s.peek() != '[' {
 		s.skip()

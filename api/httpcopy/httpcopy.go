@@ -104,9 +104,9 @@ func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// trailers adds the received trailers to the header h. announced is the number of trailers that the answer's header
-// announced. If a different number was received, some were not announced. Then all names get http.TrailerPrefix, as
-// net/http requires.
+// trailers adds the received trailers, the parameter came, to the header h. The parameter announced is the number of
+// trailers in the Trailer header of the answer. If a different number was received, some were missing from that header.
+// Then all names get http.TrailerPrefix, as net/http requires.
 func trailers(h, came http.Header, announced int) {
 	for name, values := range came {
 		if len(came) != announced {
@@ -141,8 +141,8 @@ func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte
 }
 
 // Informational returns a context for a request. Answers of the class 1xx to that request, such as early hints, are
-// forwarded to w as they arrive, after clean has removed headers from them. 100 (Continue) is not forwarded, because
-// each hop sends its own.
+// forwarded to w as they arrive. Before that, the function clean removes headers from them. 100 (Continue) is not
+// forwarded, because each hop sends its own.
 func Informational(ctx context.Context, w http.ResponseWriter, clean func(http.Header)) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		Got1xxResponse: func(code int, header textproto.MIMEHeader) error {

@@ -48,8 +48,8 @@ type externalTable struct {
 	others   *http.Transport // for addresses that are not declared; nil = they are refused
 }
 
-// Set replaces the list of servers. others sends calls to addresses that are not declared; if others is nil, such
-// calls are refused. Set closes the idle connections of servers that are not in the new list.
+// Set replaces the list of servers. The transport others sends calls to addresses that are not declared; if it is nil,
+// such calls are refused. Set closes the idle connections of servers that are not in the new list.
 func (e *Externals) Set(declared []*External, others *http.Transport) {
 	for _, one := range declared {
 		one.target = api.App{ID: one.Name}

@@ -106,9 +106,10 @@ func cleanTrailer(trailer http.Header, hop []string) {
 	}
 }
 
-// ForwardTrailer returns the body and the trailers of a request for the next hop. header and came are the headers and
-// trailers of the received request. The returned trailers contain only fields that may be forwarded. They are complete
-// only when the returned body was read to its end, because net/http fills came while it reads the body.
+// ForwardTrailer returns the body and the trailers of a request for the next hop. The parameters header and came are
+// the headers and trailers of the received request. The returned trailers contain only fields that may be forwarded.
+// They are complete only when the returned body was read to its end, because net/http receives trailers while it reads
+// the body.
 func ForwardTrailer(header http.Header, body io.ReadCloser, came http.Header) (io.ReadCloser, http.Header) {
 	if len(came) == 0 {
 		return body, nil

@@ -14,9 +14,9 @@ const (
 	maxAmbiguousParts = 64  // parts, plus characters that may separate more parts
 )
 
-// everyReading reports whether allowed returns true for every common interpretation of a request path. path is
-// escaped, begins with a slash, and was accepted by ParseMethod. allowed gets the segments of one interpretation,
-// decoded and in lower case, without an empty segment at the end.
+// everyReading reports whether the function allowed returns true for every common interpretation of a request path.
+// The path is escaped, begins with a slash, and was accepted by ParseMethod. The function gets the segments of one
+// interpretation, decoded and in lower case, without an empty segment at the end.
 //
 // Servers differ in these points:
 //   - %2F separates segments (WSGI) or is part of one (net/http, Express).

@@ -31,8 +31,8 @@ type Client struct {
 	transport atomic.Pointer[http.Transport]
 }
 
-// NewClient creates a Client. self returns the address at which other nodes reach this node; it is invalid until the
-// address is known. A valid address is sent to the called application in forwarding headers.
+// NewClient creates a Client. The function self returns the address at which other nodes reach this node; the address
+// is invalid until it is known. A valid address is sent to the called application in forwarding headers.
 func NewClient(dial Dial, self func() netip.Addr) *Client {
 	c := &Client{dial: dial, self: self}
 	c.transport.Store(c.newTransport())

@@ -34,8 +34,8 @@ func NewPolicies() *Policies {
 	return p
 }
 
-// Set sets targets, the policies of single applications, and others, the policy of all remaining applications. The
-// caller must not change the arguments afterwards.
+// Set replaces all policies. The parameter targets has the policies of single applications, and the parameter others is
+// the policy of all remaining applications. The caller must not change the arguments afterwards.
 func (p *Policies) Set(targets map[discovery.App]*Policy, others *Policy) {
 	p.plain.Store(others)
 	p.targets.Store(&targets)

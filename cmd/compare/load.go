@@ -143,8 +143,8 @@ type meter interface {
 	measure(ctx context.Context, f *figures, op operation, clients int, value string, during time.Duration) error
 }
 
-// load runs n clients against st for the duration during, and adds the measurements to f. It checks every response. An
-// error or a wrong value ends the measurement, and load returns the error.
+// load runs n clients against the store st for the given duration, and adds the measurements to f. It checks every
+// response. An error or a wrong value ends the measurement, and load returns the error.
 func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string,
 	during time.Duration) error {
 	if m, ok := st.(meter); ok {

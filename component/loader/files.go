@@ -30,8 +30,8 @@ func (d *distinct) first(path string) bool {
 	return true
 }
 
-// findFiles returns the component files in paths, in order and without duplicates. skipped lists the files in these
-// folders that are not component files.
+// findFiles returns the component files in paths, in order and without duplicates. The result skipped lists the files
+// in these folders that are not component files.
 func findFiles(paths []string, once *distinct) (files []string, skipped []component.Problem, err error) {
 	for _, path := range paths {
 		path = filepath.Clean(path)

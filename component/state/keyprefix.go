@@ -126,8 +126,8 @@ func (p KeyPrefix) Stored(o Owner, key string) string {
 	return o.App + Separator + key
 }
 
-// Original is the inverse of Stored. It returns false if stored is not a key of o. It also returns false for a key of
-// actor state, which has the same prefix but contains another separator after the prefix.
+// Original is the inverse of Stored. It returns false if the given key is not a stored key of o. It also returns false
+// for a key of actor state, which has the same prefix but contains another separator after the prefix.
 func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	key, ok := strings.CutPrefix(stored, p.Prefix(o))
 	if !ok || key == "" || strings.Contains(key, Separator) {

@@ -173,7 +173,7 @@ func durationOr(d, other time.Duration) time.Duration {
 	return other
 }
 
-// reload applies the files if they have changed. changed is true if new credentials are in effect. If the new files
+// reload applies the files if they have changed. It returns true if new credentials are in effect. If the new files
 // cannot be used, the previous credentials stay in effect, and the log and the status report the problem.
 func (c *Credentials) reload() (changed bool) {
 	m, sum, warnings, err := c.files.Read()

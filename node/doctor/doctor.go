@@ -230,9 +230,9 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 	examineTimes(c, m.NodeID, e, sent, trip)
 }
 
-// examineTimes checks the clock of another node and the round-trip time of a request to it. sent is when the request
-// was sent, and trip is the round-trip time. examineTimes assumes that the other node read its clock in the middle of
-// the round trip.
+// examineTimes checks the clock of another node and the round-trip time of a request to it. The parameter sent is the
+// time at which the request was sent, and trip is the round-trip time. examineTimes assumes that the other node read
+// its clock in the middle of the round trip.
 func examineTimes(c *checkup, node string, e examined, sent time.Time, trip time.Duration) {
 	trip = max(trip-time.Duration(e.Spent)*time.Microsecond, 0)
 	ahead := time.UnixMicro(e.Now).Sub(sent.Round(0).Add(trip / 2))

@@ -127,8 +127,8 @@ func (f *copyFlags) with(c *cobra.Command, do func(context.Context, *stateClient
 	})
 }
 
-// copyState runs the copy c and prints the report. It returns an error if the two stores still differ afterwards.
-// others returns the number of keys that belong to other owners in the source; it may be nil.
+// copyState runs the copy c and prints the report. It returns an error if the two stores still differ afterwards. The
+// function others returns the number of keys that belong to other owners in the source; it may be nil.
 func (m *Main) copyState(ctx context.Context, f copyFlags, c statecopy.Copy, others func() map[string]int64,
 	asJSON bool) (err error) {
 	c.Prefix, c.DryRun, c.Verify, c.Overwrite, c.Delete = f.prefix, f.dry, f.verify, f.overwrite, f.remove

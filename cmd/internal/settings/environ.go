@@ -16,9 +16,9 @@ const envPrefix = "QUORATE_"
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)`)
 
 // UnknownVariables returns an error for each unknown variable in environ whose name begins with QUORATE_ and whose
-// value is not empty. A variable is known if it is a setting or in others, or if Kubernetes or Docker added it for a
-// service. environ has elements of the form "NAME=value". Each error is a fault.Invalid and suggests the nearest known
-// name, if there is one.
+// value is not empty. A variable is known if it is a setting or in the list others, or if Kubernetes or Docker added it
+// for a service. environ has elements of the form "NAME=value". Each error is a fault.Invalid and suggests the nearest
+// known name, if there is one.
 func (s *Set) UnknownVariables(environ []string, others ...string) (problems []error) {
 	known := slices.Clone(others)
 	for _, st := range s.settings {

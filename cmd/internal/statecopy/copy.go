@@ -167,8 +167,8 @@ func names(page []Key) []string {
 	return out
 }
 
-// again calls do, and retries it while a store is temporarily unavailable. A failed write may have been applied
-// nevertheless; its retry then conflicts, and the conflict is reported.
+// again calls the given function, and retries it while a store is temporarily unavailable. A failed write may have been
+// applied nevertheless; its retry then conflicts, and the conflict is reported.
 func (r *run) again(ctx context.Context, do func() error) error {
 	begun := time.Now()
 	for attempt := 1; ; attempt++ {

@@ -186,8 +186,8 @@ func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, e
 	}
 }
 
-// deliver converts changes that were read from the source to the next WatchPart. pos is the position after these
-// changes. any is false if there is nothing to return yet.
+// deliver converts changes that were read from the source to the next WatchPart. The parameter pos is the position
+// after these changes. The result any is false if there is nothing to return yet.
 //
 // Only the last matching change of a write request carries a position. So deliver retains each matching change until
 // it reads the next matching change or the end of the request.

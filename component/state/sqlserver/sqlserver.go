@@ -236,7 +236,7 @@ func (s *Store) call(ctx context.Context, op, key string, doing kind,
 }
 
 // outcome returns the kind of a call, for the conversion of its error. It returns unsent for a write that has not sent
-// anything, and otherwise doing.
+// anything, and otherwise the parameter doing.
 func outcome(doing kind, sent *atomic.Bool) kind {
 	if doing == writing && !sent.Load() {
 		return unsent
