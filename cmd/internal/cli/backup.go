@@ -214,8 +214,8 @@ func (m *Main) backupInspectCommand() *cobra.Command {
 	return c
 }
 
-// inspect verifies a backup file and returns its summary. The parameter plain allows a file that is not encrypted
-// although there are keys; see backup.Decrypt.
+// inspect verifies a backup file and returns its summary. If the parameter plain is true, the file may be unencrypted
+// even if there are keys; see backup.Decrypt.
 func inspect(path string, keys []backup.Key, plain bool) (sum backup.Summary, encrypted bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -132,7 +132,7 @@ func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, lev
 }
 
 // groups returns the positions of operations that are applied together: in a Redis Cluster, those on keys of the same
-// slot. It returns fault.Invalid if there are several groups and split is false or an operation has a condition.
+// slot. If there are several groups, and split is false or an operation has a condition, groups returns fault.Invalid.
 func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, error) {
 	bySlot := map[int]int{} // slot to group
 	var groups [][]int
