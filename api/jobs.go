@@ -70,7 +70,7 @@ type Jobs struct {
 // NewJobs returns the job service of app.
 func NewJobs(app App, store JobStore) *Jobs { return &Jobs{app: app, store: store} }
 
-// Schedule stores a job. It returns an error of kind Conflict if overwrite is false and the application has a job with
+// Schedule stores a job. It returns an error of kind Exists if overwrite is false and the application has a job with
 // that name.
 func (s *Jobs) Schedule(ctx context.Context, j *Job, overwrite bool) error {
 	if failure := checkJob(j); failure != nil {

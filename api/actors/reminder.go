@@ -99,7 +99,7 @@ func reminderFailed(code, sentence string, a api.Actor, err error) *api.Error {
 }
 
 // SetReminder stores a reminder. The application must host the type of the actor. If overwrite is false and the actor
-// has a reminder with that name, SetReminder returns an error of kind api.Conflict. When SetReminder returns nil, the
+// has a reminder with that name, SetReminder returns an error of kind api.Exists. When SetReminder returns nil, the
 // reminder is in the replicated log. All errors are *api.Error.
 func (s *Service) SetReminder(ctx context.Context, r *Reminder, overwrite bool) error {
 	if err := checkReminder(r); err != nil {

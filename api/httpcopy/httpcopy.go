@@ -1,8 +1,8 @@
 // Package httpcopy copies the answer of one HTTP hop to the next hop: headers, body, trailers, informational (1xx)
 // answers, and the data of an upgraded connection.
 //
-// The caller sends the request and passes the answer to Copier.Relay, which copies and flushes it. An upgraded
-// connection has two goroutines, which end before Relay returns.
+// It owns the copying and flushing of answers. The caller sends the request and passes its answer to Copier.Relay. An
+// upgraded connection has two goroutines, which end before Relay returns.
 package httpcopy
 
 import (

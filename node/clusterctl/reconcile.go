@@ -116,7 +116,8 @@ func (r *reconciler) round(ctx context.Context) {
 }
 
 // look collects the input for the decisions of package placement about a group, such as its voters, the known nodes and
-// the limits. If this node leads the group, look also asks the group's other servers how far they are behind.
+// the limits. If this node leads the group, look also asks the group's other servers how far they are behind and what
+// their clocks show.
 func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placement.Input {
 	servers, prev := g.Servers()
 	now := r.now()
