@@ -100,8 +100,8 @@ func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 		Hint: "free some space there; writes open again by themselves, deletes still work"}
 }
 
-// diskOf returns the state of the disk of a voter. own describes the disk of this server: nil means that it has enough
-// free space, otherwise own is the error.
+// diskOf returns the state of the disk of a voter. The parameter own is the error if the disk of this server has too
+// little free space, otherwise nil.
 func (s *server) diskOf(server string, own *fault.Error) DiskState {
 	switch {
 	case server != s.node.self.Server:

@@ -273,7 +273,8 @@ func (d DueWork) group(ctx context.Context, h due.Home) (uint32, error) {
 	return partitionOf(h.Store, h.Prefix+"||", n), nil
 }
 
-// ask sends a call to the leader, and retries until the leader answers or ctx ends.
+// ask sends a call to the leader, and retries until the leader answers or ctx ends. n is the number in the leader's
+// answer. repeated is true if an earlier attempt may have been executed.
 func (d DueWork) ask(ctx context.Context, c *dueCall) (n uint64, repeated bool, err error) {
 	if err := d.host.node.allowed(); err != nil {
 		return 0, false, err

@@ -83,9 +83,9 @@ func newForwarder(p Peers, m *Metrics, calls *leaderCalls) *forwarder {
 	return f
 }
 
-// propose sends one proposal and waits for its outcome. If ctx ends first, it returns fault.Timeout if the proposal
-// was not sent, and fault.Indeterminate if it was. Otherwise it returns the errors of Peers.Call and of the remote
-// group.
+// propose sends one proposal and waits for its outcome. values is true if the request stores values. If ctx ends
+// first, it returns fault.Timeout if the proposal was not sent, and fault.Indeterminate if it was. Otherwise it
+// returns the errors of Peers.Call and of the remote group.
 func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded, values bool) (group.Answer, error) {
 	one := &forwarded{data: data, values: values, outcome: make(chan forwardOutcome, 1)}
 	one.deadline, _ = ctx.Deadline()

@@ -171,8 +171,9 @@ func (h *Host) DiskLow() error {
 	return nil
 }
 
-// DiskFree returns the free bytes on the disk of the data directory. The disk is nearly full if free is below reserve.
-// known is false if the disk was not measured yet, and on a node without data.
+// DiskFree returns the free bytes on the disk of the data directory. It also returns the reserve, which is the number
+// of free bytes below which the disk becomes nearly full. known is false if the disk was not measured yet, and on a
+// node without data.
 func (h *Host) DiskFree() (free, reserve uint64, known bool) {
 	s, ok := h.replica.(*server)
 	if !ok || s.space == nil {
@@ -181,7 +182,8 @@ func (h *Host) DiskFree() (free, reserve uint64, known bool) {
 	return s.space.Measured()
 }
 
-// Ready returns nil if the group id can serve reads and writes now. Otherwise it returns an error with the reason.
+// Ready returns nil if the group with the given id can serve reads and writes now. Otherwise it returns an error with
+// the reason.
 func (h *Host) Ready(id uint32) error {
 	if err := h.node.allowed(); err != nil {
 		return err

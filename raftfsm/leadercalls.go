@@ -38,7 +38,8 @@ func newLeaderCalls(l leaders) *leaderCalls {
 }
 
 // begin returns a context for a call to a server that this node believes to be the leader of a group. The context ends
-// when this node learns of another leader. The caller must call done after the call.
+// when this node learns of another leader. The parameter to is the id of that server. When the call has ended, the
+// caller must call the returned function.
 func (l *leaderCalls) begin(ctx context.Context, gid uint32, to raft.ServerID) (_ context.Context, done func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	c := &leaderCall{group: gid, to: to, since: time.Now(), end: end}
@@ -62,8 +63,8 @@ func (l *leaderCalls) remove(c *leaderCall) {
 	delete(l.open, c)
 }
 
-// moved cancels the calls for a group that were sent to servers other than leader. If leader is empty, an election is
-// running, and moved cancels no call.
+// moved cancels the calls for a group that were sent to servers other than the new leader. The parameter leader is the
+// id of the new leader. If it is empty, no leader is known, and moved cancels no call.
 func (l *leaderCalls) moved(gid uint32, leader raft.ServerID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -87,7 +87,8 @@ func (r *router) askLock(ctx context.Context, gid uint32, c *lockCall) (n uint64
 	return r.askNumber(ctx, gid, MethodLock, c.append(message(formFirst, gid)))
 }
 
-// askNumber is askLock for a method that is answered with a number.
+// askNumber sends a call of the given method to the leader of a group. The answer of the method must be a number. The
+// results are those of askLock.
 func (r *router) askNumber(ctx context.Context, gid uint32, method string, b []byte) (n uint64, repeated bool,
 	err error) {
 	for {

@@ -74,7 +74,7 @@ func (p *place) current(ctx context.Context) (l locks.Lock, found bool, err erro
 	return locks.Parse(q.values)
 }
 
-// commit writes a request, and reports whether its conditions held.
+// commit writes a request. applied is true if the conditions of the request were met.
 func (p *place) commit(ctx context.Context, r *command.Request) (res kv.Result, applied bool, err error) {
 	a, err := p.write(ctx, p.gid, r, group.Committed)
 	return a.Result, err == nil && a.Result.Outcome == kv.Applied, err

@@ -114,8 +114,8 @@ func (o *ownWrites) newest() (at session.Seen) {
 	return at
 }
 
-// settle removes the positions in done after the read q has waited for them. If an application has written again
-// since, its position is not in done, so settle does not remove it.
+// settle removes the positions for which the read q has waited. The parameter done contains these positions. If an
+// application has written again since, its new position is not among them, so settle does not remove it.
 func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	if len(done) == 0 {
 		return
@@ -143,10 +143,10 @@ func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates own after another server has answered the read q. got describes the answer, and done
-// contains the positions for which the read has waited. settleElsewhere removes these positions if the answer reflects
-// them. Unless the answer is stale, it also records the position of the answer, because a later read from another
-// replica must not return older data.
+// settleElsewhere updates the positions in the parameter own after another server has answered the read q. The
+// parameter got describes the answer, and the parameter done contains the positions for which the read has waited.
+// settleElsewhere removes these positions if the answer reflects them. Unless the answer is stale, it also records the
+// position of the answer, because a later read from another replica must not return older data.
 func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {
@@ -157,9 +157,9 @@ func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) 
 	}
 }
 
-// moveTo records the position at which another server has answered the read q, because a later read may go to a
-// different server and must not return older data. If shared is true, moveTo records the position for all
-// applications, otherwise only for those whose keys q reads.
+// moveTo records the position in the parameter at. Another server has answered the read q at this position. The
+// position is recorded because a later read may go to a different server and must not return older data. If shared is
+// true, moveTo records the position for all applications, otherwise only for those whose keys q reads.
 func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	if shared || q.all() {
 		o.shareAll(&at)

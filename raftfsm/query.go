@@ -45,8 +45,9 @@ func queryOne(store, key string) *query {
 	return q
 }
 
-// look executes the query on m at the cluster time now and stores the result in q. pending is true if the result omits
-// an item that has expired at now but not yet at the cluster time of m. Another reader may still see such an item.
+// look executes the query on m and stores the result in q. The parameter now is the cluster time of the read. pending
+// is true if the result omits an item that has expired at that time but not yet at the cluster time of m. Another
+// reader may still see such an item.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:

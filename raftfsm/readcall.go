@@ -23,8 +23,8 @@ type readClient struct {
 
 // round sends q to the servers in targets, one after the other, until one answers. An answer of a replica that has not
 // caught up is used only if no other server answers. A strong read tries only the first server, because the leader may
-// have changed. done is false if no server has answered but a later round may succeed; err is then the last error, or
-// nil if targets is empty.
+// have changed. The result done is false if no server has answered but a later round may succeed; err is then the last
+// error, or nil if targets is empty.
 func (c *readClient) round(ctx context.Context, gid uint32, ask asking, q *query, targets []string,
 	patience time.Duration) (got given, done bool, err error) {
 	var stale *given

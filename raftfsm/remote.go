@@ -25,14 +25,15 @@ func newLeaderClient(p Peers, m *Metrics, calls *leaderCalls) *leaderClient {
 	return &leaderClient{peers: p, metrics: m, calls: calls, forward: newForwarder(p, m, calls)}
 }
 
-// propose sends a proposal to another server that this node considers the leader.
+// propose sends a proposal to another server that this node considers the leader. values is true if the request stores
+// values.
 func (c *leaderClient) propose(ctx context.Context, to raft.ServerID, gid uint32, data group.Encoded, ack group.Ack,
 	values bool) (group.Answer, error) {
 	return c.forward.propose(ctx, laneKey{to: to, group: gid, ack: ack}, data, values)
 }
 
-// readIndex requests a read index from the server that this node believes to be the leader. It returns the same
-// results as leaderIndex.
+// readIndex requests a read index from the server that this node believes to be the leader. The parameter to is the id
+// of that server. The parameter after and the results are those of leaderIndex.
 func (c *leaderClient) readIndex(ctx context.Context, to raft.ServerID, gid uint32,
 	after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	b := appendPosition(message(formFirst, gid), after)
@@ -53,7 +54,7 @@ func (c *leaderClient) readIndex(ctx context.Context, to raft.ServerID, gid uint
 	return ri, held, nil
 }
 
-// ask sends a call to the server to, which this node considers the leader.
+// ask sends a call to the server that this node considers the leader. The parameter to is the id of that server.
 func (c *leaderClient) ask(ctx context.Context, to raft.ServerID, gid uint32, method string, payload []byte) ([]byte,
 	error) {
 	ctx, done := c.calls.begin(ctx, gid, to)
@@ -82,8 +83,8 @@ type Progress struct {
 	Wall    uint64 // its wall clock in Unix milliseconds; 0 = an earlier version, which does not report it
 }
 
-// Progress asks another server about its replica of the group id. It returns the last index that the server has
-// applied, the last index of its log and its wall clock. Its errors are those of Peers.Call.
+// Progress asks another server about its replica of a group. The parameter id is the id of the group. Progress returns
+// the errors of Peers.Call.
 func (h *Host) Progress(ctx context.Context, server string, id uint32) (p Progress, err error) {
 	out, err := h.opts.Peers.Call(ctx, server, MethodProgress, message(formFirst, id))
 	if err != nil {

@@ -257,7 +257,7 @@ func (t *routeTable) refresh() {
 	}
 }
 
-// waitChange starts a poll and waits until a server has answered, limit has passed, or ctx ends.
+// waitChange starts a poll and waits until a server has answered, the time in limit has passed, or ctx ends.
 func (t *routeTable) waitChange(ctx context.Context, limit time.Duration) {
 	t.mu.Lock()
 	changed := t.changed

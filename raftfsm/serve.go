@@ -240,7 +240,7 @@ func (s *server) servePropose(ctx context.Context, g *group.Group, r *frame) ([]
 	return out, nil
 }
 
-// proposeFor proposes a request of another node.
+// proposeFor proposes a request of another node. values is true if the request stores values.
 func (s *server) proposeFor(ctx context.Context, g *group.Group, data []byte, ack group.Ack, values bool) (group.Answer,
 	error) {
 	if err := whole(data); err != nil {

@@ -276,8 +276,8 @@ func errLeaderless(gid uint32, msg string, explain func(uint32) (why, hint strin
 	return &fault.Error{Code: fault.Unavailable, Op: opReady, Msg: msg, Hint: cmp.Or(what, hint)}
 }
 
-// propose implements replica. If this server leads the group, it proposes the request here; otherwise it forwards the
-// request to the leader.
+// propose implements replica. values is true if the request stores values. If this server leads the group, it proposes
+// the request here; otherwise it forwards the request to the leader.
 func (s *server) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer,
 	error) {
 	if to := s.otherLeader(gid); to != "" {
@@ -294,7 +294,8 @@ func (s *server) ask(ctx context.Context, gid uint32, method string, payload []b
 	return s.serve(ctx, method, payload)
 }
 
-// proposeHere proposes to a group of this node.
+// proposeHere proposes to a group of this node. values is true if the request stores values; then the error of
+// writesAllowed is returned while the group is read-only.
 func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Encoded, ack group.Ack,
 	values bool) (group.Answer, error) {
 	if values {

@@ -108,7 +108,7 @@ func (s *sidecar) ready(gid uint32) error {
 		Hint: "check that servers run, and that this node reaches their peer ports"}
 }
 
-// propose implements replica. It always forwards the request.
+// propose implements replica. It always forwards the request to the leader.
 func (s *sidecar) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack,
 	values bool) (group.Answer, error) {
 	to := s.leader(gid)
@@ -196,7 +196,7 @@ func (s *sidecar) read(ctx context.Context, gid uint32, ask asking, q *query) (g
 	}
 }
 
-// targets returns the servers to call, best first.
+// targets returns the servers to call, best first. If strong is true and the leader is known, the leader is the first.
 func (s *sidecar) targets(gid uint32, strong bool) []string {
 	readers := s.routes.readers(gid)
 	leader := string(s.leader(gid))

@@ -261,6 +261,6 @@ func (l *lane) leave() {
 	l.waiting.Dec()
 }
 
-// Size returns the budget in bytes of a node that may use limit bytes of memory. It is an eighth of limit, at least
-// 32 MiB and at most 128 MiB. A larger budget would not help, because the log and the disk limit the throughput.
+// Size returns the budget in bytes of a node with the given memory limit in bytes. It is an eighth of that limit, at
+// least 32 MiB and at most 128 MiB. A larger budget would not help, because the log and the disk limit the throughput.
 func Size(limit int64) int64 { return min(max(limit/8, 32<<20), DefaultBytes) }

@@ -31,9 +31,9 @@ func (p *pace) init(size int64) {
 	p.size, p.bound, p.floor = size, size, min(size, max(size/paceFloor, SmallRequest))
 }
 
-// observe records a write that took the time held, while writes in progress used the number of bytes in used. At the
-// end of an interval it adjusts the limit. An interval is at least as long as the mean write of the previous interval,
-// so that the previous adjustment has had time to take effect.
+// observe records a write. The parameter held is how long the write took, and used is the number of bytes of all
+// writes in progress. At the end of an interval, observe adjusts the limit. An interval is at least as long as the
+// mean write of the previous interval, so that the previous adjustment has had time to take effect.
 func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 	if p.n == 0 {
 		p.since = now

@@ -115,9 +115,10 @@ type Transfer struct {
 	cut     func()
 }
 
-// Transfer registers a body that is being sent or received. While other requests wait for memory, the budget may
-// call cut to abort this transfer, possibly several times. cut must not block and must not call methods of the
-// transfer. The caller must call End when the transfer has ended. Without a budget Transfer returns nil.
+// Transfer registers a body that is being sent or received. While other requests wait for memory, the budget may call
+// the function cut to abort this transfer, possibly several times. That function must not block and must not call
+// methods of the transfer. The caller must call End when the transfer has ended. Without a budget Transfer returns
+// nil.
 func (s *Share) Transfer(cut func()) *Transfer {
 	if s.budget == nil {
 		return nil
@@ -169,8 +170,8 @@ func (t *Transfer) rate(now time.Time) (rate float64, slow bool) {
 	return rate, rate < SlowRate
 }
 
-// cutWhileWaiting aborts the slowest transfer at intervals of SlowAfter while a request waits for memory. The
-// caller calls stop when that request no longer waits.
+// cutWhileWaiting aborts the slowest transfer at intervals of SlowAfter while a request waits for memory. The caller
+// must call the returned function when that request no longer waits.
 func (l *lane) cutWhileWaiting() (stop func()) {
 	var again *time.Timer
 	l.mu.Lock()

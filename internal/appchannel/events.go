@@ -201,8 +201,9 @@ func answered(err error, explain func(*status.Status) error) error {
 	return explain(status.Convert(err))
 }
 
-// call runs do with the application's token, and limits the number of concurrent calls. If the application did not
-// answer, call returns a *fault.Error. If the application answered with an error, call returns that gRPC status.
+// call runs the function do with the application's token, and limits the number of concurrent calls. If the
+// application did not answer, call returns a *fault.Error. If the application answered with an error, call returns
+// that gRPC status.
 func (g *grpcCarrier) call(ctx context.Context, do func(context.Context, ...grpc.CallOption) error) error {
 	c := g.channel
 	if err := c.admit(ctx); err != nil {

@@ -75,7 +75,8 @@ func (w *Limiter) Join(c net.Conn) {
 	}
 }
 
-// join counts the connection, and returns the connection to close, if any.
+// join counts the connection c. If there are now too many connections, it returns the idle connection to close,
+// otherwise nil. say is true if the caller should log a warning.
 func (w *Limiter) join(c net.Conn) (surplus net.Conn, say bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,8 +146,8 @@ func (w *Limiter) stir(m *member) {
 }
 
 // Impatient returns a listener that accepts from l. On its connections, a write fails if it makes no progress for the
-// duration stall. Otherwise a client that does not read its answer could keep memory and a goroutine in use without
-// limit.
+// given time. Without this limit, a client that does not read its answer could keep memory and a goroutine in use
+// without limit.
 func Impatient(l net.Listener, stall time.Duration) net.Listener { return impatient{l, stall} }
 
 type impatient struct {

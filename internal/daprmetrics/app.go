@@ -39,25 +39,26 @@ func (a *App) Probed(status int, took time.Duration) {
 	a.of.latency("dapr_http_healthprobes_roundtrip_latency", took, a.id, text)
 }
 
-// StateOperation records an operation of a state store.
+// StateOperation records an operation of a state store. ok is true if the operation succeeded.
 func (a *App) StateOperation(store, operation string, ok bool, took time.Duration) {
 	a.operation("dapr_component_state_count", "dapr_component_state_latencies", took, store, a.of.options.Namespace,
 		operation, strconv.FormatBool(ok))
 }
 
-// SecretOperation records an operation of a secret store.
+// SecretOperation records an operation of a secret store. ok is true if the operation succeeded.
 func (a *App) SecretOperation(store, operation string, ok bool, took time.Duration) {
 	a.operation("dapr_component_secret_count", "dapr_component_secret_latencies", took, store, a.of.options.Namespace,
 		operation, strconv.FormatBool(ok))
 }
 
-// BindingOperation records an operation of an output binding.
+// BindingOperation records an operation of an output binding. ok is true if the operation succeeded.
 func (a *App) BindingOperation(binding, operation string, ok bool, took time.Duration) {
 	a.operation("dapr_component_output_binding_count", "dapr_component_output_binding_latencies", took, binding,
 		a.of.options.Namespace, operation, strconv.FormatBool(ok))
 }
 
-// BindingEvent records an event of an input binding that was handed to the application.
+// BindingEvent records an event of an input binding that was handed to the application. ok is true if the application
+// handled it.
 func (a *App) BindingEvent(binding string, ok bool, took time.Duration) {
 	a.operation("dapr_component_input_binding_count", "dapr_component_input_binding_latencies", took, binding,
 		a.of.options.Namespace, strconv.FormatBool(ok))
@@ -88,7 +89,7 @@ func (a *App) PoliciesLoaded(document string) {
 // Secured records that the node has a certificate for traffic between nodes.
 func (a *App) Secured() { a.of.inc("dapr_runtime_mtls_init_total", a.id) }
 
-// Renewed records that the certificate of the node was renewed, or could not be.
+// Renewed records that the certificate of the node was renewed, or, if ok is false, that the renewal failed.
 func (a *App) Renewed(ok bool) {
 	if ok {
 		a.of.inc("dapr_runtime_mtls_workload_cert_rotated_total", a.id)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// streamLabel returns the label type of a call.
+// streamLabel returns the value of the label type: "streaming" or "unary".
 func streamLabel(streaming bool) string {
 	if streaming {
 		return "streaming"
@@ -13,12 +13,13 @@ func streamLabel(streaming bool) string {
 	return "unary"
 }
 
-// Sent records that source calls target.
+// Sent records that the application source calls the application target. streaming is true for a streaming gRPC call.
 func (m *Metrics) Sent(source, target string, streaming bool) {
 	m.inc("dapr_runtime_service_invocation_req_sent_total", source, target, streamLabel(streaming))
 }
 
-// Answered records that source got the answer of target.
+// Answered records that the application source got the answer of the application target, and the duration of the call.
+// For a streaming call it does not record the duration.
 func (m *Metrics) Answered(source, target, status string, streaming bool, took time.Duration) {
 	m.inc("dapr_runtime_service_invocation_res_recv_total", source, target, status, streamLabel(streaming))
 	if !streaming {
@@ -36,8 +37,8 @@ func (m *Metrics) Replied(target, source, status string) {
 	m.inc("dapr_runtime_service_invocation_res_sent_total", target, source, status)
 }
 
-// Decided records a decision of access control. own is true if a policy for the caller decided, and false if the
-// default action decided.
+// Decided records a decision of access control. allowed is true if the call was allowed. own is true if a policy for
+// the caller decided, and false if the default action decided.
 func (m *Metrics) Decided(caller, domain, namespace string, own, allowed bool) {
 	name := "dapr_runtime_acl_global_policy_action_blocked_total"
 	switch {

@@ -178,8 +178,8 @@ func TryHold(dir string) (*Hold, bool, error) {
 	return nil, false, trouble(err, "the data directory cannot be locked: "+dir)
 }
 
-// Await tries to lock dir at intervals of pause, until it has the lock. If TryHold fails or ctx ends, Await returns the
-// error.
+// Await tries to lock dir repeatedly, until it has the lock. pause is the time between two attempts. If TryHold fails
+// or ctx ends, Await returns the error.
 func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -200,8 +200,8 @@ func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) 
 func (h *Hold) Release() error { return h.f.Close() }
 
 // Secret returns the path of the file with this name in dir. Only this user can read the file. If it does not exist,
-// Secret creates it with the text that fresh returns. If several processes call Secret at the same time, one of them
-// creates the file, and the others use that file.
+// Secret creates it with the text that the function fresh returns. If several processes call Secret at the same time,
+// one of them creates the file, and the others use that file.
 func Secret(dir, name string, fresh func() string) (string, error) {
 	path := filepath.Join(dir, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {

@@ -120,8 +120,8 @@ func before(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithDeadline(ctx, deadline.Add(-d))
 }
 
-// run calls one closer with the context soft, and returns its error. When hard ends, run stops waiting for the closer
-// and returns fault.Timeout.
+// run calls one closer and returns its error. The closer gets the context soft. When the context hard ends, run stops
+// waiting for the closer and returns fault.Timeout.
 func run(soft, hard context.Context, it item) error {
 	result := make(chan error, 1)
 	go func() { result <- it.close(soft) }()

@@ -84,8 +84,8 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 	return level
 }
 
-// once returns the level for a line with this message about a peer. It is first for the first such line in quietPeriod,
-// and debug for all others.
+// once returns the level for a line with this message about a peer. For the first such line in quietPeriod, the result
+// is the parameter first. For all others it is slog.LevelDebug.
 func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	key, now := msg+"\x00"+peer, c.now()
 	c.mu.Lock()

@@ -53,7 +53,8 @@ func (r *Recent) add(one RecentRecord) {
 	r.next = (r.next + 1) % r.keep
 }
 
-// Handler returns a handler that passes all records to next, and copies those to r whose level is high enough.
+// Handler returns a handler that passes all records to the handler next. It also copies the records whose level is
+// high enough to r.
 func (r *Recent) Handler(next slog.Handler) slog.Handler { return recentHandler{recent: r, next: next} }
 
 type recentHandler struct {

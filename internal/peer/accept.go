@@ -120,9 +120,9 @@ func tell(c net.Conn, err error) {
 	}
 }
 
-// settle completes the preamble of a registered connection. It sends the answer if it is not empty, calls stop, and
-// removes the handshake deadline. stop detaches the connection from the handshake context, and returns false if that
-// context has already ended. On error, settle closes the connection.
+// settle completes the preamble of a registered connection. It sends the answer if it is not empty, calls the function
+// stop, and removes the handshake deadline. The function stop detaches the connection from the handshake context, and
+// returns false if that context has already ended. On error, settle closes the connection.
 func (c *conn) settle(answer []byte, stop func() bool) error {
 	var err error
 	if len(answer) > 0 {
@@ -220,8 +220,8 @@ func reasonOf(err error) Reason {
 	return ReasonMalformed
 }
 
-// bind makes reads and writes of c fail when ctx ends. After stop has been called, the end of ctx does not affect c any
-// more. stop returns false if ctx had already ended.
+// bind makes reads and writes of c fail when ctx ends. After a call of the returned function, the end of ctx does not
+// affect c any more. The returned function returns false if ctx had already ended.
 func bind(ctx context.Context, c net.Conn) (stop func() bool) {
 	if d, ok := ctx.Deadline(); ok {
 		_ = c.SetDeadline(d) // a connection that fails here fails at its first read

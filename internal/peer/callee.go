@@ -87,7 +87,7 @@ func (p *Port) delist(s *callee) {
 }
 
 // drain waits until running handlers have returned and their answers have been sent, and then closes the connections.
-// It waits for at most limit in total. After that it closes the remaining connections without waiting.
+// In total it waits at most for the given time. After that it closes the remaining connections without waiting.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()

@@ -125,8 +125,8 @@ func (l *line) take(f frame, body []byte) error {
 }
 
 // leave handles a go-away, by which the callee announces that it accepts no further calls on this connection. The
-// callee still processes the streams up to the number last. It has not processed later streams, so their calls can be
-// sent on another connection.
+// parameter last is the number of the last stream that the callee still processes. Calls of later streams were not
+// processed, so they can be sent on another connection.
 func (l *line) leave(last uint64) {
 	l.leaving = true
 	for _, s := range l.streams {

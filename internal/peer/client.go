@@ -196,8 +196,9 @@ func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
 	}
 }
 
-// redial starts to dial the connection of a lane in the background. It returns fault.Unavailable if the server is in
-// backoff or the port is closed. The caller holds the mutex of the lane.
+// redial starts to connect to the server of l in the background. The parameter lane is the connection to open, which
+// is for short or for long requests. redial returns fault.Unavailable if the server is in backoff after failed dials,
+// or if the Port of this node was closed. The caller holds lane.mu.
 func (c *Client) redial(l *link, lane *lane) error {
 	if err := c.port.health.blocked(target{l.server, false}); err != nil {
 		return err

@@ -139,8 +139,8 @@ func (h *health) pause(failures int) time.Duration {
 	return min(h.longest, firstBackoff<<min(failures-1, 16))
 }
 
-// wait waits until t is reachable, but not longer than limit or until ctx ends. It returns at once if no failure of t
-// is recorded.
+// wait waits until t is reachable, the time in limit has passed, or ctx ends. It returns at once if no failure of t is
+// recorded.
 func (h *health) wait(ctx context.Context, t target, limit time.Duration) {
 	h.mu.Lock()
 	o := h.down[t]

@@ -57,7 +57,7 @@ func (h *held) Close() error {
 	return h.Conn.Close()
 }
 
-// hold tracks a connection. It returns nil if the layer is closed.
+// hold tracks a connection. inbound is true if the other side has dialled it. hold returns nil if the layer is closed.
 func (l *layer) hold(c net.Conn, inbound bool) *held {
 	l.mu.Lock()
 	defer l.mu.Unlock()

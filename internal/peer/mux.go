@@ -314,9 +314,9 @@ func errSilent(server string, silent time.Duration) error {
 		fmt.Sprintf("server %q has not been heard for %s", server, silent))
 }
 
-// tick is called at every tick of the caller's watch. idle is the time without calls so far; tick returns idle plus one
-// tick, or 0 while calls are in progress. It sends a ping if ping is true. It closes the connection if the connection
-// has been idle for Timing.Idle.
+// tick is called at every tick of the caller's watch. idle is the time without calls so far; tick returns idle plus
+// one tick, or 0 while calls are in progress. It sends a ping if the parameter ping is true. It closes the connection
+// if the connection has been idle for Timing.Idle.
 func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
 	if idle += m.timing.Ping; m.busy() {

@@ -32,8 +32,8 @@ func (p *Port) cutSilent() {
 	}
 }
 
-// silent reports whether data that was sent on c, and sent again, has not been acknowledged for more than limit. A slow
-// application does not cause this, because the kernel of its machine acknowledges data.
+// silent reports whether data that was sent on c, and sent again, has not been acknowledged for longer than the given
+// time. A slow application does not cause this, because the kernel of its machine acknowledges data.
 func (c *conn) silent(limit time.Duration) bool {
 	raw := c.Conn
 	if t, ok := raw.(*tls.Conn); ok {

@@ -92,7 +92,7 @@ type inbox struct {
 	fin    bool
 }
 
-// receive adds received payload.
+// receive adds received payload. fin is true if it is the last part of the payload.
 func (s *stream) receive(p []byte, fin bool) error {
 	in := &s.in
 	switch have := len(in.buf) + len(p); {

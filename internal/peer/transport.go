@@ -163,8 +163,9 @@ func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { 
 // DecodePeer reverses EncodePeer.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// retry calls request again, several times if necessary, if it failed because the other side had closed the connection.
-// One retry is not enough, because all idle connections of the pool may be closed.
+// retry calls the function request. It calls that function again, several times if necessary, if the call failed
+// because the other side had closed the connection. One retry is not enough, because all idle connections of the pool
+// may be closed.
 func retry(request func() error) error {
 	var err error
 	for range poolSize + 3 {

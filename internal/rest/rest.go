@@ -101,8 +101,9 @@ func withoutMark(err error) error {
 	return err
 }
 
-// once makes one attempt. again is true if it is not the first one. wait is the delay before the next attempt. If wait
-// is 0, the caller uses Backoff; if it is negative, another attempt would fail as well.
+// once makes one attempt. The parameter again is true if an attempt was made before. The result wait is the delay
+// before the next attempt: 0 means that the caller uses Backoff, and a negative value means that another attempt would
+// fail as well.
 func (c *Client) once(ctx context.Context, address string, header http.Header, again bool) (answer []byte,
 	wait time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
@@ -161,7 +162,8 @@ func (c *Client) broken(ctx context.Context, err error) error {
 	return e
 }
 
-// failure converts a status to an error.
+// failure converts the status of an answer to an error. If renew is true and the status is 401, the error wraps
+// errRefused.
 func (c *Client) failure(response *http.Response, body []byte, credentials http.Header, renew bool) error {
 	code, hint := classify(response.StatusCode)
 	if code == fault.Denied {

@@ -13,7 +13,7 @@ import (
 )
 
 // Authorities returns a pool with the certificate authorities of a PEM text. It returns fault.Invalid if the text is
-// not valid. what describes the text in the error message.
+// not valid. The parameter what describes the text in the error message.
 func Authorities(what string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	found := false

@@ -28,9 +28,9 @@ func SparePort(t testing.TB) int {
 }
 
 // ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. No other call of ReservePort in any process
-// returns this port until release is called or this process ends. This is necessary because several test programs run
-// at the same time, and a test opens its port some time after it got the number. The caller must keep release, because
-// the garbage collector may otherwise end the reservation.
+// returns this port until the returned function is called or this process ends. This is necessary because several test
+// programs run at the same time, and a test opens its port some time after it got the number. The caller must keep a
+// reference to that function, because the garbage collector may otherwise end the reservation.
 func ReservePort() (port int, release func(), err error) {
 	for _, i := range rand.Perm(endPort - firstPort) { //nolint:gosec // chance, not a secret
 		port := firstPort + i

@@ -20,8 +20,8 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Eventually calls check every few milliseconds until it returns nil. If check still returns an error after
-// Patience, the test fails with that error.
+// Eventually calls the function check every few milliseconds until that function returns nil. If check still returns
+// an error after Patience, the test fails with that error.
 func Eventually(t testing.TB, check func() error) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -100,8 +100,8 @@ func (m Material) credentials() (*credentials, error) {
 }
 
 // Identify sets the identity of this node, or changes it, for example to other applications. It issues a certificate
-// for the identity, or checks the external certificate if there is one. changed is false if this node already has the
-// identity id. Identify returns fault.Invalid if id is not valid, and fault.Denied if other nodes would refuse the
+// for the identity, or checks the external certificate if there is one. changed is false if this node already has this
+// identity. Identify returns fault.Invalid if id is not valid, and fault.Denied if other nodes would refuse the
 // external certificate. After an error nothing has changed.
 func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	if err := id.check(); err != nil {
@@ -115,9 +115,10 @@ func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	return true, k.install(k.material, &id)
 }
 
-// Replace replaces the tokens, authorities and external certificate of this node with m. From then on the node refuses
-// certificates based on a token or authority that is not in m. Replace returns the errors of Identify. After an error
-// nothing has changed.
+// Replace makes this node use the tokens, the authorities and the external certificate in m instead of its current
+// ones. From then on the node refuses a certificate whose authority is neither in m nor derived from a token in m.
+// Replace returns fault.Invalid if m is not valid, and fault.Denied if other nodes would refuse the external
+// certificate in m. After an error nothing has changed.
 func (k *Keeper) Replace(m Material) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

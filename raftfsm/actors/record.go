@@ -230,9 +230,9 @@ func swept(host string) *command.Request {
 		Ops: []command.Op{remove(endedRecord+host, command.CondNone, 0)}}
 }
 
-// activate returns the request that makes h the owner of an actor. old is the current activation, whose host has no
-// session any more; it is zero if there is no activation. The first revision in the result of the request is the new
-// epoch.
+// activate returns the request that makes h the owner of an actor. The parameter old is the current activation, whose
+// host has no session any more, or zero if there is no activation. The first revision in the result of the request is
+// the new epoch.
 func activate(a Actor, h *Host, old Activation) *command.Request {
 	r := &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
 		set(a.Key(), text(nil, h.ID), command.CondAbsent, 0),

@@ -106,8 +106,8 @@ type Source struct {
 }
 
 // Decrypt returns the content of the backup in r. The backup may be encrypted or not. If there are keys, Decrypt
-// refuses a backup that is not encrypted, unless plain is true. With keys and plain false, the content is authentic:
-// only a holder of one of the keys can have written it. Error codes:
+// refuses a backup that is not encrypted, unless the parameter plain is true. If there are keys and plain is false,
+// the content is authentic: only a holder of one of the keys can have written it. Error codes:
 //
 //	invalid  the file is encrypted, and there is no key
 //	denied   no key fits; or there are keys, plain is false, and the file is not encrypted

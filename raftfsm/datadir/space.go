@@ -24,8 +24,8 @@ type Space struct {
 	known atomic.Bool // left has been measured
 }
 
-// NewSpace returns a Space for the disk of dir. The disk is low below minimum free bytes. free returns the free bytes
-// of a disk; nil means the function of the operating system.
+// NewSpace returns a Space for the disk of dir. The disk is low if it has fewer free bytes than the parameter minimum.
+// The function free returns the free bytes of a disk; if it is nil, the Space asks the operating system.
 func NewSpace(dir string, minimum uint64, free func(dir string) (uint64, error), logger *slog.Logger) *Space {
 	if free == nil {
 		free = freeBytes
@@ -87,14 +87,14 @@ func (s *Space) Low() *fault.Error { return s.full.Load() }
 // Free returns the free bytes as last measured; 0 if that has never succeeded.
 func (s *Space) Free() uint64 { return s.left.Load() }
 
-// Measured returns the free bytes according to the last measurement. The disk is low if free is below reserve. known
-// is false if there was no measurement yet.
+// Measured returns the free bytes according to the last measurement. It also returns the reserve, which is the number
+// of free bytes below which the disk becomes low. known is false if there was no measurement yet.
 func (s *Space) Measured() (free, reserve uint64, known bool) {
 	return s.left.Load(), s.min, s.known.Load()
 }
 
-// Watch measures the free space once per period and runs a callback after each measurement. It returns when stop is
-// closed.
+// Watch measures the free space once per period and runs a callback after each measurement. It returns when the
+// channel stop is closed.
 func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
 	t := time.NewTicker(period)
 	defer t.Stop()

@@ -24,7 +24,7 @@ const (
 
 // after returns a copy of w that is updated for the result r of a tick, or nil if the work has ended. outcome is the
 // label for metrics and logs. fired is the cluster time at which the tick was handed out; other ticks that were due up
-// to fired are skipped. now is the cluster time of the result.
+// to fired are skipped. The parameter now is the cluster time of the result. failure is the error of a failed tick.
 func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, outcome string) {
 	n := *w
 	switch r {
@@ -64,8 +64,8 @@ func errorText(err error) string {
 	return text[:min(len(text), maxError)]
 }
 
-// Advance changes w to its next tick after fired, a cluster time in Unix milliseconds. If there is no further tick,
-// Advance returns false and does not change w.
+// Advance changes w to its next tick after a cluster time. The parameter fired is that time in Unix milliseconds. If
+// there is no further tick, Advance returns false and does not change w.
 func (w *Work) Advance(fired uint64) bool {
 	if w.Spec.Repeats > 0 && w.State.Ticks+1 >= w.Spec.Repeats {
 		return false

@@ -30,8 +30,8 @@ type Put struct {
 	ID command.RequestID
 }
 
-// Resolve returns the work that p stores at the cluster time now, with its first tick. It returns fault.Invalid if a
-// time or the schedule of p is not valid.
+// Resolve returns the work that p stores, with its first tick. The parameter now is the current cluster time. It
+// returns fault.Invalid if a time or the schedule of p is not valid.
 func (p *Put) Resolve(now uint64) (Work, error) {
 	w := Work{Home: p.Home, Name: p.Name, Spec: p.Spec}
 	s, err := parse(p.Spec.Schedule)

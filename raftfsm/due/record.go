@@ -206,9 +206,10 @@ func Read(m *kv.Machine, h Home, name string) (w Work, found bool, err error) {
 	return Parse(h, name, records)
 }
 
-// PutOps returns the operations of a request that stores w. If old is not nil, w replaces old, and the request fails
-// if old has changed. If old is nil, the request fails if work with this name exists. The condition is in the first
-// operation. The second revision in the result of the request identifies the work.
+// PutOps returns the operations of a request that stores w. The parameter old is the work that w replaces, or nil. If
+// it is nil, the request fails if work with this name exists. Otherwise the request fails if the replaced work has
+// changed. The condition is in the first operation. The second revision in the result of the request identifies the
+// work.
 func PutOps(w, old *Work) []command.Op {
 	ops := []command.Op{
 		{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.DueStore, Key: w.stateKey(w.Name),
@@ -218,14 +219,16 @@ func PutOps(w, old *Work) []command.Op {
 	return append(ops, replaceIndex(ops, w, old)...)
 }
 
-// stateOps returns the operations of a request that changes only the state of old.
+// stateOps returns the operations of a request that changes only the state of due work. The parameter old is the work
+// before the change, and w is the work after it.
 func stateOps(w, old *Work) []command.Op {
 	ops := []command.Op{{Kind: command.OpSet, Store: kv.DueStore, Key: w.stateKey(w.Name), Value: w.State.encode()}}
 	return append(ops, replaceIndex(ops, w, old)...)
 }
 
-// replaceIndex returns the operations that replace the index record of old by that of w. old may be nil. If it is not
-// nil, replaceIndex also adds a condition to ops[0], so that the request fails if old has changed.
+// replaceIndex returns the operations that write the index record of w. The parameter old is the work that w replaces,
+// or nil. If it is not nil, the operations also remove the index record of the replaced work, and replaceIndex adds a
+// condition to ops[0], so that the request fails if the replaced work has changed.
 func replaceIndex(ops []command.Op, w, old *Work) (out []command.Op) {
 	if old != nil {
 		ops[0].Cond, ops[0].Revision = command.CondRevision, old.State.Revision

@@ -102,9 +102,9 @@ func ParsePeriod(text string) (Schedule, error) {
 // repeats reports whether there are ticks after the first one.
 func (s *Schedule) repeats() bool { return s.every > 0 || s.period.Months > 0 || s.cron != nil }
 
-// next returns the time of the first tick that is later than the parameter after. last is the time at which the
-// previous tick was due; the schedule adds periods to it. ok is false if there is no further tick. All times are in
-// Unix milliseconds.
+// next returns the time of the first tick that is later than the parameter after. The parameter last is the time at
+// which the previous tick was due; the schedule adds periods to it. ok is false if there is no further tick. All times
+// are in Unix milliseconds.
 func (s *Schedule) next(last, after uint64) (at uint64, ok bool) {
 	switch {
 	case s.every > 0:
@@ -177,7 +177,8 @@ func ParseSpan(text string) (Span, error) {
 	return s, nil
 }
 
-// add adds a number of units. Only seconds may have a fraction.
+// add adds a number of units. clock is true if the unit comes after the T of the duration. The unit M then means
+// minutes, otherwise months. Only seconds may have a fraction. add returns false if the number is not valid.
 func (s *Span) add(number string, unit byte, clock bool) bool {
 	if unit == 'S' {
 		d, err := time.ParseDuration(number + "s")

@@ -223,8 +223,9 @@ func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.rea
 // committed. Raft sends no notification when it commits an entry without a command.
 const settlePoll = 2 * time.Millisecond
 
-// WaitApplied waits until the local machine has applied every command up to index. index must be at most the commit
-// index of the leader. WaitApplied ignores entries without a command, because raft does not pass them to the machine.
+// WaitApplied waits until the local machine has applied every command up to the given index, which must be at most the
+// commit index of the leader. WaitApplied ignores entries without a command, because raft does not pass them to the
+// machine.
 func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	for {
 		m, final := g.Machine(), g.final(index)
@@ -247,7 +248,8 @@ func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	}
 }
 
-// final reports whether the entries up to index are committed or applied, so that no leader can replace them.
+// final reports whether the entries up to the given index are committed or applied, so that no leader can replace
+// them.
 func (g *Group) final(index uint64) bool {
 	return index <= max(g.raft.CommitIndex(), g.disk.fsm.Floor())
 }
@@ -371,8 +373,8 @@ const (
 	Unknown
 )
 
-// AnswerConfirm answers ConfirmTerm from another leader. It returns nil if this server knows no term higher than
-// term, fault.NotLeader if it knows one, and fault.Unavailable if Raft no longer runs here.
+// AnswerConfirm answers ConfirmTerm from another leader. It returns nil if this server knows no term higher than the
+// given one, fault.NotLeader if it knows a higher one, and fault.Unavailable if Raft no longer runs here.
 func (g *Group) AnswerConfirm(term uint64) error {
 	select {
 	case <-g.stop:
@@ -389,8 +391,8 @@ func (g *Group) AnswerConfirm(term uint64) error {
 	return nil
 }
 
-// WaitChange waits until leadership may have changed, limit has passed, or ctx has ended. If the group is closing, it
-// returns at once.
+// WaitChange waits until leadership may have changed, the time in limit has passed, or ctx has ended. If the group is
+// closing, it returns at once.
 func (g *Group) WaitChange(ctx context.Context, limit time.Duration) {
 	t := time.NewTimer(limit)
 	defer t.Stop()

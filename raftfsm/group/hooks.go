@@ -171,8 +171,8 @@ func (t *tampered) ApplyBatch(batch []*raft.Log) []any {
 type follower struct{ g *Group }
 
 // Known returns the last log index, which a follower adds to its answer to a heartbeat. The second result is false if
-// this server is not a follower of leader in term; the index must then not be used. Known reads only atomics, so it
-// never blocks.
+// this server does not follow the given leader in the given term; the index must then not be used. Known reads only
+// atomics, so it never blocks.
 func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	if f.g.raft.State() != raft.Follower || f.g.raft.CurrentTerm() != term {
 		return 0, false
@@ -181,8 +181,9 @@ func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	return f.g.raft.LastIndex(), id == leader
 }
 
-// Announced records a commit index that the leader of term has sent. Once this server has caught up, Announced does
-// nothing. Only the goroutine of the guard calls it.
+// Announced records a commit index that a leader has sent, and the term of that leader. It ignores leaders of earlier
+// terms. Once this server has caught up, Announced does nothing. Only one goroutine may call it: the one that runs
+// transport.Guard.forward.
 func (f follower) Announced(term, commit uint64) {
 	if commit == 0 || f.g.caughtUp.Load() || term < f.g.raft.CurrentTerm() {
 		return
@@ -278,7 +279,7 @@ type stateEvents struct{ g *Group }
 // Doubted counts a doubt about the local state.
 func (e stateEvents) Doubted(cause snapshot.Cause) { e.g.obs.doubts(cause).Inc() }
 
-// Compared counts a comparison and whether the states were equal.
+// Compared counts a comparison. same is true if the states were equal.
 func (e stateEvents) Compared(same bool) {
 	if same {
 		e.g.obs.comparedSame.Inc()
@@ -290,7 +291,7 @@ func (e stateEvents) Compared(same bool) {
 // Verified counts a verification of all records.
 func (e stateEvents) Verified(outcome string) { e.g.obs.verified(outcome).Inc() }
 
-// Reinstalled counts an attempt to install the state of another server.
+// Reinstalled counts an attempt to install the state of another server. ok is true if it succeeded.
 func (e stateEvents) Reinstalled(ok bool) {
 	if ok {
 		e.g.obs.reinstalled.Inc()

@@ -80,8 +80,8 @@ func (g *Group) lockLevel(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// checkFormat returns nil if server id can read log entries of the given format version. It returns fault.Invalid if
-// the server is too old, and fault.Unavailable if its version is unknown.
+// checkFormat returns nil if the given server can read log entries of the given format version. It returns
+// fault.Invalid if the server is too old, and fault.Unavailable if its version is unknown.
 func (g *Group) checkFormat(id raft.ServerID, version uint8) error {
 	if id == g.opts.ServerID || version <= command.First {
 		return nil

@@ -89,7 +89,7 @@ func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
 func (g *Group) silent() bool { return time.Since(g.raft.LastContact()) > g.opts.Timing.Silent }
 
 // leaderEnded queries the leader and the other voters. It reports whether the leader has ended and a majority of
-// voters have lost it. It returns false if it gets too few answers within limit.
+// voters have lost it. It returns false if it gets too few answers within the given time.
 func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(g.closing, limit)
 	defer cancel()
@@ -114,9 +114,9 @@ func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	return int(lost.Load())+1 > voters/2 // 1 is this server
 }
 
-// LeaderLost reports whether, as far as this server knows, the server with id leader does not lead. This is the case
-// if this server has heard nothing from that leader for Timing.Silent, or knows no leader. It is also the case if
-// leader is this server and it does not lead.
+// LeaderLost reports whether the given server has stopped leading, as far as this server knows. If the given server is
+// this one, LeaderLost returns true if it does not lead. Otherwise it returns true in two cases: this server knows no
+// leader, or the given server is the leader but nothing was heard from it for Timing.Silent.
 func (g *Group) LeaderLost(leader raft.ServerID) bool {
 	switch id := g.Leader(); {
 	case leader == g.opts.ServerID:

@@ -133,7 +133,8 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 
 // whole returns an error if the log or the file of terms and votes is missing although the other one is in use.
 // Without these files, the server could vote twice in a term, or forget entries that it acknowledged. If the creation
-// of the group was only interrupted, whole returns nil.
+// of the group was only interrupted, whole returns nil. hadLog and hadStable report whether the log and the other file
+// had contents before they were opened.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	_, last, err := d.logs.Ends()
 	if err != nil {

@@ -95,7 +95,7 @@ func (NoServer) NewLeader(raft.ServerID) {}
 // Abstain returns false.
 func (NoServer) Abstain() bool { return false }
 
-// Newest returns the version of this build.
+// Newest returns the version of this build, and true.
 func (NoServer) Newest(raft.ServerID) (version uint8, known bool) { return command.Version, true }
 
 // Raise records nothing.

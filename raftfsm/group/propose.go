@@ -437,8 +437,8 @@ func applyError(err error) error {
 	}
 }
 
-// drain refuses new proposals, answers the queued ones with an error, and waits up to limit for those in flight. Call
-// it before raft's shutdown, because raft then never answers entries that are not yet applied.
+// drain refuses new proposals, answers the queued ones with an error, and waits for those in flight, at most for the
+// given time. Call it before raft's shutdown, because raft then never answers entries that are not yet applied.
 func (p *proposer) drain(limit time.Duration) {
 	p.mu.Lock()
 	if p.closed {

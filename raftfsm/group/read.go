@@ -184,8 +184,9 @@ func (r *reader) round() (ReadIndex, error) {
 	return index, nil
 }
 
-// majority returns nil if a majority of voters confirms that it knows no term higher than term (step 3 of reader).
-// Each call sends new queries and ignores late answers to queries of earlier calls.
+// majority returns nil if a majority of voters confirms that it knows no term higher than the given one (step 3 of
+// reader). self is true if this server is a voter, and others are the other voters. Each call sends new queries and
+// ignores late answers to queries of earlier calls.
 func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 	total, have := len(others), 0
 	if self {

@@ -101,9 +101,9 @@ func (g *Group) Trusted() error {
 // AnswerCompare answers another server's query for the state here at index.
 func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrity.AnswerCompare(index) }
 
-// AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends the
-// copies, one at a time. AnswerState returns fault.Unavailable if this server cannot send a valid copy now, or if the
-// group is closing.
+// AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends one
+// copy at a time; meanwhile one further request can wait. AnswerState returns fault.Unavailable if this server cannot
+// send a valid copy now, or if the group is closing.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
 // Recall answers Witnesses.Recall for another server.

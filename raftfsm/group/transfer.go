@@ -83,8 +83,8 @@ func (g *Group) cannotTransfer(why string, to raft.ServerID) error {
 // quickerFactor is how many times faster the disk of the next leader must be.
 const quickerFactor = 3
 
-// quicker returns the voter with the fastest disk, and the median duration of its log writes. own is the median of
-// this server. quicker returns "" if no voter is at least quickerFactor times as fast as this server.
+// quicker returns the voter with the fastest disk, and the median duration of its log writes. The parameter own is the
+// median of this server. quicker returns "" if no voter is at least quickerFactor times as fast as this server.
 func quicker(own time.Duration, answers []integrity.Answer) (to raft.ServerID, median time.Duration) {
 	for _, a := range answers {
 		r := a.Report

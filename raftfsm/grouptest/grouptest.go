@@ -209,7 +209,7 @@ func (g *Group) Answer(c *Call, r Reply) {
 	g.Settle()
 }
 
-// Release answers a Commit or a Confirm. If whole is false, it may randomly lose the call or its answer.
+// Release answers a Commit or a Confirm. If the parameter whole is false, it may randomly lose the call or its answer.
 func (g *Group) Release(c *Call, whole bool) {
 	leads := c.Member == g.Leader && c.term == g.Term
 	notLeader := Reply{Err: fault.New(fault.NotLeader, "test", "another server leads")}

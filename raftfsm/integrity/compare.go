@@ -99,8 +99,8 @@ const (
 )
 
 // compared compares own, the digest of this server, with the digests in answers. Only the digests of voters count;
-// voter is true if this server is one. f is the result of the comparison. other is the digest that more than half of
-// all voters have. If there is none, other is any digest that differs from own.
+// voter is true if this server is one. f is the result of the comparison. The result other is the digest that more
+// than half of all voters have. If there is none, other is any digest that differs from own.
 func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.Digest) {
 	count, voters := map[kv.Digest]int{}, 0
 	if voter {

@@ -45,9 +45,10 @@ const (
 	commitPoll = 2 * time.Millisecond
 )
 
-// AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends the
-// copies, one at a time. AnswerState returns fault.Unavailable if this server does not trust its state or has not
-// reached ask.Applied, if it is already sending a copy, or if the group is closing.
+// AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends one
+// copy at a time; meanwhile one further request can wait. AnswerState returns fault.Unavailable if a request is
+// already waiting, if this server does not trust its state or has not applied as much as ask.Applied, or if the group
+// is closing.
 func (w *Watch) AnswerState(ask StateRequest) error {
 	refuse := func(why string) error {
 		return fault.New(fault.Unavailable, "group.AnswerState", "this server cannot send its state: "+why)
@@ -335,7 +336,7 @@ func (w *Watch) verifyReceived(m *kv.Machine) error {
 }
 
 // swapIn applies entries of this server's log to m until m is up to date. It then makes m, whose database is in dir,
-// the live machine instead of old. It returns the directory of old.
+// the live machine in place of the machine old. It returns the directory of the database of the replaced machine.
 func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error) {
 	// Everything in the new state must be committed in the log. Otherwise a later start would find a state ahead of
 	// the log.

@@ -13,6 +13,6 @@ func (m *Machine) DueChanged() bool { return m.dues.happened() }
 func (m *Machine) CollectDueChanges(on bool) { m.dues.collect(on) }
 
 // DueChanges returns the keys of DueStore that were written since the last call, in the order of the writes, without
-// keys that were removed. If all is true, the list is incomplete, because a restore took place or more than maxChanges
-// keys were written. The caller must then read the whole store.
+// keys that were removed. If the result all is true, the list is incomplete, because a restore took place or more than
+// maxChanges keys were written. The caller must then read the whole store.
 func (m *Machine) DueChanges() (keys []string, all bool) { return m.dues.take() }

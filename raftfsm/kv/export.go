@@ -114,7 +114,7 @@ func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err 
 	return e.walkTo([]byte{table + 1}, f)
 }
 
-// walkTo is walk for the keys before end.
+// walkTo does the same as walk for the keys from e.next up to, but not including, the key end.
 func (e *Export) walkTo(end []byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
 	it, err := e.view.snapshot.NewIter(&pebble.IterOptions{LowerBound: e.next, UpperBound: end})
 	if err != nil {

@@ -274,7 +274,8 @@ func (w *writer) dropHistories() {
 	}
 }
 
-// expireHistories trims what is too old and switches off what was not extended.
+// expireHistories removes old changes from all histories, and removes the histories that were not extended in time.
+// The result removed is the number of removed histories; more is always false.
 func (w *writer) expireHistories(int) (removed int, more bool, err error) {
 	w.flushChanges(false) // a history that is switched off takes its changes with it
 	for _, k := range w.histories.keys() {

@@ -62,7 +62,8 @@ func changeSize(p *pendingChange) int {
 //
 //	format(1) flags(1) key [expiry(8)] [content type, value]
 //
-// The key and the content type are preceded by their length. The record of a removal ends after the key.
+// The key and the content type are preceded by their length. The record of a removal ends after the key. last is true
+// for the last change of a request.
 func appendChange(dst []byte, p *pendingChange, last bool) []byte {
 	flags := byte(0)
 	for bit, set := range [...]bool{last, p.op == nil, p.expired, p.expireAt != 0} {

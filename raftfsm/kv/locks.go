@@ -14,5 +14,5 @@ func (m *Machine) LocksChanged() bool { return m.locks.happened() }
 func (m *Machine) CollectLockChanges(on bool) { m.locks.collect(on) }
 
 // LockChanges returns the keys of LockStore that were changed since the last call. A key may occur several times. If
-// all is true, any key may have changed, because a restore has removed all locks.
+// the result all is true, any key may have changed, because a restore has removed all locks.
 func (m *Machine) LockChanges() (keys []string, all bool) { return m.locks.take() }

@@ -144,8 +144,8 @@ func (o *origin) remember(seq uint64, r remembered) {
 	o.pending.seqs = append(o.pending.seqs, seq)
 }
 
-// settle writes the new results of the log entry at index to the database, and deletes results at or below the
-// low-water marks. It copies the results, because their memory belongs to the buffer of the entry.
+// settle writes the new results of the log entry at the given index to the database, and deletes results at or below
+// the low-water marks. It copies the results, because their memory belongs to the buffer of the entry.
 func (w *writer) settle(index uint64) {
 	for _, o := range w.origins.touched {
 		if !o.pending.gone {

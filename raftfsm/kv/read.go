@@ -30,9 +30,9 @@ type Listed struct {
 	Size     int    // bytes of the value
 }
 
-// Get reads one key. It sees all applied entries. now is the caller's cluster time in milliseconds; Get treats a key
-// as absent if it has expired at now or at the machine's cluster time. It returns fault.Invalid for a store name with
-// a NUL byte, fault.Corrupt for damaged data, and fault.Unavailable if the machine is closed.
+// Get reads one key. It sees all applied entries. The parameter now is the caller's cluster time in milliseconds. Get
+// treats a key as absent if it has expired at that time or at the machine's own cluster time. It returns fault.Invalid
+// for a store name with a NUL byte, fault.Corrupt for damaged data, and fault.Unavailable if the machine is closed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }
@@ -63,7 +63,7 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 	}
 }
 
-// getNow reads key without a snapshot. clock is the published cluster time. sure is false if a batch that is being
+// getNow reads one key without a snapshot. clock is the published cluster time. sure is false if a batch that is being
 // written may have expired the value; the caller must then read again from a snapshot.
 func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
 	raw, closer, err := m.db.Get(key)
@@ -100,7 +100,7 @@ func (m *Machine) getExact(store, key string, now uint64) (out Value, err error)
 }
 
 // GetMany reads several keys of one store in one consistent view. The results are in the order of keys; a key that
-// occurs twice has two results. now means the same as for Get. GetMany returns the same errors as Get.
+// occurs twice has two results. The parameter now means the same as for Get. GetMany returns the same errors as Get.
 func (m *Machine) GetMany(store string, keys []string, now uint64) ([]Value, error) {
 	return m.GetManyWithin(store, keys, now, 0)
 }
@@ -141,8 +141,8 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 }
 
 // List returns, in byte order, up to limit keys of a store that begin with prefix and are greater than the parameter
-// after. It leaves out keys that have expired. more is true if there are further keys. List returns fault.Invalid if
-// limit is below 1, and otherwise the same errors as Get.
+// after. It leaves out keys that have expired; the parameter now means the same as for Get. The result more is true if
+// there are further keys. List returns fault.Invalid if limit is below 1, and otherwise the same errors as Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.List", "the limit of a list must be at least 1")

@@ -261,7 +261,7 @@ func (w *writer) refuse(o *origin, index uint64) {
 	}
 }
 
-// expireStage drops an abandoned restore.
+// expireStage drops an abandoned restore. The result removed is 1 if there was one, and more is always false.
 func (w *writer) expireStage(int) (removed int, more bool, err error) {
 	if w.meta.stageDue() > w.meta.clock {
 		return 0, false, nil

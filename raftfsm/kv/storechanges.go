@@ -69,14 +69,15 @@ func (c *storeChanges) publish(keys []string, all bool) {
 // happened reports whether a record has changed since the last call.
 func (c *storeChanges) happened() bool { return c.recent.Load() && c.recent.Swap(false) }
 
-// collect starts or stops the collection. Keys that were collected before are dropped.
+// collect starts the collection if on is true, and otherwise stops it. Keys that were collected before are dropped.
 func (c *storeChanges) collect(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.on, c.keys, c.all = on, nil, false
 }
 
-// take returns what was collected since the last call.
+// take returns the keys that were collected since the last call. If the result all is true, the list is incomplete,
+// and any key may have changed.
 func (c *storeChanges) take() (keys []string, all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

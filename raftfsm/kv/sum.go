@@ -118,8 +118,8 @@ func (s *sums) replace(out, in setHash) {
 	s.data.add(in)
 }
 
-// swap replaces the sums when a restore commits. The new sum is that of the restored records plus kept, the hash of
-// the records of SystemStore, which a restore does not replace.
+// swap replaces the sums when a restore commits. The new sum is that of the restored records plus the parameter kept.
+// This is the hash of the records of SystemStore, which a restore does not replace.
 func (s *sums) swap(kept setHash) {
 	if s.known {
 		s.data = s.stage
@@ -147,8 +147,8 @@ type Mark struct {
 // keepMarks is how many marks a machine keeps. It keeps the newest.
 const keepMarks = 16
 
-// mark appends a Mark to w.marks if the current entry has moved cluster time past a multiple of w.period. before is
-// the cluster time before the entry.
+// mark appends a Mark to w.marks if the current entry has moved cluster time past a multiple of w.period. The
+// parameter before is the cluster time before that entry.
 func (w *writer) mark(before uint64) {
 	if w.period == 0 || !w.sums.known || before/w.period == w.meta.clock/w.period {
 		return
@@ -202,8 +202,8 @@ func (m *Machine) Marks() []Mark {
 // Summed reports whether the hash of all records is known. The machine creates no marks before that.
 func (m *Machine) Summed() bool { return m.state.Load().summed }
 
-// MarkDue reports whether an entry with the cluster time now would create a new mark, and the state has changed since
-// the newest mark.
+// MarkDue reports whether an entry with the given cluster time would create a new mark, and the state has changed
+// since the newest mark.
 func (m *Machine) MarkDue(now uint64) bool {
 	period, s := m.period, m.state.Load()
 	if period == 0 || now/period == s.clock/period {

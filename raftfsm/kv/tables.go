@@ -17,8 +17,8 @@ import (
 func (m *Machine) Broken() error { return m.health.readable() }
 
 // CheckTables verifies the checksum of every block of the table files on disk. Pebble itself verifies a block only
-// when it reads that block. Before each table CheckTables calls more; if more returns false, CheckTables stops, and
-// done is false. It returns fault.Corrupt with the name of the first damaged table.
+// when it reads that block. Before each table CheckTables calls the function more. If that returns false, CheckTables
+// stops, and the result done is false. It returns fault.Corrupt with the name of the first damaged table.
 func (m *Machine) CheckTables(more func() bool) (done bool, err error) {
 	if err := m.use("kv.CheckTables"); err != nil {
 		return false, err
@@ -73,9 +73,9 @@ func defaultOptions() *pebble.Options {
 	return o
 }
 
-// damagedOptions returns an error with the file name if the options file of Pebble at path is damaged, because
-// Pebble's own error does not name the file. It returns nil if the file is not damaged, and if it cannot be opened,
-// because Pebble reports that well.
+// damagedOptions returns an error with the file name if the options file of Pebble at the given path is damaged,
+// because Pebble's own error does not name the file. It returns nil if the file is not damaged, and if it cannot be
+// opened, because Pebble reports that well.
 func damagedOptions(disk vfs.FS, path string) error {
 	if path == "" {
 		return nil

@@ -71,9 +71,9 @@ func (t *terms) load(db *pebble.DB) error {
 	})
 }
 
-// Wrote reports whether this state includes the command that the leader of term appended at index. known is false if
-// wrote cannot be determined: the machine has not applied that far, or term is older than the newest 1024 terms or
-// than a restored backup.
+// Wrote reports whether this state includes the command that the leader of the given term appended at the given index.
+// known is false if the answer cannot be determined: the machine has not applied that far, or the term is older than
+// the newest 1024 terms or than a restored backup.
 func (m *Machine) Wrote(term, index uint64) (wrote, known bool) {
 	s := m.state.Load()
 	if len(s.terms.closed) > 0 && term < s.terms.closed[0].term || len(s.terms.closed) == 0 && term < s.terms.now.term {

@@ -39,7 +39,8 @@ func (t *txn) commit() error {
 	return t.db.Apply(t.batch, pebble.NoSync)
 }
 
-// get returns the value that key had before this Apply. The value is valid until the next call of get.
+// get returns the value that a key had before this Apply. found is false if the key did not exist. The value is valid
+// until the next call of get.
 //
 // get uses an iterator instead of Pebble's Get, because only iterators use the Bloom filters of the lowest level. So
 // most writes of new keys read no block.

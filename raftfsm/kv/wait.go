@@ -62,7 +62,7 @@ func (w *waiters) reached(index uint64) {
 	}
 }
 
-// Wait waits until every entry up to index has been applied. It returns fault.Timeout if ctx ends first, and
+// Wait waits until every entry up to the given index has been applied. It returns fault.Timeout if ctx ends first, and
 // fault.Unavailable if the machine closes or cannot continue.
 func (m *Machine) Wait(ctx context.Context, index uint64) error {
 	if m.Applied() >= index {

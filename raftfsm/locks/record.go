@@ -102,9 +102,9 @@ func Renew(name string, l Lock, c Claim) *command.Request {
 		Ops: []command.Op{c.setExpiry(Keys(name)[1], command.CondRevision, l.Renewals)}}
 }
 
-// release returns the request that ends the lock with this token. If next is not nil, the same log entry makes next
-// the owner. renewals is the revision of the expiry record; if it is not 0, the request has no effect on a lock that
-// was renewed since then.
+// release returns the request that ends the lock with this token. If the parameter next is not nil, the same log entry
+// gives the lock to the owner in that claim. renewals is the revision of the expiry record; if it is not 0, the
+// request has no effect on a lock that was renewed since then.
 func release(name string, token, renewals uint64, next *Claim) *command.Request {
 	keys := Keys(name)
 	r := &command.Request{Kind: command.KindWrite}

@@ -90,9 +90,9 @@ func NodeOf(server string) string {
 	return server
 }
 
-// Steady returns the new value of Server.SteadySince, after a server has reported lag at the time now. since is the
-// current value. The result is zero if lag is above limit. Call Steady for every report. The caller must set
-// SteadySince to zero when reports stop.
+// Steady returns the new value of Server.SteadySince, after a server has reported its lag. The parameter now is the
+// time of the report, and the parameter since is the old value. The result is zero if the lag is above the limit. Call
+// Steady for every report. The caller must set SteadySince to zero when reports stop.
 func Steady(since time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:

@@ -33,9 +33,9 @@ const (
 	boltMaxPageSize = 1 << 16
 )
 
-// checkBolt checks the bbolt file at path and returns an error with a hint if it is damaged. holds is false if the
-// file contains no data yet: it is absent, or it is empty or all zeros because bbolt was interrupted while it created
-// the file. No other process may write to the file during the check.
+// checkBolt checks the bbolt file at the given path and returns an error with a hint if it is damaged. The result
+// holds is false if the file contains no data yet: it is absent, or it is empty or all zeros because bbolt was
+// interrupted while it created the file. No other process may write to the file during the check.
 func checkBolt(path string) (holds bool, err error) {
 	if err := CheckBoltFormat(path); err != nil {
 		return false, err // written by a newer version

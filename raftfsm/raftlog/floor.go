@@ -109,9 +109,9 @@ func (k *FloorFile) vote(term uint64, candidate string) error {
 	return k.writeLocked()
 }
 
-// lower removes the entries at and above index from the floor. The caller may truncate the log only after lower has
-// returned nil. lower first calls forget, which must remove these entries from the extent of the log, so that a
-// concurrent write of the floor file does not record them again.
+// lower removes the entries at and above the given index from the floor. The caller may truncate the log only after
+// lower has returned nil. lower first calls the function forget, which must remove these entries from the extent of
+// the log, so that a concurrent write of the floor file does not record them again.
 func (k *FloorFile) lower(index uint64, forget func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,9 +220,9 @@ func (f *Floor) Check(id Identity, h found) error {
 	return nil
 }
 
-// CheckTerm returns an error if have, the stored term, is lower than need, the highest term of the entries, snapshots
-// and votes of this server. A server stores a term before it stores anything of that term, so a lower stored term
-// means that data was lost.
+// CheckTerm returns an error if the stored term is too low. The parameter have is the stored term, and need is the
+// highest term of the entries, snapshots and votes of this server. A server stores a term before it stores anything of
+// that term, so a lower stored term means that data was lost.
 func CheckTerm(dir string, have, need uint64) error {
 	if have >= need {
 		return nil
@@ -261,8 +261,8 @@ func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, proces
 	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
 }
 
-// Begin sets the floor to h, the content of the log and the stable store, and from then on updates the floor file. old
-// is the content of the existing floor file, or nil if there is none.
+// Begin sets the floor to h, the content of the log and the stable store, and from then on updates the floor file. The
+// parameter old is the content of the existing floor file, or nil if there is none.
 func (k *FloorFile) Begin(id Identity, h found, old *Floor, log *Store, votes *Votes) {
 	log.durable.set(h.first, h.Last)
 	k.current = Floor{

@@ -19,7 +19,8 @@ const (
 	walMagic   = 0x58eb6b0d
 )
 
-// CheckBoltFormat returns an error if a newer version wrote the bbolt file at path. It reads only the two meta pages.
+// CheckBoltFormat returns an error if a newer version wrote the bbolt file at the given path. It reads only the two
+// meta pages.
 func CheckBoltFormat(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

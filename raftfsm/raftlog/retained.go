@@ -42,8 +42,9 @@ func (r *Retained) Begin(id raft.ServerID, index uint64) {
 	r.needs[id] = need{index: index, sending: true}
 }
 
-// End records the end of a transfer to the follower id. If the transfer failed, no entries are kept for this follower
-// any more, because raft sends it the newest snapshot next.
+// End records the end of a transfer to the follower with the given id. installed is true if the follower has installed
+// the snapshot. If the transfer failed, no entries are kept for this follower any more, because raft sends it the
+// newest snapshot next.
 func (r *Retained) End(id raft.ServerID, installed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

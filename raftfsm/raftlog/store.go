@@ -115,9 +115,9 @@ func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, even
 	return s
 }
 
-// Align deletes the whole log if it contradicts the snapshot that ends at index in the given term: the log then has
-// another entry at index, or ends before it. A crash between the receipt of a snapshot and the truncation of the log
-// can leave such entries. They must not be sent to other servers.
+// Align deletes the whole log if it contradicts the snapshot, which ends with the entry at the given index and term.
+// This is the case if the log has another entry at that index, or ends before it. A crash between the receipt of a
+// snapshot and the truncation of the log can leave such entries. They must not be sent to other servers.
 func (s *Store) Align(index, term uint64) error {
 	first, last, err := s.Ends()
 	if err != nil || last == 0 || first > index {
@@ -155,8 +155,8 @@ func (s *Store) Read(index uint64, l *raft.Log) error {
 }
 
 // Scan verifies all log entries above the index of the snapshot, and records their sizes and types. Call it before
-// raft reads the entries, because raft panics on an entry that it cannot read. If the error concerns one entry, at is
-// the index of that entry, otherwise 0.
+// raft reads the entries, because raft panics on an entry that it cannot read. The result at is the index of the entry
+// that the error concerns, or 0 if it does not concern one entry.
 func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 	first, last, err := s.Ends()
 	if err != nil {
@@ -182,9 +182,9 @@ func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 }
 
 // Reserve returns the Data for an entry whose content is determined later. When the log is about to write the entry,
-// it calls complete on raft's main goroutine, and complete must set Data and Extensions. So the entry can contain
-// requests that arrive while the previous entry is written. key identifies the entry; the caller must pass it to
-// Release in the end.
+// it calls the function complete on raft's main goroutine. That function must set Data and Extensions. So the entry
+// can contain requests that arrive while the previous entry is written. key identifies the entry; the caller must pass
+// it to Release in the end.
 func (s *Store) Reserve(key *byte, complete func(*raft.Log)) []byte {
 	s.mu.Lock()
 	s.reserved[key] = complete
@@ -233,9 +233,9 @@ func (s *Store) ForgetDurable(data []byte) {
 // StoreLog stores one entry.
 func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs writes entries durably. On a leader with other voters it may return before the entries are durable (see
-// unsynced). A failed write ends the process, because the content of the disk is then unknown and no later write may
-// be acknowledged.
+// StoreLogs appends entries to the log. It returns when the entries are durable, except on a leader with other voters:
+// there it may return earlier (see unsynced). A failed write ends the process, because the content of the disk is then
+// unknown and no later write may be acknowledged.
 func (s *Store) StoreLogs(entries []*raft.Log) error {
 	if len(entries) == 0 {
 		return nil
@@ -356,9 +356,9 @@ func (s *Store) Stalled() time.Duration {
 	return time.Since(s.open) - time.Duration(start-1)
 }
 
-// GetLog reads the entry at index and verifies its checksum. A damaged entry ends the process, because it must be
-// neither applied nor sent to other servers. On a follower, GetLog returns a placeholder for the last entry of the
-// snapshot if the log does not contain it, because raft looks up that entry before the first append after the
+// GetLog reads the entry at the given index and verifies its checksum. A damaged entry ends the process, because it
+// must be neither applied nor sent to other servers. On a follower, GetLog returns a placeholder for the last entry of
+// the snapshot if the log does not contain it, because raft looks up that entry before the first append after the
 // snapshot.
 func (s *Store) GetLog(index uint64, l *raft.Log) error {
 	if c := s.tail.get(index); c != nil {
@@ -407,8 +407,9 @@ func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 // Last returns the index of the newest entry; 0 = none.
 func (s *Store) Last() uint64 { return s.last.Load() }
 
-// LastVisible returns the index of the last entry that raft passes to the state machine, among the entries above floor
-// and up to index. It returns 0 if there is no such entry. The machine must have applied everything up to floor.
+// LastVisible returns the index of the last entry that raft passes to the state machine, among the entries above the
+// parameter floor and up to the parameter index. It returns 0 if there is no such entry. The machine must have applied
+// all entries up to the floor.
 func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
 
 // Applied records that the state machine has applied everything up to index.
@@ -423,8 +424,8 @@ func (s *Store) EntriesWithin(last, limit uint64) uint64 { return s.tail.within(
 // Configuration returns the index of the newest configuration in the log; 0 = none known.
 func (s *Store) Configuration() uint64 { return s.tail.configuration() }
 
-// WaitDurable waits until the entries up to index are on this server's disk. It returns an error if a write fails. It
-// has no time limit.
+// WaitDurable waits until the entries up to the given index are on this server's disk. It returns an error if a write
+// fails. It has no time limit.
 func (s *Store) WaitDurable(index uint64) error { return s.unsynced.wait(index) }
 
 // Drain waits until nothing is left to write.

@@ -89,7 +89,8 @@ func (t *tail) noteLocked(l *raft.Log) {
 	}
 }
 
-// termAt returns the term of the entry at index. known is false if the tail has no information about that entry.
+// termAt returns the term of the entry at the given index. known is false if the tail has no information about that
+// entry.
 func (t *tail) termAt(index uint64) (term uint64, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,8 +182,8 @@ func (t *tail) forget(index uint64) {
 	}
 }
 
-// settle records that the machine has applied everything up to index. The tail then drops its record of which of these
-// entries raft does not pass to the machine.
+// settle records that the machine has applied all entries up to the given index. The tail then drops its record of
+// which of these entries raft does not pass to the machine.
 func (t *tail) settle(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,8 +191,8 @@ func (t *tail) settle(index uint64) {
 	t.blind = append(t.blind[:0], t.blind[n:]...)
 }
 
-// lastVisible returns the index of the last entry that raft passes to the state machine, among the entries above floor
-// and up to index. It returns 0 if there is no such entry.
+// lastVisible returns the index of the last entry that raft passes to the state machine, among the entries above the
+// parameter floor and up to the parameter index. It returns 0 if there is no such entry.
 func (t *tail) lastVisible(index, floor uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -53,9 +53,9 @@ func (u *unsynced) room() {
 	}
 }
 
-// add passes entries to the writing goroutine and calls note, which records them as unsynced. It does not wait for the
-// disk, unless two writes are outstanding. The caller must not change the entries afterwards. If an earlier write has
-// failed, add returns its error.
+// add passes entries to the writing goroutine and calls the function note, which records them as unsynced. It does not
+// wait for the disk, unless two writes are outstanding. The caller must not change the entries afterwards. If an
+// earlier write has failed, add returns its error.
 func (u *unsynced) add(entries []*raft.Log, note func()) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -100,7 +100,8 @@ func (u *unsynced) run() {
 	u.changed.Broadcast()
 }
 
-// wait waits until the entries up to index are durable. It returns an error if a write fails. It has no time limit.
+// wait waits until the entries up to the given index are durable. It returns an error if a write fails. It has no time
+// limit.
 func (u *unsynced) wait(index uint64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -86,8 +86,8 @@ func (OSVolume) List(dir string) ([]fs.FileInfo, error) {
 // Exists reports whether path exists.
 func (OSVolume) Exists(path string) bool { return exists(path) }
 
-// Holds reports whether the file at path contains terms and votes, or a log. If the file is damaged, it returns an
-// error that names the damage.
+// Holds reports whether the file at the given path contains terms and votes, or a log. If the file is damaged, it
+// returns an error that names the damage.
 func (OSVolume) Holds(path string) (bool, error) {
 	if filepath.Base(path) == WalName {
 		path = filepath.Join(path, metadb.FileName)

@@ -37,8 +37,8 @@ type Votes struct {
 	held bool
 }
 
-// NewVotes wraps store. Before Votes stores a term or a vote, it waits until log has written its unsynced entries to
-// disk.
+// NewVotes returns a Votes that wraps the given StableStore. Before Votes stores a term or a vote, it waits until the
+// log has written its unsynced entries to disk.
 func NewVotes(store StableStore, log *Store, process Process) *Votes {
 	return &Votes{store: store, unsynced: log.unsynced, process: process}
 }

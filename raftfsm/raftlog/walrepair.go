@@ -21,8 +21,8 @@ import (
 )
 
 // repairWAL completes what a crash or a close left unfinished at the end of the newest segment. raft-wal v0.4.2 does
-// not do that itself, and would refuse every append. The log must not be open. done describes the repair; it is empty
-// if there was nothing to repair. There are two cases:
+// not do that itself, and would refuse every append. The log must not be open. The result done describes the repair;
+// it is empty if there was nothing to repair. There are two cases:
 //
 //  1. The last append to a full segment seals the segment, and a moment later the metadata names the next segment.
 //     In between the log has no segment for appends, so repairWAL adds the next segment to the metadata. raft-wal
@@ -111,7 +111,7 @@ func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	return errors.Join(f.Truncate(int64(s.SizeLimit)), f.Sync())
 }
 
-// succeed marks the segment tail as sealed and adds the next segment to the metadata. It writes the same as raft-wal
+// succeed marks the newest segment as sealed and adds the next segment to the metadata. It writes the same as raft-wal
 // would have written.
 func succeed(meta types.MetaStore, state types.PersistentState, tail *types.SegmentInfo, end segmentEnd) error {
 	now := time.Now()
@@ -171,8 +171,9 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 	return lastWhole(f, before, last, sum, now.offset)
 }
 
-// lastWhole returns last if the bytes between before and last have the checksum sum. Otherwise the last append is
-// incomplete, and it returns before, the end of the previous append.
+// lastWhole returns the end of the last complete append in a segment. The parameter last is the end of the last
+// append, and before is the end of the previous one. If the bytes between the two have the checksum sum, the last
+// append is complete, and the result is its end. Otherwise the result is the end of the previous append.
 func lastWhole(f io.ReaderAt, before, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
 	before.next, last.next = next, next
 	if last.offset == 0 {
@@ -196,8 +197,8 @@ type segmentFile interface {
 	Sync() error
 }
 
-// clearAfter overwrites everything after offset with zeros, and reports whether this changed any byte. It does not
-// shorten the file, because after a crash a shorter file would count as truncated (see cutOff).
+// clearAfter overwrites everything from the given offset on with zeros, and reports whether this changed any byte. It
+// does not shorten the file, because after a crash a shorter file would count as truncated (see cutOff).
 func clearAfter(f segmentFile, offset int64) (changed bool, err error) {
 	b, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
 	for {

@@ -13,7 +13,7 @@ type decoded struct {
 	session Session
 }
 
-// Parse is parseSession with the cache.
+// Parse does the same as the function Parse, but decodes the last token only once.
 func (t *Cache) Parse(token string, cluster uint64) (s Session, foreign bool, err error) {
 	if s, ok := t.known(token, cluster); ok {
 		return s, false, nil

@@ -26,8 +26,9 @@ type Checkpoint struct {
 // checkpoint returns a referenced checkpoint that contains at least everything up to index.
 func (s *Store) checkpoint(index uint64) (*Checkpoint, error) { return s.CheckpointAt(index, 0) }
 
-// CheckpointAt returns a checkpoint that contains every entry up to index and every command up to want. The live
-// machine must have applied both before the call. The caller must close the checkpoint after use.
+// CheckpointAt returns a checkpoint that contains every entry up to the given index. The parameter want is another
+// index: the checkpoint also contains every command up to it. The live machine must have applied these entries and
+// commands before the call. The caller must close the checkpoint after use.
 func (s *Store) CheckpointAt(index, want uint64) (*Checkpoint, error) {
 	if c := s.shared(index); c != nil {
 		if c.applied >= want {

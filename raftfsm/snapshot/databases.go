@@ -34,8 +34,9 @@ func (s *Store) Sweep() error {
 }
 
 // replace makes the database in the directory dir the live one in the manifest. The parameter of is the directory of
-// the database that it replaces. All commands up to held must be on disk in dir. replace returns fault.Unavailable if
-// a snapshot was taken or received in the meantime, and fault.Internal if dir does not exist.
+// the database that it replaces. The parameter held is an index: all commands up to it must be on disk in dir. replace
+// returns fault.Unavailable if a snapshot was taken or received in the meantime, and fault.Internal if dir does not
+// exist.
 func (s *Store) replace(of, dir string, held uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -74,9 +74,9 @@ func (f *FSM) Passed() uint64 { return f.passed.Load() }
 // Doubt returns why the live machine is not trusted; nil if it is trusted.
 func (f *FSM) Doubt() *Doubt { return f.doubt.Load() }
 
-// Distrust makes this replica stop serving requests from m, and records d as the reason in the manifest. It calls
-// begun after the replica has stopped serving and before it writes the manifest. It returns false and does nothing in
-// three cases:
+// Distrust makes this replica stop serving requests from m, and records d as the reason in the manifest. It calls the
+// function begun after the replica has stopped serving and before it writes the manifest. The result changed is false,
+// and Distrust does nothing, in three cases:
 //
 //   - m is not the live machine.
 //   - A doubt with the same cause is already recorded.
@@ -93,7 +93,8 @@ func (f *FSM) Distrust(m *kv.Machine, d *Doubt, begun func()) (changed bool, err
 	return true, f.store.setDoubt(f.store.LiveDatabase(), d)
 }
 
-// Trust ends a Split if m is still the live machine.
+// Trust ends a doubt with the cause Split, so that the replica serves requests again. changed is false, and Trust does
+// nothing, if there is no such doubt or m is no longer the live machine.
 func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
@@ -107,10 +108,10 @@ func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 	return true, nil
 }
 
-// Replace makes m the live machine instead of old, and lets the replica serve requests again. dir is the database
-// directory of m, in which all commands up to held must be on disk. Replace first calls prepare, which must bring m up
-// to date. No entry is applied until Replace returns. It returns the directory of the previous database, or
-// fault.Unavailable if old is no longer the live machine.
+// Replace makes m the live machine in place of the machine old, and lets the replica serve requests again. dir is the
+// database directory of m. The parameter held is an index: all commands up to it must be on disk in that directory.
+// Replace first calls prepare, which must bring m up to date. No entry is applied until Replace returns. It returns
+// the directory of the previous database, or fault.Unavailable if the live machine is already another one.
 func (f *FSM) Replace(dir string, m, old *kv.Machine, held uint64, prepare func() error) (oldDir string, err error) {
 	f.swap.Lock() // from here on no entry is applied
 	defer f.swap.Unlock()

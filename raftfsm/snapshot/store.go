@@ -244,8 +244,8 @@ func (s *Store) LiveDatabase() string {
 	return s.current.Database
 }
 
-// Extent returns the index of the current snapshot. applied is the index of the newest command that is on disk in the
-// database, according to the manifest.
+// Extent returns the index of the current snapshot, or 0 if there is none. The result applied is the index of the
+// newest command that is on disk in the database, according to the manifest.
 func (s *Store) Extent() (index, applied uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,8 +355,8 @@ type incoming struct {
 // ID returns raft's name of the snapshot.
 func (k *sink) ID() string { return k.id }
 
-// markLocal makes this sink a snapshot of the live database. database is the directory of that database, which must
-// have every command up to applied on disk.
+// markLocal makes this sink a snapshot of the live database. database is the directory of that database. The parameter
+// applied is an index: all commands up to it must be on disk in that directory.
 func (k *sink) markLocal(database string, applied uint64) {
 	k.local, k.info.Applied = database, applied
 }

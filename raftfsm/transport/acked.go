@@ -33,8 +33,9 @@ func (a *acked) note(id raft.ServerID, term, index uint64) {
 	a.moved.Fire()
 }
 
-// has reports whether the follower id has acknowledged the entries up to index to the leader of the given term. Only
-// acknowledgements that arrived at or after since count.
+// has reports whether a follower has acknowledged the entries up to the given index to this server, as the leader of
+// the given term. The parameter id is the id of the follower. Acknowledgements that arrived before the time in the
+// parameter since do not count.
 func (a *acked) has(id raft.ServerID, term, index uint64, since time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

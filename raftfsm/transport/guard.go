@@ -112,7 +112,8 @@ var (
 	_ raft.WithPreVote = (*Guard)(nil)
 )
 
-// New wraps inner. limit is how long a log write may stall before this server stops sending.
+// New returns a Guard around the transport inner. The parameter limit is how long a log write may stall before this
+// server stops sending.
 func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, p Peers) *Guard {
 	return &Guard{
 		inner: inner, limit: limit, log: l, group: f, state: s, peers: p, acked: newAcked(),
@@ -127,8 +128,9 @@ func (g *Guard) SwitchOff(off Off) { g.off = off }
 // ReplaceLog replaces the log, for tests. Call it before Raft is created.
 func (g *Guard) ReplaceLog(change func(Log) Log) { g.log = change(g.log) }
 
-// UpTo reports whether the follower id has acknowledged the entries up to index to the leader of the given term. Only
-// acknowledgements that arrived at or after since count.
+// UpTo reports whether a follower has acknowledged the entries up to the given index to this server, as the leader of
+// the given term. The parameter id is the id of the follower. Acknowledgements that arrived before the time in the
+// parameter since do not count.
 func (g *Guard) UpTo(id raft.ServerID, term, index uint64, since time.Time) bool {
 	return g.acked.has(id, term, index, since)
 }
@@ -263,8 +265,8 @@ func (g *Guard) Campaign() {
 // Consumer gives raft its requests.
 func (g *Guard) Consumer() <-chan raft.RPC { return g.consumer }
 
-// SetHeartbeatHandler implements raft.Transport. Normally the Guard answers heartbeats itself and ignores own, which
-// is raft's handler. It uses own only if Off.Heartbeats is set.
+// SetHeartbeatHandler implements raft.Transport. Normally the Guard answers heartbeats itself and ignores raft's
+// handler, which is the parameter own. It uses that handler only if Off.Heartbeats is set.
 func (g *Guard) SetHeartbeatHandler(own func(raft.RPC)) {
 	if g.off.Heartbeats {
 		g.inner.SetHeartbeatHandler(own)
@@ -445,7 +447,7 @@ func (g *Guard) Close() {
 // Sender sends the state of this server to a server that has requested it. It bypasses Raft and the Guard.
 type Sender struct{ Transport raft.Transport }
 
-// SendState sends a state and reports whether it was accepted.
+// SendState sends a state. The result taken is true if the other server has accepted it.
 func (s Sender) SendState(to raft.ServerID, r *raft.InstallSnapshotRequest, data io.Reader) (taken bool, err error) {
 	var resp raft.InstallSnapshotResponse
 	err = s.Transport.InstallSnapshot(to, raft.ServerAddress(to), r, &resp, data)

@@ -70,9 +70,9 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load replaces the records in the table by kept, which is from the floor file. The parameter then is the cluster that
-// the floor file names, and now is the current cluster. If the cluster was rescued in between, Load does nothing,
-// because the other servers start without data after a rescue.
+// Load replaces the records in the table by the records in the parameter kept, which are from the floor file. The
+// parameter then is the cluster that the floor file names, and the parameter now is the current cluster. If the
+// cluster was rescued in between, Load does nothing, because the other servers start without data after a rescue.
 func (t *SeenTable) Load(kept map[string]raftlog.Seen, then, now raftlog.Owner) {
 	if then.Cluster != "" && then != now {
 		return
@@ -178,7 +178,7 @@ const (
 	witnessSlow = 500 * time.Millisecond
 )
 
-// Passes returns nil if Raft may exchange messages with the server id, and otherwise an error with the reason.
+// Passes returns nil if Raft may exchange messages with the given server, and otherwise an error with the reason.
 func (w *Witness) Passes(id raft.ServerID) error {
 	if w.Ask == nil || id == "" || id == w.Self {
 		return nil
@@ -219,7 +219,7 @@ func (w *Witness) hurry() {
 	}
 }
 
-// Meet makes the Witness query the server id, which must be reachable, even if the local configuration does not
+// Meet makes the Witness query the given server, which must be reachable, even if the local configuration does not
 // contain it.
 func (w *Witness) Meet(id raft.ServerID) {
 	if w.Ask == nil || id == "" || id == w.Self {
@@ -316,9 +316,11 @@ func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	wg.Wait()
 }
 
-// report sends the server id which term, vote and entries this server has. If that server has not answered the query
-// yet, report first sends the query in a separate call. One call for both would not be safe: if its answer were lost,
-// the retry would return what the first call has reported, and no longer what was recorded before.
+// report reports to another server the term, the vote and the log position that this server has. The parameter id is
+// the id of the other server. Before the first report, it asks the other server in a separate call what that server
+// has recorded about this one. If the other server does not answer, report reports nothing. One call for both would
+// not be safe: if its answer were lost, a second call would return what the first call has reported, instead of what
+// the other server had recorded earlier.
 func (w *Witness) report(ctx context.Context, id raft.ServerID) {
 	if !w.hasAnswered(id) {
 		seen, err := w.Ask.Recall(ctx, id, w.Self, raftlog.Seen{})

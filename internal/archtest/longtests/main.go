@@ -70,8 +70,9 @@ func excluded(path string, d fs.DirEntry) bool {
 	return err == nil
 }
 
-// addCalls adds the functions in the file at path to the map functions. The key is the name of a function, and the
-// value has the names that its body uses. If the function calls testing.Short, "testing.Short" is among these names.
+// addCalls adds the functions of a Go file to the given map. The parameter path is the path of the file. The key of
+// the map is the name of a function, and the value has the names that its body uses. If the function calls
+// testing.Short, "testing.Short" is among these names.
 func addCalls(functions map[string][]string, path string) error {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {

@@ -31,8 +31,8 @@ type cluster struct {
 	nodes []*child
 }
 
-// run starts the nodes. It returns when ctx ends or all nodes have ended. If ready is not nil, run closes it when the
-// cluster serves.
+// run starts the nodes. It returns when ctx ends or all nodes have ended. If the channel ready is not nil, run closes
+// it when the cluster serves.
 func (c *cluster) run(ctx context.Context, ready chan<- struct{}) (err error) {
 	remove, err := c.directory()
 	if err != nil {
@@ -65,8 +65,8 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// directory creates the directory for the data. remove deletes it, unless the user has chosen it
-// with -dir.
+// directory creates the directory for the data. The returned function deletes the directory, unless the user has
+// chosen it with -dir.
 func (c *cluster) directory() (remove func() error, err error) {
 	if c.dir != "" {
 		if c.dir, err = filepath.Abs(c.dir); err != nil {

@@ -45,8 +45,8 @@ func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// digest waits until all running nodes have the same contents, and returns their digest. If still is true, all servers
-// must also have the same applied indexes, and these must not change while the contents are read.
+// digest waits until all running nodes have the same contents, and returns their digest. If the parameter still is
+// true, all servers must also have the same applied indexes, and these must not change while the contents are read.
 func (c *Cluster) digest(ctx context.Context, still bool) (d Digest, err error) {
 	err = Until(ctx, func() error {
 		var first map[string]Item
@@ -74,8 +74,8 @@ func (c *Cluster) digest(ctx context.Context, still bool) (d Digest, err error) 
 	return d, err
 }
 
-// moment returns the contents of the node's replica and the applied index of each group. If still is true and an
-// applied index changed while the contents were read, it returns an error.
+// moment returns the contents of the node's replica and the applied index of each group. If the parameter still is
+// true and an applied index changed while the contents were read, it returns an error.
 func (n *Node) moment(ctx context.Context, still bool) (map[string]Item, []uint64, error) {
 	before, err := n.applied(ctx)
 	if err != nil {

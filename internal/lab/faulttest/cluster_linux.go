@@ -212,8 +212,8 @@ func (c *Cluster) watched(r *Request, begin time.Time, a Answer) {
 	}
 }
 
-// Until calls check repeatedly until check returns nil. If ctx ends first, Until returns the last error of check from
-// before the end of ctx.
+// Until calls the function check repeatedly until that function returns nil. If ctx ends first, Until returns the last
+// error that check returned before the end of ctx.
 func Until(ctx context.Context, check func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

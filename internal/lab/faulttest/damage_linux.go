@@ -85,9 +85,9 @@ func damages() map[string]func(b []byte, rnd *rand.Rand) []byte {
 // Damages returns the names of the ways to damage a file.
 func Damages() []string { return []string{"a bit flipped", "a page zeroed", "the end torn off"} }
 
-// Damage returns a fault that kills a server and damages one file of the part p of its data. how is one of Damages.
-// When the fault ends, the server is started. It must either not serve or have the same data as the others. Then it is
-// restarted with an empty disk.
+// Damage returns a fault that kills a server and damages one file of the part p of its data. The parameter how is one
+// of Damages. When the fault ends, the server is started. It must either not serve or have the same data as the
+// others. Then it is restarted with an empty disk.
 func Damage(p Part, how string) Fault {
 	return fault(fmt.Sprintf("%s: %s", p, how),
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -126,7 +126,7 @@ func Damage(p Part, how string) Fault {
 const refusalTime = 20 * time.Second
 
 // onDamage starts a server on damaged data. If the server serves data that differs from the others', it returns a
-// Broken error. Otherwise it restarts the server with an empty disk. what describes the damage.
+// Broken error. Otherwise it restarts the server with an empty disk. The parameter what describes the damage.
 func (c *Cluster) onDamage(ctx context.Context, n *Node, what string) error {
 	if err := n.Start(); err != nil {
 		return err

@@ -152,8 +152,8 @@ func (d *Disk) Resume() error {
 	return nil
 }
 
-// Slow starts a goroutine that alternately stalls the disk for the duration stall and resumes it for the duration
-// pause. stop ends the goroutine, resumes the disk, and returns the errors of stalling and resuming.
+// Slow starts a goroutine that alternately stalls and resumes the disk. stall and pause are the durations of these two
+// states. The returned function ends the goroutine, resumes the disk, and returns the errors of stalling and resuming.
 func (d *Disk) Slow(stall, pause time.Duration) (stop func() error) {
 	d.slow = make(chan struct{})
 	var last error

@@ -139,8 +139,9 @@ func Files(leader bool) Fault {
 	})
 }
 
-// Memory returns a fault that limits the address space of one node to its current size, while clients write large
-// values. When the fault ends, the process is restarted if it has exited.
+// Memory returns a fault that limits the address space of one node's process to its current size, and starts clients
+// that write large values. The node is the leader, or a follower if leader is false. When the fault ends, the limit is
+// lifted and the clients are stopped, and the process is restarted if it has exited.
 func Memory(leader bool) Fault {
 	return Fault{Name: onOne("memory exhausted", leader, nil).Name,
 		Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -181,7 +182,8 @@ func (n *Node) memory(field string) (uint64, error) {
 // Resident returns the resident memory of the process in bytes.
 func (n *Node) Resident() (uint64, error) { return n.memory("VmRSS:") }
 
-// OneProcessor sets GOMAXPROCS=1 on one node.
+// OneProcessor returns a fault that restarts one node with GOMAXPROCS=1. The node is the leader, or a follower if
+// leader is false. When the fault ends, the node is restarted without this setting.
 func OneProcessor(leader bool) Fault {
 	return onOne("restart with GOMAXPROCS=1", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Stop(), n.Start()) },

@@ -47,7 +47,8 @@ func onOne(name string, leads bool, f func(n *Node) (func(context.Context) error
 	}}
 }
 
-// Kill kills one node with SIGKILL. It starts again when the fault is over.
+// Kill returns a fault that kills one node with SIGKILL. The node is the leader, or a follower if leader is false.
+// When the fault ends, the node is started again.
 func Kill(leader bool) Fault {
 	return onOne("kill -9", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return n.Start() }, n.Kill()
@@ -76,14 +77,16 @@ func KillAll() Fault {
 	}}
 }
 
-// Restart stops one node gracefully, and starts it when the fault is over.
+// Restart returns a fault that stops one node gracefully. The node is the leader, or a follower if leader is false.
+// When the fault ends, the node is started again.
 func Restart(leader bool) Fault {
 	return onOne("restart", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return n.Start() }, n.Stop()
 	})
 }
 
-// Pause stops one process with SIGSTOP.
+// Pause returns a fault that suspends the process of one node with SIGSTOP. The node is the leader, or a follower if
+// leader is false. When the fault ends, the process continues.
 func Pause(leader bool) Fault {
 	return onOne("pause", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return n.Resume() }, n.Pause()
@@ -191,7 +194,8 @@ func Stall(leader bool) Fault {
 	})
 }
 
-// Slow returns a fault in which the disk of one node repeatedly hangs for the time stall.
+// Slow returns a fault in which the disk of one node repeatedly hangs. The parameter stall is how long it hangs each
+// time. The node is the leader, or a follower if leader is false.
 func Slow(leader bool, stall time.Duration) Fault {
 	return onOne(fmt.Sprintf("disk that hangs for %s again and again", stall), leader,
 		func(n *Node) (func(context.Context) error, error) {
@@ -200,8 +204,8 @@ func Slow(leader bool, stall time.Duration) Fault {
 		})
 }
 
-// Power returns a fault that simulates a power loss of one node: it kills the process and discards
-// data that was not flushed to the disk.
+// Power returns a fault that simulates a power loss of one node: it kills the process and discards data that was not
+// flushed to the disk. The node is the leader, or a follower if leader is false.
 func Power(leader bool) Fault {
 	return onOne("loss of power", leader, func(n *Node) (func(context.Context) error, error) {
 		return n.PowerOn, n.PowerOff()

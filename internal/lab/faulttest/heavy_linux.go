@@ -15,7 +15,8 @@ import (
 // largest is the size of the largest value that fits into a request.
 const largest = 4<<20 - 512
 
-// heavy starts clients that write large values, and also many values of 64 KiB in one request. stop ends the clients.
+// heavy starts clients that write large values, and also many values of 64 KiB in one request. The returned function
+// ends the clients.
 func (c *Cluster) heavy(ctx context.Context, seed uint64) (stop func(context.Context) error) {
 	const clients = 3
 	var stops []func(context.Context) error

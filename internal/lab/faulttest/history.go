@@ -187,9 +187,9 @@ func (h *History) leave(f int) {
 	}
 }
 
-// done returns the range of finished families, from <= f < to, that take has not removed. A family is finished when it
-// has no operation in progress and clients begin no new ones. History keeps the operations of finished families,
-// because a final read may still be added before take removes them.
+// done returns the range of finished families that the method take has not removed: all f with from <= f < to. A
+// family is finished when it has no operation in progress and clients begin no new ones. History keeps the operations
+// of finished families, because a final read may still be added before they are removed.
 func (h *History) done() (from, to int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,8 +200,8 @@ func (h *History) done() (from, to int) {
 	return h.next, max(h.next, to)
 }
 
-// take removes the operations and ETags of the families from <= f < to, and all violations recorded so far. It returns
-// the removed operations and violations as a new history.
+// take removes the operations and ETags of all families f with from <= f < to, and all violations recorded so far. It
+// returns the removed operations and violations as a new history.
 func (h *History) take(from, to int) *History {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -257,7 +257,7 @@ func check(family int, ops []porcupine.Operation, limit time.Duration, dir strin
 }
 
 // search looks for an order of the operations that the model allows and that agrees with their times. If there is one,
-// search returns nil. If there is none, or limit has passed, it returns a NotLinearizable.
+// search returns nil. If there is none, or the given time limit has passed, it returns a NotLinearizable.
 func search(model porcupine.Model, family int, ops []porcupine.Operation, limit time.Duration, dir string) error {
 	result, info := porcupine.CheckOperationsVerbose(model, ops, max(limit, time.Second))
 	if result == porcupine.Ok {

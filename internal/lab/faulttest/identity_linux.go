@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/lab/tuned"
 )
 
-// Wipe returns a fault that kills a server. When the fault ends, the server is started with the same name and an empty
-// disk.
+// Wipe returns a fault that kills a server: the leader, or a follower if leader is false. When the fault ends, the
+// server is started with the same name and an empty disk.
 func Wipe(leader bool) Fault {
 	return onOne("disk wiped", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Anew(), n.Start()) }, n.Kill()
@@ -73,9 +73,9 @@ func Twin() Fault {
 		})
 }
 
-// intruder starts shadow, a node with the node id of original. The cluster must refuse one of the two. The returned
-// function ends the fault. It returns a Broken error if both nodes serve at the same time. It also kills shadow, and
-// restarts original if that node has exited.
+// intruder starts the node shadow, which has the node id of the node original. The cluster must refuse one of the two.
+// The returned function ends the fault. It returns a Broken error if both nodes serve at the same time. It also kills
+// shadow, and restarts original if that node has exited.
 func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(context.Context) error, error) {
 	if err := shadow.Start(); err != nil {
 		return nil, err
@@ -114,8 +114,9 @@ func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(co
 	}, nil
 }
 
-// Clock returns a fault that shifts the wall clock of the leader by this number of seconds while the process runs. If
-// all is true, it shifts the clocks of all nodes. If strobe is true, it shifts the clocks back and forth repeatedly.
+// Clock returns a fault that shifts the wall clock of the leader by the given number of seconds while the process
+// runs. If the parameter all is true, the fault shifts the clocks of all nodes. If strobe is true, the fault shifts
+// the clocks back and forth repeatedly.
 func Clock(all bool, seconds int64, strobe bool) Fault {
 	name := fmt.Sprintf("clock of the leader turned by %+d s", seconds)
 	if all {
@@ -158,8 +159,8 @@ func Clock(all bool, seconds int64, strobe bool) Fault {
 	})
 }
 
-// Late returns a fault that restarts a server with a wall clock that is this number of seconds slow. When the fault
-// ends, the clock is corrected.
+// Late returns a fault that restarts a server with a wall clock that is slow by the given number of seconds. The
+// server is the leader, or a follower if leader is false. When the fault ends, the clock is corrected.
 func Late(leader bool, seconds int64) Fault {
 	return onOne(fmt.Sprintf("restart with a clock that is %d s behind,", seconds), leader,
 		func(n *Node) (func(context.Context) error, error) {
@@ -168,7 +169,8 @@ func Late(leader bool, seconds int64) Fault {
 		})
 }
 
-// Crash returns a fault that kills the process of a node during one of its next 200 disk operations.
+// Crash returns a fault that kills the process of a node during one of its next 200 disk operations. The node is the
+// leader, or a follower if leader is false.
 func Crash(leader bool) Fault {
 	return Fault{Name: onOne("kill -9 in the middle of disk work", leader, nil).Name,
 		Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

@@ -84,7 +84,7 @@ func lockModel() porcupine.Model {
 }
 
 // lockStep returns the possible states of a lock after an operation, for the case that the lock does not expire before
-// the operation. It returns none if the model does not allow the response out.
+// the operation. The result is empty if the model does not allow the response.
 func lockStep(s lockState, in lockIn, out lockOut) []any {
 	held := s.owner != ""
 	mine := held && s.owner == in.owner
@@ -142,8 +142,8 @@ func lockStep(s lockState, in lockIn, out lockOut) []any {
 	return same
 }
 
-// learn sets the fencing token of the lock to token if the lock's token is still unknown. It returns false if the lock
-// has a different token, or if token is not higher than the earlier tokens.
+// learn sets the fencing token of the lock to the given token if the lock's token is still unknown. It returns false
+// if the lock has a different token, or if the given token is not higher than the earlier tokens.
 func (s *lockState) learn(token uint64) bool {
 	if s.token == 0 && token > s.last {
 		s.token, s.last = token, token
@@ -200,8 +200,8 @@ func (h *LockHistory) Size() int {
 	return len(h.ops)
 }
 
-// Check returns an error if no correct lock service could have given the recorded responses, or if the search takes
-// longer than limit for one lock. In both cases it writes a visualization to a file in dir.
+// Check returns an error if no correct lock service could have given the recorded responses, or if the search for one
+// lock takes longer than the given limit. In both cases it writes a visualization to a file in dir.
 func (h *LockHistory) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -246,9 +246,10 @@ func Storm() Fault {
 		})
 }
 
-// away waits until a stopped or disconnected server can only catch up from a snapshot. gone is that server, and last
-// its last log index. It needs a snapshot when the snapshot index of the leader is above last+trailing. After 20 s,
-// away logs that there were too few writes and returns nil. It returns an error only if ctx has ended.
+// away waits until a stopped or disconnected server can only catch up from a snapshot. The parameter gone is that
+// server, and the parameter last is its last log index. The server needs a snapshot when the snapshot index of the
+// leader is above last+trailing. After 20 s, away logs that there were too few writes and returns nil. It returns an
+// error only if ctx has ended.
 func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

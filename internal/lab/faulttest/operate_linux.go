@@ -192,7 +192,7 @@ func (n *Node) Command(ctx context.Context, args ...string) (string, error) {
 }
 
 // healthyWithin waits until the node is healthy. It returns errEnded if the process has ended, and an error if the
-// node is not healthy within limit.
+// node is not healthy within the given time.
 func (n *Node) healthyWithin(ctx context.Context, limit time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -41,8 +41,8 @@ func (n *Node) Leave(ctx context.Context) error {
 	}
 }
 
-// takeOut sends one request to path, which removes a node or makes the node leave. It returns nil if the removal is
-// complete.
+// takeOut sends one request to the given path, which removes a node or makes the node leave. It returns nil if the
+// removal is complete.
 func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
@@ -66,8 +66,8 @@ func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	return nil
 }
 
-// Without waits until a removed node is a voter of no group, and no group has more voters than the given number. gone
-// is the removed node.
+// Without waits until a removed node is a voter of no group, and no group has too many voters. The parameter gone is
+// the removed node, and most is the maximum number of voters of a group.
 func (c *Cluster) Without(ctx context.Context, gone *Node, most int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {

@@ -215,9 +215,9 @@ func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...cha
 	return a
 }
 
-// again repeats a request that was answered with first, like a client that lost the response. It records a violation if
-// the second response differs from first. If the store applied the request twice, the later check of the history
-// detects this.
+// again repeats a request that was answered, like a client that lost the response. The parameter first is that
+// response. again records a violation if the second response differs from the first one. If the store applied the
+// request twice, the later check of the history detects this.
 func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answer) {
 	a := s.attempts(ctx, n, r, 0)
 	if a.Outcome == Refused || a.Outcome == Unknown {

@@ -259,8 +259,8 @@ const (
 // block is the number of bytes that a disk writes atomically.
 const block = 4096
 
-// Image writes the directory, as it would be after a power cut at this moment, to a new directory. The path of the new
-// directory must not exist. keep and rnd select which unsynced changes survive.
+// Image writes the directory, as it would be after a power cut at this moment, to a new directory. The parameter to is
+// the path of the new directory, which must not exist yet. keep and rnd select which unsynced changes survive.
 func (d *Disk) Image(to string, keep Keep, rnd *rand.Rand) error { return d.root.image(to, keep, rnd) }
 
 func (n *node) image(to string, keep Keep, rnd *rand.Rand) error {

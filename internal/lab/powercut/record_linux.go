@@ -26,9 +26,10 @@ type Recorder struct {
 	syncs  atomic.Uint64
 }
 
-// RecordFiles starts to record the file operations of this process below the directory root. It writes them to the file
-// trace. It ignores files that are already open. A sync does not reach the device; it only takes the duration sync, so
-// that a test can cut the power during a sync. If the trace cannot be written, the process aborts.
+// RecordFiles starts to record the file operations of this process below the directory in the parameter root. It
+// writes them to a file whose path is the parameter trace. It ignores files that are already open. A sync does not
+// reach the device. Instead it takes the time in the parameter sync, so that a test can cut the power during a sync.
+// If the trace cannot be written, the process aborts.
 func RecordFiles(root, trace string, sync time.Duration) (*Recorder, error) {
 	root, err := filepath.EvalSymlinks(root)
 	if err != nil {
@@ -86,7 +87,8 @@ func (r *Recorder) at(dirfd int, path string) string {
 	return rel
 }
 
-// call is syscall.FileHook.
+// call is the function for syscall.FileHook. It records a file operation. skip is true if the operation must not reach
+// the disk.
 func (r *Recorder) call(c syscall.FileCall) (after func(int, error), skip bool) {
 	switch c.Name {
 	case "open":

@@ -104,8 +104,9 @@ func firsts(keys []string, at []time.Duration) (out []string) {
 	return out
 }
 
-// finish stops the load and runs the last checks. If whole is false, the cluster has not recovered from its last fault.
-// Then the time limit of the checks is 10 s instead of 5 min, and checks that need all nodes are skipped.
+// finish stops the load and runs the last checks. If the parameter whole is false, the cluster has not recovered from
+// its last fault. Then the time limit of the checks is 10 s instead of 5 min, and checks that need all nodes are
+// skipped.
 func (r *campaign) finish(ctx context.Context, whole bool) {
 	r.Log("the last checks")
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)

@@ -282,8 +282,8 @@ func (r *campaign) broken(name, when string, err error) {
 }
 
 // ready waits until all nodes serve requests and every group has all its voters. Meanwhile it restarts nodes that have
-// exited. If this takes longer than patience, ready records a violation and returns false. after is the name of the
-// last fault.
+// exited. If this takes longer than the constant patience, ready records a violation and returns false. The parameter
+// after is the name of the last fault.
 func (r *campaign) ready(ctx context.Context, after string) bool {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -317,7 +317,8 @@ func (r *campaign) ready(ctx context.Context, after string) bool {
 }
 
 // catalogue waits until every node lists exactly the running instances of the application. If this takes longer than
-// known, it records a violation. Call it after the cluster has recovered from the fault with the name after.
+// the constant known, catalogue records a violation. Call it when the cluster has recovered from a fault. The
+// parameter after is the name of that fault.
 func (r *campaign) catalogue(ctx context.Context, after string) {
 	begin := time.Now()
 	limit, cancel := context.WithTimeout(ctx, known)
