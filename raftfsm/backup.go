@@ -79,7 +79,7 @@ func errNoData(op string) error {
 		Hint: "run the command on a server of the cluster"}
 }
 
-// export implements replica. The write at after need not be committed yet.
+// export implements replica. The write at the position in the parameter after need not be committed yet.
 func (s *server) export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error) {
 	r := reading{server: s, group: s.groups[gid], id: gid}
 	ri, _, err := r.readIndex(ctx, after)

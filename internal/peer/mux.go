@@ -119,7 +119,7 @@ func (m *mux) run() {
 // fail ends the connection. If it is called several times, the first error is kept.
 func (m *mux) fail(err error) { m.failIf(err, func() bool { return true }) }
 
-// failIf ends the connection if still returns true. It calls still with mu held.
+// failIf ends the connection if the function still returns true. It holds mu when it calls that function.
 func (m *mux) failIf(err error, still func() bool) {
 	m.mu.Lock()
 	if m.err != nil || !still() {

@@ -168,7 +168,7 @@ func (k *Keeper) take(q *queue, room int) int {
 	return took
 }
 
-// fly delivers one tick and acknowledges it. at is the time in the index record.
+// fly delivers one tick and acknowledges it. The parameter at is the time in the index record.
 func (k *Keeper) fly(ctx context.Context, key flightKey, f *flight, l *load, d Deliverer, at uint64) {
 	again := k.deliver(ctx, key, l, d, at)
 	k.mu.Lock()

@@ -107,7 +107,7 @@ func errNotLeader(op string) error {
 	return fault.New(fault.NotLeader, op, "this server does not lead the group, or has led it for too short a time")
 }
 
-// same performs step 4: it checks that this server still leads in term.
+// same performs step 4: it checks that this server still leads in the given term.
 func (r *reader) same(term uint64) error {
 	if r.raft.CurrentTerm() != term || r.raft.State() != raft.Leader {
 		return errNotLeader("group.ReadIndex")

@@ -98,7 +98,7 @@ func (g *Group) Trusted() error {
 		Msg: fmt.Sprintf("the replica of group %d on this server has taken itself out: %s", g.opts.ID, d.Describe())}
 }
 
-// AnswerCompare answers another server's query for the state here at index.
+// AnswerCompare answers another server's query for the state of this server at the given index.
 func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrity.AnswerCompare(index) }
 
 // AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends one

@@ -17,7 +17,7 @@ import (
 // Replicas queries the other servers of a group about their state. A server that does not answer or does not support
 // the query is ignored.
 type Replicas interface {
-	// Compare returns the digest of server at index, and the state of its disk.
+	// Compare returns the digest of a server at the given index, and the state of the disk of that server.
 	Compare(ctx context.Context, server raft.Server, index uint64) (Report, error)
 	// AskState requests that server sends its state to this one (see Group.AnswerState).
 	AskState(ctx context.Context, server raft.Server, ask StateRequest) error

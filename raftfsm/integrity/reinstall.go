@@ -224,7 +224,7 @@ func (w *Watch) reinstall() {
 	}
 }
 
-// reinstallFrom replaces the state of old by that of a server.
+// reinstallFrom replaces the state of the machine old by that of another server.
 func (w *Watch) reinstallFrom(from raft.Server, old *kv.Machine) error {
 	nonce := rand.Uint64() | 1
 	got := w.expected.expect(nonce)
@@ -366,7 +366,7 @@ func (w *Watch) catchUp(m *kv.Machine) error {
 	return nil
 }
 
-// waitCommitted waits until the log of this server is final up to index.
+// waitCommitted waits until the log of this server is final up to the given index.
 func (w *Watch) waitCommitted(index uint64) error {
 	ctx, cancel := w.bounded(stateStart)
 	defer cancel()

@@ -86,7 +86,7 @@ const (
 
 var errResult error = formError("remembered result of an unknown form")
 
-// appendResult appends r as the entry at index stores it, without Replayed.
+// appendResult appends r, without Replayed, in the form in which the entry at the given index stores it.
 func appendResult(dst []byte, r *Result, index uint64) []byte {
 	var flags byte
 	if r.Key != "" {

@@ -65,7 +65,7 @@ func (s *sums) append(dst []byte, last *meta) []byte {
 	return dst
 }
 
-// parseSums reads what append wrote. ok is false if it does not belong to last.
+// parseSums decodes the output of append. ok is false if the sums do not belong to the state in the parameter last.
 func parseSums(b []byte, last *meta) (s sums, ok bool) {
 	if len(b) != sumSize || b[0] != sumFormat {
 		return sums{}, false

@@ -61,7 +61,7 @@ func (t *txn) set(key, value []byte) { t.err = keep(t.err, t.batch.Set(key, valu
 
 func (t *txn) delete(key []byte) { t.err = keep(t.err, t.batch.Delete(key, nil)) }
 
-// deleteRange deletes all keys from from to before end.
+// deleteRange deletes all keys k with from <= k < end.
 func (t *txn) deleteRange(from, end []byte) { t.err = keep(t.err, t.batch.DeleteRange(from, end, nil)) }
 
 // clear deletes all keys of a table.

@@ -80,7 +80,7 @@ func (m *Machine) verify(v *view, pace func(bytes int) error) (out Verified, err
 	return out, err
 }
 
-// sum returns the set hash of the records from from to before end, and their number.
+// sum returns the set hash and the number of the records whose keys k satisfy from <= k < end.
 func (v *view) sum(from, end []byte, pace func(bytes int) error) (found setHash, keys uint64, err error) {
 	it, err := v.snapshot.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: end})
 	if err != nil {

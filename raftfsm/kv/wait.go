@@ -47,7 +47,7 @@ func (w *waiters) drop(n *waiter) {
 	}
 }
 
-// reached wakes every waiter for index or less.
+// reached wakes every waiter for the given index or a lower one.
 func (w *waiters) reached(index uint64) {
 	if w.count.Load() == 0 {
 		return

@@ -30,7 +30,8 @@ type Discarded struct {
 	to   uint64   // raft's last index; 0 = no entry is discarded
 }
 
-// begin records that the log up to last was cleared for a snapshot that ends at from.
+// begin records that the log was cleared for a snapshot. The parameter last is the last index of the cleared log, and
+// from is the end of the snapshot.
 func (v *Discarded) begin(from Position, last uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -44,7 +45,7 @@ func (v *Discarded) End() {
 	v.to = 0
 }
 
-// covers reports whether raft assumes an entry at index that was discarded.
+// covers reports whether raft still assumes an entry at the given index, although that entry was discarded.
 func (v *Discarded) covers(index uint64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -305,7 +305,7 @@ func (e *extent) appended(entries []*raft.Log) {
 	e.last = Position{Term: last.Term, Index: last.Index}
 }
 
-// cut removes the entries from index on, which are about to be deleted.
+// cut removes the entries from the given index on, which are about to be deleted.
 func (e *extent) cut(index uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -317,7 +317,7 @@ func (e *extent) cut(index uint64) {
 	}
 }
 
-// compacted records that the entries up to index were deleted.
+// compacted records that the entries up to the given index were deleted.
 func (e *extent) compacted(index uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -32,7 +32,7 @@ type need struct {
 	heard   time.Time // time of the last acknowledgement of the follower, or of the end of the transfer
 }
 
-// Begin records that a follower is being sent the snapshot that ends with index.
+// Begin records that a follower is being sent the snapshot that ends with the given index.
 func (r *Retained) Begin(id raft.ServerID, index uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +55,8 @@ func (r *Retained) End(id raft.ServerID, installed bool) {
 	delete(r.needs, id)
 }
 
-// Reached records that a follower has the entries up to index, of a log that ends at last.
+// Reached records that a follower has the entries up to the given index. The parameter last is the last index of the
+// log.
 func (r *Retained) Reached(id raft.ServerID, index, last uint64) {
 	const near = 64 // number of entries that may be in flight
 	r.mu.Lock()

@@ -392,7 +392,7 @@ func (s *Store) find(index uint64, l *raft.Log) error {
 	return s.engine.GetLog(index, l)
 }
 
-// TermAt returns the term of the entry at index; known is false if it is not in the log.
+// TermAt returns the term of the entry at the given index; known is false if the log does not contain this entry.
 func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 	if term, known = s.tail.termAt(index); known || index > s.last.Load() {
 		return term, known
@@ -412,13 +412,14 @@ func (s *Store) Last() uint64 { return s.last.Load() }
 // all entries up to the floor.
 func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
 
-// Applied records that the state machine has applied everything up to index.
+// Applied records that the state machine has applied all entries up to the given index.
 func (s *Store) Applied(index uint64) { s.tail.settle(index) }
 
-// BytesSince returns the bytes appended from index on, accurate to 256 KiB.
+// BytesSince returns the bytes appended from the given index on, accurate to 256 KiB.
 func (s *Store) BytesSince(index uint64) uint64 { return s.tail.since(index) }
 
-// EntriesWithin returns how many of the newest entries up to last take at most limit bytes.
+// EntriesWithin returns how many of the newest entries fit into the given number of bytes. The parameter last is the
+// index of the last entry.
 func (s *Store) EntriesWithin(last, limit uint64) uint64 { return s.tail.within(last, limit) }
 
 // Configuration returns the index of the newest configuration in the log; 0 = none known.

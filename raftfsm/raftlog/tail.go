@@ -133,7 +133,7 @@ func (t *tail) get(index uint64) *raft.Log {
 	return t.cached[index-t.first]
 }
 
-// cut removes entries from index on, which were replaced or truncated.
+// cut removes the entries from the given index on, which were replaced or truncated.
 func (t *tail) cut(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,12 +161,12 @@ func (t *tail) cutLocked(index uint64) {
 	t.last = min(t.last, max(index, 1)-1)
 }
 
-// below returns the marks before index.
+// below returns the marks before the given index.
 func below(marks []mark, index uint64) []mark {
 	return marks[:sort.Search(len(marks), func(i int) bool { return marks[i].index >= index })]
 }
 
-// forget drops entries up to index, which were compacted.
+// forget drops the entries up to the given index, which were compacted.
 func (t *tail) forget(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,7 +206,7 @@ func (t *tail) lastVisible(index, floor uint64) uint64 {
 	return index
 }
 
-// since returns the bytes appended from index on, accurate to the distance of the marks.
+// since returns the bytes appended from the given index on, accurate to the distance of the marks.
 func (t *tail) since(index uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -217,7 +217,8 @@ func (t *tail) since(index uint64) uint64 {
 	return t.total - t.marks[i-1].total
 }
 
-// within returns how many of the newest entries up to last take at most limit bytes.
+// within returns how many of the newest entries fit into the given number of bytes. The parameter last is the index of
+// the last entry.
 func (t *tail) within(last uint64, limit uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

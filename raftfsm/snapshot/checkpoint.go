@@ -23,7 +23,7 @@ type Checkpoint struct {
 	timer *time.Timer // under store.mu: removes it after it was unused for CheckpointLife
 }
 
-// checkpoint returns a referenced checkpoint that contains at least everything up to index.
+// checkpoint returns a referenced checkpoint that contains at least all entries up to the given index.
 func (s *Store) checkpoint(index uint64) (*Checkpoint, error) { return s.CheckpointAt(index, 0) }
 
 // CheckpointAt returns a checkpoint that contains every entry up to the given index. The parameter want is another

@@ -71,7 +71,7 @@ type Log interface {
 	HoldsAt(at raftlog.Position) bool
 	// RaiseTo makes durable that the group may hold entries of a version.
 	RaiseTo(version uint8) error
-	// Applied records that the state machine has applied everything up to index.
+	// Applied records that the state machine has applied all entries up to the given index.
 	Applied(index uint64)
 }
 

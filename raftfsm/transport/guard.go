@@ -64,7 +64,7 @@ type Off struct {
 type Log interface {
 	// Stalled returns how long a write has been in flight; 0 = none.
 	Stalled() time.Duration
-	// WaitDurable waits until this server's disk has the entries up to index.
+	// WaitDurable waits until this server's disk has the entries up to the given index.
 	WaitDurable(index uint64) error
 	// Rebase adapts an append to a log that a snapshot has replaced.
 	Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest
@@ -76,9 +76,9 @@ type Log interface {
 
 // Follower is the group as the requests of a leader need it. It is called only after Start.
 type Follower interface {
-	// Known returns the last log index, and whether this server follows leader in term.
+	// Known returns the last log index, and whether this server follows the given leader in the given term.
 	Known(term uint64, leader raft.ServerID) (lastLog uint64, ok bool)
-	// Announced records the commit index sent by the leader of term. Only one goroutine calls it.
+	// Announced records the commit index that the leader of the given term has sent. Only one goroutine calls it.
 	Announced(term, commit uint64)
 	// Judge decides whether to install a snapshot sent by a leader.
 	Judge(r *raft.InstallSnapshotRequest) Verdict

@@ -236,7 +236,7 @@ func (w *Witness) Meet(id raft.ServerID) {
 	}
 }
 
-// Run sends queries until stop is closed.
+// Run sends queries until the channel stop is closed.
 func (w *Witness) Run(ctx context.Context, stop <-chan struct{}) {
 	if w.Ask == nil {
 		return

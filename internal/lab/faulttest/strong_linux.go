@@ -55,7 +55,7 @@ func (l *StrongLoad) Verify(ctx context.Context) (*History, error) {
 	return l.History.take(from, to), nil
 }
 
-// last reads the families from, from+1, ... to-1 once more, on all running nodes in turn.
+// last reads all families f with from <= f < to once more, on all running nodes in turn.
 func (l *StrongLoad) last(ctx context.Context, from, to int) error {
 	nodes := l.cluster.Running()
 	reader := &strongClient{load: l, id: -1, seen: map[string]Item{}}
