@@ -24,9 +24,9 @@ func contactsOf(p Peers, id uint32) group.Contacts {
 	return contacts{p, id}
 }
 
-// LeaderLost implements group.Contacts. It asks server whether the leader is lost. If server is the leader itself, a
-// refused connection means yes: its process has ended, because no process listens on its peer port. A host that is
-// down or unreachable does not refuse connections.
+// LeaderLost implements group.Contacts. It asks the given server whether the leader is lost. If that server is the
+// leader itself, a refused connection means yes: its process has ended, because no process listens on its peer port. A
+// host that is down or unreachable does not refuse connections.
 func (c contacts) LeaderLost(ctx context.Context, server, leader raft.ServerID) bool {
 	out, err := c.peers.Call(ctx, string(server), MethodLost, appendString(message(formFirst, c.id), string(leader)))
 	if err != nil {

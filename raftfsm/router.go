@@ -97,9 +97,9 @@ type retries struct {
 	stop    chan struct{} // closed when the node closes
 }
 
-// again reports whether a call to a group that failed with err should be retried. Before it returns true, it waits
-// until the leader may have changed. It returns false if a retry cannot help, if ctx has ended, or if the node is
-// closing.
+// again reports whether the caller should retry a call to a group. The parameter err is the error of that call. Before
+// it returns true, it waits until the leader may have changed. It returns false if a retry cannot help, if ctx has
+// ended, or if the node is closing.
 func (r retries) again(ctx context.Context, rep replica, gid uint32, err error) bool {
 	code := fault.CodeOf(err)
 	switch code {

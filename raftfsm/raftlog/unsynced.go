@@ -11,7 +11,7 @@ import (
 const unsyncedBytes = 8 << 20
 
 // unsynced contains the entries that the leader replicates while its own disk still writes them. A write then takes as
-// long as the slower of the leader's and the follower's disk, not as long as both together (Ongaro, Consensus:
+// long as the slower of the leader's and the follower's disk, and not as long as both together (Ongaro, Consensus:
 // Bridging Theory and Practice, section 10.2.1).
 //
 // Three rules make this safe:

@@ -110,8 +110,8 @@ func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 
 // Replace makes m the live machine in place of the machine old, and lets the replica serve requests again. dir is the
 // database directory of m. The parameter held is an index: all commands up to it must be on disk in that directory.
-// Replace first calls prepare, which must bring m up to date. No entry is applied until Replace returns. It returns
-// the directory of the previous database, or fault.Unavailable if the live machine is already another one.
+// Replace first calls the function prepare, which must bring m up to date. No entry is applied until Replace returns.
+// It returns the directory of the previous database, or fault.Unavailable if the live machine is already another one.
 func (f *FSM) Replace(dir string, m, old *kv.Machine, held uint64, prepare func() error) (oldDir string, err error) {
 	f.swap.Lock() // from here on no entry is applied
 	defer f.swap.Unlock()
