@@ -8,7 +8,8 @@ func TestJobs_Output(t *testing.T) {
 	defer c.stop(s)
 	c.want(0, "APP   JOB      SCHEDULE  NEXT                  TICKS  ATTEMPTS  WAITS FOR  LAST ERROR\n"+
 		"shop  nightly  @daily    2023-11-14T22:13:20Z  3      0         -          -\n"+
-		"shop  once     -         2023-11-14T22:15:00Z  0      2         -          answered 500\n", "", "jobs", "list")
+		"shop  once     -         2023-11-14T22:15:00Z  0      2         -          answered 500\n", "",
+		"jobs", "list")
 	c.want(0, "APP   JOB      SCHEDULE  NEXT                  TICKS  ATTEMPTS  WAITS FOR  LAST ERROR\n"+
 		"shop  nightly  @daily    2023-11-14T22:13:20Z  3      0         -          -\n", "", "jobs", "list", "--prefix",
 		"ni")
