@@ -11,8 +11,8 @@ func TestJobs_Output(t *testing.T) {
 		"shop  once     -         2023-11-14T22:15:00Z  0      2         -          answered 500\n", "",
 		"jobs", "list")
 	c.want(0, "APP   JOB      SCHEDULE  NEXT                  TICKS  ATTEMPTS  WAITS FOR  LAST ERROR\n"+
-		"shop  nightly  @daily    2023-11-14T22:13:20Z  3      0         -          -\n", "", "jobs", "list", "--prefix",
-		"ni")
+		"shop  nightly  @daily    2023-11-14T22:13:20Z  3      0         -          -\n", "",
+		"jobs", "list", "--prefix", "ni")
 	c.want(0, "[\n  {\n    \"app\": \"shop\",\n    \"namespace\": \"\",\n    \"name\": \"nightly\",\n"+
 		"    \"schedule\": \"@daily\",\n    \"next\": \"2023-11-14T22:13:20Z\",\n    \"ticks\": 3,\n"+
 		"    \"attempts\": 0\n  }\n]\n", "", "jobs", "get", "shop", "nightly")
