@@ -30,7 +30,7 @@ const pages = "../../docs/components"
 func factories(t *testing.T) loader.Factories {
 	t.Helper()
 	f, err := builtin.Factories(loader.Factories{State: map[string]loader.StateFactory{"state.raft": {
-		Fields: builtin.HistoryFields(),
+		Fields: builtin.HistoryFields(), Fenced: true,
 		Open: func(context.Context, loader.StateConfig) (state.Store, error) {
 			return inmemory.Open(inmemory.Options{}), nil
 		},

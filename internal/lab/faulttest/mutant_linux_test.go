@@ -201,7 +201,7 @@ func mutants() map[string]mutant {
 			"TestLease_WithoutItNoTurnAndNoAnswer", "1", "without a lease", nil, "api/actors",
 		},
 		"hosts that stop without waiting for their turns": {
-			"api/actors/drain.go", "h.awaitTurns(ctx, some)\n\t\t\th.deactivate", "h.deactivate",
+			"api/actors/drain.go", "if !h.awaitTurns(ctx, some) {", "if false {",
 			"TestClose_AfterTheRunningTurn", "1", "while the turn runs", nil, "api/actors",
 		},
 		"hosts that hand actors over without waiting for their turns": {
