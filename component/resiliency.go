@@ -20,7 +20,8 @@ type Resiliency struct {
 	Apps     map[string]ResiliencyTarget // by app id, which may have a namespace after a dot
 	// Components are the targets by component name.
 	Components map[string]ComponentTargets
-	Unused     []Problem // parts that have no effect
+	Actors     map[string]ResiliencyTarget // by actor type
+	Unused     []Problem                   // parts that have no effect
 }
 
 // RetryPolicy says which calls are retried, and when.
@@ -70,7 +71,7 @@ func ParseResiliency(doc Document) (Resiliency, error) {
 	p := docParser{file: doc.Pos.File}
 	r := Resiliency{Name: doc.Name, Pos: doc.Pos, Timeouts: map[string]time.Duration{},
 		Retries: map[string]RetryPolicy{}, Breakers: map[string]BreakerPolicy{}, Apps: map[string]ResiliencyTarget{},
-		Components: map[string]ComponentTargets{}}
+		Components: map[string]ComponentTargets{}, Actors: map[string]ResiliencyTarget{}}
 	ignore := func(*yaml.Node) {}
 	p.mapping(doc.Body, "", fields{
 		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore,
@@ -213,14 +214,6 @@ func (p *docParser) breakerPolicy(n *yaml.Node) BreakerPolicy {
 }
 
 func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
-	later := func(what string) func(*yaml.Node) {
-		return func(n *yaml.Node) {
-			if len(n.Content) > 0 {
-				r.Unused = append(r.Unused, Problem{Pos: p.pos(n), Text: "spec.targets." + what +
-					" has no effect here"})
-			}
-		}
-	}
 	p.mapping(n, "spec.targets", fields{
 		"apps": func(n *yaml.Node) {
 			p.named(n, "apps", func(app string, n *yaml.Node) {
@@ -241,20 +234,23 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 			p.named(n, "components", func(name string, n *yaml.Node) {
 				var t ComponentTargets
 				p.mapping(n, "the target "+name, fields{
-					"inbound":  func(n *yaml.Node) { t.Inbound = p.componentTarget(n, name+".inbound", r) },
-					"outbound": func(n *yaml.Node) { t.Outbound = p.componentTarget(n, name+".outbound", r) },
+					"inbound":  func(n *yaml.Node) { t.Inbound = p.otherTarget(n, name+".inbound", r) },
+					"outbound": func(n *yaml.Node) { t.Outbound = p.otherTarget(n, name+".outbound", r) },
 				})
 				r.Components[name] = t
 			})
 		},
-		"actors": later("actors"),
+		"actors": func(n *yaml.Node) {
+			p.named(n, "actors", func(name string, n *yaml.Node) { r.Actors[name] = p.otherTarget(n, name, r) })
+		},
 	})
 }
 
-// componentTarget parses the policies of a component for one direction. It reports a circuit breaker in r.Unused,
-// because circuit breakers apply only to applications.
-func (p *docParser) componentTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
+// otherTarget parses the policies of an actor type, or of a component for one direction. It reports a circuit breaker
+// in r.Unused, because circuit breakers apply only to applications.
+func (p *docParser) otherTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
 	t := ResiliencyTarget{Pos: p.pos(n)}
+	ignore := func(*yaml.Node) {}
 	p.mapping(n, "the target "+name, fields{
 		"timeout": func(n *yaml.Node) { t.Timeout = p.required(n, "timeout") },
 		"retry":   func(n *yaml.Node) { t.Retry = p.required(n, "retry") },
@@ -262,6 +258,7 @@ func (p *docParser) componentTarget(n *yaml.Node, name string, r *Resiliency) Re
 			r.Unused = append(r.Unused, Problem{Pos: p.pos(n), Text: "the circuitBreaker of " + name +
 				" has no effect here"})
 		},
+		"circuitBreakerScope": ignore, "circuitBreakerCacheSize": ignore, // settings of the circuit breaker
 	})
 	return t
 }
@@ -269,6 +266,9 @@ func (p *docParser) componentTarget(n *yaml.Node, name string, r *Resiliency) Re
 // resiliencyNames checks that the policies named by targets exist.
 func (p *docParser) resiliencyNames(r *Resiliency) {
 	targets := maps.Clone(r.Apps)
+	for name, t := range r.Actors {
+		targets["actors."+name] = t
+	}
 	for name, t := range r.Components {
 		targets[name+".inbound"], targets[name+".outbound"] = t.Inbound, t.Outbound
 	}

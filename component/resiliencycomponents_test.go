@@ -35,10 +35,25 @@ func TestParseResiliency_ComponentDirections(t *testing.T) {
 	}
 }
 
+func TestParseResiliency_ActorTypes(t *testing.T) {
+	r, err := resiliency(t, "      partner: {}\n    actors:\n      Account: {timeout: short, retry: twice, "+
+		"circuitBreaker: cb, circuitBreakerScope: id, circuitBreakerCacheSize: 5}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Actors["Account"]; got.Timeout != "short" || got.Retry != "twice" {
+		t.Errorf("%+v", got)
+	}
+	if len(r.Unused) != 1 || !strings.Contains(r.Unused[0].String(), "Account") {
+		t.Errorf("%v", r.Unused)
+	}
+}
+
 func TestParseResiliency_RefusesUndefinedPolicy(t *testing.T) {
 	for targets, want := range map[string]string{
-		"      partner: {outbound: {retry: thrice}}\n": `partner.outbound names the retry "thrice"`,
-		"      partner: {outward: {}}\n":               `unknown field "outward"`,
+		"      partner: {outbound: {retry: thrice}}\n":                     `partner.outbound names the retry "thrice"`,
+		"      partner: {outward: {}}\n":                                   `unknown field "outward"`,
+		"      partner: {}\n    actors:\n      Account: {retry: thrice}\n": `actors.Account names the retry "thrice"`,
 	} {
 		if _, err := resiliency(t, targets); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", targets, err)

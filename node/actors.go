@@ -27,7 +27,7 @@ func actorOptions(n *Node) actorhost.Options {
 		Port:    func() *peer.Port { return n.network.Port() },
 		Places:  func() *discovery.Catalogue { return n.catalogue.Places() },
 		StoreOf: func(app string) (string, error) { return actorStoreOf(n.components.For(app), app) },
-		Allow:   n.calls.Parts().Here.Allow, Prove: calls.Prove,
+		Allow:   n.calls.Parts().Here.Allow, Policy: n.calls.Actor, Prove: calls.Prove,
 		PlaceTime: cmp.Or(n.config.API.RequestTimeout, apihttp.DefaultRequestTimeout), MaxAnswer: limit,
 		Logger: n.deps.Logger, Registerer: n.deps.Registry,
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -41,6 +42,7 @@ type world struct {
 	headers  []http.Header
 	bodies   []string
 	registry *prometheus.Registry
+	policy   *resiliency.Policy
 }
 
 func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
@@ -50,6 +52,7 @@ func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
 			registry: prometheus.NewRegistry()}
 		w.runtime = actors.NewRuntime(actors.Options{Directories: w, Carrier: w, Node: func() string { return "n" },
 			NewID: w.newID, Plan: planTicks, Allow: func(*invoke.Inbound) error { return nil },
+			Policy:    func(string) *resiliency.Policy { return w.policy },
 			PlaceTime: 10 * time.Second, Metrics: actors.NewMetrics(w.registry),
 			MaxAnswer: 100, Logger: slog.New(slog.DiscardHandler)})
 		w.runtime.Open()

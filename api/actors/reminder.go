@@ -46,7 +46,8 @@ func canceled(a *Answer) bool { return a.Header.Get(headerCancel) == "true" }
 // Remind delivers one tick of the reminder rem to its actor in a namespace, on whichever node the actor is. The request
 // carries the id of the tick, which is the parameter tick, and the number of the attempt. The result cancel is true if
 // the application wants no more ticks. A nil err means that the application answered, with the HTTP status in the
-// result status. Otherwise err is an error of a call, as from Runtime.Take.
+// result status. Otherwise err is an error of a call, as from Runtime.Take. The timeout of the type's Resiliency policy
+// bounds the delivery; the failure policy of the reminder, not that of the type, decides about another attempt.
 func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, tick string,
 	attempt uint64) (status int, cancel bool, err error) {
 	c, err := rem.callback(CallbackReminder)
@@ -56,6 +57,11 @@ func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, t
 	c.namespace = namespace
 	c.Header[headerTick] = []string{tick}
 	c.Header[headerAttempt] = []string{strconv.FormatUint(attempt, 10)}
+	if p := r.options.Policy(rem.Actor.Type); p != nil && p.Timeout > 0 {
+		bounded, stop := context.WithTimeout(ctx, p.Timeout)
+		defer stop()
+		ctx = bounded
+	}
 	answer, err := r.find(ctx, c)
 	return answer.Status, canceled(&answer), err
 }

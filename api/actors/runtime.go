@@ -2,6 +2,7 @@ package actors
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -25,7 +27,9 @@ type Options struct {
 	// Plan returns the ticks of a timer from now on, or fault.Invalid if a time cannot be read.
 	Plan func(t *Reminder) (Plan, error)
 	// Allow applies the access rules of an application to a call.
-	Allow     func(in *invoke.Inbound) error
+	Allow func(in *invoke.Inbound) error
+	// Policy returns the Resiliency policy for the actors of a type; nil = none.
+	Policy    func(actorType string) *resiliency.Policy
 	PlaceTime time.Duration // how long a call may wait for an owner
 	MaxAnswer int64         // bytes
 	Metrics   *Metrics
@@ -160,7 +164,7 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 		return Answer{}, &api.Error{Kind: api.Malformed, Code: api.CodeMalformed,
 			Message: "the method of the actor is missing"}
 	}
-	answer, err := r.find(ctx, c)
+	answer, err := r.repeat(ctx, c)
 	switch {
 	case err != nil:
 		return Answer{}, failed(c, err)
@@ -174,6 +178,32 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 				string(answer.Body)}
 	}
 	return answer, nil
+}
+
+// repeat calls an actor as often as the policy of its type allows. Without a policy it calls the actor once.
+func (r *Runtime) repeat(ctx context.Context, c *Call) (answer Answer, err error) {
+	policy := r.options.Policy(c.Actor.Type)
+	_ = policy.Repeat(ctx, func(ctx context.Context) error {
+		answer, err = r.find(ctx, c)
+		if again(policy, &answer, err) {
+			return errors.New("repeat the call")
+		}
+		return nil
+	})
+	return answer, err
+}
+
+// again reports whether a policy repeats a call because of its result: a status that the policy names, or an error that
+// another call may not have. A call that the application may have executed is repeated, as everywhere with a policy.
+func again(p *resiliency.Policy, answer *Answer, err error) bool {
+	switch fault.CodeOf(err) {
+	case "":
+		return p != nil && p.RetryStatus(&http.Response{StatusCode: answer.Status, Header: answer.Header})
+	case fault.ActorMoved, fault.Unavailable, fault.NotLeader, fault.NotFound, fault.Indeterminate, fault.Timeout,
+		fault.Overloaded:
+		return true
+	}
+	return false
 }
 
 // find looks up the owner of the actor and calls it. It retries until the call was delivered or the time limit for

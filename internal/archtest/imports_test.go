@@ -57,7 +57,7 @@ func siblings() []rule {
 		{"node/catalogue", "node/network"},
 		{"node/remoteadmin", "node/network"}, {"node/clusterctl", "node/network"},
 		{"node/status", "node/components"},
-		{"api/actors", "api"}, {"api/actors", "api/invoke"},
+		{"api/actors", "api"}, {"api/actors", "api/invoke"}, {"api/actors", "api/resiliency"},
 		{"api", "api/resiliency"}, {"api/invoke", "api"}, {"api/jobproto", "api"}, {"api/invoke", "api/resiliency"},
 		{"component/state/...", "component/state/outside"},
 		{"raftfsm/kv", "raftfsm/command"},

@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
@@ -34,6 +35,7 @@ type Options struct {
 	// fault.Unavailable if there is none.
 	StoreOf func(app string) (string, error)
 	Allow   func(in *invoke.Inbound) error
+	Policy  func(actorType string) *resiliency.Policy // of Resiliency documents; nil = none
 	// Prove reports whether the identity of a calling node proves that it serves an application.
 	Prove     func(at peer.Caller, app api.App) (domain string, ok bool)
 	PlaceTime time.Duration
@@ -49,7 +51,7 @@ func New(o Options) *Host {
 	h.directories = &directories{o: &h.options, known: map[knownKey]knownType{}}
 	h.Runtime = actors.NewRuntime(actors.Options{
 		Directories: h.directories, Carrier: h, Node: o.Node, NewID: datadir.RandomID, Reminders: reminders{h},
-		Plan: newPlan, Allow: o.Allow, PlaceTime: o.PlaceTime, MaxAnswer: o.MaxAnswer,
+		Plan: newPlan, Allow: o.Allow, Policy: o.Policy, PlaceTime: o.PlaceTime, MaxAnswer: o.MaxAnswer,
 		Metrics: actors.NewMetrics(o.Registerer), Logger: o.Logger,
 	})
 	return h

@@ -83,13 +83,13 @@ type Calls struct {
 	channels map[api.App]*appchannel.Channel     // of the applications that are called; written by Open
 	client   atomic.Pointer[remoteinvoke.Client] // nil until Connect
 	server   *remoteinvoke.Server
-	bindings atomic.Pointer[bindingRules]
+	others   atomic.Pointer[otherRules]
 	rules    atomic.Pointer[Rules]                  // nil until SetRules
 	filters  atomic.Pointer[[]*middleware.Instance] // of calls to HTTP applications; nil = none
 }
 
-// bindingRules are the policies of bindings, by name.
-type bindingRules struct{ inbound, outbound map[string]*resiliency.Policy }
+// otherRules are the policies of components by name, and of actors by type.
+type otherRules struct{ inbound, outbound, actors map[string]*resiliency.Policy }
 
 // New returns Calls that are not started. Open and Connect start them.
 func New(o Options) (*Calls, error) {
@@ -103,7 +103,7 @@ func New(o Options) (*Calls, error) {
 	if !o.NoSessions {
 		merge = &c.sessions
 	}
-	c.bindings.Store(&bindingRules{})
+	c.others.Store(&otherRules{})
 	sessions := api.NewSessions(merge)
 	c.parts = invoke.Parts{
 		Externals: &invoke.Externals{},

@@ -73,12 +73,15 @@ func (c *Calls) Rules() Rules {
 func (c *Calls) SetRules(r Rules, t Trust) {
 	c.rules.Store(&r)
 	c.parts.Policies.Set(c.policies(r.Resiliency))
-	c.bindings.Store(&bindingRules{
-		inbound: bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
-			return t.Inbound
+	c.others.Store(&otherRules{
+		inbound: otherPolicies(r.Resiliency, func(d *component.Resiliency) map[string]component.ResiliencyTarget {
+			return direction(d, func(t component.ComponentTargets) component.ResiliencyTarget { return t.Inbound })
 		}),
-		outbound: bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
-			return t.Outbound
+		outbound: otherPolicies(r.Resiliency, func(d *component.Resiliency) map[string]component.ResiliencyTarget {
+			return direction(d, func(t component.ComponentTargets) component.ResiliencyTarget { return t.Outbound })
+		}),
+		actors: otherPolicies(r.Resiliency, func(d *component.Resiliency) map[string]component.ResiliencyTarget {
+			return d.Actors
 		}),
 	})
 	channels, access := map[api.App]invoke.Channel{}, map[api.App]*invoke.Access{}
@@ -89,22 +92,33 @@ func (c *Calls) SetRules(r Rules, t Trust) {
 	c.parts.Here.Serve(channels, access) // last: the other rules are in effect now
 }
 
-// Inbound returns the policy of a binding for events to the application; nil = none.
-func (c *Calls) Inbound(binding string) *resiliency.Policy { return c.bindings.Load().inbound[binding] }
+// Inbound returns the policy of a component for its events to the application; nil = none.
+func (c *Calls) Inbound(name string) *resiliency.Policy { return c.others.Load().inbound[name] }
 
-// Outbound returns the policy of a binding for its operations; nil = none.
-func (c *Calls) Outbound(binding string) *resiliency.Policy {
-	return c.bindings.Load().outbound[binding]
+// Outbound returns the policy of a component for its operations; nil = none.
+func (c *Calls) Outbound(name string) *resiliency.Policy { return c.others.Load().outbound[name] }
+
+// Actor returns the policy for calls of the actors of a type; nil = none.
+func (c *Calls) Actor(actorType string) *resiliency.Policy { return c.others.Load().actors[actorType] }
+
+// direction returns the targets of the components in one direction.
+func direction(d *component.Resiliency,
+	of func(component.ComponentTargets) component.ResiliencyTarget) map[string]component.ResiliencyTarget {
+	out := map[string]component.ResiliencyTarget{}
+	for name, targets := range d.Components {
+		out[name] = of(targets)
+	}
+	return out
 }
 
-// bindingPolicies returns the policies of components in one direction.
-func bindingPolicies(documents []component.Resiliency,
-	of func(component.ComponentTargets) component.ResiliencyTarget) map[string]*resiliency.Policy {
+// otherPolicies returns the policies of targets that are not applications. If several documents configure the same
+// target, the last one applies.
+func otherPolicies(documents []component.Resiliency,
+	of func(*component.Resiliency) map[string]component.ResiliencyTarget) map[string]*resiliency.Policy {
 	out := map[string]*resiliency.Policy{}
-	for _, d := range documents {
-		made := policyMaker{doc: d}
-		for name, targets := range d.Components {
-			t := of(targets)
+	for i := range documents {
+		made := policyMaker{doc: documents[i]}
+		for name, t := range of(&documents[i]) {
 			out[name] = made.policy(t.Timeout, t.Retry, "")
 		}
 	}
