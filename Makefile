@@ -116,7 +116,7 @@ race: ## run the tests with the race detector (needs a C compiler; LONG=1: also 
 	exit $$code
 
 .PHONY: simulate
-simulate: ## simulate clusters in virtual time with SEEDS schedules, from SEED on (default: 5000, random)
+simulate: ## simulate clusters in virtual time with SEEDS schedules, from SEED on (default: 5000 from 0)
 	QUORATE_SIM_SEEDS=$(or $(SEEDS),5000) QUORATE_SIM_SEED=$(SEED) \
 	  $(GO) test -count 1 -timeout 24h ./raftfsm/group -run TestSimulation_KeepsGuarantees -v
 

