@@ -92,8 +92,8 @@ test-long: ## run the tests that take minutes (SKIP='KillNine' skips some)
 # Slow under the race detector and useless with it: packages whose tests start processes, or
 # that have no goroutine; tests that kill processes repeatedly, or wait until one is idle; tests
 # with many bytes or many steps of one goroutine, or with more goroutines than the detector
-# supports; and whole clusters in virtual time: many bubbles with many timers crash the detector
-# (golang.org/issue/78156).
+# supports; and virtual time with whole clusters or thousands of goroutines: many bubbles with many
+# timers crash the detector (golang.org/issue/78156).
 RACELESS  = $(addprefix $(MODULE)/,cmd/quorate deploy \
   $(addprefix internal/lab/,cluster demo demoactors demoapps faulttest proof) discovery/records raftfsm/placement)
 KILLED   := TestCrash_AtAnyDiskStepLosesNothing TestKill_LosesNoAcknowledgedWrite TestCrash_AtAnyStepLosesNothing
@@ -103,7 +103,7 @@ STEPS    := TestMachine_MatchesModel TestApply_StateDoesNotDependOnGrouping \
   TestCrash_LeavesEarlierStateAndReplayRestoresIt TestConflictingSnapshot_BlocksRaftWithoutGuard
 VIRTUAL  := $(addprefix TestSimulation_,KeepsGuarantees FindsDisabledGuard SlowLeaderKeepsGuarantees \
   LeaderCrashAheadOfDiskLosesNothing SixtyFourPartitionsSurviveServerLoss ThousandSidecarsSurviveLeaderLoss \
-  LocksAndWatchesSurviveCuts)
+  LocksAndWatchesSurviveCuts ActorsHaveOneOwner) TestBudget_GoodputUnderOverload
 SPACE    := $(subst x,,x x)
 RACE      = $(GO) test -race $(if $(LONG),,-short) -timeout 20m \
   -skip '^($(subst $(SPACE),|,$(strip $(KILLED) $(LARGE) $(STEPS) $(VIRTUAL))))$$'

@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// Notes are small records about the cluster itself, for example the progress of scheduled backups. They are in the
-// system store of group 0, so no application can access them. Backups do not contain them, and a restore does not
-// change them.
+// notePrefix begins the keys of all notes. Notes are small records about the cluster itself, for example the progress
+// of scheduled backups. They are in the system store of group 0, so no application can access them. Backups do not
+// contain them, and a restore does not change them.
 const notePrefix = "note/"
 
 // noteGroup is the group that holds all notes.

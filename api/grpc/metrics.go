@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// metrics are the metrics of the calls at one application's listener. Label values are from bounded sets: the names of
-// the served methods and the gRPC codes.
+// metrics measure the gRPC API that this node serves for one application: its calls and its connections. The label
+// values are bounded: the names of the served methods, and the gRPC codes.
 type metrics struct {
 	calls    *prometheus.CounterVec
 	duration *prometheus.HistogramVec

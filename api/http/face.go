@@ -164,7 +164,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// register adds routes to the mux. A path that does not end with a key is also served with a trailing slash, unless
+// register adds routes to the mux. A path is also served with a trailing slash, unless it ends with the wildcard * or
 // the route is exact.
 func (f *Face) register(routes []route) {
 	for _, rt := range routes {

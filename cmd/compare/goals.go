@@ -2,9 +2,9 @@ package main
 
 import "fmt"
 
-// goals are the minimum acceptable ratios of Quorate's request rate to that of another system, by table and system,
-// operation and number of clients. They apply to values of 256 bytes. For etcd and for calls, both systems must be
-// used through the same minimal HTTP client. The table marks a ratio below its goal.
+// goals are the minimum acceptable ratios of Quorate's request rate to that of another system. The keys are
+// table/system, then the operation, then the number of clients. They were set for values of 256 bytes. Those for the
+// system etcd count only with -client http. A ratio below its goal is marked in the output.
 var goals = map[string]map[operation]map[int]float64{
 	clusterTable + "/etcd":      {strongSave: {1: 1.5, 64: 3, 512: 4}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
 	clusterTable + "/etcd-tool": {strongSave: {64: 3}, strongRead: {64: 3.5}, eventualRead: {64: 5}},

@@ -79,9 +79,9 @@ type sender struct{ http.RoundTripper }
 // Do implements policy.Transporter.
 func (s sender) Do(r *http.Request) (*http.Response, error) { return s.RoundTrip(r) }
 
-// Credential returns the credential of the application, if a client secret or a certificate is set. Otherwise it
-// returns a credential that tries the workload identity, and then the managed identity of the machine. It sends no
-// requests. It returns fault.Invalid if the settings contradict each other.
+// Credential returns the credential of the Entra application s.Client, if a client secret or a certificate is set.
+// Otherwise it returns a credential that tries the workload identity, and then the managed identity of the machine.
+// Credential itself sends no requests. It returns fault.Invalid if the settings contradict each other.
 func (s Settings) Credential() (azcore.TokenCredential, error) {
 	options, err := s.Options()
 	if err != nil {

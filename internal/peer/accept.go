@@ -14,8 +14,9 @@ import (
 	"github.com/quorate/quorate/internal/pending"
 )
 
-// callConnections is how many inbound connections for calls one server may have. A server normally uses two. After a
-// network failure or a renewal of certificates, its old connections may remain open for a while beside the new ones.
+// callConnections is how many connections for calls this node keeps open from one other server. The other server
+// normally opens two. After a network failure or a renewal of certificates, its old connections may remain open for a
+// while beside the new ones.
 const callConnections = 8
 
 // accept accepts connections until l is closed.

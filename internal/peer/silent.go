@@ -32,8 +32,9 @@ func (p *Port) cutSilent() {
 	}
 }
 
-// silent reports whether data that was sent on c, and sent again, has not been acknowledged for longer than the given
-// time. A slow application does not cause this, because the kernel of its machine acknowledges data.
+// silent reports whether c has sent data again and the other side has acknowledged nothing for longer than limit. A
+// slow application does not make c silent, because the kernel of its machine acknowledges the data. On systems that do
+// not report acknowledgements, silent is always false.
 func (c *conn) silent(limit time.Duration) bool {
 	raw := c.Conn
 	if t, ok := raw.(*tls.Conn); ok {

@@ -226,8 +226,8 @@ type Status struct {
 	NotAfter time.Time
 }
 
-// Status returns the credentials in use. Before the first Identify, it contains no certificate unless the node has an
-// external one.
+// Status returns the credentials in use. The fields about a certificate are zero as long as this node has none: before
+// the first Identify, unless the certificate is external.
 func (k *Keeper) Status() Status {
 	c := k.current.Load()
 	s := Status{Own: c.own, Tokens: c.fingerprints}

@@ -51,8 +51,8 @@ func (h Home) specKey(name string) string  { return h.table(tableSpec) + name }
 // Keys returns the keys of the records in kv.DueStore that Parse needs.
 func (h Home) Keys(name string) []string { return []string{h.stateKey(name), h.specKey(name)} }
 
-// States returns the common prefix of the keys in kv.DueStore that contain the states of a Home's work. In each key,
-// the name of the work follows the prefix.
+// States returns the prefix of the keys in kv.DueStore under which the states of the due work of h are stored. The
+// rest of each key is the name of the work.
 func (h Home) States() string { return h.table(tableState) }
 
 // split returns the home and the table of a key of kv.DueStore, and what follows them.

@@ -373,8 +373,9 @@ const (
 	Unknown
 )
 
-// AnswerConfirm answers ConfirmTerm from another leader. It returns nil if this server knows no term higher than the
-// given one, fault.NotLeader if it knows a higher one, and fault.Unavailable if Raft no longer runs here.
+// AnswerConfirm answers Confirmer.ConfirmTerm, by which another server asks whether it may still lead in the given
+// term. It returns nil if this server knows no higher term, fault.NotLeader if it knows one, and fault.Unavailable if
+// Raft no longer runs here.
 func (g *Group) AnswerConfirm(term uint64) error {
 	select {
 	case <-g.stop:

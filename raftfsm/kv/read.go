@@ -141,8 +141,8 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 }
 
 // List returns, in byte order, up to limit keys of a store that begin with prefix and are greater than the parameter
-// after. It leaves out keys that have expired; the parameter now means the same as for Get. The result more is true if
-// there are further keys. List returns fault.Invalid if limit is below 1, and otherwise the same errors as Get.
+// after. It leaves out keys that Get would treat as expired at the same time now. The result more is true if there are
+// further keys. List returns fault.Invalid if limit is below 1, and otherwise the same errors as Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.List", "the limit of a list must be at least 1")

@@ -15,7 +15,8 @@ type Verdict struct {
 }
 
 // Explain returns a verdict for every server in the configuration, and for every server that is alive but not in the
-// configuration. The verdicts are sorted by server id. Sidecars are left out, because they never vote.
+// configuration. The verdicts are sorted by server id. Nodes without data (role sidecar) are left out, because they
+// never vote.
 func Explain(in Input) []Verdict {
 	v := look(in)
 	var out []Verdict

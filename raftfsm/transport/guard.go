@@ -223,8 +223,9 @@ func (g *Guard) isTransfer(command any) bool {
 	return ok && r.Term == 0
 }
 
-// observe records the term and the commit index in a request from another server. The other server stores its term
-// durably before it sends such a request. Pre-votes are not recorded, because their term is not stored.
+// observe reads the term and the commit index from command, a request of another server, and records them in g.peers.
+// The other server stores its term durably before it sends such a request. Pre-votes are not recorded, because their
+// term is not stored.
 func (g *Guard) observe(from raft.ServerID, command any) {
 	switch req := command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -251,8 +252,9 @@ func IsHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
 }
 
-// Campaign makes this server start an election at once, without a pre-vote. The other servers vote even if they know a
-// leader. So use it only on a server that is the only voter, or whose leader has ended.
+// Campaign makes this server start an election at once, without a pre-vote. The other servers vote even if they still
+// know a leader, so an election at the wrong time deposes a working leader. Use it only if this server is the only
+// voter, or if its leader no longer runs or no longer leads.
 func (g *Guard) Campaign() {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}
 	rpc := raft.RPC{Command: &raft.TimeoutNowRequest{RPCHeader: header}, RespChan: make(chan raft.RPCResponse, 1)}

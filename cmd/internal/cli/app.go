@@ -135,7 +135,8 @@ func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Lo
 	return err
 }
 
-// appError is the error of a command that failed. The program exits with the exit code of the command.
+// appError is the error of an application that quorate has started and that failed. quorate then exits with the exit
+// code of the application, if that is above 0.
 type appError struct {
 	error
 	code int

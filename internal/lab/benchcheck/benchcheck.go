@@ -42,7 +42,8 @@ func Command(f *flag.FlagSet) func(context.Context) error {
 	}
 }
 
-// parse returns the best ratio of each benchmark. The number of processors is cut off the names.
+// parse reads the output of go test -bench and returns the highest value with the given unit for each benchmark. It
+// removes the number of processors from the end of the names, such as -8.
 func parse(in io.Reader, unit string) (map[string]float64, error) {
 	out := map[string]float64{}
 	processors := regexp.MustCompile(`-\d+$`)

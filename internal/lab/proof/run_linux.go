@@ -391,8 +391,9 @@ func (r *campaign) workloads() {
 	r.mu.Unlock()
 }
 
-// report records a violation that a workload has found, unless it was recorded before. The first
-// line of text is its title.
+// report records a violation that a workload has found. The parameter check is the id of the violated guarantee, such
+// as C3. The first line of text is the title of the violation. If a violation with this title is already recorded,
+// report does nothing.
 func (r *campaign) report(check, text string) {
 	head, rest, _ := strings.Cut(text, "\n")
 	r.mu.Lock()

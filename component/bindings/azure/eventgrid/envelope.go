@@ -18,8 +18,9 @@ import (
 // defaultType is the type of events whose request has none.
 const defaultType = "quorate.binding.event"
 
-// envelope returns the body to publish and its content type. CloudEvents and events in the Event Grid schema stay
-// unchanged; any other value becomes the data of a new CloudEvent.
+// envelope returns the body to publish and its content type. One or several CloudEvents, and one or several events in
+// the Event Grid schema, stay unchanged; any other value becomes the data of a new CloudEvent. It returns
+// fault.Invalid for data that are no JSON, and for an event without a required field.
 func (o *output) envelope(r bindings.Request) (body []byte, media string, err error) {
 	data := bytes.TrimSpace(r.Data)
 	switch {
