@@ -28,7 +28,8 @@ type Options struct {
 	Plan func(t *Reminder) (Plan, error)
 	// Allow applies the access rules of an application to a call.
 	Allow func(in *invoke.Inbound) error
-	// Policy returns the Resiliency policy for the actors of a type; nil = none.
+	// Policy returns the Resiliency policy for the actors of a type; nil = none. A nil function means that there are no
+	// policies.
 	Policy    func(actorType string) *resiliency.Policy
 	PlaceTime time.Duration // how long a call may wait for an owner
 	MaxAnswer int64         // bytes
@@ -67,6 +68,9 @@ type ownerKey struct {
 
 // NewRuntime returns a Runtime without hosts.
 func NewRuntime(o Options) *Runtime {
+	if o.Policy == nil {
+		o.Policy = func(string) *resiliency.Policy { return nil }
+	}
 	return &Runtime{options: o, hosts: map[string]*Host{}, owners: map[ownerKey]Owner{},
 		pending: map[string]App{}}
 }
