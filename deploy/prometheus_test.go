@@ -360,7 +360,7 @@ func panelsOf(t *testing.T) panels {
 }
 
 // look runs every query of the remaining panels, and removes panels with data. It returns an error if a query fails or
-// panels remain; the error names these panels.
+// panels remain; the error names these panels. The demo has no actors and no jobs, so their panels need no data.
 func (left panels) look(ctx context.Context, p prometheus) error {
 	var without []string
 	for name, queries := range left {
@@ -372,7 +372,8 @@ func (left panels) look(ctx context.Context, p prometheus) error {
 			}
 			data += n
 		}
-		if data > 0 {
+		row, _, _ := strings.Cut(name, ": ")
+		if unused := row == "Actors" || row == "Jobs and reminders"; data > 0 || unused {
 			delete(left, name)
 		} else {
 			without = append(without, name)
