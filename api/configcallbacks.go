@@ -52,6 +52,7 @@ func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationR
 	if failure != nil {
 		return "", failure
 	}
+	s.expect()
 	p := &callbacks{stream: s, receiver: c.options.Receiver, waiting: map[string]*callback{},
 		log: c.options.Logger.With("app_id", c.options.App.ID, "store", s.store, "subscription", s.ID)}
 	c.subscriptions.running.Go(func() {
@@ -127,7 +128,7 @@ func (p *callbacks) run(ctx context.Context) {
 		timer := time.NewTimer(p.start(ctx))
 		select {
 		case <-ctx.Done():
-		case items, open := <-changes:
+		case items, open := <-p.source(changes):
 			if !open {
 				timer.Stop()
 				return
@@ -140,7 +141,6 @@ func (p *callbacks) run(ctx context.Context) {
 				}
 				p.waiting[items[i].Key] = c
 			}
-			p.trim()
 		case f := <-p.done:
 			p.finish(&f)
 		case <-timer.C:
@@ -152,27 +152,13 @@ func (p *callbacks) run(ctx context.Context) {
 	}
 }
 
-// trim drops the older half of the deletions that wait, if too many keys wait. The number of keys that exist is bounded
-// by the store; that of deleted keys is not.
-func (p *callbacks) trim() {
-	if len(p.waiting) <= configuration.MaxWaiting {
-		return
+// source returns the channel to take changes from: none while too many wait for the application. The subscription keeps
+// what comes then. If it overflows, it reports the current items and the deletions later.
+func (p *callbacks) source(changes <-chan []configuration.Item) <-chan []configuration.Item {
+	if len(p.waiting) >= configuration.MaxWaiting {
+		return nil
 	}
-	var deleted []*callback
-	for _, c := range p.waiting {
-		if c.item.Deleted() && !c.calling {
-			deleted = append(deleted, c)
-		}
-	}
-	slices.SortFunc(deleted, func(a, b *callback) int { return a.order - b.order })
-	deleted = deleted[:(len(deleted)+1)/2]
-	for _, c := range deleted {
-		delete(p.waiting, c.item.Key)
-	}
-	if len(deleted) > 0 {
-		p.log.Warn("deletions of configuration items were dropped: the application takes no changes", "dropped",
-			len(deleted), "hint", "subscribe again, and read the items with GET")
-	}
+	return changes
 }
 
 // read hands over changes until the subscription ends.

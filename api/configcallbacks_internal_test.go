@@ -1,32 +1,92 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"testing"
 
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/configuration"
 )
 
-// Deletions of ever-new keys do not grow what waits for an application that takes nothing. Values are kept.
-func TestCallbacks_DropOldDeletions(t *testing.T) {
-	p := &callbacks{waiting: map[string]*callback{}, log: slog.New(slog.DiscardHandler)}
-	add := func(order int, item configuration.Item, calling bool) {
-		p.waiting[item.Key] = &callback{item: item, order: order, calling: calling}
+// emptied is a configuration store whose items were all deleted after the first subscription.
+type emptied struct {
+	first   *configuration.Queue
+	current *configuration.Queue // of the last subscription
+}
+
+func (e *emptied) ConfigurationStore(string) (*configuration.Instance, bool) {
+	return e.ConfigurationStores()[0], true
+}
+func (e *emptied) ConfigurationStores() []*configuration.Instance {
+	return []*configuration.Instance{{Name: "configstore", Store: e}}
+}
+func (e *emptied) Loaded() bool                       { return true }
+func (e *emptied) Outbound(string) *resiliency.Policy { return nil }
+func (e *emptied) Inbound(string) *resiliency.Policy  { return nil }
+func (e *emptied) Close() error                       { return nil }
+func (e *emptied) Get(context.Context, configuration.GetRequest) (configuration.Found, error) {
+	return configuration.Found{}, nil
+}
+func (e *emptied) Subscribe(context.Context, configuration.SubscribeRequest) (configuration.Subscription, error) {
+	e.current = configuration.NewQueue(func() {})
+	if e.first == nil {
+		e.first = e.current
 	}
-	add(0, configuration.Item{Key: "value", Value: "1", Version: "1"}, false)
-	add(1, configuration.Item{Key: "calling"}, true)
-	for i := 2; i <= configuration.MaxWaiting; i++ {
-		add(i, configuration.Item{Key: fmt.Sprint("deleted-", i)}, false)
-		p.trim()
+	return e.current, nil
+}
+
+// A subscription of an application that takes nothing overflows in the end. Every deletion that it dropped is reported
+// after that.
+func TestCallbacks_KeepDeletionsThroughOverflow(t *testing.T) {
+	const keys = 2*configuration.MaxWaiting + 1
+	store := &emptied{}
+	c := NewConfigurations(ConfigurationOptions{App: App{ID: "a"}, Stores: store, Policies: store,
+		Metrics: NewConfigurationMetrics(), Logger: slog.New(slog.DiscardHandler)})
+	s, failure := c.subscribe(t.Context(), ConfigurationRequest{Store: "configstore"}, subscribedHTTP)
+	if failure != nil {
+		t.Fatal(failure)
 	}
-	newest := fmt.Sprint("deleted-", configuration.MaxWaiting)
-	for _, key := range []string{"value", "calling", newest} {
-		if p.waiting[key] == nil {
-			t.Errorf("%s does not wait any more", key)
+	defer s.Close()
+	s.expect()
+	items := make([]configuration.Item, keys)
+	for i := range items {
+		items[i] = configuration.Item{Key: fmt.Sprint("key-", i), Value: "1", Version: "1"}
+	}
+	store.first.Put(items...) // all at once, which never overflows
+	if got, err := s.next(t.Context()); err != nil || len(got) != keys {
+		t.Fatalf("got %d items, %v", len(got), err)
+	}
+	overflow := store.first.Overflow()
+	for i := range items {
+		store.first.Put(configuration.Item{Key: items[i].Key})
+	}
+	if overflow.Err() == nil {
+		t.Fatal("the queue did not overflow, so the test shows nothing")
+	}
+	deleted, err := s.next(t.Context())
+	for i := range deleted {
+		if !deleted[i].Deleted() {
+			t.Fatalf("%+v is no deletion", deleted[i])
 		}
 	}
-	if p.waiting["deleted-2"] != nil || len(p.waiting) > configuration.MaxWaiting {
-		t.Errorf("%d keys wait", len(p.waiting))
+	if err != nil || len(deleted) != keys || len(s.known) != 0 {
+		t.Errorf("got %d deletions of %d, %v; %d keys are still expected", len(deleted), keys, err, len(s.known))
+	}
+}
+
+// While too many changes wait for the application, callbacks take no more from the subscription.
+func TestCallbacks_TakeNoMoreWhileManyWait(t *testing.T) {
+	p := &callbacks{waiting: map[string]*callback{}}
+	changes := make(chan []configuration.Item)
+	if p.source(changes) == nil {
+		t.Error("no changes are taken at the start")
+	}
+	for i := range configuration.MaxWaiting {
+		p.waiting[fmt.Sprint(i)] = &callback{}
+	}
+	if p.source(changes) != nil {
+		t.Error("more changes are taken")
 	}
 }

@@ -99,6 +99,10 @@ type ConfigurationStream struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	once     sync.Once
+
+	// known has the keys whose deletion an HTTP subscription still has to report: those that existed at its start or
+	// were reported as changed. nil = gRPC
+	known map[string]bool
 }
 
 // Subscribe starts a subscription over gRPC. The caller must call Close.
@@ -246,14 +250,18 @@ func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, e
 	for {
 		items, err := s.current.Next(ctx)
 		overflowed := fault.Is(err, fault.Overloaded)
-		if err == nil || ctx.Err() != nil || (overflowed && s.protocol == subscribedGRPC) {
+		if err == nil {
+			s.note(items)
+			return items, nil
+		}
+		if ctx.Err() != nil || (overflowed && s.protocol == subscribedGRPC) {
 			return items, err
 		}
 		if overflowed {
 			s.service.options.Logger.Warn("changes of configuration items were dropped, and the current items are "+
 				"sent again", "app_id", s.service.options.App.ID, "store", s.store, "error", fault.Text(err))
 		}
-		before := s.current.Present()
+		before := s.expected()
 		s.current.Close()
 		for pause := firstResubscribe; ; pause = min(2*pause, lastResubscribe) {
 			inst, failure := s.service.store(s.store)
@@ -267,7 +275,7 @@ func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, e
 				var gone []configuration.Item
 				if gone, err = deletedOf(ctx, inst.Store, before); err == nil {
 					s.current = again
-					if len(gone) > 0 {
+					if s.note(gone); len(gone) > 0 {
 						return gone, nil
 					}
 					break
@@ -281,6 +289,35 @@ func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, e
 			}
 		}
 	}
+}
+
+// expect makes the subscription report the deletion of each key that exists, also after an overflow.
+func (s *ConfigurationStream) expect() {
+	s.known = map[string]bool{}
+	for _, key := range s.current.Present() {
+		s.known[key] = true
+	}
+}
+
+// note records which keys were reported as existing, and which as deleted.
+func (s *ConfigurationStream) note(items []configuration.Item) {
+	if s.known == nil {
+		return
+	}
+	for i := range items {
+		if items[i].Deleted() {
+			delete(s.known, items[i].Key)
+		} else {
+			s.known[items[i].Key] = true
+		}
+	}
+}
+
+// expected returns the keys whose deletion has to be reported if the store no longer has them.
+func (s *ConfigurationStream) expected() []string {
+	keys := slices.AppendSeq(s.current.Present(), maps.Keys(s.known))
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // deletedOf returns a deletion item for each of the given keys that the store no longer has. Call it after a

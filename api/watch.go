@@ -40,6 +40,9 @@ type Watch struct {
 	app      string
 	bookmark time.Duration
 	entry    *watchEntry
+
+	parent, ctx context.Context // of the last Next, and derived from it; made once for all calls with one parent
+	cancel      context.CancelFunc
 }
 
 // Watch starts a watch. It counts against the limits of the listener and of the node.
@@ -150,9 +153,12 @@ func (w *Watch) PositionAt(revision uint64) string {
 // returns a part that has no changes but a newer position. After an error the watch has ended; EndOf returns the
 // reason.
 func (w *Watch) Next(ctx context.Context) (state.WatchPart, error) {
-	ctx, cancel := w.entry.context(ctx)
-	defer cancel()
-	part, err := w.watch.Next(ctx, w.bookmark)
+	if w.parent != ctx {
+		w.endContext()
+		w.parent = ctx
+		w.ctx, w.cancel = w.entry.context(ctx)
+	}
+	part, err := w.watch.Next(w.ctx, w.bookmark)
 	if err != nil {
 		if w.entry.closing() {
 			err = &state.WatchEnd{Reason: state.WatchClosing}
@@ -179,8 +185,16 @@ func (w *Watch) own(list []state.Change) []state.Change {
 
 // Close ends the watch. err is the error of Next or of the connection, for metrics.
 func (w *Watch) Close(err error) {
+	w.endContext()
 	w.watch.Close()
 	w.entry.leave(endReason(err))
+}
+
+// endContext releases the context of Next.
+func (w *Watch) endContext() {
+	if w.cancel != nil {
+		w.cancel()
+	}
 }
 
 // EndOf returns the public error of a watch that has ended, the reason in events, and the position from which the

@@ -465,7 +465,7 @@ func (s *shell) start(command, log string) (*server, error) {
 	return v, nil
 }
 
-// compare returns an error if the output does not match what the page shows. In the page, … matches any text, and on a
+// compare returns an error if the output does not match what the page shows. There, … matches any text, and on a
 // line of its own any number of lines.
 func compare(shown, printed string) error {
 	var pattern strings.Builder

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"path/filepath"
 
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/discovery"
@@ -29,7 +30,8 @@ func actorOptions(n *Node) actorhost.Options {
 		StoreOf: func(app string) (string, error) { return actorStoreOf(n.components.For(app), app) },
 		Allow:   n.calls.Parts().Here.Allow, Policy: n.calls.Actor, Prove: calls.Prove,
 		PlaceTime: cmp.Or(n.config.API.RequestTimeout, apihttp.DefaultRequestTimeout), MaxAnswer: limit,
-		Logger: n.deps.Logger, Registerer: n.deps.Registry,
+		HoldingsDir: filepath.Join(n.config.Data.Dir, "actors"),
+		Logger:      n.deps.Logger, Registerer: n.deps.Registry,
 	}
 }
 

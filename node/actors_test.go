@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
 )
@@ -256,7 +256,7 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 	target := nodetest.Status(t, nodes[1]).Node.ID
 	stop := adding(t, nodes[2], "0")
 	admin := nodes[2].Admin()
-	if err := admin.MoveActor(t.Context(), api.ActorMove{Type: "Counter", ID: "0", Node: target}); err != nil {
+	if err := admin.MoveActor(t.Context(), schema.ActorMove{Type: "Counter", ID: "0", Node: target}); err != nil {
 		t.Fatal(err)
 	}
 	nodetest.Poll(t, func() error {
@@ -272,7 +272,7 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 	} else if _, text := add(t, nodes[0], "0"); text != fmt.Sprint(n+1) {
 		t.Errorf("after %d acknowledged calls the next count is %s", n, text)
 	}
-	for _, wrong := range []api.ActorMove{
+	for _, wrong := range []schema.ActorMove{
 		{Type: "Counter", ID: "0", Node: target}, {Type: "Counter", ID: "0", Node: "nosuch"},
 		{Type: "Counter", ID: "nosuch", Node: target}, {Type: "Nosuch", ID: "0", Node: target},
 	} {

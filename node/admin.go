@@ -3,8 +3,8 @@ package node
 import (
 	"context"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // admin implements the admin API with the parts of the node that answer each request.
@@ -28,17 +28,17 @@ type admin struct {
 
 // reporter describes this node and the other members.
 type reporter interface {
-	Status(ctx context.Context) (api.NodeStatus, error)
-	Members(ctx context.Context) ([]api.MemberStatus, error)
+	Status(ctx context.Context) (schema.NodeStatus, error)
+	Members(ctx context.Context) ([]schema.MemberStatus, error)
 }
 
 // applications lists the applications of the cluster.
 type applications interface {
-	Apps(ctx context.Context) ([]api.AppInstance, error)
+	Apps(ctx context.Context) ([]schema.AppInstance, error)
 }
 
 // leaders transfers leadership, and compares replicas, which leaders do.
 type leaders interface {
-	TransferLeader(ctx context.Context, group uint64, to string) (api.TransferResult, error)
-	CompareReplicas(ctx context.Context, group uint64) (api.Comparison, error)
+	TransferLeader(ctx context.Context, group uint64, to string) (schema.TransferResult, error)
+	CompareReplicas(ctx context.Context, group uint64) (schema.Comparison, error)
 }

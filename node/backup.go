@@ -4,7 +4,7 @@ import (
 	"context"
 	"io"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node/backups"
 	"github.com/quorate/quorate/raftfsm"
@@ -32,16 +32,16 @@ func (b backupService) SaveBackup(ctx context.Context, w io.Writer) error {
 }
 
 // RestoreBackup replaces all data of the cluster by the backup in r.
-func (b backupService) RestoreBackup(ctx context.Context, r io.Reader) (api.RestoreResult, error) {
+func (b backupService) RestoreBackup(ctx context.Context, r io.Reader) (schema.RestoreResult, error) {
 	b.deps.Logger.Warn("a restore has begun: it replaces all data once the backup has been read")
 	done, err := b.host.Restore(ctx, r)
 	if err != nil {
 		b.deps.Logger.Error("the restore failed", "error", fault.Text(err))
-		return api.RestoreResult{}, err
+		return schema.RestoreResult{}, err
 	}
 	b.deps.Logger.Warn("all data was replaced by a backup", "created", done.Header.Created, "of_cluster",
 		done.Header.ClusterID, "keys", done.Totals.Keys)
-	return api.RestoreResult{
+	return schema.RestoreResult{
 		Created: done.Header.Created, ClusterID: done.Header.ClusterID, Groups: len(done.Header.Groups),
 		Keys: done.Totals.Keys, Bytes: done.Totals.Bytes,
 	}, nil

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node"
 )
 
@@ -117,8 +117,8 @@ func TestStatus_ReportsLossOfAllMembers(t *testing.T) {
 	first := open(t, member(t, "n1", 0))
 	second := open(t, member(t, "n2", 0, first.Addresses().Gossip))
 	ready(t, second)
-	gossip := func() []api.Issue {
-		return slices.DeleteFunc(status(t, second).Issues, func(i api.Issue) bool { return i.About != "gossip" })
+	gossip := func() []schema.Issue {
+		return slices.DeleteFunc(status(t, second).Issues, func(i schema.Issue) bool { return i.About != "gossip" })
 	}
 	if got := gossip(); len(got) != 0 {
 		t.Errorf("with another node: %+v", got)

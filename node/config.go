@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/internal/trust"
@@ -324,7 +324,7 @@ type AppAddress struct {
 func (a Addresses) status(namespace string) status.Addresses {
 	out := status.Addresses{DataDir: a.DataDir, Metrics: a.Metrics, Gossip: a.Gossip, Peer: a.Peer}
 	for _, one := range a.Apps {
-		out.Apps = append(out.Apps, api.AppStatus{ID: one.ID, Namespace: namespace, API: one.API, GRPC: one.GRPC})
+		out.Apps = append(out.Apps, schema.AppStatus{ID: one.ID, Namespace: namespace, API: one.API, GRPC: one.GRPC})
 	}
 	return out
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/api/console"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/internal/fault"
@@ -93,12 +94,12 @@ type consoleBlocks struct {
 }
 
 // HeldLocks implements console.Blocks.
-func (b *consoleBlocks) HeldLocks(ctx context.Context) ([]api.LockStatus, error) {
+func (b *consoleBlocks) HeldLocks(ctx context.Context) ([]schema.LockStatus, error) {
 	return b.locks.HeldLocks(ctx)
 }
 
 // ReleaseLock implements console.Blocks.
-func (b *consoleBlocks) ReleaseLock(ctx context.Context, r api.LockReleaseRequest) (api.LockStatus, error) {
+func (b *consoleBlocks) ReleaseLock(ctx context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error) {
 	return b.locks.ReleaseLock(ctx, r)
 }
 
@@ -124,12 +125,12 @@ type consoleWork struct {
 }
 
 // ListJobs implements console.Work.
-func (w *consoleWork) ListJobs(ctx context.Context, r api.JobSelection) ([]api.JobStatus, error) {
+func (w *consoleWork) ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.JobStatus, error) {
 	return w.jobs.ListJobs(ctx, r)
 }
 
 // ListActors implements console.Work.
-func (w *consoleWork) ListActors(ctx context.Context, limit int) ([]api.ActorsStatus, error) {
+func (w *consoleWork) ListActors(ctx context.Context, limit int) ([]schema.ActorsStatus, error) {
 	return w.actors.Status(ctx, limit)
 }
 
@@ -163,10 +164,10 @@ type servedConsole struct {
 }
 
 // ConsoleLink implements adminapi.Console.
-func (l *consoleLinks) ConsoleLink(context.Context) (api.ConsoleLink, error) {
+func (l *consoleLinks) ConsoleLink(context.Context) (schema.ConsoleLink, error) {
 	c := l.served.Load()
 	if c == nil {
-		return api.ConsoleLink{}, &fault.Error{Code: fault.Unavailable, Op: "node.Console",
+		return schema.ConsoleLink{}, &fault.Error{Code: fault.Unavailable, Op: "node.Console",
 			Msg: "this node serves no web console", Hint: "start the node with --console"}
 	}
 	path, expires := c.Login()
@@ -174,6 +175,6 @@ func (l *consoleLinks) ConsoleLink(context.Context) (api.ConsoleLink, error) {
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	return api.ConsoleLink{URL: "http://" + net.JoinHostPort(host, port) + path,
+	return schema.ConsoleLink{URL: "http://" + net.JoinHostPort(host, port) + path,
 		Expires: expires.UTC().Truncate(time.Second)}, nil
 }

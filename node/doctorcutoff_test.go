@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node/nodetest"
 )
 
@@ -19,10 +19,10 @@ func TestDoctor_NamesUnreachableNode(t *testing.T) {
 			return err
 		}
 		r := nodetest.Results(c, "peer port to")[other.ID]
-		if r.Level != api.CheckFail || r.Fix == "" || c.Worst() != api.CheckFail {
+		if r.Level != schema.CheckFail || r.Fix == "" || c.Worst() != schema.CheckFail {
 			return fmt.Errorf("%+v", r)
 		}
-		if r := nodetest.Results(c, "gossip port to (udp)")[other.ID]; r.Level != api.CheckOK {
+		if r := nodetest.Results(c, "gossip port to (udp)")[other.ID]; r.Level != schema.CheckOK {
 			return fmt.Errorf("gossip: %+v", r)
 		}
 		return nil

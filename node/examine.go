@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node/doctor"
 )
 
 // Examine checks whether a node with the configuration c would work, without starting it. It checks the disk, the
 // limits of the process, the ports, and the nodes to join.
-func Examine(ctx context.Context, c Config) api.Checkup {
+func Examine(ctx context.Context, c Config) schema.Checkup {
 	return doctor.Examine(ctx, c.plan())
 }
 

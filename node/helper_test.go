@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node"
@@ -55,9 +55,9 @@ func save(t testing.TB, n *node.Node, key, value string) (int, string) {
 	return nodetest.Save(t, n, key, value)
 }
 
-func status(t testing.TB, n *node.Node) api.NodeStatus { t.Helper(); return nodetest.Status(t, n) }
+func status(t testing.TB, n *node.Node) schema.NodeStatus { t.Helper(); return nodetest.Status(t, n) }
 
-func membersOf(t testing.TB, n *node.Node) map[string]api.MemberStatus {
+func membersOf(t testing.TB, n *node.Node) map[string]schema.MemberStatus {
 	t.Helper()
 	return nodetest.Members(t, n)
 }

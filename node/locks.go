@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
 )
@@ -22,9 +22,9 @@ type lockService struct {
 const maxLeft = 500
 
 // HeldLocks implements admin.Locks.
-func (s lockService) HeldLocks(ctx context.Context) ([]api.LockStatus, error) {
+func (s lockService) HeldLocks(ctx context.Context) ([]schema.LockStatus, error) {
 	held, err := s.host.HeldLocks(ctx)
-	out := make([]api.LockStatus, len(held))
+	out := make([]schema.LockStatus, len(held))
 	for i := range held {
 		out[i] = lockStatus(&held[i])
 		if i >= maxLeft {
@@ -38,43 +38,43 @@ func (s lockService) HeldLocks(ctx context.Context) ([]api.LockStatus, error) {
 	return out, err
 }
 
-func lockStatus(l *raftfsm.HeldLock) api.LockStatus {
-	return api.LockStatus{Store: l.Component, Namespace: l.Namespace, Prefix: l.Prefix, Resource: l.Resource,
+func lockStatus(l *raftfsm.HeldLock) schema.LockStatus {
+	return schema.LockStatus{Store: l.Component, Namespace: l.Namespace, Prefix: l.Prefix, Resource: l.Resource,
 		Owner: l.Owner, Revision: strconv.FormatUint(l.Token, 10), ExpiryMS: l.Expiry.Milliseconds(),
 		StateStore: l.StateStore}
 }
 
 // ReleaseLock implements admin.Locks.
-func (s lockService) ReleaseLock(ctx context.Context, r api.LockReleaseRequest) (api.LockStatus, error) {
+func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error) {
 	const op = "node.ReleaseLock"
 	held, err := s.host.HeldLocks(ctx)
 	if err != nil {
-		return api.LockStatus{}, err
+		return schema.LockStatus{}, err
 	}
 	held = slices.DeleteFunc(held, func(l raftfsm.HeldLock) bool {
 		return l.Component != r.Store || l.Resource != r.Resource || r.Prefix != nil && l.Prefix != *r.Prefix
 	})
 	switch {
 	case len(held) == 0:
-		return api.LockStatus{}, &fault.Error{Code: fault.NotFound, Op: op, Key: r.Resource,
+		return schema.LockStatus{}, &fault.Error{Code: fault.NotFound, Op: op, Key: r.Resource,
 			Msg:  "lock store " + r.Store + " has no lock on " + strconv.Quote(r.Resource),
 			Hint: "locks list shows the locks that have an owner"}
 	case len(held) > 1:
-		return api.LockStatus{}, &fault.Error{Code: fault.Conflict, Op: op, Key: r.Resource,
+		return schema.LockStatus{}, &fault.Error{Code: fault.Conflict, Op: op, Key: r.Resource,
 			Msg:  strconv.Itoa(len(held)) + " locks of lock store " + r.Store + " are on " + strconv.Quote(r.Resource),
 			Hint: "name one with --prefix, as locks list shows it"}
 	}
 	l := lockStatus(&held[0])
 	if r.Revision != "" && r.Revision != l.Revision {
-		return api.LockStatus{}, &fault.Error{Code: fault.Conflict, Op: op, Key: r.Resource,
+		return schema.LockStatus{}, &fault.Error{Code: fault.Conflict, Op: op, Key: r.Resource,
 			Msg: "the lock has the token " + l.Revision + ", not " + r.Revision + ": it has another owner now"}
 	}
 	released, err := s.host.ReleaseLock(ctx, &held[0])
 	if err != nil {
-		return api.LockStatus{}, err
+		return schema.LockStatus{}, err
 	}
 	if !released {
-		return api.LockStatus{}, &fault.Error{Code: fault.Conflict, Op: op, Key: r.Resource,
+		return schema.LockStatus{}, &fault.Error{Code: fault.Conflict, Op: op, Key: r.Resource,
 			Msg: "the lock has got another owner in the meantime", Hint: "run the command again"}
 	}
 	s.log.Info("a lock was released by an operator", "store", l.Store, "prefix", l.Prefix, "resource", l.Resource,

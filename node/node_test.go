@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/api/http/transcript"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
@@ -206,7 +206,7 @@ func TestNode_Status(t *testing.T) {
 	if !slices.Equal(names, []string{"configstore", "lockstore", "statestore"}) {
 		t.Errorf("stores: %q", names)
 	}
-	i := slices.IndexFunc(s.Stores, func(one api.StoreStatus) bool { return one.Name == "statestore" })
+	i := slices.IndexFunc(s.Stores, func(one schema.StoreStatus) bool { return one.Name == "statestore" })
 	if i < 0 || !s.Stores[i].ActorStore || s.Stores[i].KeyPrefix != "appid" {
 		t.Errorf("stores: %+v", s.Stores)
 	}

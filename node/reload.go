@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node/components"
@@ -201,14 +201,14 @@ func (r *reloads) report(c loader.Changes, err error) {
 }
 
 // Issues returns an issue for each change that could not be applied.
-func (r *reloads) Issues() (out []api.Issue) {
+func (r *reloads) Issues() (out []schema.Issue) {
 	if r == nil {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, text := range r.failing {
-		out = append(out, api.Issue{About: "component files", Reason: "a change was not applied: " + text})
+		out = append(out, schema.Issue{About: "component files", Reason: "a change was not applied: " + text})
 	}
 	return out
 }
@@ -228,10 +228,10 @@ func (n *Node) componentOptions() components.Options {
 }
 
 // issues joins the issues of several parts.
-type issues []interface{ Issues() []api.Issue }
+type issues []interface{ Issues() []schema.Issue }
 
 // Issues implements status.Issuer.
-func (all issues) Issues() (out []api.Issue) {
+func (all issues) Issues() (out []schema.Issue) {
 	for _, one := range all {
 		out = append(out, one.Issues()...)
 	}

@@ -5,13 +5,13 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/raftfsm"
 )
 
 // Rescue makes the server of the data directory dir the only voter of its groups. The server must be stopped. First,
 // Rescue passes a report to agree; if agree does not return true, Rescue changes nothing. See raftfsm.Rescue.
-func Rescue(dir string, log *slog.Logger, agree func(api.RescueReport) (bool, error)) (api.RescueReport, error) {
+func Rescue(dir string, log *slog.Logger, agree func(schema.RescueReport) (bool, error)) (schema.RescueReport, error) {
 	agreed := false
 	s, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: log,
 		Agree: func(s raftfsm.Survey) (bool, error) {
@@ -24,16 +24,16 @@ func Rescue(dir string, log *slog.Logger, agree func(api.RescueReport) (bool, er
 	return r, err
 }
 
-func rescueReport(dir string, s *raftfsm.Survey) api.RescueReport {
+func rescueReport(dir string, s *raftfsm.Survey) schema.RescueReport {
 	id := s.Identity
-	r := api.RescueReport{
+	r := schema.RescueReport{
 		Node: id.Node, ServerID: id.Server, DataDir: dir, ClusterID: id.Cluster, Epoch: id.Epoch, Alone: s.Alone(),
 		BrokenOff: id.Rescuing != 0, LeftBehind: id.LeftBehind(),
-		Groups: []api.RescueGroup{},
+		Groups: []schema.RescueGroup{},
 	}
 	seen := map[string]bool{id.Server: true}
 	for _, g := range s.Groups {
-		one := api.RescueGroup{
+		one := schema.RescueGroup{
 			ID: uint64(g.ID), LastIndex: g.LastIndex, LastTerm: g.LastTerm, Term: g.Term, AppliedIndex: g.Applied,
 			SnapshotIndex: g.SnapshotIndex,
 			Keys:          g.Keys, Voters: []string{}, NonVoters: []string{},

@@ -238,6 +238,9 @@ func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 		delete(h.kept, a.key)
 		a.dropped = false
 	}
+	if h.mayHoldLocked(a.key) {
+		a.dropped = false
+	}
 	h.mu.Unlock()
 	var got Activation
 	err = h.drop(ctx, a)

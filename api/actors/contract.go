@@ -74,6 +74,16 @@ type Carrier interface {
 	Carry(ctx context.Context, to Owner, target api.App, c *Call) (Answer, error)
 }
 
+// Holdings remember, over a restart of the node, which applications may hold actors in memory. Implementations are safe
+// for concurrent use.
+type Holdings interface {
+	// Begin records that an application may hold actors. It returns true if that was already recorded: an earlier
+	// process of the node has not deactivated the actors of the application. held is valid even if err is not nil.
+	Begin(app string) (held bool, err error)
+	// End records that an application holds no actors.
+	End(app string) error
+}
+
 // Channel is the connection to an application.
 type Channel interface {
 	invoke.Channel

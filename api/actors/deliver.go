@@ -115,6 +115,12 @@ func (h *Host) drop(ctx context.Context, a *activation) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	a.dropped = true
+	if h.earlier != nil {
+		if len(h.earlier) >= maxEarlier {
+			clear(h.earlier) // these actors get another DELETE, which does no harm
+		}
+		h.earlier[a.key] = struct{}{}
+	}
 	return nil
 }
 

@@ -129,7 +129,8 @@ func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 
 // close drains the host and ends its goroutines.
 func (h *Host) close(ctx context.Context) {
-	if h.drain(ctx) {
+	drained := h.drain(ctx)
+	if drained {
 		h.leaveSession()
 	}
 	h.mu.Lock()
@@ -140,4 +141,7 @@ func (h *Host) close(ctx context.Context) {
 	h.running.Wait()
 	h.endTurns()
 	h.turns.Wait()
+	if drained {
+		h.endHolding()
+	}
 }

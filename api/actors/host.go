@@ -49,6 +49,8 @@ type Host struct {
 	renewed   chan struct{} // closed at the next renewal
 	actors    map[api.Actor]*activation
 	kept      map[api.Actor]struct{} // the application has them still, although their activation has ended
+	holding   bool                   // recorded in Holdings
+	earlier   map[api.Actor]struct{} // dropped since an unclean start; nil = the start was clean
 	active    bool                   // a goroutine asks for the configuration, or hosts
 	draining  bool
 	closed    bool
@@ -157,6 +159,7 @@ func (h *Host) claim(a App, c Config) bool {
 		}
 		d, err := h.claimAll(c)
 		if err == nil {
+			h.beginHolding()
 			h.mu.Lock()
 			h.config, h.directory = c, d
 			h.mu.Unlock()

@@ -47,6 +47,12 @@ type world struct {
 
 func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
 	t.Helper()
+	inWorldWithHoldings(t, config, nil, test)
+}
+
+// inWorldWithHoldings is inWorld with Holdings.
+func inWorldWithHoldings(t *testing.T, config string, holdings actors.Holdings, test func(t *testing.T, w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, owned: map[string]uint64{}, config: config, release: map[string]chan struct{}{},
 			registry: prometheus.NewRegistry()}
@@ -54,7 +60,7 @@ func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
 			NewID: w.newID, Plan: planTicks, Allow: func(*invoke.Inbound) error { return nil },
 			Policy:    func(string) *resiliency.Policy { return w.policy },
 			PlaceTime: 10 * time.Second, Metrics: actors.NewMetrics(w.registry),
-			MaxAnswer: 100, Logger: slog.New(slog.DiscardHandler)})
+			MaxAnswer: 100, Holdings: holdings, Logger: slog.New(slog.DiscardHandler)})
 		w.runtime.Open()
 		w.runtime.Returned("app", w)
 		<-time.After(time.Second)

@@ -33,6 +33,7 @@ type Options struct {
 	Policy    func(actorType string) *resiliency.Policy
 	PlaceTime time.Duration // how long a call may wait for an owner
 	MaxAnswer int64         // bytes
+	Holdings  Holdings      // nil = none are kept
 	Metrics   *Metrics
 	Logger    *slog.Logger
 }

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -25,10 +25,10 @@ const (
 // Actors is the part of Node that shows actors and moves them.
 type Actors interface {
 	// ListActors describes the actors of all applications, with at most limit active actors of each.
-	ListActors(ctx context.Context, limit int) ([]api.ActorsStatus, error)
+	ListActors(ctx context.Context, limit int) ([]schema.ActorsStatus, error)
 	// MoveActor moves an active actor to another node, after its running turn. It returns fault.NotFound if the node
 	// does not host the type, and fault.Conflict if the actor is there already, or is not active.
-	MoveActor(ctx context.Context, r api.ActorMove) error
+	MoveActor(ctx context.Context, r schema.ActorMove) error
 	// RebalanceActors distributes the actors of a type evenly. After an error, moved actors have moved.
 	RebalanceActors(ctx context.Context, kind string) (moved int, err error)
 }
@@ -45,14 +45,14 @@ func (h *handler) actors(w http.ResponseWriter, r *http.Request) {
 	}
 	list, err := h.node.ListActors(r.Context(), limit)
 	if list == nil {
-		list = []api.ActorsStatus{}
+		list = []schema.ActorsStatus{}
 	}
 	h.answer(w, list, err)
 }
 
 func (h *handler) moveActor(w http.ResponseWriter, r *http.Request) {
 	const op = "admin.moveActor"
-	var body api.ActorMove
+	var body schema.ActorMove
 	err := decode(w, r, op, &body)
 	if err == nil && (body.Type == "" || body.ID == "" || body.Node == "") {
 		err = &fault.Error{Code: fault.Invalid, Op: op, Msg: "an actor or a node is missing",
@@ -61,12 +61,12 @@ func (h *handler) moveActor(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = h.node.MoveActor(r.Context(), body)
 	}
-	h.answer(w, api.ActorsMoved{Moved: 1}, err)
+	h.answer(w, schema.ActorsMoved{Moved: 1}, err)
 }
 
 func (h *handler) rebalanceActors(w http.ResponseWriter, r *http.Request) {
 	const op = "admin.rebalanceActors"
-	var body api.ActorRebalance
+	var body schema.ActorRebalance
 	err := decode(w, r, op, &body)
 	if err == nil && body.Type == "" {
 		err = &fault.Error{Code: fault.Invalid, Op: op, Msg: "no type of actors is named",
@@ -76,5 +76,5 @@ func (h *handler) rebalanceActors(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		moved, err = h.node.RebalanceActors(r.Context(), body.Type)
 	}
-	h.answer(w, api.ActorsMoved{Moved: moved}, err)
+	h.answer(w, schema.ActorsMoved{Moved: moved}, err)
 }

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -41,18 +41,18 @@ const maxBody = 64 << 10
 // and return when ctx ends. All errors are *fault.Error.
 type Node interface {
 	// Status describes the node as it is now, whether it is ready or not.
-	Status(ctx context.Context) (api.NodeStatus, error)
+	Status(ctx context.Context) (schema.NodeStatus, error)
 	// Members lists the nodes that the node knows, itself included, by their ids.
-	Members(ctx context.Context) ([]api.MemberStatus, error)
+	Members(ctx context.Context) ([]schema.MemberStatus, error)
 	// Apps lists every application that the node knows of, by application and node.
-	Apps(ctx context.Context) ([]api.AppInstance, error)
+	Apps(ctx context.Context) ([]schema.AppInstance, error)
 	// TransferLeader transfers leadership of a group to the node with the id to. If to is empty, it chooses a voter
 	// that keeps up with the log. If this node does not lead the group, the error is fault.NotLeader, and its key is
 	// the node id of the leader, if one is known. The handler of the admin socket then asks the leader.
-	TransferLeader(ctx context.Context, group uint64, to string) (api.TransferResult, error)
+	TransferLeader(ctx context.Context, group uint64, to string) (schema.TransferResult, error)
 	// CompareReplicas compares the states of all replicas of a group now, and changes none. It takes up to 16 seconds.
 	// If this node does not lead the group, the error is fault.NotLeader.
-	CompareReplicas(ctx context.Context, group uint64) (api.Comparison, error)
+	CompareReplicas(ctx context.Context, group uint64) (schema.Comparison, error)
 	Backups
 	Remover
 	Doctor
@@ -149,7 +149,7 @@ func (h *handler) status(w http.ResponseWriter, r *http.Request) {
 func (h *handler) stores(w http.ResponseWriter, r *http.Request) {
 	s, err := h.node.Status(r.Context())
 	if s.Stores == nil {
-		s.Stores = []api.StoreStatus{}
+		s.Stores = []schema.StoreStatus{}
 	}
 	h.answer(w, s.Stores, err)
 }
@@ -157,7 +157,7 @@ func (h *handler) stores(w http.ResponseWriter, r *http.Request) {
 func (h *handler) members(w http.ResponseWriter, r *http.Request) {
 	m, err := h.node.Members(r.Context())
 	if m == nil {
-		m = []api.MemberStatus{}
+		m = []schema.MemberStatus{}
 	}
 	h.answer(w, m, err)
 }
@@ -165,7 +165,7 @@ func (h *handler) members(w http.ResponseWriter, r *http.Request) {
 func (h *handler) apps(w http.ResponseWriter, r *http.Request) {
 	list, err := h.node.Apps(r.Context())
 	if list == nil {
-		list = []api.AppInstance{}
+		list = []schema.AppInstance{}
 	}
 	h.answer(w, list, err)
 }
@@ -208,7 +208,7 @@ func (h *handler) transfer(w http.ResponseWriter, r *http.Request) {
 		h.answer(w, nil, err)
 		return
 	}
-	var body api.TransferRequest
+	var body schema.TransferRequest
 	if err := decode(w, r, op, &body); err != nil {
 		h.answer(w, nil, err)
 		return

@@ -19,6 +19,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -26,9 +27,9 @@ import (
 var update = flag.Bool("update", false, "write the answers that came into testdata")
 
 // adminFunc is a Node with a status only.
-type adminFunc func() (api.NodeStatus, error)
+type adminFunc func() (schema.NodeStatus, error)
 
-func (f adminFunc) Status(context.Context) (api.NodeStatus, error) { return f() }
+func (f adminFunc) Status(context.Context) (schema.NodeStatus, error) { return f() }
 
 func (f adminFunc) ConfigurationItems(context.Context, string, []string) ([]api.ConfigurationChange, error) {
 	_, err := f()
@@ -45,59 +46,59 @@ func (f adminFunc) WatchConfiguration(context.Context, string, []string) (config
 	return nil, err
 }
 
-func (f adminFunc) Members(context.Context) ([]api.MemberStatus, error) {
+func (f adminFunc) Members(context.Context) ([]schema.MemberStatus, error) {
 	_, err := f()
 	return nil, err
 }
 
-func (f adminFunc) Apps(context.Context) ([]api.AppInstance, error) {
+func (f adminFunc) Apps(context.Context) ([]schema.AppInstance, error) {
 	_, err := f()
 	return nil, err
 }
 
-func (f adminFunc) TransferLeader(context.Context, uint64, string) (api.TransferResult, error) {
+func (f adminFunc) TransferLeader(context.Context, uint64, string) (schema.TransferResult, error) {
 	_, err := f()
-	return api.TransferResult{}, err
+	return schema.TransferResult{}, err
 }
 
-func (f adminFunc) CompareReplicas(context.Context, uint64) (api.Comparison, error) {
+func (f adminFunc) CompareReplicas(context.Context, uint64) (schema.Comparison, error) {
 	_, err := f()
-	return api.Comparison{}, err
+	return schema.Comparison{}, err
 }
 
-func (f adminFunc) Remove(context.Context, string) (api.RemoveResult, error) {
+func (f adminFunc) Remove(context.Context, string) (schema.RemoveResult, error) {
 	_, err := f()
-	return api.RemoveResult{}, err
+	return schema.RemoveResult{}, err
 }
 
-func (f adminFunc) ListJobs(context.Context, api.JobSelection) ([]api.JobStatus, error) {
+func (f adminFunc) ListJobs(context.Context, schema.JobSelection) ([]schema.JobStatus, error) {
 	return nil, nil
 }
-func (f adminFunc) ChangeJob(context.Context, api.JobChange) (api.JobStatus, error) {
-	return api.JobStatus{}, nil
+func (f adminFunc) ChangeJob(context.Context, schema.JobChange) (schema.JobStatus, error) {
+	return schema.JobStatus{}, nil
 }
-func (f adminFunc) ListActors(context.Context, int) ([]api.ActorsStatus, error) { return nil, nil }
-func (f adminFunc) MoveActor(context.Context, api.ActorMove) error              { return nil }
-func (f adminFunc) RebalanceActors(context.Context, string) (int, error)        { return 0, nil }
-func (f adminFunc) HeldLocks(context.Context) ([]api.LockStatus, error)         { return nil, nil }
+func (f adminFunc) ListActors(context.Context, int) ([]schema.ActorsStatus, error) { return nil, nil }
+func (f adminFunc) MoveActor(context.Context, schema.ActorMove) error              { return nil }
+func (f adminFunc) RebalanceActors(context.Context, string) (int, error)           { return 0, nil }
+func (f adminFunc) HeldLocks(context.Context) ([]schema.LockStatus, error)         { return nil, nil }
 
-func (f adminFunc) ReleaseLock(context.Context, api.LockReleaseRequest) (api.LockStatus, error) {
-	return api.LockStatus{Resource: "r"}, nil
+func (f adminFunc) ReleaseLock(context.Context, schema.LockReleaseRequest) (schema.LockStatus, error) {
+	return schema.LockStatus{Resource: "r"}, nil
 }
 
-func (f adminFunc) Leave(context.Context) (api.RemoveResult, error) {
+func (f adminFunc) Leave(context.Context) (schema.RemoveResult, error) {
 	_, err := f()
-	return api.RemoveResult{}, err
+	return schema.RemoveResult{}, err
 }
 
-func (f adminFunc) Checkup(context.Context) (api.Checkup, error) {
+func (f adminFunc) Checkup(context.Context) (schema.Checkup, error) {
 	_, err := f()
-	return api.Checkup{}, err
+	return schema.Checkup{}, err
 }
 
-func (f adminFunc) ClusterStatus(context.Context) (api.ClusterStatus, error) {
+func (f adminFunc) ClusterStatus(context.Context) (schema.ClusterStatus, error) {
 	_, err := f()
-	return api.ClusterStatus{}, err
+	return schema.ClusterStatus{}, err
 }
 
 func (f adminFunc) Forward(context.Context, string, admin.Request) ([]byte, error) {
@@ -105,33 +106,33 @@ func (f adminFunc) Forward(context.Context, string, admin.Request) ([]byte, erro
 	return nil, err
 }
 
-func (f adminFunc) Voters(context.Context) (api.VotersStatus, error) {
+func (f adminFunc) Voters(context.Context) (schema.VotersStatus, error) {
 	_, err := f()
-	return api.VotersStatus{Voters: 3}, err
+	return schema.VotersStatus{Voters: 3}, err
 }
 
-func (f adminFunc) SetVoters(_ context.Context, number int) (api.VotersStatus, error) {
+func (f adminFunc) SetVoters(_ context.Context, number int) (schema.VotersStatus, error) {
 	_, err := f()
-	return api.VotersStatus{Voters: number}, err
+	return schema.VotersStatus{Voters: number}, err
 }
 
-func adminStatusSample() api.NodeStatus {
-	return api.NodeStatus{
-		Security: api.SecurityStatus{Nodes: "token", Tokens: []string{"3f9a11c2"},
+func adminStatusSample() schema.NodeStatus {
+	return schema.NodeStatus{
+		Security: schema.SecurityStatus{Nodes: "token", Tokens: []string{"3f9a11c2"},
 			CertificateEnds: new(time.Unix(1700086400, 0).UTC())},
-		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: "default", ClusterID: "c1", Role: "server",
+		Node: schema.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: "default", ClusterID: "c1", Role: "server",
 			Version: "v1", Started: time.Unix(1700000000, 0).UTC(),
 			UptimeMS: 1500, DataDir: "/data", LogStore: "boltdb", Partitions: 1,
-			Apps: []api.AppStatus{{ID: "orders", API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090",
+			Apps: []schema.AppStatus{{ID: "orders", API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090",
 			Gossip: "127.0.0.1:7946", Peer: "127.0.0.1:7947"},
-		Issues: []api.Issue{{About: "group 0", Reason: "no leader"}},
-		Groups: []api.GroupStatus{{State: "follower", Term: 2, CommitIndex: 7, AppliedIndex: 6, LastLogIndex: 8,
+		Issues: []schema.Issue{{About: "group 0", Reason: "no leader"}},
+		Groups: []schema.GroupStatus{{State: "follower", Term: 2, CommitIndex: 7, AppliedIndex: 6, LastLogIndex: 8,
 			SnapshotIndex: 3, Keys: 4, DiskBytes: 5, LogBytes: 6, Reads: true, Reason: "no leader",
-			Servers: []api.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(3)),
+			Servers: []schema.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(3)),
 				Reason: "is a voter"}, {Node: "n2", ServerID: "n2-5a"}}}},
-		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Version: "v1", Ready: true,
+		Stores: []schema.StoreStatus{{Name: "statestore", Type: "state.raft", Version: "v1", Ready: true,
 			Capabilities: []string{"ETAG"}, KeyPrefix: "appid", DefaultConsistency: "eventual"}},
-		Disk: &api.DiskStatus{FreeBytes: 9, ReserveBytes: 5, Low: true},
+		Disk: &schema.DiskStatus{FreeBytes: 9, ReserveBytes: 5, Low: true},
 	}
 }
 
@@ -148,8 +149,8 @@ func adminGet(t *testing.T, a admin.Node, path string) (status int, body []byte)
 
 func TestAdminStatus_IsComplete(t *testing.T) {
 	want := adminStatusSample()
-	status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return want, nil }), admin.StatusPath)
-	var got api.NodeStatus
+	status, body := adminGet(t, adminFunc(func() (schema.NodeStatus, error) { return want, nil }), admin.StatusPath)
+	var got schema.NodeStatus
 	if err := json.Unmarshal(body, &got); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %v: %s", status, err, body)
 	}
@@ -160,7 +161,7 @@ func TestAdminStatus_IsComplete(t *testing.T) {
 
 // TestAdmin_FieldNamesAreStable checks the JSON names, because programs read them.
 func TestAdmin_FieldNamesAreStable(t *testing.T) {
-	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) {
+	_, body := adminGet(t, adminFunc(func() (schema.NodeStatus, error) {
 		return adminStatusSample(), nil
 	}), admin.StatusPath)
 	var v any
@@ -187,16 +188,16 @@ func TestAdmin_FieldNamesAreStable(t *testing.T) {
 }
 
 func TestAdminStores_EmptyListWithoutStores(t *testing.T) {
-	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) {
-		return api.NodeStatus{}, nil
+	_, body := adminGet(t, adminFunc(func() (schema.NodeStatus, error) {
+		return schema.NodeStatus{}, nil
 	}), admin.StoresPath)
 	if string(body) != "[]" {
 		t.Errorf("body %s", body)
 	}
-	_, body = adminGet(t, adminFunc(func() (api.NodeStatus, error) {
+	_, body = adminGet(t, adminFunc(func() (schema.NodeStatus, error) {
 		return adminStatusSample(), nil
 	}), admin.StoresPath)
-	var got []api.StoreStatus
+	var got []schema.StoreStatus
 	if err := json.Unmarshal(body, &got); err != nil {
 		t.Fatal(err)
 	}
@@ -213,8 +214,8 @@ func TestAdminErrors_KeepCodeAndHint(t *testing.T) {
 		fault.Internal: 500, fault.Corrupt: 500,
 	} {
 		failure := &fault.Error{Code: code, Op: "node.Status", Msg: "m", Hint: "h"}
-		status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) {
-			return api.NodeStatus{}, failure
+		status, body := adminGet(t, adminFunc(func() (schema.NodeStatus, error) {
+			return schema.NodeStatus{}, failure
 		}), admin.StatusPath)
 		err := fault.Unmarshal(body)
 		if status != want || !fault.Is(err, code) || !strings.Contains(err.Error(), "(h)") {
@@ -348,9 +349,9 @@ func TestAdminSocket_RemovesNoteOfEarlierPath(t *testing.T) {
 	}
 }
 
-func (f adminFunc) ConsoleLink(context.Context) (api.ConsoleLink, error) {
+func (f adminFunc) ConsoleLink(context.Context) (schema.ConsoleLink, error) {
 	_, err := f()
-	return api.ConsoleLink{URL: "http://127.0.0.1:9091/login?token=t"}, err
+	return schema.ConsoleLink{URL: "http://127.0.0.1:9091/login?token=t"}, err
 }
 
 func (f adminFunc) DebugBundle(_ context.Context, w io.Writer, d time.Duration) error {
@@ -359,7 +360,7 @@ func (f adminFunc) DebugBundle(_ context.Context, w io.Writer, d time.Duration) 
 	return err
 }
 
-func (f adminFunc) NodeView(context.Context) (api.NodeView, error) {
+func (f adminFunc) NodeView(context.Context) (schema.NodeView, error) {
 	s, err := f()
-	return api.NodeView{Status: s}, err
+	return schema.NodeView{Status: s}, err
 }

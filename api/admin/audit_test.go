@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 func TestAudit_LogsActionsNotReads(t *testing.T) {
 	var log bytes.Buffer
-	h := admin.NewHandler(adminFunc(func() (api.NodeStatus, error) {
-		return api.NodeStatus{}, nil
+	h := admin.NewHandler(adminFunc(func() (schema.NodeStatus, error) {
+		return schema.NodeStatus{}, nil
 	}), slog.New(slog.NewTextHandler(&log, nil)))
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, admin.StatusPath, nil))
 	if log.Len() != 0 {

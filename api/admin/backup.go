@@ -6,7 +6,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -31,7 +31,7 @@ type Backups interface {
 	// SaveBackup writes a backup to w. An error may come after a part of the backup was written.
 	SaveBackup(ctx context.Context, w io.Writer) error
 	// RestoreBackup replaces all data with the backup that it reads from r.
-	RestoreBackup(ctx context.Context, r io.Reader) (api.RestoreResult, error)
+	RestoreBackup(ctx context.Context, r io.Reader) (schema.RestoreResult, error)
 }
 
 func (h *handler) saveBackup(w http.ResponseWriter, r *http.Request) {

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -22,9 +22,9 @@ func (f adminFunc) SaveBackup(context.Context, io.Writer) error {
 	return err
 }
 
-func (f adminFunc) RestoreBackup(context.Context, io.Reader) (api.RestoreResult, error) {
+func (f adminFunc) RestoreBackup(context.Context, io.Reader) (schema.RestoreResult, error) {
 	_, err := f()
-	return api.RestoreResult{}, err
+	return schema.RestoreResult{}, err
 }
 
 // saver is a Node whose backup has some bytes. The backup may fail before or after them.
@@ -42,13 +42,13 @@ func (s *saver) SaveBackup(_ context.Context, w io.Writer) error {
 	return s.err
 }
 
-func (s *saver) RestoreBackup(_ context.Context, r io.Reader) (api.RestoreResult, error) {
+func (s *saver) RestoreBackup(_ context.Context, r io.Reader) (schema.RestoreResult, error) {
 	if s.err != nil {
-		return api.RestoreResult{}, s.err
+		return schema.RestoreResult{}, s.err
 	}
 	var err error
 	s.got, err = io.ReadAll(r)
-	return api.RestoreResult{Keys: 7, Groups: 1, ClusterID: "c1"}, err
+	return schema.RestoreResult{Keys: 7, Groups: 1, ClusterID: "c1"}, err
 }
 
 func adminServer(t *testing.T, a admin.Node) *httptest.Server {
@@ -127,7 +127,7 @@ func TestRestore_ReadsWholeBodyThenAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var r api.RestoreResult
+	var r schema.RestoreResult
 	if err := json.NewDecoder(resp.Body).Decode(&r); err != nil || r.Keys != 7 || !bytes.Equal(s.got, body) {
 		t.Errorf("%+v %v, %d bytes", r, err, len(s.got))
 	}

@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -41,7 +41,7 @@ type Request struct {
 type Cluster interface {
 	// ClusterStatus returns the status of all nodes that gossip knows. It asks them concurrently and waits at most
 	// two seconds for each. A node that does not answer has an error instead of a status.
-	ClusterStatus(ctx context.Context) (api.ClusterStatus, error)
+	ClusterStatus(ctx context.Context) (schema.ClusterStatus, error)
 	// Forward sends a request to the admin API of the node with the id node, which may be this node, and returns
 	// the body of its answer. It carries only the requests that NewRemoteHandler serves. The errors of the other node
 	// keep their code and their hint. It returns fault.NotFound if gossip does not know the node, and
@@ -124,7 +124,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request) {
 
 // transferAt transfers leadership at the node that leads the group.
 func (h *handler) transferAt(w http.ResponseWriter, r *http.Request, leader string, group uint64,
-	t api.TransferRequest) {
+	t schema.TransferRequest) {
 	body, err := json.Marshal(t)
 	if err != nil {
 		h.answer(w, nil, err)

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -24,16 +24,16 @@ type linked struct {
 	log    *slog.Logger
 }
 
-func (l *linked) Members(context.Context) ([]api.MemberStatus, error) {
-	return []api.MemberStatus{{Node: l.id, Self: true}}, nil
+func (l *linked) Members(context.Context) ([]schema.MemberStatus, error) {
+	return []schema.MemberStatus{{Node: l.id, Self: true}}, nil
 }
 
-func (l *linked) TransferLeader(_ context.Context, group uint64, to string) (api.TransferResult, error) {
+func (l *linked) TransferLeader(_ context.Context, group uint64, to string) (schema.TransferResult, error) {
 	if l.leader != l.id {
-		return api.TransferResult{}, &fault.Error{Code: fault.NotLeader, Op: "test", Msg: "not the leader",
+		return schema.TransferResult{}, &fault.Error{Code: fault.NotLeader, Op: "test", Msg: "not the leader",
 			Key: l.leader}
 	}
-	return api.TransferResult{Group: group, From: l.id, Leader: to}, nil
+	return schema.TransferResult{Group: group, From: l.id, Leader: to}, nil
 }
 
 func (l *linked) Forward(ctx context.Context, node string, r admin.Request) ([]byte, error) {
@@ -59,7 +59,7 @@ func TestForward_AnswersAsTheOtherNodeDoes(t *testing.T) {
 	if status != http.StatusOK || !bytes.Equal(got, want) {
 		t.Errorf("%d %s, want %s", status, got, want)
 	}
-	members, err := admin.Get[[]api.MemberStatus](t.Context(), n1, "n2", admin.MembersPath)
+	members, err := admin.Get[[]schema.MemberStatus](t.Context(), n1, "n2", admin.MembersPath)
 	if err != nil || len(members) != 1 || members[0].Node != "n2" {
 		t.Errorf("%+v %v", members, err)
 	}
@@ -89,9 +89,9 @@ func TestForward_CarriesOnlySafeRequests(t *testing.T) {
 		{http.MethodGet, admin.NodePath("n1", admin.StatusPath), false},
 	} {
 		called := false
-		h := admin.NewRemoteHandler(adminFunc(func() (api.NodeStatus, error) {
+		h := admin.NewRemoteHandler(adminFunc(func() (schema.NodeStatus, error) {
 			called = true
-			return api.NodeStatus{}, nil
+			return schema.NodeStatus{}, nil
 		}), slog.New(slog.DiscardHandler))
 		_, err := admin.Serve(t.Context(), h, "n1", admin.Request{Method: c.method, Path: c.path, Body: []byte("{}")})
 		if (err == nil) != c.ok || called != c.ok {
@@ -104,7 +104,7 @@ func TestTransfer_GoesToTheLeader(t *testing.T) {
 	var log bytes.Buffer
 	n1, n2 := twoLinked(&log)
 	status, body := adminPost(t, n1, admin.TransferPath(3), `{"to":"n1"}`)
-	var r api.TransferResult
+	var r schema.TransferResult
 	if err := json.Unmarshal(body, &r); err != nil || status != http.StatusOK || r.From != "n2" || r.Leader != "n1" ||
 		r.Group != 3 {
 		t.Errorf("%d %s %v", status, body, err)
@@ -121,11 +121,11 @@ func TestTransfer_GoesToTheLeader(t *testing.T) {
 
 func TestCluster_HasNodesThatDoNotAnswer(t *testing.T) {
 	w := httptest.NewRecorder()
-	n := &clustered{status: api.NewClusterStatus("n1", []api.NodeReport{{Member: api.MemberStatus{Node: "n1"},
-		Status: &api.NodeStatus{}}, {Member: api.MemberStatus{Node: "n2"}, Error: "connection refused"}})}
+	n := &clustered{status: schema.NewClusterStatus("n1", []schema.NodeReport{{Member: schema.MemberStatus{Node: "n1"},
+		Status: &schema.NodeStatus{}}, {Member: schema.MemberStatus{Node: "n2"}, Error: "connection refused"}})}
 	admin.NewHandler(n, slog.New(slog.DiscardHandler)).ServeHTTP(w,
 		httptest.NewRequest(http.MethodGet, admin.ClusterPath, nil))
-	var s api.ClusterStatus
+	var s schema.ClusterStatus
 	if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil || len(s.Nodes) != 2 || s.Nodes[0].Status == nil ||
 		s.Nodes[1].Status != nil || s.Nodes[1].Error != "connection refused" {
 		t.Errorf("%s %v", w.Body, err)
@@ -134,7 +134,9 @@ func TestCluster_HasNodesThatDoNotAnswer(t *testing.T) {
 
 type clustered struct {
 	adminFunc
-	status api.ClusterStatus
+	status schema.ClusterStatus
 }
 
-func (c *clustered) ClusterStatus(context.Context) (api.ClusterStatus, error) { return c.status, nil }
+func (c *clustered) ClusterStatus(context.Context) (schema.ClusterStatus, error) {
+	return c.status, nil
+}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // ConsolePath is the path that issues links to the web console.
@@ -14,7 +14,7 @@ const ConsolePath = "/v1/console"
 type Console interface {
 	// ConsoleLink returns a new link that signs in one browser, once. It returns fault.Unavailable if the node serves
 	// no console.
-	ConsoleLink(ctx context.Context) (api.ConsoleLink, error)
+	ConsoleLink(ctx context.Context) (schema.ConsoleLink, error)
 }
 
 func (h *handler) console(w http.ResponseWriter, r *http.Request) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -17,25 +17,25 @@ const (
 // Jobs is the part of Node that shows jobs and changes them.
 type Jobs interface {
 	// ListJobs lists jobs of all applications.
-	ListJobs(ctx context.Context, r api.JobSelection) ([]api.JobStatus, error)
+	ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.JobStatus, error)
 	// ChangeJob deletes a job or makes it due now, and returns it as it was. It returns fault.NotFound if there is no
 	// such job, and fault.Conflict if several match.
-	ChangeJob(ctx context.Context, r api.JobChange) (api.JobStatus, error)
+	ChangeJob(ctx context.Context, r schema.JobChange) (schema.JobStatus, error)
 }
 
 func (h *handler) jobs(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	list, err := h.node.ListJobs(r.Context(), api.JobSelection{App: q.Get("app"), Namespace: q.Get("namespace"),
+	list, err := h.node.ListJobs(r.Context(), schema.JobSelection{App: q.Get("app"), Namespace: q.Get("namespace"),
 		Name: q.Get("name"), Exact: q.Get("exact") == "true"})
 	if list == nil {
-		list = []api.JobStatus{}
+		list = []schema.JobStatus{}
 	}
 	h.answer(w, list, err)
 }
 
 func (h *handler) changeJob(w http.ResponseWriter, r *http.Request) {
 	const op = "admin.changeJob"
-	var body api.JobChange
+	var body schema.JobChange
 	if err := decode(w, r, op, &body); err != nil {
 		h.answer(w, nil, err)
 		return

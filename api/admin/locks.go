@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -17,23 +17,23 @@ const (
 // Locks is the part of Node that shows locks and ends them.
 type Locks interface {
 	// HeldLocks lists every lock that has an owner.
-	HeldLocks(ctx context.Context) ([]api.LockStatus, error)
+	HeldLocks(ctx context.Context) ([]schema.LockStatus, error)
 	// ReleaseLock ends a lock, whoever owns it, and returns it. It returns fault.NotFound if there is no such lock, and
 	// fault.Conflict if several locks match or the lock has another token.
-	ReleaseLock(ctx context.Context, r api.LockReleaseRequest) (api.LockStatus, error)
+	ReleaseLock(ctx context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error)
 }
 
 func (h *handler) locks(w http.ResponseWriter, r *http.Request) {
 	list, err := h.node.HeldLocks(r.Context())
 	if list == nil {
-		list = []api.LockStatus{}
+		list = []schema.LockStatus{}
 	}
 	h.answer(w, list, err)
 }
 
 func (h *handler) releaseLock(w http.ResponseWriter, r *http.Request) {
 	const op = "admin.releaseLock"
-	var body api.LockReleaseRequest
+	var body schema.LockReleaseRequest
 	if err := decode(w, r, op, &body); err != nil {
 		h.answer(w, nil, err)
 		return

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 func TestLocks_ListAndRelease(t *testing.T) {
-	node := adminFunc(func() (api.NodeStatus, error) { return api.NodeStatus{}, nil })
+	node := adminFunc(func() (schema.NodeStatus, error) { return schema.NodeStatus{}, nil })
 	if status, body := adminGet(t, node, admin.LocksPath); status != http.StatusOK || string(body) != "[]" {
 		t.Errorf("%d %s", status, body)
 	}

@@ -12,29 +12,29 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
 // operated is a node that records its calls.
 type operated struct {
 	adminFunc
-	members []api.MemberStatus
+	members []schema.MemberStatus
 	group   uint64
 	to      string
 	asked   bool
 }
 
-func (o *operated) Members(context.Context) ([]api.MemberStatus, error) { return o.members, nil }
+func (o *operated) Members(context.Context) ([]schema.MemberStatus, error) { return o.members, nil }
 
-func (o *operated) TransferLeader(_ context.Context, group uint64, to string) (api.TransferResult, error) {
+func (o *operated) TransferLeader(_ context.Context, group uint64, to string) (schema.TransferResult, error) {
 	o.group, o.to, o.asked = group, to, true
-	return api.TransferResult{Group: group, From: "n1", Leader: to}, nil
+	return schema.TransferResult{Group: group, From: "n1", Leader: to}, nil
 }
 
-func (o *operated) CompareReplicas(_ context.Context, group uint64) (api.Comparison, error) {
-	return api.Comparison{Group: group, Index: 9}, nil
+func (o *operated) CompareReplicas(_ context.Context, group uint64) (schema.Comparison, error) {
+	return schema.Comparison{Group: group, Index: 9}, nil
 }
 
 func adminPost(t *testing.T, a admin.Node, path, body string) (int, []byte) {
@@ -47,7 +47,7 @@ func adminPost(t *testing.T, a admin.Node, path, body string) (int, []byte) {
 
 // TestAdminMembers_FieldNamesAreStable holds the JSON names: programs read them.
 func TestAdminMembers_FieldNamesAreStable(t *testing.T) {
-	o := &operated{members: []api.MemberStatus{{Node: "n1", ServerID: "n1.4f", Role: "server", State: "failed",
+	o := &operated{members: []schema.MemberStatus{{Node: "n1", ServerID: "n1.4f", Role: "server", State: "failed",
 		Since: time.Unix(1700000000, 0).UTC(),
 		Peer:  "127.0.0.1:7947", Gossip: "127.0.0.1:7946", ClusterID: "c1", Version: "v1", Leads: 2, Self: true}}}
 	status, body := adminGet(t, o, admin.MembersPath)
@@ -65,11 +65,12 @@ func TestAdminMembers_FieldNamesAreStable(t *testing.T) {
 func TestAdminTransfer_PassesGroupAndNode(t *testing.T) {
 	o := &operated{}
 	status, body := adminPost(t, o, admin.TransferPath(7), `{"to":"n2"}`)
-	var got api.TransferResult
+	var got schema.TransferResult
 	if err := json.Unmarshal(body, &got); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %v %s", status, err, body)
 	}
-	if want := (api.TransferResult{Group: 7, From: "n1", Leader: "n2"}); got != want || o.group != 7 || o.to != "n2" {
+	want := schema.TransferResult{Group: 7, From: "n1", Leader: "n2"}
+	if got != want || o.group != 7 || o.to != "n2" {
 		t.Errorf("answer %+v, called with %d %q", got, o.group, o.to)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -18,14 +18,14 @@ const (
 type Remover interface {
 	// Remove removes a server from every group. target is a server id or a node id. It returns the progress at once;
 	// call it again to continue.
-	Remove(ctx context.Context, target string) (api.RemoveResult, error)
+	Remove(ctx context.Context, target string) (schema.RemoveResult, error)
 	// Leave removes the server of this node. The node stops when the removal is done.
-	Leave(ctx context.Context) (api.RemoveResult, error)
+	Leave(ctx context.Context) (schema.RemoveResult, error)
 }
 
 func (h *handler) remove(w http.ResponseWriter, r *http.Request) {
 	const op = "admin.remove"
-	var body api.RemoveRequest
+	var body schema.RemoveRequest
 	if err := decode(w, r, op, &body); err != nil {
 		h.answer(w, nil, err)
 		return

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // ViewPath is the path of everything that the web console shows of a node.
@@ -13,7 +13,7 @@ const ViewPath = "/v1/view"
 // Viewer is the part of Node that describes it for the web console.
 type Viewer interface {
 	// NodeView describes the node: its status, its figures and the last warnings of its log.
-	NodeView(ctx context.Context) (api.NodeView, error)
+	NodeView(ctx context.Context) (schema.NodeView, error)
 }
 
 func (h *handler) view(w http.ResponseWriter, r *http.Request) {

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -15,10 +15,10 @@ const VotersPath = "/v1/voters"
 // VoterSetting is the part of Node that knows how many servers vote.
 type VoterSetting interface {
 	// Voters returns the number of voters that each group should have, and the servers that vote now.
-	Voters(ctx context.Context) (api.VotersStatus, error)
+	Voters(ctx context.Context) (schema.VotersStatus, error)
 	// SetVoters sets the number of voters of each group, for the whole cluster. It returns when the number is stored.
 	// The leaders add or remove voters afterwards.
-	SetVoters(ctx context.Context, number int) (api.VotersStatus, error)
+	SetVoters(ctx context.Context, number int) (schema.VotersStatus, error)
 }
 
 func (h *handler) voters(w http.ResponseWriter, r *http.Request) {
@@ -27,7 +27,7 @@ func (h *handler) voters(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) setVoters(w http.ResponseWriter, r *http.Request) {
-	var body api.VotersRequest
+	var body schema.VotersRequest
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil || body.Voters == 0 {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 const (
@@ -26,7 +26,7 @@ func applicationsBody(r *request) (html, error) {
 
 // instances returns all application instances that are known to the node with this console. It returns nil if the
 // snapshot has no view of that node.
-func (s *Snapshot) instances() []api.AppInstance {
+func (s *Snapshot) instances() []schema.AppInstance {
 	if v := s.self(); v != nil {
 		return v.Apps
 	}
@@ -76,7 +76,7 @@ type application struct {
 }
 
 // applications returns all applications that run or call each other, by name.
-func applications(instances []api.AppInstance, edges []call) []application {
+func applications(instances []schema.AppInstance, edges []call) []application {
 	byName := map[string]*application{}
 	of := func(name string) *application {
 		if byName[name] == nil {
@@ -154,7 +154,7 @@ func callTable(edges []call) html {
 	return grid("Calls", "From|To|Rate|of these failed|Calls since start|Failed since start", rows)
 }
 
-func instanceTable(list []api.AppInstance) html {
+func instanceTable(list []schema.AppInstance) html {
 	var rows []html
 	for i := range list {
 		a := &list[i]

@@ -7,14 +7,15 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // Blocks gives access to locks and configuration items. Implementations are safe for concurrent use.
 type Blocks interface {
 	// HeldLocks lists every lock that has an owner.
-	HeldLocks(ctx context.Context) ([]api.LockStatus, error)
+	HeldLocks(ctx context.Context) ([]schema.LockStatus, error)
 	// ReleaseLock ends a lock, whoever owns it.
-	ReleaseLock(ctx context.Context, r api.LockReleaseRequest) (api.LockStatus, error)
+	ReleaseLock(ctx context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error)
 	// ConfigurationStores returns the names of the configuration stores of this node.
 	ConfigurationStores() []string
 	// ConfigurationItems returns all items of a configuration store if keys is nil.
@@ -50,7 +51,7 @@ func locksBody(r *request) (html, error) {
 }
 
 // leaseLeft returns how long the lock stays valid if it is not renewed.
-func leaseLeft(l *api.LockStatus) string {
+func leaseLeft(l *schema.LockStatus) string {
 	if l.LeftMS == nil {
 		return ""
 	}
@@ -58,7 +59,7 @@ func leaseLeft(l *api.LockStatus) string {
 }
 
 // releaseForm releases a lock if it still has the token that is shown.
-func (r *request) releaseForm(l *api.LockStatus) html {
+func (r *request) releaseForm(l *schema.LockStatus) html {
 	return h(`<form method="post" action="/locks/release">%%%%%<button class="danger" data-confirm="%">`+
 		`Release</button></form>`, r.csrf(), hidden("store", l.Store), hidden("prefix", l.Prefix),
 		hidden("resource", l.Resource), hidden("revision", l.Revision), esc("Release "+l.Resource+" of "+l.Owner+"?"))
@@ -68,7 +69,7 @@ func (r *request) releaseForm(l *api.LockStatus) html {
 func (r *request) releaseLock() error {
 	f := r.PostForm
 	prefix := f.Get("prefix")
-	_, err := r.console.config.Blocks.ReleaseLock(r.Context(), api.LockReleaseRequest{Store: f.Get("store"),
+	_, err := r.console.config.Blocks.ReleaseLock(r.Context(), schema.LockReleaseRequest{Store: f.Get("store"),
 		Resource: f.Get("resource"), Prefix: &prefix, Revision: f.Get("revision")})
 	r.audit(r.Context(), "release lock", "store", f.Get("store"), "prefix", prefix, "resource", f.Get("resource"),
 		"error",

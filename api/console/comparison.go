@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -21,7 +21,7 @@ const (
 type comparison struct {
 	running bool
 	at      time.Time
-	result  api.Comparison
+	result  schema.Comparison
 	err     string
 }
 

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // componentsBody lists the components of all nodes and what was done with them.
 func componentsBody(r *request) (html, error) {
-	var stores, bindings []api.NamedCount
+	var stores, bindings []schema.NamedCount
 	for _, m := range r.snap.Members {
 		if m.View != nil {
 			stores = append(stores, m.View.Figures.Stores...)
@@ -27,8 +27,8 @@ func componentsBody(r *request) (html, error) {
 
 // componentTable has one line for each component. If several nodes have an identical component, they share one line.
 func componentTable(s *Snapshot) html {
-	nodes := map[api.NodeComponent][]html{}
-	var list []api.NodeComponent
+	nodes := map[schema.NodeComponent][]html{}
+	var list []schema.NodeComponent
 	for _, m := range s.Members {
 		if m.View == nil {
 			continue
@@ -83,11 +83,11 @@ func reloads(s *Snapshot) html {
 }
 
 // merge adds the counts of all nodes.
-func merge(list []api.NamedCount) []api.NamedCount {
+func merge(list []schema.NamedCount) []schema.NamedCount {
 	sort.SliceStable(list, func(i, k int) bool {
 		return cmp.Or(cmp.Compare(list[i].Name, list[k].Name), cmp.Compare(list[i].Part, list[k].Part)) < 0
 	})
-	var out []api.NamedCount
+	var out []schema.NamedCount
 	for _, c := range list {
 		if n := len(out); n > 0 && out[n-1].Name == c.Name && out[n-1].Part == c.Part {
 			out[n-1].Value += c.Value

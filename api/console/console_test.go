@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/api/apitest"
 	"github.com/quorate/quorate/api/console"
 	apihttp "github.com/quorate/quorate/api/http"
@@ -32,7 +33,7 @@ type cluster struct {
 	transfer string // arguments of TransferLeader
 
 	compared   string // argument of CompareReplicas
-	comparison api.Comparison
+	comparison schema.Comparison
 	failure    error
 }
 
@@ -42,14 +43,14 @@ func (c *cluster) Members(context.Context) []console.Member {
 	return c.members
 }
 
-func (c *cluster) TransferLeader(_ context.Context, leader string, _ uint64, to string) (api.TransferResult, error) {
+func (c *cluster) TransferLeader(_ context.Context, leader string, _ uint64, to string) (schema.TransferResult, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.transfer = leader + " to " + to
-	return api.TransferResult{Leader: to}, nil
+	return schema.TransferResult{Leader: to}, nil
 }
 
-func (c *cluster) CompareReplicas(_ context.Context, leader string, group uint64) (api.Comparison, error) {
+func (c *cluster) CompareReplicas(_ context.Context, leader string, group uint64) (schema.Comparison, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.compared = leader
@@ -73,15 +74,15 @@ func (d data) State(string) *api.State { return d.state }
 // blocks is a console.Blocks with one lock and one item.
 type blocks struct{ released string }
 
-func (*blocks) HeldLocks(context.Context) ([]api.LockStatus, error) {
+func (*blocks) HeldLocks(context.Context) ([]schema.LockStatus, error) {
 	left := int64(42_000)
-	return []api.LockStatus{{Store: "lockstore", Prefix: "shop", Resource: "door", Owner: "<b>me", Revision: "7",
+	return []schema.LockStatus{{Store: "lockstore", Prefix: "shop", Resource: "door", Owner: "<b>me", Revision: "7",
 		ExpiryMS: 60_000, LeftMS: &left}}, nil
 }
 
-func (b *blocks) ReleaseLock(_ context.Context, r api.LockReleaseRequest) (api.LockStatus, error) {
+func (b *blocks) ReleaseLock(_ context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error) {
 	b.released = r.Store + " " + *r.Prefix + " " + r.Resource + " " + r.Revision
-	return api.LockStatus{}, nil
+	return schema.LockStatus{}, nil
 }
 
 func (*blocks) ConfigurationStores() []string { return []string{"configstore"} }
@@ -91,23 +92,24 @@ func (*blocks) ConfigurationItems(context.Context, string, []string) ([]api.Conf
 }
 
 // work is a console.Work with two jobs and two actors.
-type work struct{ selected api.JobSelection }
+type work struct{ selected schema.JobSelection }
 
-func (w *work) ListJobs(_ context.Context, r api.JobSelection) ([]api.JobStatus, error) {
+func (w *work) ListJobs(_ context.Context, r schema.JobSelection) ([]schema.JobStatus, error) {
 	w.selected = r
 	past, next := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
-	return []api.JobStatus{
+	return []schema.JobStatus{
 		{App: "shop", Name: "<b>nightly", Schedule: "@every 1h", Due: past, Next: next, Ticks: 3, Attempts: 2,
 			Error: "<b>status 500", Job: []byte(`{"data":"secret-of-job"}`)},
 		{App: "shop", Name: "later", Due: next, Next: next},
 	}, nil
 }
 
-func (*work) ListActors(context.Context, int) ([]api.ActorsStatus, error) {
-	return []api.ActorsStatus{{App: "shop", Store: store, Types: []string{"Cart"},
-		Hosts:  []api.ActorHostStatus{{Node: "a", Types: []string{"Cart"}, Actors: 1}},
-		Actors: []api.ActorStatus{{Type: "Cart", ID: "<b>1", Node: "a", Epoch: 77}, {Type: "Cart", ID: "2", Epoch: 78}},
-		Reminders: []api.ActorReminder{{Type: "Cart", ID: "<b>1", JobStatus: api.JobStatus{Name: "<b>wake",
+func (*work) ListActors(context.Context, int) ([]schema.ActorsStatus, error) {
+	return []schema.ActorsStatus{{App: "shop", Store: store, Types: []string{"Cart"},
+		Hosts: []schema.ActorHostStatus{{Node: "a", Types: []string{"Cart"}, Actors: 1}},
+		Actors: []schema.ActorStatus{{Type: "Cart", ID: "<b>1", Node: "a", Epoch: 77},
+			{Type: "Cart", ID: "2", Epoch: 78}},
+		Reminders: []schema.ActorReminder{{Type: "Cart", ID: "<b>1", JobStatus: schema.JobStatus{Name: "<b>wake",
 			Schedule: "R5/PT10S", Due: time.Now().Add(time.Hour), Next: time.Now().Add(time.Hour), Ticks: 4}}},
 	}}, nil
 }
@@ -120,17 +122,18 @@ func newData() data {
 
 // member is a node that answers.
 func member(name string, self bool) console.Member {
-	group := api.GroupStatus{State: "follower", Leader: "a", Term: 3, Reads: true, Writes: true, Keys: 7,
-		Servers: []api.ServerStatus{{Node: "a", Voter: true}, {Node: "b", Voter: true}}}
+	group := schema.GroupStatus{State: "follower", Leader: "a", Term: 3, Reads: true, Writes: true, Keys: 7,
+		Servers: []schema.ServerStatus{{Node: "a", Voter: true}, {Node: "b", Voter: true}}}
 	if name == "a" {
 		group.State = "leader"
 	}
-	return console.Member{MemberStatus: api.MemberStatus{Node: name, State: "alive", Role: "server", Self: self},
-		View: &api.NodeView{At: time.Now(), Status: api.NodeStatus{Ready: true, Node: api.NodeIdentity{ID: name,
-			Cluster: "test", Version: "v1", Apps: []api.AppStatus{{ID: "shop", API: []string{"127.0.0.1:1"}}}},
-			Groups: []api.GroupStatus{group}},
-			Apps:    []api.AppInstance{{App: "shop", Node: "a", State: "healthy"}},
-			Figures: api.Figures{Calls: []api.AppCalls{{From: "shop", To: "<b>stock", Count: 4, Errors: 1}}}}}
+	return console.Member{MemberStatus: schema.MemberStatus{Node: name, State: "alive", Role: "server", Self: self},
+		View: &schema.NodeView{At: time.Now(), Status: schema.NodeStatus{Ready: true,
+			Node: schema.NodeIdentity{ID: name,
+				Cluster: "test", Version: "v1", Apps: []schema.AppStatus{{ID: "shop", API: []string{"127.0.0.1:1"}}}},
+			Groups: []schema.GroupStatus{group}},
+			Apps:    []schema.AppInstance{{App: "shop", Node: "a", State: "healthy"}},
+			Figures: schema.Figures{Calls: []schema.AppCalls{{From: "shop", To: "<b>stock", Count: 4, Errors: 1}}}}}
 }
 
 // fixture is a console that a browser has signed in to.
@@ -406,7 +409,7 @@ func TestConsole_JobsShowWhatIsPastDueButNoData(t *testing.T) {
 	if strings.Contains(body, "secret-of-job") {
 		t.Error("the page shows the data of a job")
 	}
-	if want := (api.JobSelection{App: "shop", Name: "n"}); f.work.selected != want {
+	if want := (schema.JobSelection{App: "shop", Name: "n"}); f.work.selected != want {
 		t.Errorf("selected %+v", f.work.selected)
 	}
 }
@@ -437,7 +440,7 @@ func TestConsole_HealthSaysWhatIsWrong(t *testing.T) {
 	lost := member("a", true)
 	lost.View.Status.Groups[0].Leader, lost.View.Status.Groups[0].State = "", "follower"
 	issue := member("a", true)
-	issue.View.Status.Issues = []api.Issue{{About: "store x", Reason: "it does not answer"}}
+	issue.View.Status.Issues = []schema.Issue{{About: "store x", Reason: "it does not answer"}}
 	for want, members := range map[string][]console.Member{
 		"Healthy: 2 nodes, 1 group with a leader, no problem.":        {member("a", true), member("b", false)},
 		"Reads and writes work, but node b does not answer.":          {member("a", true), silent},

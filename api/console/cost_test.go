@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	apihttp "github.com/quorate/quorate/api/http"
 )
 
@@ -26,20 +26,20 @@ type wide struct{ nodes int }
 func (w wide) Members(context.Context) (out []Member) {
 	for i := range w.nodes {
 		name := "node-" + strconv.Itoa(i)
-		v := &api.NodeView{At: time.Now(), Status: api.NodeStatus{Node: api.NodeIdentity{ID: name}}}
+		v := &schema.NodeView{At: time.Now(), Status: schema.NodeStatus{Node: schema.NodeIdentity{ID: name}}}
 		for range 50 {
-			v.Warnings = append(v.Warnings, api.LogRecord{Text: strings.Repeat("x", 1024)})
+			v.Warnings = append(v.Warnings, schema.LogRecord{Text: strings.Repeat("x", 1024)})
 		}
-		out = append(out, Member{MemberStatus: api.MemberStatus{Node: name, Self: i == 0}, View: v})
+		out = append(out, Member{MemberStatus: schema.MemberStatus{Node: name, Self: i == 0}, View: v})
 	}
 	return out
 }
 
-func (wide) TransferLeader(context.Context, string, uint64, string) (r api.TransferResult, err error) {
+func (wide) TransferLeader(context.Context, string, uint64, string) (r schema.TransferResult, err error) {
 	return r, err
 }
 
-func (wide) CompareReplicas(context.Context, string, uint64) (c api.Comparison, err error) {
+func (wide) CompareReplicas(context.Context, string, uint64) (c schema.Comparison, err error) {
 	return c, err
 }
 

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // Rates are figures of one node per second, between two views.
@@ -21,7 +21,7 @@ type Rates struct {
 
 // ratesOf returns the rates of a node between two of its views. Known is false in the result if a view is missing, the
 // node restarted between the views, or the views are less than 100 ms apart.
-func ratesOf(older, newer *api.NodeView) Rates {
+func ratesOf(older, newer *schema.NodeView) Rates {
 	if older == nil || newer == nil || !older.Status.Node.Started.Equal(newer.Status.Node.Started) {
 		return Rates{P99: math.NaN(), SyncP99: math.NaN()}
 	}
@@ -48,11 +48,11 @@ func grown(from, to uint64) uint64 {
 }
 
 // since returns what was added to a histogram from o to h.
-func since(o, h api.Histogram) api.Histogram {
+func since(o, h schema.Histogram) schema.Histogram {
 	if len(o.Counts) != len(h.Counts) {
 		return h
 	}
-	out := api.Histogram{Bounds: h.Bounds, Counts: make([]uint64, len(h.Counts)), Total: grown(o.Total, h.Total)}
+	out := schema.Histogram{Bounds: h.Bounds, Counts: make([]uint64, len(h.Counts)), Total: grown(o.Total, h.Total)}
 	for i := range h.Counts {
 		out.Counts[i] = grown(o.Counts[i], h.Counts[i])
 	}
@@ -61,7 +61,7 @@ func since(o, h api.Histogram) api.Histogram {
 
 // quantile returns the q-quantile of h, with the method of Prometheus's histogram_quantile. It returns NaN if h is
 // empty, and the last bound if the quantile is above that bound.
-func quantile(h api.Histogram, q float64) float64 {
+func quantile(h schema.Histogram, q float64) float64 {
 	if h.Total == 0 || len(h.Bounds) == 0 {
 		return math.NaN()
 	}

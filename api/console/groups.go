@@ -6,7 +6,7 @@ import (
 	"sort"
 	"strconv"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -133,8 +133,8 @@ const maxLeaders = 20
 
 // leaders returns the leaders of a group that any node remembers, the newest first. There is at most one leader per
 // term. The time of a leader is the earliest time at which any node learned of it.
-func (s *Snapshot) leaders(group uint64) (out []api.LeaderSeen) {
-	byTerm := map[uint64]api.LeaderSeen{}
+func (s *Snapshot) leaders(group uint64) (out []schema.LeaderSeen) {
+	byTerm := map[uint64]schema.LeaderSeen{}
 	for _, m := range s.Members {
 		if m.View == nil {
 			continue
@@ -178,7 +178,7 @@ func (r *request) transferLeader() error {
 		return fault.New(fault.NotFound, "console", "the cluster has no group "+r.PathValue("group"))
 	}
 	to := r.PostForm.Get("to")
-	var result api.TransferResult
+	var result schema.TransferResult
 	result, err = r.console.config.Cluster.TransferLeader(r.Context(), r.leaderOf(id), id, to)
 	r.audit(r.Context(), "transfer leadership", "group", id, "to", to, "leader", result.Leader, "error",
 		textOrEmpty(err))

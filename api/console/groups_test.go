@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/api/console"
 )
 
@@ -30,7 +30,7 @@ func (f *fixture) show(t *testing.T, path, want string) (body string) {
 
 func TestConsole_ComparesReplicasWithoutPermissionToWrite(t *testing.T) {
 	f := open(t, false)
-	f.cluster.comparison = api.Comparison{Index: 4711, Majority: "aa", Replicas: []api.ReplicaDigest{
+	f.cluster.comparison = schema.Comparison{Index: 4711, Majority: "aa", Replicas: []schema.ReplicaDigest{
 		{Node: "a", Voter: true, Digest: "aa"}, {Node: "b", Voter: true, Digest: "aa"}}}
 	if status, _ := f.post(t, "/groups/0/compare", url.Values{"csrf": {"x"}}); status != http.StatusForbidden {
 		t.Errorf("without the token of the session: %d", status)
@@ -46,12 +46,12 @@ func TestConsole_ComparesReplicasWithoutPermissionToWrite(t *testing.T) {
 	if !strings.Contains(f.log.String(), `action="compare replicas"`) {
 		t.Errorf("the audit log has no comparison:\n%s", f.log)
 	}
-	for want, c := range map[string]api.Comparison{
-		"The states differ.": {Majority: "aa", Replicas: []api.ReplicaDigest{{Node: "a", Digest: "aa"},
+	for want, c := range map[string]schema.Comparison{
+		"The states differ.": {Majority: "aa", Replicas: []schema.ReplicaDigest{{Node: "a", Digest: "aa"},
 			{Node: "b", Digest: "bb"}}},
-		"The servers that answered have the same state.": {Majority: "aa", Replicas: []api.ReplicaDigest{
+		"The servers that answered have the same state.": {Majority: "aa", Replicas: []schema.ReplicaDigest{
 			{Node: "a", Digest: "aa"}, {Node: "b", Reason: "it is away"}}},
-		"No state has a majority of the voters.": {Replicas: []api.ReplicaDigest{{Node: "a", Digest: "aa"},
+		"No state has a majority of the voters.": {Replicas: []schema.ReplicaDigest{{Node: "a", Digest: "aa"},
 			{Node: "b", Digest: "bb"}}},
 	} {
 		f.cluster.comparison = c
@@ -69,9 +69,9 @@ func TestConsole_ComparesReplicasWithoutPermissionToWrite(t *testing.T) {
 func TestConsole_MergesLeadersThatNodesRemember(t *testing.T) {
 	a, b := member("a", true), member("b", false)
 	at := func(minute int) time.Time { return time.Date(2031, 2, 3, 4, minute, 0, 0, time.UTC) }
-	a.View.Leaders = []api.LeaderSeen{{Term: 1, Leader: "a", At: at(1)}, {Term: 3, Leader: "c", At: at(9)},
+	a.View.Leaders = []schema.LeaderSeen{{Term: 1, Leader: "a", At: at(1)}, {Term: 3, Leader: "c", At: at(9)},
 		{Group: 1, Term: 8, Leader: "other", At: at(8)}}
-	b.View.Leaders = []api.LeaderSeen{{Term: 2, Leader: "b", At: at(5)}, {Term: 3, Leader: "c", At: at(7)}}
+	b.View.Leaders = []schema.LeaderSeen{{Term: 2, Leader: "b", At: at(5)}, {Term: 3, Leader: "c", At: at(7)}}
 	_, body, _ := openOn(t, false, []console.Member{a, b}).get(t, "/groups/0")
 	body = body[strings.Index(body, "Last leaders"):]
 	order := regexp.MustCompile(`04:0\d:00`).FindAllString(body, -1)
@@ -86,9 +86,9 @@ func TestConsole_MergesLeadersThatNodesRemember(t *testing.T) {
 func TestConsole_ShowsRunsOfJobs(t *testing.T) {
 	a, b := member("a", true), member("b", false)
 	now := time.Now()
-	a.View.Runs = []api.JobRun{{App: "shop", Name: "nightly", Node: "b", At: now, Tick: 3, Attempt: 2,
+	a.View.Runs = []schema.JobRun{{App: "shop", Name: "nightly", Node: "b", At: now, Tick: 3, Attempt: 2,
 		Outcome: "failed", Error: "<b>status 500"}}
-	b.View.Runs = []api.JobRun{{App: "shop", Name: "hourly", Node: "a", At: now.Add(-time.Hour), Tick: 1, Attempt: 1,
+	b.View.Runs = []schema.JobRun{{App: "shop", Name: "hourly", Node: "a", At: now.Add(-time.Hour), Tick: 1, Attempt: 1,
 		Outcome: "done"}}
 	f := openOn(t, false, []console.Member{a, b})
 	_, body, _ := f.get(t, "/jobs")
@@ -105,7 +105,7 @@ func TestConsole_ShowsRunsOfJobs(t *testing.T) {
 func TestConsole_ShowsAlertsOfNodes(t *testing.T) {
 	a := member("a", true)
 	a.View.At = time.Now().Add(-2 * time.Second)
-	a.View.Alerts = []api.NodeAlert{{Name: "QuorateStateInDoubt", About: "group 3", Text: "differs", Fails: true},
+	a.View.Alerts = []schema.NodeAlert{{Name: "QuorateStateInDoubt", About: "group 3", Text: "differs", Fails: true},
 		{Name: "QuorateStrangers", Text: "refused", Grows: true, Count: 4}}
 	f := openOn(t, false, []console.Member{a})
 	_, body, _ := f.get(t, "/")
@@ -113,11 +113,11 @@ func TestConsole_ShowsAlertsOfNodes(t *testing.T) {
 		t.Errorf("an alert of a counter fires at once, or that of a gauge does not: %s", body)
 	}
 	next := member("a", true)
-	next.View.Alerts = []api.NodeAlert{{Name: "QuorateStrangers", Text: "refused", Grows: true, Count: 5}}
-	next.View.Figures.Backup = api.Backups{Failing: true}
+	next.View.Alerts = []schema.NodeAlert{{Name: "QuorateStrangers", Text: "refused", Grows: true, Count: 5}}
+	next.View.Figures.Backup = schema.Backups{Failing: true}
 	next.View.Figures.Calls[0].Count, next.View.Figures.Calls[0].Errors = 20, 9
-	next.View.Figures.Stores = []api.NamedCount{{Name: "orders", Part: "get", Value: 9}}
-	next.View.Figures.StoreErrors = []api.NamedCount{{Name: "orders", Value: 6}}
+	next.View.Figures.Stores = []schema.NamedCount{{Name: "orders", Part: "get", Value: 9}}
+	next.View.Figures.StoreErrors = []schema.NamedCount{{Name: "orders", Value: 6}}
 	f.cluster.set([]console.Member{next})
 	body = f.show(t, "/", "QuorateStrangers")
 	for _, want := range []string{"QuorateBackupLate", "QuorateInvokeErrors", "QuorateStateErrors"} {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // Levels of health, also the names of their styles.
@@ -19,15 +19,15 @@ const (
 
 // group is one replication group as the whole cluster sees it.
 type group struct {
-	api.GroupStatus             // by its leader, or by a node that has it
-	Leads           bool        // GroupStatus is from its leader
-	Views           []groupView // by every node that holds the group, by node id
+	schema.GroupStatus             // by its leader, or by a node that has it
+	Leads              bool        // GroupStatus is from its leader
+	Views              []groupView // by every node that holds the group, by node id
 }
 
 // groupView is a group as one node sees it.
 type groupView struct {
 	Node string
-	api.GroupStatus
+	schema.GroupStatus
 }
 
 // groups merges what all nodes say about the groups, by id.
@@ -204,11 +204,11 @@ func (s *Snapshot) leaderChanges(group uint64) (n int) {
 // backupAlerts returns the problems with the backups of the cluster. If the cluster has never had a backup, it returns
 // nothing, because backups are optional.
 func (s *Snapshot) backupAlerts() (out []alert) {
-	var b api.Backups
+	var b schema.Backups
 	for _, m := range s.Members {
 		if m.View != nil {
 			one := m.View.Figures.Backup
-			b = api.Backups{Last: max(b.Last, one.Last), Scheduled: max(b.Scheduled, one.Scheduled),
+			b = schema.Backups{Last: max(b.Last, one.Last), Scheduled: max(b.Scheduled, one.Scheduled),
 				Every: max(b.Every, one.Every), Failing: b.Failing || one.Failing}
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -72,7 +72,7 @@ func nodeState(m Member) html {
 }
 
 // leads lists the groups that a node leads.
-func leads(v *api.NodeView) string {
+func leads(v *schema.NodeView) string {
 	var out []string
 	for _, one := range v.Status.Groups {
 		if one.State == "leader" {
@@ -92,7 +92,7 @@ func cores(r Rates) string {
 	return strconv.FormatFloat(r.CPU*100, 'f', 0, 64) + " %"
 }
 
-func diskFree(v *api.NodeView) string {
+func diskFree(v *schema.NodeView) string {
 	if v.Figures.DiskFree == 0 {
 		return "" // a node without data
 	}
@@ -143,7 +143,7 @@ func (r *request) node(m Member) html {
 		card("log", "Last warnings and errors of the log", logLines(v.Warnings, now))
 }
 
-func certificate(v *api.NodeView, now time.Time) html {
+func certificate(v *schema.NodeView, now time.Time) html {
 	s, end := v.Status.Security, ""
 	if s.CertificateEnds != nil {
 		end = moment(*s.CertificateEnds, now)
@@ -152,7 +152,7 @@ func certificate(v *api.NodeView, now time.Time) html {
 		pair("Fingerprints of tokens", strings.Join(s.Tokens, ", ")))
 }
 
-func (r *request) groupsOn(v *api.NodeView) html {
+func (r *request) groupsOn(v *schema.NodeView) html {
 	var rows []html
 	groups := r.snap.groups()
 	for _, one := range v.Status.Groups {
@@ -170,7 +170,7 @@ func (r *request) groupsOn(v *api.NodeView) html {
 		rows)
 }
 
-func appsOn(v *api.NodeView) html {
+func appsOn(v *schema.NodeView) html {
 	var rows []html
 	for _, a := range v.Status.Node.Apps {
 		rows = append(rows, row(esc(a.ID), text(a.Namespace), text(strings.Join(a.API, ", ")),
@@ -179,7 +179,7 @@ func appsOn(v *api.NodeView) html {
 	return grid("Applications on this node", "Application|Namespace|HTTP API|gRPC API", rows)
 }
 
-func connections(list []api.NamedCount) html {
+func connections(list []schema.NamedCount) html {
 	var out []html
 	for _, c := range list {
 		out = append(out, pair(c.Name, number(c.Value)))
@@ -188,7 +188,7 @@ func connections(list []api.NamedCount) html {
 }
 
 // counts is a table of counts.
-func counts(head string, list []api.NamedCount) html {
+func counts(head string, list []schema.NamedCount) html {
 	var rows []html
 	for _, c := range list {
 		rows = append(rows, row(esc(c.Name), text(c.Part), esc(number(c.Value))))
@@ -196,7 +196,7 @@ func counts(head string, list []api.NamedCount) html {
 	return grid("Counts", head, rows)
 }
 
-func logLines(list []api.LogRecord, now time.Time) html {
+func logLines(list []schema.LogRecord, now time.Time) html {
 	if len(list) == 0 {
 		return `<p class="empty">None since the node started.</p>`
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // page is one page of the console.
@@ -133,7 +133,7 @@ func plainPage(title string, body html) html {
 }
 
 // self returns the view of the node that serves the console; nil = it is not known.
-func (s *Snapshot) self() *api.NodeView {
+func (s *Snapshot) self() *schema.NodeView {
 	for _, m := range s.Members {
 		if m.Self {
 			return m.View

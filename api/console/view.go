@@ -4,13 +4,14 @@ import (
 	"context"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // Member is one node of the cluster with its view.
 type Member struct {
-	api.MemberStatus
-	View *api.NodeView // nil = the node did not answer
-	Err  string        // why not
+	schema.MemberStatus
+	View *schema.NodeView // nil = the node did not answer
+	Err  string           // why not
 }
 
 // Cluster describes a cluster, transfers leadership between its nodes, and compares its replicas. Implementations are
@@ -21,9 +22,9 @@ type Cluster interface {
 	Members(ctx context.Context) []Member
 	// TransferLeader asks a node that leads a group to transfer leadership to the node with the id to. If to is empty,
 	// the leader chooses.
-	TransferLeader(ctx context.Context, leader string, group uint64, to string) (api.TransferResult, error)
+	TransferLeader(ctx context.Context, leader string, group uint64, to string) (schema.TransferResult, error)
 	// CompareReplicas asks a node that leads a group to compare the states of all replicas.
-	CompareReplicas(ctx context.Context, leader string, group uint64) (api.Comparison, error)
+	CompareReplicas(ctx context.Context, leader string, group uint64) (schema.Comparison, error)
 }
 
 // Data gives access to the data of applications. Implementations are safe for concurrent use.

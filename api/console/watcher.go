@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 const (
@@ -191,7 +191,7 @@ func (w *watcher) remember(s *Snapshot) {
 func (s *Snapshot) derive(before *Snapshot) {
 	s.Rates, s.Calls, s.Logs = map[string]Rates{}, map[edge]callRate{}, map[logOf]float64{}
 	s.Recent, s.Grew = map[partOf]callRate{}, map[partOf]time.Time{}
-	older := map[string]*api.NodeView{}
+	older := map[string]*schema.NodeView{}
 	if before != nil {
 		for _, m := range before.Members {
 			older[m.Node] = m.View
@@ -218,8 +218,8 @@ func (s *Snapshot) derive(before *Snapshot) {
 }
 
 // count adds what has happened at a node since an older view of it.
-func (s *Snapshot) count(m Member, older *api.NodeView) {
-	seconds, calls, logs := m.View.At.Sub(older.At).Seconds(), map[edge]api.AppCalls{}, map[string]float64{}
+func (s *Snapshot) count(m Member, older *schema.NodeView) {
+	seconds, calls, logs := m.View.At.Sub(older.At).Seconds(), map[edge]schema.AppCalls{}, map[string]float64{}
 	counters := map[string]float64{}
 	for i := range older.Alerts {
 		counters[alertKey(&older.Alerts[i])] = older.Alerts[i].Count
@@ -231,7 +231,7 @@ func (s *Snapshot) count(m Member, older *api.NodeView) {
 	}
 	for _, v := range [...]struct {
 		sign float64
-		*api.Figures
+		*schema.Figures
 	}{{-1, &older.Figures}, {1, &m.View.Figures}} {
 		for _, c := range v.Stores {
 			s.countRecent(storeOf(m.Node, c.Name), v.sign*c.Value, 0)
@@ -276,4 +276,4 @@ func storeOf(node, store string) partOf { return partOf{"node " + node, store} }
 func (c callRate) failing() bool { return c.Failed >= leastErrors && c.Failed/c.All > manyErrors }
 
 // alertKey identifies an alert of a node.
-func alertKey(a *api.NodeAlert) string { return a.Name + " " + a.About + " " + a.Text }
+func alertKey(a *schema.NodeAlert) string { return a.Name + " " + a.About + " " + a.Text }

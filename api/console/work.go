@@ -7,15 +7,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // Work lists jobs and actors. Implementations are safe for concurrent use.
 type Work interface {
 	// ListJobs lists jobs of all applications.
-	ListJobs(ctx context.Context, r api.JobSelection) ([]api.JobStatus, error)
+	ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.JobStatus, error)
 	// ListActors describes the actors of all applications, with at most limit active actors and reminders of each.
-	ListActors(ctx context.Context, limit int) ([]api.ActorsStatus, error)
+	ListActors(ctx context.Context, limit int) ([]schema.ActorsStatus, error)
 }
 
 const maxRows = 500 // of a table of jobs or actors
@@ -25,7 +25,7 @@ func jobsBody(r *request) (html, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), blocksTime)
 	defer cancel()
 	q := r.URL.Query()
-	pick := api.JobSelection{App: q.Get("app"), Name: q.Get("name")}
+	pick := schema.JobSelection{App: q.Get("app"), Name: q.Get("name")}
 	jobs, err := r.console.config.Work.ListJobs(ctx, pick)
 	if err != nil {
 		return "", err
@@ -53,7 +53,7 @@ func jobsBody(r *request) (html, error) {
 }
 
 // runs returns the last runs of jobs that any node remembers, the newest first.
-func (s *Snapshot) runs(pick api.JobSelection) (out []api.JobRun) {
+func (s *Snapshot) runs(pick schema.JobSelection) (out []schema.JobRun) {
 	for _, m := range s.Members {
 		if m.View == nil {
 			continue
@@ -69,7 +69,7 @@ func (s *Snapshot) runs(pick api.JobSelection) (out []api.JobRun) {
 	return out[:min(len(out), maxRows)]
 }
 
-func runTable(runs []api.JobRun, now time.Time) html {
+func runTable(runs []schema.JobRun, now time.Time) html {
 	var rows []html
 	for i := range runs {
 		one, level := &runs[i], levelWarn
@@ -89,9 +89,9 @@ func runTable(runs []api.JobRun, now time.Time) html {
 // lateAfter is how long a job may be due before it counts as past due.
 const lateAfter = 5 * time.Second
 
-func isLate(j *api.JobStatus, now time.Time) bool { return now.Sub(j.Due) > lateAfter }
+func isLate(j *schema.JobStatus, now time.Time) bool { return now.Sub(j.Due) > lateAfter }
 
-func jobState(j *api.JobStatus, now time.Time) html {
+func jobState(j *schema.JobStatus, now time.Time) html {
 	switch {
 	case isLate(j, now):
 		return badge(levelFail, "past due for "+age(now.Sub(j.Due)))
@@ -141,7 +141,7 @@ func actorsBody(r *request) (html, error) {
 	return joined(cards), nil
 }
 
-func actorsOf(a *api.ActorsStatus, id string, now time.Time) html {
+func actorsOf(a *schema.ActorsStatus, id string, now time.Time) html {
 	var hosts, actors, reminders []html
 	for i := range a.Hosts {
 		one := &a.Hosts[i]

@@ -97,6 +97,7 @@ type Face struct {
 	observer Observer  // of requests; nil = none
 	replies  sync.Pool // of *reply
 	buffers  sync.Pool // of *buffer
+	streams  sync.Pool // of *[]byte, for watches that have something to send
 }
 
 // New creates a Face and registers its metrics. It does no I/O. It returns fault.Invalid if an allowed origin is
@@ -126,6 +127,7 @@ func New(c Config) (*Face, error) {
 	}
 	f.replies.New = func() any { return new(reply) }
 	f.buffers.New = func() any { return new(buffer) }
+	f.streams.New = func() any { return new([]byte) }
 	f.register(f.routes())
 	return f, nil
 }

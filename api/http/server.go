@@ -51,6 +51,7 @@ type Server struct {
 	drain  *httpdrain.Drain
 	abort  context.CancelFunc // ends the contexts of requests that are being served
 	active active
+	taken  *takenOver
 	served chan struct{} // closed when the accept loop has ended
 
 	mu       sync.Mutex
@@ -76,6 +77,8 @@ func NewServer(c ServerConfig) *Server {
 	life, abort := context.WithCancel(context.Background())
 	s.abort = abort
 	connections := connlimit.New(connlimit.Options{Max: c.MaxConnections, Open: c.Open, Cut: c.Cut, Logger: c.Logger})
+	s.taken = &takenOver{life: life, active: &s.active, limiter: connections, conns: map[net.Conn]struct{}{}}
+	base := context.WithValue(life, takenOverKey{}, s.taken)
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(!c.DisableH2C)
@@ -86,11 +89,11 @@ func NewServer(c ServerConfig) *Server {
 		ReadHeaderTimeout:            c.ReadHeaderTimeout,
 		IdleTimeout:                  c.IdleTimeout,
 		DisableGeneralOptionsHandler: true,
-		ConnState:                    follow(connections),
+		ConnState:                    follow(connections, s.taken),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c)
 		},
-		BaseContext: func(net.Listener) context.Context { return life },
+		BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog:    slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
 	s.drain = httpdrain.Attach(&s.http)
@@ -138,13 +141,17 @@ func carrying(w *connlimit.Limiter, next http.Handler) http.Handler {
 	})
 }
 
-// follow counts the connections that net/http opens and closes.
-func follow(w *connlimit.Limiter) func(net.Conn, http.ConnState) {
+// follow counts the connections that net/http opens and closes. A connection that the server takes over stays counted.
+func follow(w *connlimit.Limiter, taken *takenOver) func(net.Conn, http.ConnState) {
 	return func(c net.Conn, s http.ConnState) {
 		switch s {
 		case http.StateNew:
 			w.Join(c)
-		case http.StateHijacked, http.StateClosed:
+		case http.StateHijacked:
+			if !taken.has(c) {
+				w.Leave(c)
+			}
+		case http.StateClosed:
 			w.Leave(c)
 		}
 	}
@@ -191,12 +198,23 @@ func (s *Server) Close(ctx context.Context) error {
 		return nil
 	}
 	err := s.drain.Shutdown(ctx)
+	if err == nil {
+		select { // Shutdown does not wait for connections that were taken over
+		case <-s.active.drain():
+		case <-ctx.Done():
+			if err = ctx.Err(); s.taken.none() {
+				err = nil
+			}
+		}
+	}
 	if err != nil {
 		s.abort()
 	}
 	_ = s.http.Close() // ends what Shutdown left; it has already returned the error
 	<-s.served
-	<-s.active.drain()
+	ended := s.active.drain()
+	s.taken.closeAll()
+	<-ended
 	if err == nil {
 		return nil
 	}

@@ -3,11 +3,18 @@ package http
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/state"
@@ -42,11 +49,36 @@ func (f *Face) watchState(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s := &stream{reply: p, watch: w, values: values, events: wantsEvents(r), snapshot: request.Snapshot,
-		control: http.NewResponseController(p.ResponseWriter)}
+	s := &stream{watch: w, buffers: &f.streams, values: values, events: wantsEvents(r), snapshot: request.Snapshot}
+	s.header(p.Header())
+	count := p.count
+	if takeOver(p.ResponseWriter, r, func(ctx context.Context, c net.Conn) { f.runAlone(ctx, s, c, count) }) {
+		p.status = http.StatusOK
+		return nil
+	}
+	s.out, s.control = p, http.NewResponseController(p.ResponseWriter)
 	s.run(r.Context())
 	return nil
 }
+
+// runAlone runs a stream on a connection that was taken over from net/http. The metrics of the request were recorded at
+// its start, except the size of the answer.
+func (f *Face) runAlone(ctx context.Context, s *stream, c net.Conn, count *routeMetrics) {
+	f.metrics.inFlight.Add(1)
+	defer func() {
+		if cause := recover(); cause != nil {
+			f.log.Error("a watch ended in a panic; please report it", "route", count.pattern, "panic",
+				describePanic(cause), "stack", string(debug.Stack()))
+			s.watch.Close(errPanic)
+		}
+		f.metrics.inFlight.Add(-1)
+	}()
+	s.out, s.chunked, s.sent = c, true, count.series(http.MethodGet).sent
+	s.run(ctx)
+}
+
+// errPanic is the reason of a watch that ended in a panic.
+var errPanic = errors.New("panic")
 
 func wantsEvents(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
@@ -95,25 +127,33 @@ func boolean(q url.Values, name string, fallback bool) (bool, error) {
 
 // stream writes the events of one watch.
 type stream struct {
-	reply    *reply
-	control  *http.ResponseController
 	watch    *api.Watch
+	out      io.Writer
+	control  *http.ResponseController // nil = out needs no flush
+	chunked  bool                     // the stream writes the chunks itself
+	sent     prometheus.Counter       // bytes of the answer; nil = out counts them
 	values   bool
-	events   bool // server-sent events, otherwise lines
-	snapshot bool // its items are being sent
-	buffer   []byte
+	events   bool    // server-sent events, otherwise lines
+	snapshot bool    // its items are being sent
+	buffer   *[]byte // of buffers; nil = nothing is to be sent
+	buffers  *sync.Pool
 }
 
-// run writes events until the client has gone or the watch ends.
-func (s *stream) run(ctx context.Context) {
-	h := s.reply.Header()
+// header sets the headers of the answer.
+func (s *stream) header(h http.Header) {
 	h[headerContentType], h["Cache-Control"], h["X-Accel-Buffering"] = valueLines, valueNoStore, valueNotStored
 	if s.watch.Session != "" {
 		h[headerSession] = []string{s.watch.Session}
 	}
 	if s.events {
 		h[headerContentType] = valueEvents
-		s.buffer = append(s.buffer, eventRetry...)
+	}
+}
+
+// run writes events until the client has gone or the watch ends.
+func (s *stream) run(ctx context.Context) {
+	if s.events {
+		s.append(eventRetry)
 	}
 	if !s.snapshot {
 		s.bookmark(s.watch.Position())
@@ -128,6 +168,9 @@ func (s *stream) run(ctx context.Context) {
 		}
 	}
 	s.watch.Close(err)
+	if s.chunked {
+		_, _ = io.WriteString(s.out, lastChunk) // the client may have gone
+	}
 }
 
 // send writes a part and flushes it.
@@ -162,7 +205,7 @@ func (s *stream) change(kind string, c *state.Change) error {
 		id = s.watch.PositionAt(c.Position)
 	}
 	s.object(kind, id, appendChange(nil, kind, c, s.values))
-	if len(s.buffer) < watchFlush {
+	if len(*s.buffer) < watchFlush {
 		return nil
 	}
 	return s.flush()
@@ -188,22 +231,48 @@ func (s *stream) end(err error) {
 // object appends one event or line. id is empty if it is no position.
 func (s *stream) object(event, id string, data []byte) {
 	if !s.events {
-		s.buffer = append(append(s.buffer, data...), '\n')
+		s.append("")
+		*s.buffer = append(append(*s.buffer, data...), '\n')
 		return
 	}
 	if id != "" {
-		s.buffer = append(append(append(s.buffer, "id: "...), id...), '\n')
+		s.append("id: ", id, "\n")
 	}
-	s.buffer = append(append(append(s.buffer, "event: "...), event...), "\ndata: "...)
-	s.buffer = append(append(s.buffer, data...), "\n\n"...)
+	s.append("event: ", event, "\ndata: ")
+	*s.buffer = append(append(*s.buffer, data...), "\n\n"...)
 }
 
-func (s *stream) flush() error {
-	if _, err := s.reply.Write(s.buffer); err != nil {
-		return err
+func (s *stream) append(parts ...string) {
+	if s.buffer == nil {
+		s.buffer = s.buffers.Get().(*[]byte)
+		if *s.buffer = (*s.buffer)[:0]; s.chunked {
+			*s.buffer = append(*s.buffer, chunkRoom...)
+		}
 	}
-	if s.buffer = s.buffer[:0]; cap(s.buffer) > watchFlush {
-		s.buffer = nil // an idle watch keeps no memory
+	for _, p := range parts {
+		*s.buffer = append(*s.buffer, p...)
+	}
+}
+
+// flush sends what was appended, and releases the buffer.
+func (s *stream) flush() error {
+	if s.buffer != nil {
+		if s.chunked {
+			*s.buffer = finishChunk(*s.buffer)
+		}
+		n, err := s.out.Write(*s.buffer)
+		if s.sent != nil {
+			s.sent.Add(float64(n))
+		}
+		if cap(*s.buffer) <= 2*watchFlush { // others would keep much memory
+			s.buffers.Put(s.buffer)
+		}
+		if s.buffer = nil; err != nil {
+			return err
+		}
+	}
+	if s.control == nil {
+		return nil
 	}
 	return s.control.Flush()
 }

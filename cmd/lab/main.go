@@ -27,17 +27,17 @@ import (
 // version is set by the linker: -X main.version=v1.2.3.
 var version = "devel"
 
-// command is one subcommand. make declares the flags of the subcommand and returns the function that runs it. That
-// function returns when the subcommand is finished or ctx ends.
-type command struct {
+// subcommand is one command of the program. make declares its flags and returns the function that runs it. That
+// function returns when the command is finished or ctx ends.
+type subcommand struct {
 	name, about string
 	args        int // number of arguments
 	make        func(*flag.FlagSet) func(ctx context.Context) error
 }
 
-func commands() []command {
+func subcommands() []subcommand {
 	prove := func(f *flag.FlagSet) func(context.Context) error { return proof.Command(f, version) }
-	return []command{
+	return []subcommand{
 		{"cluster", "start three nodes on 127.0.0.1 and print what to try", 0, cluster.Command},
 		{"demo", "save real data, kill -9 the node, start it again, compare every byte", 0, demo.Command},
 		{"demo-apps", "run two applications on three nodes and kill one of them", 0, demoapps.Command},
@@ -65,7 +65,7 @@ func main() {
 // run finds the subcommand, runs it and returns the exit code.
 func run(ctx context.Context, args []string, errs io.Writer) int {
 	if len(args) > 0 {
-		for _, c := range commands() {
+		for _, c := range subcommands() {
 			if c.name == args[0] {
 				return c.run(ctx, args[1:], errs)
 			}
@@ -75,13 +75,13 @@ func run(ctx context.Context, args []string, errs io.Writer) int {
 		}
 	}
 	fmt.Fprint(errs, "Usage: lab COMMAND [flags]; lab COMMAND -h lists the flags.\n\n")
-	for _, c := range commands() {
+	for _, c := range subcommands() {
 		fmt.Fprintf(errs, "  %-11s  %s\n", c.name, c.about)
 	}
 	return 2
 }
 
-func (c command) run(ctx context.Context, args []string, errs io.Writer) int {
+func (c subcommand) run(ctx context.Context, args []string, errs io.Writer) int {
 	f := flag.NewFlagSet("lab "+c.name, flag.ContinueOnError)
 	f.SetOutput(errs)
 	do := c.make(f)

@@ -38,7 +38,7 @@ func TestRun_PrintsTheErrorOfACommand(t *testing.T) {
 // Each call of lab in the Makefile and in .ci/run uses a subcommand and flags that exist.
 func TestMakefileCallsExistingCommands(t *testing.T) {
 	known := map[string]*flag.FlagSet{}
-	for _, c := range commands() {
+	for _, c := range subcommands() {
 		known[c.name] = flag.NewFlagSet(c.name, flag.ContinueOnError)
 		c.make(known[c.name])
 	}

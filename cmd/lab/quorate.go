@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/quorate/quorate/cmd/internal/cli"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/internal/lab/tuned"
 	"github.com/quorate/quorate/node"
 )
@@ -21,19 +22,22 @@ func quorate(text string) int {
 		return 2
 	}
 	m := cli.Main{
-		Args: os.Args[1:], Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Version: cli.Version{Version: "test"},
+		Shell: &command.Shell{
+			Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+			Version: command.Version{Version: "test"},
+			Signals: func() (<-chan os.Signal, func()) {
+				c := make(chan os.Signal, 2)
+				signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
+				return c, func() { signal.Stop(c) }
+			},
+		},
+		Args: os.Args[1:],
 		Open: func(ctx context.Context, settings node.Config, log *slog.Logger) (cli.Node, error) {
 			n, err := opener.Open(ctx, settings, log)
 			if err != nil {
 				return nil, err // a nil *node.Node in a cli.Node would not be nil
 			}
 			return n, nil
-		},
-		Signals: func() (<-chan os.Signal, func()) {
-			c := make(chan os.Signal, 2)
-			signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
-			return c, func() { signal.Stop(c) }
 		},
 	}
 	return m.Run(context.Background())

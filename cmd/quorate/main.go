@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/quorate/quorate/cmd/internal/cli"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/node"
 )
 
@@ -25,18 +26,20 @@ func main() { os.Exit(run()) }
 // run runs the program and returns its exit code.
 func run() int {
 	m := cli.Main{
-		Program:  os.Args[0],
-		Args:     os.Args[1:],
-		Env:      os.Environ(),
-		Stdin:    os.Stdin,
-		Stdout:   os.Stdout,
-		Stderr:   os.Stderr,
-		Version:  buildVersion(),
-		Hostname: os.Hostname,
-		Home:     homeDir,
-		Open:     open,
-		Check:    check,
-		Signals:  signals,
+		Shell: &command.Shell{
+			Env:      os.Environ(),
+			Stdin:    os.Stdin,
+			Stdout:   os.Stdout,
+			Stderr:   os.Stderr,
+			Version:  buildVersion(),
+			Hostname: os.Hostname,
+			Home:     homeDir,
+			Signals:  signals,
+		},
+		Program: os.Args[0],
+		Args:    os.Args[1:],
+		Open:    open,
+		Check:   check,
 	}
 	return m.Run(context.Background())
 }
@@ -92,8 +95,8 @@ func signals() (<-chan os.Signal, func()) {
 
 // buildVersion returns the version of the program: the version that the linker has set, otherwise that of the build
 // info, otherwise "devel". It also has the commit.
-func buildVersion() cli.Version {
-	v := cli.Version{Version: version}
+func buildVersion() command.Version {
+	v := command.Version{Version: version}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = &debug.BuildInfo{}

@@ -28,7 +28,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // sdkPatience limits each wait of the tests with the public SDK.
@@ -178,7 +178,7 @@ func (s *siege) leader(t *testing.T, among []*victim) int {
 	s.eventually(t, "one of the servers leads", sdkPatience, func() bool {
 		at = slices.IndexFunc(among, func(v *victim) bool {
 			out, err := s.command("status", "--json", "--data-dir", v.data).Output()
-			var status api.NodeStatus
+			var status schema.NodeStatus
 			if err != nil || json.Unmarshal(out, &status) != nil || len(status.Groups) == 0 ||
 				status.Groups[0].State != "leader" {
 				return false

@@ -2,6 +2,7 @@ package appchannel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -57,8 +58,8 @@ func (c *Channel) TakeJob(ctx context.Context, e *JobEvent) (known bool, err err
 	case answer.StatusCode == http.StatusNotFound:
 		return false, nil
 	}
-	return true, fault.New(fault.Internal, "appchannel.TakeJob",
-		fmt.Sprintf("POST /job/%s answered %d", e.Name, answer.StatusCode))
+	return true, &fault.Error{Code: fault.Internal, Op: "appchannel.TakeJob", Err: &refusal{answer,
+		fmt.Sprintf("POST /job/%s answered %d", e.Name, answer.StatusCode)}}
 }
 
 func (g *grpcCarrier) takeJob(ctx context.Context, e *JobEvent) (known bool, err error) {
@@ -86,7 +87,28 @@ func (g *grpcCarrier) takeJob(ctx context.Context, e *JobEvent) (known bool, err
 		}
 	}
 	return true, answered(err, func(s *status.Status) error {
-		return fault.New(fault.Internal, "appchannel.TakeJob", "OnJobEvent answered "+s.Code().String()+
-			": "+s.Message())
+		header := http.Header{"Grpc-Status": {strconv.Itoa(int(s.Code()))}}
+		return &fault.Error{Code: fault.Internal, Op: "appchannel.TakeJob", Err: &refusal{
+			&http.Response{Status: s.Code().String(), StatusCode: http.StatusInternalServerError, Header: header},
+			"OnJobEvent answered " + s.Code().String() + ": " + s.Message()}}
 	})
+}
+
+// refusal is the answer of an application that failed. The answer to a gRPC call has its code in the header
+// Grpc-Status.
+type refusal struct {
+	answer *http.Response
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// AnswerOf returns the answer of the application if it is the reason for err, an error of TakeJob. Otherwise it returns
+// nil. The body of the answer is closed.
+func AnswerOf(err error) *http.Response {
+	var r *refusal
+	if errors.As(err, &r) {
+		return r.answer
+	}
+	return nil
 }

@@ -23,7 +23,7 @@ func rooms() []room {
 		{"api/http", 5}, {"api/http/transcript", 5}, {"api/apitest", 5}, {"api/remoteinvoke", 5}, {"api/grpc", 5},
 		{"api/admin", 5}, {"api/console", 5},
 		{"api", 4}, {"api/invoke", 4}, {"api/actors", 4}, {"api/resiliency", 4}, {"api/httpcopy", 4},
-		{"raftfsm", 4}, {"component/builtin", 4}, {"api/runtimepb", 1}, {"api/jobproto", 4},
+		{"raftfsm", 4}, {"component/builtin", 4}, {"api/runtimepb", 1}, {"api/jobproto", 4}, {"api/admin/schema", 4},
 		{"raftfsm/group", 3}, {"raftfsm/integrity", 3}, {"raftfsm/transport", 3},
 		{"raftfsm/snapshot", 3}, {"raftfsm/raftlog", 3}, {"raftfsm/session", 3}, {"raftfsm/locks", 3},
 		{"raftfsm/actors", 3}, {"raftfsm/due", 3}, {"raftfsm/grouptest", 3},

@@ -291,7 +291,7 @@ var count int
 var mu sync.Mutex
 func init() {}
 func f(count int) { count = 1; table["a"] = 1; _ = os.Getenv("X"); log.Print(); rand.Uint64() }
-func g() { count++; time.Sleep(1); clock.Sleep(1) }
+func g() { count++; time.Sl` + `eep(1); clock.Sl` + `eep(1) }
 // TO` + `DO later
 `
 	want := map[string]int{

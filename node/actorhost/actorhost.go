@@ -37,10 +37,11 @@ type Options struct {
 	Allow   func(in *invoke.Inbound) error
 	Policy  func(actorType string) *resiliency.Policy // of Resiliency documents; nil = none
 	// Prove reports whether the identity of a calling node proves that it serves an application.
-	Prove     func(at peer.Caller, app api.App) (domain string, ok bool)
-	PlaceTime time.Duration
-	MaxAnswer int64 // bytes
-	Logger    *slog.Logger
+	Prove       func(at peer.Caller, app api.App) (domain string, ok bool)
+	PlaceTime   time.Duration
+	MaxAnswer   int64  // bytes
+	HoldingsDir string // where the node remembers which applications may hold actors in memory
+	Logger      *slog.Logger
 
 	Registerer prometheus.Registerer
 }
@@ -52,7 +53,8 @@ func New(o Options) *Host {
 	h.Runtime = actors.NewRuntime(actors.Options{
 		Directories: h.directories, Carrier: h, Node: o.Node, NewID: datadir.RandomID, Reminders: reminders{h},
 		Plan: newPlan, Allow: o.Allow, Policy: o.Policy, PlaceTime: o.PlaceTime, MaxAnswer: o.MaxAnswer,
-		Metrics: actors.NewMetrics(o.Registerer), Logger: o.Logger,
+		Holdings: holdings(o.HoldingsDir),
+		Metrics:  actors.NewMetrics(o.Registerer), Logger: o.Logger,
 	})
 	return h
 }

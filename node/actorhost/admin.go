@@ -9,6 +9,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/internal/peer"
@@ -31,12 +32,12 @@ type Admin struct {
 }
 
 // ListActors implements admin.Actors.
-func (a Admin) ListActors(ctx context.Context, limit int) ([]api.ActorsStatus, error) {
+func (a Admin) ListActors(ctx context.Context, limit int) ([]schema.ActorsStatus, error) {
 	return a.Host.Status(ctx, limit)
 }
 
 // MoveActor implements admin.Actors.
-func (a Admin) MoveActor(ctx context.Context, r api.ActorMove) error {
+func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 	d, err := a.Host.directoryOf(ctx, r.Type)
 	if err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"sort"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/due"
@@ -15,7 +15,7 @@ import (
 // Status describes the actors of all applications of the namespace, by application and store. For each application it
 // lists at most limit active actors and at most limit reminders. It reads the parts one after the other, so together
 // they are not a snapshot of one moment.
-func (h *Host) Status(ctx context.Context, limit int) ([]api.ActorsStatus, error) {
+func (h *Host) Status(ctx context.Context, limit int) ([]schema.ActorsStatus, error) {
 	host := h.options.Host()
 	if host == nil {
 		return nil, fault.New(fault.Unavailable, "actors.Status", "the node is starting")
@@ -38,9 +38,9 @@ func (h *Host) Status(ctx context.Context, limit int) ([]api.ActorsStatus, error
 		t.Unhosted = 0
 		types[t] = append(types[t], name[len(prefix):])
 	}
-	out := make([]api.ActorsStatus, 0, len(types))
+	out := make([]schema.ActorsStatus, 0, len(types))
 	for t, names := range types {
-		one := api.ActorsStatus{App: t.App, Store: t.Store, Types: names}
+		one := schema.ActorsStatus{App: t.App, Store: t.Store, Types: names}
 		if err := describe(ctx, host.Actors(h.options.Namespace, t.Store, t.App), &one, limit); err != nil {
 			return nil, err
 		}
@@ -56,7 +56,7 @@ func (h *Host) Status(ctx context.Context, limit int) ([]api.ActorsStatus, error
 }
 
 // describe adds the hosts and at most limit active actors of a directory to out.
-func describe(ctx context.Context, d *raftfsm.ActorDirectory, out *api.ActorsStatus, limit int) error {
+func describe(ctx context.Context, d *raftfsm.ActorDirectory, out *schema.ActorsStatus, limit int) error {
 	hosts, err := d.Hosts(ctx)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func describe(ctx context.Context, d *raftfsm.ActorDirectory, out *api.ActorsSta
 	for i := range hosts {
 		one := &hosts[i]
 		nodes[one.ID] = one.Node
-		out.Hosts = append(out.Hosts, api.ActorHostStatus{Node: one.Node, Types: one.Types, Draining: one.Draining,
+		out.Hosts = append(out.Hosts, schema.ActorHostStatus{Node: one.Node, Types: one.Types, Draining: one.Draining,
 			Actors: one.Count})
 	}
 	sort.Slice(out.Hosts, func(i, k int) bool { return out.Hosts[i].Node < out.Hosts[k].Node })
@@ -74,13 +74,13 @@ func describe(ctx context.Context, d *raftfsm.ActorDirectory, out *api.ActorsSta
 			out.More = true
 			return false
 		}
-		out.Actors = append(out.Actors, api.ActorStatus{Type: a.Type, ID: a.ID, Node: nodes[a.Host], Epoch: a.Epoch})
+		out.Actors = append(out.Actors, schema.ActorStatus{Type: a.Type, ID: a.ID, Node: nodes[a.Host], Epoch: a.Epoch})
 		return true
 	})
 }
 
 // addReminders adds at most limit pending reminders of the application to out.
-func (h *Host) addReminders(ctx context.Context, out *api.ActorsStatus, limit int) error {
+func (h *Host) addReminders(ctx context.Context, out *schema.ActorsStatus, limit int) error {
 	if limit == 0 {
 		return nil
 	}
@@ -100,8 +100,8 @@ func (h *Host) addReminders(ctx context.Context, out *api.ActorsStatus, limit in
 		if err != nil {
 			return err
 		}
-		out.Reminders = append(out.Reminders, api.ActorReminder{Type: r.Actor.Type, ID: r.Actor.ID,
-			JobStatus: api.JobStatus{App: out.App, Namespace: namespace, Name: r.Name, Schedule: r.Period,
+		out.Reminders = append(out.Reminders, schema.ActorReminder{Type: r.Actor.Type, ID: r.Actor.ID,
+			JobStatus: schema.JobStatus{App: out.App, Namespace: namespace, Name: r.Name, Schedule: r.Period,
 				Due: at(w.State.Due), Next: at(w.State.At), Ticks: w.State.Ticks, Attempts: w.State.Attempt,
 				Error: w.State.Error}})
 	}

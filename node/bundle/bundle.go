@@ -17,17 +17,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
 // Node describes the node of a bundle.
 type Node interface {
-	Status(ctx context.Context) (api.NodeStatus, error)
-	Apps(ctx context.Context) ([]api.AppInstance, error)
-	Checkup(ctx context.Context) (api.Checkup, error)
-	ClusterStatus(ctx context.Context) (api.ClusterStatus, error)
+	Status(ctx context.Context) (schema.NodeStatus, error)
+	Apps(ctx context.Context) ([]schema.AppInstance, error)
+	Checkup(ctx context.Context) (schema.Checkup, error)
+	ClusterStatus(ctx context.Context) (schema.ClusterStatus, error)
 }
 
 // Logs are the last records of the log, newest first.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/logadapt"
 	"github.com/quorate/quorate/node/bundle"
@@ -25,13 +25,15 @@ import (
 // fakeNode is a bundle.Node.
 type fakeNode struct{ cluster error }
 
-func (fakeNode) Status(context.Context) (api.NodeStatus, error) {
-	return api.NodeStatus{Node: api.NodeIdentity{ID: "a"}}, nil
+func (fakeNode) Status(context.Context) (schema.NodeStatus, error) {
+	return schema.NodeStatus{Node: schema.NodeIdentity{ID: "a"}}, nil
 }
-func (fakeNode) Apps(context.Context) ([]api.AppInstance, error) { return nil, nil }
-func (fakeNode) Checkup(context.Context) (api.Checkup, error)    { return api.Checkup{Node: "a"}, nil }
-func (n fakeNode) ClusterStatus(context.Context) (api.ClusterStatus, error) {
-	return api.ClusterStatus{}, n.cluster
+func (fakeNode) Apps(context.Context) ([]schema.AppInstance, error) { return nil, nil }
+func (fakeNode) Checkup(context.Context) (schema.Checkup, error) {
+	return schema.Checkup{Node: "a"}, nil
+}
+func (n fakeNode) ClusterStatus(context.Context) (schema.ClusterStatus, error) {
+	return schema.ClusterStatus{}, n.cluster
 }
 
 // read returns the files of a bundle by their names.

@@ -130,6 +130,9 @@ func (c *Calls) Callee(id string) api.App {
 // Channel returns the channel to an application of this node, or nil if calls to the application are not configured.
 func (c *Calls) Channel(id string) *appchannel.Channel { return c.channels[c.Callee(id)] }
 
+// Policy returns the Resiliency policy for calls of an application.
+func (c *Calls) Policy(app api.App) *resiliency.Policy { return c.parts.Policies.For(app) }
+
 // Channels returns the channels to the applications of this node that can be called. The caller must not change the
 // map.
 func (c *Calls) Channels() map[api.App]*appchannel.Channel { return c.channels }

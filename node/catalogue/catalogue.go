@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/discovery/records"
 	"github.com/quorate/quorate/internal/fault"
@@ -148,15 +149,15 @@ func (c *Catalogue) SetLoad(app api.App, inFlight int) {
 }
 
 // Apps returns all known instances of all applications of the cluster, sorted by application and node.
-func (c *Catalogue) Apps(context.Context) ([]api.AppInstance, error) {
-	out := []api.AppInstance{}
+func (c *Catalogue) Apps(context.Context) ([]schema.AppInstance, error) {
+	out := []schema.AppInstance{}
 	d := c.known.Load()
 	if d == nil {
 		return out, nil
 	}
 	for _, i := range d.View().All() {
 		state, calls := d.Standing(&i)
-		out = append(out, api.AppInstance{App: i.App.ID, Namespace: i.App.Namespace, Node: i.Node, Boot: i.Boot,
+		out = append(out, schema.AppInstance{App: i.App.ID, Namespace: i.App.Namespace, Node: i.Node, Boot: i.Boot,
 			Protocol: i.Protocol, State: string(state),
 			Load: int(i.Load), Calls: calls, Self: i.Local})
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
@@ -15,8 +15,8 @@ const opCompare = "node.CompareReplicas"
 
 // CompareReplicas compares the states of all replicas of a group, without changing them. It returns fault.NotLeader if
 // another node leads the group, and fault.NotFound if there is no such group.
-func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (api.Comparison, error) {
-	out := api.Comparison{Group: id}
+func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (schema.Comparison, error) {
+	out := schema.Comparison{Group: id}
 	groups := ctl.host.Groups()
 	if id < uint64(ctl.host.Partitions()) && (ctl.opts.Sidecar || id >= uint64(len(groups))) {
 		return out, elsewhere(opCompare, id, ctl.host.Leader(uint32(id)))
@@ -39,7 +39,7 @@ func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (api.Comp
 	}
 	for i := range c.Answers {
 		a := &c.Answers[i]
-		one := api.ReplicaDigest{Node: placement.NodeOf(string(a.Server.ID)), Voter: a.Voter()}
+		one := schema.ReplicaDigest{Node: placement.NodeOf(string(a.Server.ID)), Voter: a.Voter()}
 		switch {
 		case a.Err != nil:
 			one.Reason = fault.Text(a.Err)
@@ -52,6 +52,6 @@ func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (api.Comp
 		}
 		out.Replicas = append(out.Replicas, one)
 	}
-	slices.SortFunc(out.Replicas, func(a, b api.ReplicaDigest) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(out.Replicas, func(a, b schema.ReplicaDigest) int { return cmp.Compare(a.Node, b.Node) })
 	return out, nil
 }

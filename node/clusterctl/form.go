@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
@@ -234,15 +235,16 @@ func (ctl *Controller) gossipTrouble() string {
 // Issues returns problems of a node that works. One is that this node reaches no other node by gossip. Then it does not
 // learn about new, failed or moved nodes. The other is that the cluster was rescued without this server, while this
 // server and others still form a majority of the old cluster. Then there are two clusters.
-func (ctl *Controller) Issues() (out []api.Issue) {
+func (ctl *Controller) Issues() (out []schema.Issue) {
 	if why := ctl.gossipTrouble(); why != "" && ctl.inside.Load() {
-		out = append(out, api.Issue{About: "gossip", Reason: strings.TrimPrefix(why, "; ")})
+		out = append(out, schema.Issue{About: "gossip", Reason: strings.TrimPrefix(why, "; ")})
 	}
 	if id := ctl.host.Identity(); id.LeftBehind() && ctl.leftBehind() == nil {
-		out = append(out, api.Issue{About: "cluster", Reason: fmt.Sprintf("a rescue left this server and those that "+
-			"it works with behind: they are at cluster epoch %d, the rescued cluster is at epoch %d and has none of "+
-			"their later writes (choose one of the two clusters, and stop the other one: see 'old servers come "+
-			"back' in docs/operations/disaster.md)", id.Epoch, id.Superseded)})
+		out = append(out, schema.Issue{About: "cluster",
+			Reason: fmt.Sprintf("a rescue left this server and those that it works with behind: they are at "+
+				"cluster epoch %d, the rescued cluster is at epoch %d and has none of their later writes (choose "+
+				"one of the two clusters, and stop the other one: see 'old servers come back' in "+
+				"docs/operations/disaster.md)", id.Epoch, id.Superseded)})
 	}
 	return out
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
@@ -41,10 +41,10 @@ type removeAnswer struct {
 //	not_found  the target is unknown
 //	invalid    the target is a sidecar
 //	conflict   a group could not work without the server, or the target is a node with several servers
-func (ctl *Controller) Remove(ctx context.Context, target string) (api.RemoveResult, error) {
+func (ctl *Controller) Remove(ctx context.Context, target string) (schema.RemoveResult, error) {
 	server, err := ctl.target(target)
 	if err != nil {
-		return api.RemoveResult{}, err
+		return schema.RemoveResult{}, err
 	}
 	return ctl.remove(ctx, server)
 }
@@ -52,9 +52,9 @@ func (ctl *Controller) Remove(ctx context.Context, target string) (api.RemoveRes
 // Leave removes this node's server from every group as soon as the groups can work without it. Leave does not wait for
 // the end of the removal, but returns the progress; call it again to continue. When the removal is complete, Leave
 // stops the node.
-func (ctl *Controller) Leave(ctx context.Context) (api.RemoveResult, error) {
+func (ctl *Controller) Leave(ctx context.Context) (schema.RemoveResult, error) {
 	id := ctl.host.Identity()
-	out := api.RemoveResult{Node: id.Node, Done: true, Groups: []api.RemoveGroup{}}
+	out := schema.RemoveResult{Node: id.Node, Done: true, Groups: []schema.RemoveGroup{}}
 	if ctl.host.Removed() == nil && !ctl.opts.Sidecar {
 		var err error
 		if out, err = ctl.remove(ctx, id.Server); err != nil || !out.Done {
@@ -74,8 +74,9 @@ const leaveAnswer = 200 * time.Millisecond
 
 // remove first asks the leader of every group whether the server can be removed. If all agree, it requests the removal
 // from each leader. From then on each leader completes the removal, even if this node fails.
-func (ctl *Controller) remove(ctx context.Context, server string) (api.RemoveResult, error) {
-	out := api.RemoveResult{Node: placement.NodeOf(server), ServerID: server, Done: true, Groups: []api.RemoveGroup{}}
+func (ctl *Controller) remove(ctx context.Context, server string) (schema.RemoveResult, error) {
+	out := schema.RemoveResult{Node: placement.NodeOf(server), ServerID: server, Done: true,
+		Groups: []schema.RemoveGroup{}}
 	count := ctl.host.Partitions()
 	if count == 0 {
 		return out, ctl.host.Ready(0)
@@ -87,7 +88,7 @@ func (ctl *Controller) remove(ctx context.Context, server string) (api.RemoveRes
 				return out, fault.Wrap(err, opRemove, fmt.Sprintf("%s cannot be removed from group %d", out.Node, i))
 			}
 			if !dry {
-				out.Groups = append(out.Groups, api.RemoveGroup{Group: uint64(i), Done: a.Done, Reason: a.Reason})
+				out.Groups = append(out.Groups, schema.RemoveGroup{Group: uint64(i), Done: a.Done, Reason: a.Reason})
 				out.Done = out.Done && a.Done
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
@@ -204,7 +204,7 @@ func TestLeave_WaitsForReplacementVoter(t *testing.T) {
 		}
 		return errors.New("n4 is not ready")
 	})
-	var last api.RemoveResult
+	var last schema.RemoveResult
 	nodetest.Poll(t, func() error {
 		r, err := nodes[at].Admin().Leave(t.Context())
 		if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
@@ -30,7 +30,7 @@ func TestSecuredCluster_SidecarsRemovalAndDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range found.Checks {
-		if r.Level == api.CheckFail {
+		if r.Level == schema.CheckFail {
 			t.Errorf("%+v", r)
 		}
 	}

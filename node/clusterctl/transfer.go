@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/placement"
@@ -27,9 +27,9 @@ const newLeaderWait = 3 * time.Second
 //	unavailable  no leader is known
 //	not_found    the group or the node is unknown
 //	conflict     the node has no voter of the group or its disk is nearly full, or no voter is up to date
-func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string) (api.TransferResult, error) {
+func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string) (schema.TransferResult, error) {
 	self := ctl.host.Identity()
-	out := api.TransferResult{Group: id, From: self.Node}
+	out := schema.TransferResult{Group: id, From: self.Node}
 	if err := ctl.host.Removed(); err != nil {
 		return out, err
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node/nodetest"
 )
@@ -19,7 +19,7 @@ func TestTransfer_ToNamedNode(t *testing.T) {
 		other := (at + 1) % 3
 		to := nodetest.Status(t, nodes[other]).Node.ID
 		got, err := nodes[at].Admin().TransferLeader(t.Context(), 0, to)
-		if want := (api.TransferResult{From: nodetest.Status(t, nodes[at]).Node.ID, Leader: to}); err != nil ||
+		if want := (schema.TransferResult{From: nodetest.Status(t, nodes[at]).Node.ID, Leader: to}); err != nil ||
 			got != want {
 			return fmt.Errorf("%+v, %w, want %+v", got, err, want)
 		}

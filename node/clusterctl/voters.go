@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
@@ -167,8 +167,8 @@ func (v *voterCount) wanted(servers []raft.Server, flag int) int {
 
 // Voters returns the number of voters that each group should have, and the current voters and non-voters of each group
 // according to this node.
-func (ctl *Controller) Voters(ctx context.Context) (api.VotersStatus, error) {
-	out := api.VotersStatus{Groups: []api.VotersGroup{}}
+func (ctl *Controller) Voters(ctx context.Context) (schema.VotersStatus, error) {
+	out := schema.VotersStatus{Groups: []schema.VotersGroup{}}
 	if err := ctl.host.Removed(); err != nil {
 		return out, err
 	}
@@ -183,7 +183,7 @@ func (ctl *Controller) Voters(ctx context.Context) (api.VotersStatus, error) {
 		}
 	}
 	for i, g := range ctl.host.Groups() {
-		one := api.VotersGroup{Group: uint64(i), Voters: []string{}, NonVoters: []string{}}
+		one := schema.VotersGroup{Group: uint64(i), Voters: []string{}, NonVoters: []string{}}
 		servers, _ := g.Servers()
 		for _, s := range servers {
 			if node := placement.NodeOf(string(s.ID)); s.Suffrage == raft.Voter {
@@ -202,27 +202,27 @@ func (ctl *Controller) Voters(ctx context.Context) (api.VotersStatus, error) {
 // SetVoters sets the number of voters that each group should have. It returns when the number is committed. The groups
 // change their voters afterwards, one at a time. SetVoters returns fault.Invalid if the number is not allowed, and
 // fault.Conflict if the version of a server is too old for this setting.
-func (ctl *Controller) SetVoters(ctx context.Context, number int) (api.VotersStatus, error) {
+func (ctl *Controller) SetVoters(ctx context.Context, number int) (schema.VotersStatus, error) {
 	switch {
 	case number < 1 || number > maxVoters:
-		return api.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters,
+		return schema.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters,
 			Msg: fmt.Sprintf("%d is no number of voters", number), Hint: fmt.Sprintf("give 1 to %d", maxVoters)}
 	case number > 2 && number%2 == 0:
-		return api.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters,
+		return schema.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters,
 			Msg:  fmt.Sprintf("%d voters survive no more failures than %d", number, number-1),
 			Hint: fmt.Sprintf("give %d or %d", number-1, number+1)}
 	}
 	if err := ctl.host.Removed(); err != nil {
-		return api.VotersStatus{}, err
+		return schema.VotersStatus{}, err
 	}
 	if err := ctl.checkVotersKnown(ctx); err != nil {
-		return api.VotersStatus{}, err
+		return schema.VotersStatus{}, err
 	}
 	before := 0
 	for {
 		n, err := ctl.host.Note(ctx, votersNote)
 		if err != nil {
-			return api.VotersStatus{}, err
+			return schema.VotersStatus{}, err
 		}
 		if before = ctl.voters.decode(n); before == number {
 			break
@@ -232,7 +232,7 @@ func (ctl *Controller) SetVoters(ctx context.Context, number int) (api.VotersSta
 			break
 		}
 		if !fault.Is(err, fault.Conflict) {
-			return api.VotersStatus{}, err
+			return schema.VotersStatus{}, err
 		}
 	}
 	ctl.reconciler.hurry()

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
@@ -25,7 +25,7 @@ func settled(t *testing.T, nodes []*node.Node, want int) {
 	}
 }
 
-func setVoters(t *testing.T, n *node.Node, want int) api.VotersStatus {
+func setVoters(t *testing.T, n *node.Node, want int) schema.VotersStatus {
 	t.Helper()
 	s, err := n.Admin().SetVoters(t.Context(), want)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/internal/trust"
@@ -284,12 +284,12 @@ func (c *Credentials) SecureGossip(o *membership.Options) {
 }
 
 // Status returns how traffic between nodes is secured.
-func (c *Credentials) Status() api.SecurityStatus {
+func (c *Credentials) Status() schema.SecurityStatus {
 	if c == nil {
-		return api.SecurityStatus{Nodes: "none"}
+		return schema.SecurityStatus{Nodes: "none"}
 	}
 	st := c.keeper.Status()
-	out := api.SecurityStatus{Nodes: "token", Tokens: st.Tokens}
+	out := schema.SecurityStatus{Nodes: "token", Tokens: st.Tokens}
 	if st.Own {
 		out.Nodes = "certificates"
 	}
@@ -310,17 +310,17 @@ func (c *Credentials) JoinHint() string {
 }
 
 // Issues returns the problems that an operator has to fix.
-func (c *Credentials) Issues() []api.Issue {
+func (c *Credentials) Issues() []schema.Issue {
 	if c == nil {
 		return nil
 	}
-	var out []api.Issue
+	var out []schema.Issue
 	if why := c.problem.Load(); why != nil {
-		out = append(out, api.Issue{About: "credentials",
+		out = append(out, schema.Issue{About: "credentials",
 			Reason: "the changed files are refused, and the previous credentials stay in effect: " + *why})
 	}
 	if end := c.keeper.Status().NotAfter; !end.IsZero() && c.now().After(end) {
-		out = append(out, api.Issue{About: "credentials", Reason: "the certificate of this node has expired at " +
+		out = append(out, schema.Issue{About: "credentials", Reason: "the certificate of this node has expired at " +
 			end.UTC().Format(time.RFC3339) + ": replace the file of --cluster-cert-file"})
 	}
 	return out

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/internal/peer"
@@ -47,7 +47,7 @@ type Network interface {
 
 // Status provides the status of the node.
 type Status interface {
-	Status(ctx context.Context) (api.NodeStatus, error)
+	Status(ctx context.Context) (schema.NodeStatus, error)
 }
 
 // Options are the dependencies and settings of a Doctor. All are required.
@@ -79,22 +79,22 @@ func (d *Doctor) Method() peer.Method {
 // checkup collects results.
 type checkup struct {
 	mu  sync.Mutex
-	out []api.CheckResult
+	out []schema.CheckResult
 }
 
-func (c *checkup) add(check, about string, level api.CheckLevel, text, hint string) {
-	if level == api.CheckOK {
+func (c *checkup) add(check, about string, level schema.CheckLevel, text, hint string) {
+	if level == schema.CheckOK {
 		hint = ""
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.out = append(c.out, api.CheckResult{Check: check, About: about, Level: level, Text: text, Fix: hint})
+	c.out = append(c.out, schema.CheckResult{Check: check, About: about, Level: level, Text: text, Fix: hint})
 }
 
 // sorted returns the results, failures first, then by name.
-func (c *checkup) sorted() []api.CheckResult {
-	rank := map[api.CheckLevel]int{api.CheckFail: 0, api.CheckWarn: 1, api.CheckOK: 2}
-	slices.SortStableFunc(c.out, func(a, b api.CheckResult) int {
+func (c *checkup) sorted() []schema.CheckResult {
+	rank := map[schema.CheckLevel]int{schema.CheckFail: 0, schema.CheckWarn: 1, schema.CheckOK: 2}
+	slices.SortStableFunc(c.out, func(a, b schema.CheckResult) int {
 		if d := rank[a.Level] - rank[b.Level]; d != 0 {
 			return d
 		}
@@ -105,7 +105,7 @@ func (c *checkup) sorted() []api.CheckResult {
 
 // Checkup checks the disk, the process limits and the reported issues of this node. With every other live node it
 // checks the ports in both directions, the clocks, the versions and the settings. It warns about failed nodes.
-func (d *Doctor) Checkup(ctx context.Context) (api.Checkup, error) {
+func (d *Doctor) Checkup(ctx context.Context) (schema.Checkup, error) {
 	var c checkup
 	examineDisk(&c, d.opts.Disk)
 	examineLimits(&c)
@@ -120,33 +120,33 @@ func (d *Doctor) Checkup(ctx context.Context) (api.Checkup, error) {
 		case m.State == membership.Alive:
 			wg.Go(func() { d.examineMember(ctx, &c, &m) })
 		case m.State == membership.Failed:
-			c.add("member", m.NodeID, api.CheckWarn, "this node stopped answering "+
+			c.add("member", m.NodeID, schema.CheckWarn, "this node stopped answering "+
 				d.opts.Now().Sub(m.Since).Round(time.Second).String()+" ago",
 				"start the node again, or remove it permanently with: quorate remove "+m.NodeID)
 		}
 	}
 	wg.Wait()
-	return api.Checkup{Node: d.opts.Node, Checks: c.sorted()}, nil
+	return schema.Checkup{Node: d.opts.Node, Checks: c.sorted()}, nil
 }
 
 // examineSelf reports the issues in the status of this node.
 func (d *Doctor) examineSelf(ctx context.Context, c *checkup) {
 	s, err := d.opts.Status.Status(ctx)
 	if err != nil {
-		c.add("status", "", api.CheckFail, fault.Text(err), "")
+		c.add("status", "", schema.CheckFail, fault.Text(err), "")
 		return
 	}
 	for _, i := range s.Issues {
-		c.add("ready", i.About, api.CheckFail, i.Reason, "")
+		c.add("ready", i.About, schema.CheckFail, i.Reason, "")
 	}
 	if len(s.Issues) == 0 {
-		c.add("ready", "", api.CheckOK, "every store and group serves reads and writes", "")
+		c.add("ready", "", schema.CheckOK, "every store and group serves reads and writes", "")
 	}
 	switch {
 	case d.opts.Secured:
-		c.add("security", "", api.CheckOK, "traffic between nodes is encrypted and authenticated", "")
+		c.add("security", "", schema.CheckOK, "traffic between nodes is encrypted and authenticated", "")
 	case !listen.IsLoopback(d.opts.Bind):
-		c.add("security", "", api.CheckWarn, "traffic between nodes is neither encrypted nor authenticated "+
+		c.add("security", "", schema.CheckWarn, "traffic between nodes is neither encrypted nor authenticated "+
 			"(--insecure)", "give all nodes a --cluster-token-file")
 	}
 }
@@ -164,15 +164,15 @@ func (d *Doctor) examineClusterTime(ctx context.Context, c *checkup) {
 	case fault.Is(err, fault.Unimplemented):
 		return
 	case err != nil:
-		c.add("cluster time", "", api.CheckWarn, "not known: "+fault.Text(err), "see the check ready")
+		c.add("cluster time", "", schema.CheckWarn, "not known: "+fault.Text(err), "see the check ready")
 		return
 	}
-	side, level := "ahead of", api.CheckOK
+	side, level := "ahead of", schema.CheckOK
 	if ahead < 0 {
 		side = "behind"
 	}
 	if ahead.Abs()-within >= timeOK {
-		level = api.CheckWarn
+		level = schema.CheckWarn
 	}
 	c.add("cluster time", "", level, fmt.Sprintf("the clock of this node is %s %s it, to within %s",
 		ahead.Abs().Round(time.Millisecond), side, within.Round(time.Millisecond)),
@@ -183,10 +183,10 @@ func (d *Doctor) examineClusterTime(ctx context.Context, c *checkup) {
 func examineSettings(c *checkup, r *membership.Roster) {
 	differences := r.Differences()
 	for _, d := range differences {
-		c.add("settings", d.Setting, api.CheckWarn, d.String(), "use the same value on all nodes")
+		c.add("settings", d.Setting, schema.CheckWarn, d.String(), "use the same value on all nodes")
 	}
 	if len(differences) == 0 {
-		c.add("settings", "", api.CheckOK, fmt.Sprintf("the same on all %d live nodes", len(r.Alive())), "")
+		c.add("settings", "", schema.CheckOK, fmt.Sprintf("the same on all %d live nodes", len(r.Alive())), "")
 	}
 }
 
@@ -198,9 +198,9 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 		"address is wrong, set --advertise-address"
 	way := func(check, text string) {
 		if text == "" {
-			c.add(check, m.NodeID, api.CheckOK, "reached", "")
+			c.add(check, m.NodeID, schema.CheckOK, "reached", "")
 		} else {
-			c.add(check, m.NodeID, api.CheckFail, text, open)
+			c.add(check, m.NodeID, schema.CheckFail, text, open)
 		}
 	}
 	udp, tcp := d.opts.Network.Gossip().Reach(ctx, m)
@@ -220,7 +220,7 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 		err = json.Unmarshal(out, &e)
 	}
 	if err != nil {
-		c.add("answers", m.NodeID, api.CheckFail, fault.Text(err),
+		c.add("answers", m.NodeID, schema.CheckFail, fault.Text(err),
 			"read the log of that node, and run quorate doctor on it")
 		return
 	}
@@ -246,15 +246,15 @@ func examineTimes(c *checkup, node string, e examined, sent time.Time, trip time
 	const hint = "synchronize the clocks of both machines with NTP; the leader's clock decides when values expire"
 	switch {
 	case off > clockWarn:
-		c.add("clock", node, api.CheckFail, text, hint)
+		c.add("clock", node, schema.CheckFail, text, hint)
 	case off > clockOK:
-		c.add("clock", node, api.CheckWarn, text, hint)
+		c.add("clock", node, schema.CheckWarn, text, hint)
 	default:
-		c.add("clock", node, api.CheckOK, text, "")
+		c.add("clock", node, schema.CheckOK, text, "")
 	}
-	level := api.CheckOK
+	level := schema.CheckOK
 	if trip > tripSlow {
-		level = api.CheckWarn
+		level = schema.CheckWarn
 	}
 	c.add("round trip", node, level, trip.Round(time.Microsecond).String(),
 		"place the voters closer to each other: every write waits for a round trip between them")

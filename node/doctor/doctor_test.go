@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
@@ -39,7 +39,7 @@ func TestDoctor_ChecksEveryNodeInBothDirections(t *testing.T) {
 				return fmt.Errorf("%s at %s: %v", check, c.Node, found)
 			}
 			for about, r := range found {
-				if r.Level != api.CheckOK && check != "round trip" {
+				if r.Level != schema.CheckOK && check != "round trip" {
 					return fmt.Errorf("%s of %s at %s: %+v", check, about, c.Node, r)
 				}
 			}
@@ -67,7 +67,7 @@ func TestDoctor_ReportsVersionDifferencesLikeStatus(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if r := nodetest.Results(c, "settings")["version"]; r.Level != api.CheckWarn || len(s.Notes) != 1 ||
+		if r := nodetest.Results(c, "settings")["version"]; r.Level != schema.CheckWarn || len(s.Notes) != 1 ||
 			!strings.Contains(s.Notes[0].Reason, "another") {
 			return fmt.Errorf("%+v, notes %+v", r, s.Notes)
 		}
@@ -87,9 +87,9 @@ func TestDoctor_ChecksWithoutRunningNode(t *testing.T) {
 	c.Cluster.Peer = node.Port{Number: taken, Given: true}
 	c.Data.MinFree = 1 << 60
 	found := node.Examine(context.Background(), c)
-	for check, want := range map[string]map[string]api.CheckLevel{
-		"port":          {"--peer-port tcp": api.CheckFail, "--gossip-port udp": api.CheckOK},
-		"nodes to join": {fmt.Sprintf("127.0.0.1:%d", taken): api.CheckOK},
+	for check, want := range map[string]map[string]schema.CheckLevel{
+		"port":          {"--peer-port tcp": schema.CheckFail, "--gossip-port udp": schema.CheckOK},
+		"nodes to join": {fmt.Sprintf("127.0.0.1:%d", taken): schema.CheckOK},
 	} {
 		for about, level := range want {
 			if r := nodetest.Results(found, check)[about]; r.Level != level {
@@ -97,11 +97,11 @@ func TestDoctor_ChecksWithoutRunningNode(t *testing.T) {
 			}
 		}
 	}
-	if found.Worst() != api.CheckFail || found.Checks[0].Level != api.CheckFail || found.Checks[0].Fix == "" {
+	if found.Worst() != schema.CheckFail || found.Checks[0].Level != schema.CheckFail || found.Checks[0].Fix == "" {
 		t.Errorf("what is wrong comes first: %+v", found.Checks)
 	}
 	for _, r := range nodetest.Results(found, "free space") {
-		if r.Level != api.CheckFail {
+		if r.Level != schema.CheckFail {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -115,12 +115,12 @@ func TestDoctor_ChecksKeysWithoutRunningNode(t *testing.T) {
 	for name, c := range map[string]struct {
 		file  string
 		about string
-		level api.CheckLevel
+		level schema.CheckLevel
 		found string
 	}{
-		"the same token":  {nodetest.TokenFile(t, "", token), "", api.CheckOK, "token " + token.Fingerprint()},
-		"another token":   {nodetest.TokenFile(t, "", other), at, api.CheckFail, "do not accept each other"},
-		"no token at all": {filepath.Join(t.TempDir(), "none"), "", api.CheckFail, "cannot be read"},
+		"the same token":  {nodetest.TokenFile(t, "", token), "", schema.CheckOK, "token " + token.Fingerprint()},
+		"another token":   {nodetest.TokenFile(t, "", other), at, schema.CheckFail, "do not accept each other"},
+		"no token at all": {filepath.Join(t.TempDir(), "none"), "", schema.CheckFail, "cannot be read"},
 	} {
 		conf := nodetest.Member(t, "n2", 0, at)
 		conf.Security.ClusterTokenFile = c.file
@@ -142,7 +142,7 @@ func TestDoctor_WarnsOfClockFarFromClusterTime(t *testing.T) {
 	nodes, configs := nodetest.Three(t)
 	for _, n := range nodes {
 		c, err := n.Admin().Checkup(t.Context())
-		if r := nodetest.Results(c, "cluster time")[""]; err != nil || r.Level != api.CheckOK {
+		if r := nodetest.Results(c, "cluster time")[""]; err != nil || r.Level != schema.CheckOK {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
@@ -155,7 +155,7 @@ func TestDoctor_WarnsOfClockFarFromClusterTime(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if nodetest.Results(c, "cluster time")[""].Level == api.CheckWarn {
+			if nodetest.Results(c, "cluster time")[""].Level == schema.CheckWarn {
 				warned++
 			}
 			_, text, _ := nodetest.AskAt(t, n.Addresses().Metrics, "GET", "/metrics", "", "")

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node/credentials"
@@ -42,21 +42,21 @@ func examineKeys(c *checkup, p *Plan) *trust.Keeper {
 		if errors.As(err, &f) && f.Hint != "" {
 			hint = f.Hint
 		}
-		c.add("keys", "", api.CheckFail, fault.Text(err), hint)
+		c.add("keys", "", schema.CheckFail, fault.Text(err), hint)
 		return nil
 	}
 	for _, w := range warnings {
-		c.add("keys", "files", api.CheckWarn, w, "")
+		c.add("keys", "files", schema.CheckWarn, w, "")
 	}
 	st := k.Status()
 	text := "token " + strings.Join(st.Tokens, ", accepting ")
 	if !st.Own {
-		c.add("keys", "", api.CheckOK, text, "")
+		c.add("keys", "", schema.CheckOK, text, "")
 		return k
 	}
-	level := api.CheckOK
+	level := schema.CheckOK
 	if time.Until(st.NotAfter) < certificateLow {
-		level = api.CheckWarn
+		level = schema.CheckWarn
 	}
 	c.add("keys", "", level, text+"; the certificate of this node expires at "+st.NotAfter.UTC().Format(time.RFC3339),
 		"replace the certificate before it expires")

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/listen"
@@ -62,42 +62,42 @@ type Plan struct {
 
 // Examine checks whether a node could start and work, without starting it. It checks the settings, the disk, the
 // limits of the process, the ports, the keys, and the nodes to join.
-func Examine(ctx context.Context, p Plan) api.Checkup {
+func Examine(ctx context.Context, p Plan) schema.Checkup {
 	var out checkup
 	if p.Invalid != nil {
-		out.add("settings", "", api.CheckFail, fault.Text(p.Invalid), "")
+		out.add("settings", "", schema.CheckFail, fault.Text(p.Invalid), "")
 	} else {
-		out.add("settings", "", api.CheckOK, "the settings are valid", "")
+		out.add("settings", "", schema.CheckOK, "the settings are valid", "")
 	}
 	examineDisk(&out, p.Disk)
 	examineLimits(&out)
 	examinePorts(ctx, &out, p.Listeners)
 	examineSeeds(ctx, &out, &p, examineKeys(&out, &p))
-	return api.Checkup{Checks: out.sorted()}
+	return schema.Checkup{Checks: out.sorted()}
 }
 
 // examineDisk measures the free space and the duration of synced writes.
 func examineDisk(c *checkup, d Disk) {
 	dir, err := nearestDir(d.Dir)
 	if err != nil {
-		c.add("data directory", d.Dir, api.CheckFail, err.Error(), "choose another --data-dir")
+		c.add("data directory", d.Dir, schema.CheckFail, err.Error(), "choose another --data-dir")
 		return
 	}
 	examineSpace(c, dir, d.MinFree)
 	took, err := forcedWrites(dir)
 	if err != nil {
-		c.add("disk sync", dir, api.CheckFail, "a file cannot be written: "+err.Error(),
+		c.add("disk sync", dir, schema.CheckFail, "a file cannot be written: "+err.Error(),
 			"repair the disk or the permissions of the directory, or choose another --data-dir")
 		return
 	}
 	slices.Sort(took)
 	median, worst := took[len(took)/2], took[len(took)-1]
-	level := api.CheckOK
+	level := schema.CheckOK
 	switch {
 	case median > syncWarn:
-		level = api.CheckFail
+		level = schema.CheckFail
 	case median > syncOK || worst > syncWarn:
-		level = api.CheckWarn
+		level = schema.CheckWarn
 	}
 	c.add("disk sync", dir, level, fmt.Sprintf("%d writes of %d KiB with fsync: median %s, slowest %s", len(took),
 		syncBytes>>10, median.Round(time.Microsecond), worst.Round(time.Microsecond)),
@@ -123,16 +123,16 @@ func nearestDir(dir string) (string, error) {
 func examineSpace(c *checkup, dir string, minFree int64) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
-		c.add("free space", dir, api.CheckWarn, "the free space cannot be measured: "+err.Error(), "")
+		c.add("free space", dir, schema.CheckWarn, "the free space cannot be measured: "+err.Error(), "")
 		return
 	}
 	free := int64(st.Bavail) * int64(st.Bsize) //nolint:gosec,unconvert // bytes of a disk; types differ between systems
-	level := api.CheckOK
+	level := schema.CheckOK
 	switch {
 	case free < minFree:
-		level = api.CheckFail
+		level = schema.CheckFail
 	case free < 4*minFree:
-		level = api.CheckWarn
+		level = schema.CheckWarn
 	}
 	c.add("free space", dir, level, fmt.Sprintf("%d MiB free; below %d MiB (--min-free-disk) the node refuses new "+
 		"values", free>>20, minFree>>20), "free some space, or use a larger disk")
@@ -163,15 +163,15 @@ func forcedWrites(dir string) (took []time.Duration, err error) {
 func examineLimits(c *checkup) {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		c.add("open files", "", api.CheckWarn, "the limit cannot be measured: "+err.Error(), "")
+		c.add("open files", "", schema.CheckWarn, "the limit cannot be measured: "+err.Error(), "")
 		return
 	}
-	level := api.CheckOK
+	level := schema.CheckOK
 	switch {
 	case l.Cur < filesFail:
-		level = api.CheckFail
+		level = schema.CheckFail
 	case l.Cur < filesWarn:
-		level = api.CheckWarn
+		level = schema.CheckWarn
 	}
 	c.add("open files", "", level, fmt.Sprintf("the process may have %d open files", l.Cur),
 		"raise the limit: ulimit -n 65536, or LimitNOFILE=65536 in the systemd unit")
@@ -182,14 +182,14 @@ func examinePorts(ctx context.Context, c *checkup, all []Listener) {
 	for _, l := range all {
 		at := net.JoinHostPort(l.Host, strconv.Itoa(l.Port))
 		if err := canListen(ctx, l.Network, at); err != nil {
-			level := api.CheckFail
+			level := schema.CheckFail
 			if l.Soft {
-				level = api.CheckWarn // the node picks another port
+				level = schema.CheckWarn // the node picks another port
 			}
 			c.add("port", l.Flag+" "+l.Network, level, err.Error(), l.fix(err))
 			continue
 		}
-		c.add("port", l.Flag+" "+l.Network, api.CheckOK, at+" is free", "")
+		c.add("port", l.Flag+" "+l.Network, schema.CheckOK, at+" is free", "")
 	}
 }
 
@@ -226,21 +226,21 @@ func examineSeeds(ctx context.Context, c *checkup, p *Plan, keys *trust.Keeper) 
 	}
 	seeds, err := discovery.ParseSeeds(p.Join, network.DefaultGossipPort, net.DefaultResolver)
 	if err != nil {
-		c.add("nodes to join", "", api.CheckFail, fault.Text(err), "")
+		c.add("nodes to join", "", schema.CheckFail, fault.Text(err), "")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*seedWait)
 	defer cancel()
 	addrs, err := seeds.Resolve(ctx)
 	if err != nil {
-		c.add("nodes to join", "", api.CheckWarn, fault.Text(err), "correct the names in --join, or fix DNS")
+		c.add("nodes to join", "", schema.CheckWarn, fault.Text(err), "correct the names in --join, or fix DNS")
 	}
 	reached := 0
 	for _, a := range addrs {
 		d := net.Dialer{Timeout: seedWait}
 		conn, err := d.DialContext(ctx, "tcp", a.String())
 		if err != nil {
-			c.add("nodes to join", a.String(), api.CheckWarn, err.Error(),
+			c.add("nodes to join", a.String(), schema.CheckWarn, err.Error(),
 				"start the node at this address, and open its gossip port in every firewall between")
 			continue
 		}
@@ -250,14 +250,14 @@ func examineSeeds(ctx context.Context, c *checkup, p *Plan, keys *trust.Keeper) 
 		_ = conn.Close() // nothing was sent on it
 		reached++
 		if err != nil {
-			c.add("keys", a.String(), api.CheckFail, "that node and this one do not accept each other: "+err.Error(),
+			c.add("keys", a.String(), schema.CheckFail, "that node and this one do not accept each other: "+err.Error(),
 				"give both nodes the same --cluster-token-file, or certificates of the same authority; the log of "+
 					"that node has the reason")
 		}
-		c.add("nodes to join", a.String(), api.CheckOK, "its gossip port accepts connections", "")
+		c.add("nodes to join", a.String(), schema.CheckOK, "its gossip port accepts connections", "")
 	}
 	if reached == 0 && !p.Forms {
-		c.add("nodes to join", "", api.CheckFail,
+		c.add("nodes to join", "", schema.CheckFail,
 			"none can be reached, and without --bootstrap-expect this node does not form a cluster",
 			"start one of them")
 	}

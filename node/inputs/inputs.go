@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/appchannel"
@@ -178,13 +179,13 @@ func owners(all []*bindings.Instance, ids []string, apps Applications,
 }
 
 // Issues returns an issue for each source that could not be started.
-func (r *Runner) Issues() (out []api.Issue) {
+func (r *Runner) Issues() (out []schema.Issue) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, d := range r.running {
 		for _, s := range d.inputs.Statuses() {
 			if s.State == api.InputFailed {
-				out = append(out, api.Issue{About: "binding " + s.Binding, Reason: "it does not receive: " +
+				out = append(out, schema.Issue{About: "binding " + s.Binding, Reason: "it does not receive: " +
 					s.Reason})
 			}
 		}

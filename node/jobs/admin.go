@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/api/jobproto"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/due"
@@ -17,12 +18,12 @@ type Admin struct {
 	Logger *slog.Logger
 }
 
-func statusOf(w *due.Work) api.JobStatus {
+func statusOf(w *due.Work) schema.JobStatus {
 	app := appOf(w.Home)
 	at := func(ms uint64) time.Time {
 		return time.UnixMilli(int64(ms)).UTC() //nolint:gosec // before the year 10000
 	}
-	s := api.JobStatus{App: app.ID, Namespace: app.Namespace, Name: w.Name, Schedule: w.Spec.Schedule,
+	s := schema.JobStatus{App: app.ID, Namespace: app.Namespace, Name: w.Name, Schedule: w.Spec.Schedule,
 		Due: at(w.State.Due), Next: at(w.State.At), Ticks: w.State.Ticks, Attempts: w.State.Attempt,
 		Error: w.State.Error}
 	if job, err := jobproto.Decode(w.Spec.Payload); err == nil {
@@ -34,7 +35,7 @@ func statusOf(w *due.Work) api.JobStatus {
 }
 
 // ListJobs implements admin.Jobs.
-func (a Admin) ListJobs(ctx context.Context, r api.JobSelection) (out []api.JobStatus, err error) {
+func (a Admin) ListJobs(ctx context.Context, r schema.JobSelection) (out []schema.JobStatus, err error) {
 	p, err := a.Jobs.parts()
 	if err != nil {
 		return nil, err
@@ -73,24 +74,24 @@ func (a Admin) ListJobs(ctx context.Context, r api.JobSelection) (out []api.JobS
 }
 
 // ChangeJob implements admin.Jobs.
-func (a Admin) ChangeJob(ctx context.Context, r api.JobChange) (api.JobStatus, error) {
+func (a Admin) ChangeJob(ctx context.Context, r schema.JobChange) (schema.JobStatus, error) {
 	const op = "jobs.ChangeJob"
-	list, err := a.ListJobs(ctx, api.JobSelection{App: r.App, Namespace: r.Namespace, Name: r.Name, Exact: true})
+	list, err := a.ListJobs(ctx, schema.JobSelection{App: r.App, Namespace: r.Namespace, Name: r.Name, Exact: true})
 	if err != nil {
-		return api.JobStatus{}, err
+		return schema.JobStatus{}, err
 	}
 	switch {
 	case len(list) == 0:
-		return api.JobStatus{}, &fault.Error{Code: fault.NotFound, Op: op, Key: r.Name, Msg: "application " + r.App +
+		return schema.JobStatus{}, &fault.Error{Code: fault.NotFound, Op: op, Key: r.Name, Msg: "application " + r.App +
 			" has no job " + r.Name, Hint: "jobs list shows the jobs"}
 	case len(list) > 1:
-		return api.JobStatus{}, &fault.Error{Code: fault.Conflict, Op: op, Key: r.Name,
+		return schema.JobStatus{}, &fault.Error{Code: fault.Conflict, Op: op, Key: r.Name,
 			Msg:  "applications " + r.App + " of several namespaces have a job " + r.Name,
 			Hint: "name one with --namespace"}
 	}
 	p, err := a.Jobs.parts()
 	if err != nil {
-		return api.JobStatus{}, err
+		return schema.JobStatus{}, err
 	}
 	h := home(api.App{ID: list[0].App, Namespace: list[0].Namespace})
 	found, what := false, "run"
@@ -104,7 +105,7 @@ func (a Admin) ChangeJob(ctx context.Context, r api.JobChange) (api.JobStatus, e
 		err = &fault.Error{Code: fault.NotFound, Op: op, Key: r.Name, Msg: "the job has ended in the meantime"}
 	}
 	if err != nil {
-		return api.JobStatus{}, err
+		return schema.JobStatus{}, err
 	}
 	a.Logger.Info("a job was "+what+" by an operator", "app_id", r.App, "job", r.Name)
 	return list[0], nil

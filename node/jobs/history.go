@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/due"
 )
@@ -21,11 +21,11 @@ const (
 // history has the last runs of jobs that this node has delivered. It is safe for concurrent use.
 type history struct {
 	mu   sync.Mutex
-	runs []api.JobRun // oldest first
+	runs []schema.JobRun // oldest first
 }
 
 // Runs returns the last runs of jobs that this node has delivered since it started, oldest first.
-func (j *Jobs) Runs() []api.JobRun {
+func (j *Jobs) Runs() []schema.JobRun {
 	j.history.mu.Lock()
 	defer j.history.mu.Unlock()
 	return slices.Clone(j.history.runs)
@@ -33,7 +33,7 @@ func (j *Jobs) Runs() []api.JobRun {
 
 func (h *history) add(t *due.Tick, node string, begun time.Time, r due.Result, err error) {
 	app := appOf(t.Home)
-	one := api.JobRun{App: app.ID, Namespace: app.Namespace, Name: t.Name, Node: node, At: begun.UTC(),
+	one := schema.JobRun{App: app.ID, Namespace: app.Namespace, Name: t.Name, Node: node, At: begun.UTC(),
 		Took: time.Since(begun), Tick: t.Number, Attempt: t.Attempt, Outcome: outcome(r)}
 	if err != nil {
 		text := fault.Text(err)

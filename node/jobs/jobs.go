@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/jobproto"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
@@ -38,6 +39,8 @@ type Applications interface {
 	Callee(id string) api.App
 	// Channel returns the channel to an application, or nil if it is not called.
 	Channel(id string) *appchannel.Channel
+	// Policy returns the Resiliency policy for calls of an application.
+	Policy(app api.App) *resiliency.Policy
 }
 
 // Peers calls other nodes.
@@ -291,8 +294,11 @@ func (e *event) deliver(ctx context.Context, apps Applications) ([]byte, error) 
 	if err != nil {
 		return append([]byte{byte(due.Failed)}, fault.Text(err)...), nil
 	}
-	known, err := channel.TakeJob(ctx, &appchannel.JobEvent{Name: e.name, Data: job.GetData(),
-		Body: jobproto.Body(job.GetData()), Tick: e.tick, Attempt: e.attempt})
+	target := apps.Callee(e.id)
+	known, err := take(ctx, apps.Policy(target), target, "job/"+e.name, func(ctx context.Context) (bool, error) {
+		return channel.TakeJob(ctx, &appchannel.JobEvent{Name: e.name, Data: job.GetData(),
+			Body: jobproto.Body(job.GetData()), Tick: e.tick, Attempt: e.attempt})
+	})
 	switch {
 	case err == nil && known:
 		return []byte{byte(due.Done)}, nil

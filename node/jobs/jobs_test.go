@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"sync/atomic"
 	"testing"
+	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node/nodetest"
 )
 
@@ -17,12 +19,22 @@ import (
 // have the given statuses, and then 200.
 func newApp(t *testing.T, statuses ...int) (port int, calls chan string) {
 	t.Helper()
+	return newSlowApp(t, 0, statuses...)
+}
+
+// newSlowApp is newApp. It does not answer the first calls, as many as waits, until their callers have gone.
+func newSlowApp(t *testing.T, waits int, statuses ...int) (port int, calls chan string) {
+	t.Helper()
 	calls = make(chan string, 100)
+	var got atomic.Int32
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
 			return // a probe
 		}
 		body, _ := io.ReadAll(r.Body)
+		if int(got.Add(1)) <= waits {
+			defer func() { <-r.Context().Done() }()
+		}
 		if len(statuses) > 0 {
 			w.WriteHeader(statuses[0])
 			statuses = statuses[1:]
@@ -75,10 +87,61 @@ func TestJobs_ShowThatTheyWaitForAnInstance(t *testing.T) {
 		}
 	}
 	nodetest.Poll(t, func() error {
-		list, err := n.Admin().ListJobs(t.Context(), api.JobSelection{})
+		list, err := n.Admin().ListJobs(t.Context(), schema.JobSelection{})
 		if err != nil || len(list) != 2 || list[1].Waiting != "an instance" || list[0].Waiting != "" {
 			return fmt.Errorf("%+v, %w", list, err)
 		}
 		return nil
 	})
+}
+
+func TestJobs_UseTheResiliencyPolicyOfTheApplication(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy   string // of the target
+		statuses []int
+		waits    int // first deliveries without an answer
+		want     []string
+	}{
+		"retries":       {"retry: often", []int{500, 503, 200}, 0, []string{"1", "1", "1"}},
+		"other status":  {"retry: busy", []int{500, 200}, 0, []string{"1", "2"}},
+		"timeout":       {"timeout: quick", nil, 1, []string{"1", "2"}},
+		"both":          {"timeout: quick, retry: often", nil, 1, []string{"1", "1"}},
+		"circuit opens": {"circuitBreaker: careful", []int{500, 200}, 0, []string{"1", "2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			port, calls := newSlowApp(t, c.waits, c.statuses...)
+			conf := nodetest.Config(t)
+			conf.App.Port = port
+			conf.Components.Paths = nodetest.Resources(t, map[string]string{"r.yaml": `apiVersion: quorate.dev/v1alpha1
+kind: Resiliency
+metadata: {name: r}
+spec:
+  policies:
+    timeouts: {quick: 100ms}
+    retries:
+      often: {policy: constant, duration: 1ms, maxRetries: 3}
+      busy: {policy: constant, duration: 1ms, maxRetries: 3, matching: {httpStatusCodes: "503"}}
+    circuitBreakers:
+      careful: {maxRequests: 1, timeout: 300ms, trip: consecutiveFailures > 0}
+  targets:
+    apps:
+      ` + conf.App.ID + `: {` + c.policy + `}
+`})
+			n := nodetest.Open(t, conf)
+			begun := time.Now()
+			code, text, _ := nodetest.Ask(t, n, "POST", "/v1.0/jobs/a", `{"dueTime":"1ms",
+				"failurePolicy":{"constant":{"interval":"0.01s","maxRetries":5}}}`)
+			if code != 204 {
+				t.Fatalf("%d %s", code, text)
+			}
+			for _, attempt := range c.want {
+				if got, want := <-calls, "/job/a application/json "+attempt+" "; got != want {
+					t.Errorf("the application got %q, want %q", got, want)
+				}
+			}
+			if took := time.Since(begun); name == "circuit opens" && took < 300*time.Millisecond {
+				t.Errorf("the second delivery came after %v, while the circuit was open", took)
+			}
+		})
+	}
 }

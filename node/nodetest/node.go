@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node"
@@ -170,7 +170,7 @@ func Save(t testing.TB, n *node.Node, key, value string) (code int, answer strin
 }
 
 // Status returns the status of a node.
-func Status(t testing.TB, n *node.Node) api.NodeStatus {
+func Status(t testing.TB, n *node.Node) schema.NodeStatus {
 	t.Helper()
 	s, err := n.Admin().Status(t.Context())
 	if err != nil {
@@ -180,13 +180,13 @@ func Status(t testing.TB, n *node.Node) api.NodeStatus {
 }
 
 // Members returns the members that a node knows, by node id.
-func Members(t testing.TB, n *node.Node) map[string]api.MemberStatus {
+func Members(t testing.TB, n *node.Node) map[string]schema.MemberStatus {
 	t.Helper()
 	list, err := n.Admin().Members(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]api.MemberStatus{}
+	out := map[string]schema.MemberStatus{}
 	for _, m := range list {
 		out[m.Node] = m
 	}
@@ -194,8 +194,8 @@ func Members(t testing.TB, n *node.Node) map[string]api.MemberStatus {
 }
 
 // Results returns the results of one check of the doctor, by their field About.
-func Results(c api.Checkup, check string) map[string]api.CheckResult {
-	out := map[string]api.CheckResult{}
+func Results(c schema.Checkup, check string) map[string]schema.CheckResult {
+	out := map[string]schema.CheckResult{}
 	for _, r := range c.Checks {
 		if r.Check == check {
 			out[r.About] = r

@@ -8,7 +8,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // rule is an alert of deploy/prometheus/alerts.yml that a node can evaluate from one metric of its own. Other alerts
@@ -97,7 +97,7 @@ func (r *rule) counts(s sample) bool {
 }
 
 // alertsOf evaluates the rules. A counter that is 0 has no alert.
-func alertsOf(families []*dto.MetricFamily, now time.Time) (out []api.NodeAlert) {
+func alertsOf(families []*dto.MetricFamily, now time.Time) (out []schema.NodeAlert) {
 	byName := map[string]*dto.MetricFamily{}
 	for _, f := range families {
 		byName[f.GetName()] = f
@@ -127,7 +127,7 @@ func alertsOf(families []*dto.MetricFamily, now time.Time) (out []api.NodeAlert)
 		}
 		sort.Strings(abouts)
 		for _, about := range abouts {
-			one := api.NodeAlert{Name: r.alert, About: about, Text: r.text, Fails: r.fails}
+			one := schema.NodeAlert{Name: r.alert, About: about, Text: r.text, Fails: r.fails}
 			if r.holds == nil {
 				one.Grows, one.Count = true, count[about]
 			}

@@ -8,11 +8,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // gathered returns what the console gets from a registry.
-func gathered(t *testing.T, cs ...prometheus.Collector) (api.Figures, []api.NodeAlert) {
+func gathered(t *testing.T, cs ...prometheus.Collector) (schema.Figures, []schema.NodeAlert) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(cs...)
@@ -80,11 +80,11 @@ func TestFigures_CountFailedCallsOfStores(t *testing.T) {
 	f, _ := gathered(t, vector("quorate_state_requests_total", "store operation outcome", map[string]float64{
 		"orders get ok": 5, "orders get not_found": 2, "orders set timeout": 3, "orders set conflict": 1}),
 		gauge("quorate_reload_last_timestamp_seconds", 77), gauge("quorate_scheduled_backup_failing", 1))
-	if diff := cmp.Diff([]api.NamedCount{{Name: "orders", Part: "get", Value: 7},
+	if diff := cmp.Diff([]schema.NamedCount{{Name: "orders", Part: "get", Value: 7},
 		{Name: "orders", Part: "set", Value: 4}}, f.Stores); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]api.NamedCount{{Name: "orders", Value: 3}}, f.StoreErrors); diff != "" {
+	if diff := cmp.Diff([]schema.NamedCount{{Name: "orders", Value: 3}}, f.StoreErrors); diff != "" {
 		t.Error(diff)
 	}
 	if f.ReloadedAt != 77 || !f.Backup.Failing {

@@ -8,11 +8,11 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // figuresOf reads the figures of the console from the metrics of a node.
-func figuresOf(families []*dto.MetricFamily) (f api.Figures) {
+func figuresOf(families []*dto.MetricFamily) (f schema.Figures) {
 	take := takers(&f)
 	for _, family := range families {
 		if add := take[family.GetName()]; add != nil {
@@ -21,7 +21,7 @@ func figuresOf(families []*dto.MetricFamily) (f api.Figures) {
 			}
 		}
 	}
-	for _, list := range []*[]api.NamedCount{&f.Connections, &f.Stores, &f.StoreErrors, &f.Bindings, &f.GroupLogs} {
+	for _, list := range []*[]schema.NamedCount{&f.Connections, &f.Stores, &f.StoreErrors, &f.Bindings, &f.GroupLogs} {
 		*list = merged(*list)
 	}
 	f.Calls = mergedCalls(f.Calls)
@@ -29,15 +29,15 @@ func figuresOf(families []*dto.MetricFamily) (f api.Figures) {
 }
 
 // takers returns, by the names of metrics, what adds one sample to f.
-func takers(f *api.Figures) map[string]func(sample) {
-	count := func(to *[]api.NamedCount, name, part string) func(sample) {
+func takers(f *schema.Figures) map[string]func(sample) {
+	count := func(to *[]schema.NamedCount, name, part string) func(sample) {
 		return func(s sample) {
-			*to = append(*to, api.NamedCount{Name: s.label(name), Part: s.label(part), Value: s.value()})
+			*to = append(*to, schema.NamedCount{Name: s.label(name), Part: s.label(part), Value: s.value()})
 		}
 	}
 	kind := func(name string) func(sample) {
 		return func(s sample) {
-			f.Connections = append(f.Connections, api.NamedCount{Name: cmp.Or(s.label("listener"), name),
+			f.Connections = append(f.Connections, schema.NamedCount{Name: cmp.Or(s.label("listener"), name),
 				Value: s.value()})
 		}
 	}
@@ -63,7 +63,7 @@ func takers(f *api.Figures) map[string]func(sample) {
 		"quorate_raft_log_append_entries": func(s sample) {
 			n := s.m.GetHistogram().GetSampleSum()
 			f.Entries += uint64(n)
-			f.GroupLogs = append(f.GroupLogs, api.NamedCount{Name: s.label("group"), Value: n})
+			f.GroupLogs = append(f.GroupLogs, schema.NamedCount{Name: s.label("group"), Value: n})
 		},
 		"quorate_raft_log_append_bytes_total": total(&f.LogBytes),
 		"quorate_raft_snapshot_seconds":       func(s sample) { f.Snapshots += s.m.GetHistogram().GetSampleCount() },
@@ -80,7 +80,7 @@ func takers(f *api.Figures) map[string]func(sample) {
 		"quorate_http_connections":            kind(""),
 		"quorate_grpc_connections":            kind("grpc"),
 		"quorate_peer_connections": func(s sample) {
-			f.Connections = append(f.Connections, api.NamedCount{Name: "peer " + s.label("direction"),
+			f.Connections = append(f.Connections, schema.NamedCount{Name: "peer " + s.label("direction"),
 				Value: s.value()})
 		},
 		"quorate_state_requests_total":                            func(s sample) { addStoreCall(f, s) },
@@ -102,21 +102,21 @@ func serverErrors() []string {
 
 // addStoreCall adds the calls that the sample s counts for a state store. Calls that the store refused, for example
 // because the ETag differed, do not count as errors.
-func addStoreCall(f *api.Figures, s sample) {
+func addStoreCall(f *schema.Figures, s sample) {
 	store := s.label("store")
-	f.Stores = append(f.Stores, api.NamedCount{Name: store, Part: s.label("operation"), Value: s.value()})
+	f.Stores = append(f.Stores, schema.NamedCount{Name: store, Part: s.label("operation"), Value: s.value()})
 	switch s.label("outcome") {
 	case "unavailable", "read_only", "overloaded", "indeterminate", "timeout", "internal", "corrupt":
-		f.StoreErrors = append(f.StoreErrors, api.NamedCount{Name: store, Value: s.value()})
+		f.StoreErrors = append(f.StoreErrors, schema.NamedCount{Name: store, Value: s.value()})
 	}
 }
 
 // addCall adds calls where they begin, so that a call over two nodes counts once.
-func addCall(f *api.Figures, s sample) {
+func addCall(f *schema.Figures, s sample) {
 	if s.label("hop") != "caller" {
 		return
 	}
-	c := api.AppCalls{From: s.label("source"), To: s.label("target"), Count: uint64(s.value())}
+	c := schema.AppCalls{From: s.label("source"), To: s.label("target"), Count: uint64(s.value())}
 	if status := s.label("status"); status == "error" || strings.HasPrefix(status, "5") {
 		c.Errors = c.Count
 	}
@@ -142,9 +142,9 @@ func (s sample) value() float64 {
 	return s.m.GetGauge().GetValue()
 }
 
-func (s sample) histogram() api.Histogram {
+func (s sample) histogram() schema.Histogram {
 	h := s.m.GetHistogram()
-	out := api.Histogram{Total: h.GetSampleCount()}
+	out := schema.Histogram{Total: h.GetSampleCount()}
 	for _, b := range h.GetBucket() {
 		out.Bounds = append(out.Bounds, b.GetUpperBound())
 		out.Counts = append(out.Counts, b.GetCumulativeCount())
@@ -153,7 +153,7 @@ func (s sample) histogram() api.Histogram {
 }
 
 // merged sorts counts and adds those of the same name and part.
-func merged(in []api.NamedCount) (out []api.NamedCount) {
+func merged(in []schema.NamedCount) (out []schema.NamedCount) {
 	sort.Slice(in, func(i, k int) bool {
 		return cmp.Or(cmp.Compare(in[i].Name, in[k].Name), cmp.Compare(in[i].Part, in[k].Part)) < 0
 	})
@@ -168,7 +168,7 @@ func merged(in []api.NamedCount) (out []api.NamedCount) {
 }
 
 // mergedCalls sorts calls and adds those of the same pair.
-func mergedCalls(in []api.AppCalls) (out []api.AppCalls) {
+func mergedCalls(in []schema.AppCalls) (out []schema.AppCalls) {
 	sort.Slice(in, func(i, k int) bool {
 		return cmp.Or(cmp.Compare(in[i].From, in[k].From), cmp.Compare(in[i].To, in[k].To)) < 0
 	})

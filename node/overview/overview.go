@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/api/console"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
@@ -23,13 +23,13 @@ import (
 
 // Status describes this node and the members of the cluster.
 type Status interface {
-	Status(ctx context.Context) (api.NodeStatus, error)
-	Members(ctx context.Context) ([]api.MemberStatus, error)
+	Status(ctx context.Context) (schema.NodeStatus, error)
+	Members(ctx context.Context) ([]schema.MemberStatus, error)
 }
 
 // Applications lists the applications of the cluster.
 type Applications interface {
-	Apps(ctx context.Context) ([]api.AppInstance, error)
+	Apps(ctx context.Context) ([]schema.AppInstance, error)
 }
 
 // Components describes the components of this node.
@@ -44,7 +44,7 @@ type Logs interface {
 type Groups interface{ Groups() []*group.Group }
 
 // Runs are the last runs of jobs that this node has handed out, oldest first.
-type Runs interface{ Runs() []api.JobRun }
+type Runs interface{ Runs() []schema.JobRun }
 
 // Options are the dependencies of an Overview. All are required.
 type Options struct {
@@ -67,7 +67,7 @@ type Overview struct{ opts Options }
 func New(o Options) *Overview { return &Overview{o} }
 
 // NodeView implements adminapi.Viewer.
-func (o *Overview) NodeView(ctx context.Context) (v api.NodeView, err error) {
+func (o *Overview) NodeView(ctx context.Context) (v schema.NodeView, err error) {
 	if v.Status, err = o.opts.Status.Status(ctx); err != nil {
 		return v, err
 	}
@@ -75,11 +75,11 @@ func (o *Overview) NodeView(ctx context.Context) (v api.NodeView, err error) {
 		return v, err
 	}
 	for _, c := range o.opts.Components.Statuses() {
-		v.Components = append(v.Components, api.NodeComponent{Name: c.Name, Type: c.Type, Version: c.Version,
+		v.Components = append(v.Components, schema.NodeComponent{Name: c.Name, Type: c.Type, Version: c.Version,
 			State: string(c.State), Reason: c.Reason, File: c.Pos.String()})
 	}
 	for _, l := range o.opts.Logs.Records() {
-		v.Warnings = append(v.Warnings, api.LogRecord{Time: l.Time, Level: l.Level.String(), Text: l.Text})
+		v.Warnings = append(v.Warnings, schema.LogRecord{Time: l.Time, Level: l.Level.String(), Text: l.Text})
 	}
 	families, err := o.opts.Metrics.Gather()
 	if err != nil && len(families) == 0 {
@@ -92,10 +92,10 @@ func (o *Overview) NodeView(ctx context.Context) (v api.NodeView, err error) {
 }
 
 // leaders returns the leaders of all groups that this node remembers.
-func (o *Overview) leaders() (out []api.LeaderSeen) {
+func (o *Overview) leaders() (out []schema.LeaderSeen) {
 	for id, g := range o.opts.Groups.Groups() {
 		for _, l := range g.Leaders() {
-			out = append(out, api.LeaderSeen{Group: uint64(id), //nolint:gosec // an index
+			out = append(out, schema.LeaderSeen{Group: uint64(id), //nolint:gosec // an index
 				Term: l.Term, Leader: placement.NodeOf(string(l.Leader)), At: l.At})
 		}
 	}
@@ -117,7 +117,7 @@ func (o *Overview) Members(ctx context.Context) []console.Member {
 			continue
 		}
 		all.Go(func() {
-			v, err := adminapi.Get[api.NodeView](ctx, o.opts.Remote, m.Node, adminapi.ViewPath)
+			v, err := adminapi.Get[schema.NodeView](ctx, o.opts.Remote, m.Node, adminapi.ViewPath)
 			if err != nil {
 				out[i].Err = fault.Text(err)
 				return
@@ -136,10 +136,10 @@ func (o *Overview) Members(ctx context.Context) []console.Member {
 }
 
 // TransferLeader implements console.Cluster.
-func (o *Overview) TransferLeader(ctx context.Context, leader string, group uint64, to string) (api.TransferResult,
+func (o *Overview) TransferLeader(ctx context.Context, leader string, group uint64, to string) (schema.TransferResult,
 	error) {
-	var result api.TransferResult
-	body, err := json.Marshal(api.TransferRequest{To: to})
+	var result schema.TransferResult
+	body, err := json.Marshal(schema.TransferRequest{To: to})
 	if err != nil {
 		return result, err
 	}
@@ -148,7 +148,7 @@ func (o *Overview) TransferLeader(ctx context.Context, leader string, group uint
 }
 
 // CompareReplicas implements console.Cluster.
-func (o *Overview) CompareReplicas(ctx context.Context, leader string, group uint64) (c api.Comparison, err error) {
+func (o *Overview) CompareReplicas(ctx context.Context, leader string, group uint64) (c schema.Comparison, err error) {
 	err = o.post(ctx, leader, adminapi.ComparePath(group), nil, &c)
 	return c, err
 }

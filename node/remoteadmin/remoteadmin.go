@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
@@ -114,17 +114,18 @@ func (r *Remote) call(ctx context.Context, roster *membership.Roster, m *members
 }
 
 // ClusterStatus implements adminapi.Cluster.
-func (r *Remote) ClusterStatus(ctx context.Context) (api.ClusterStatus, error) {
+func (r *Remote) ClusterStatus(ctx context.Context) (schema.ClusterStatus, error) {
 	roster := r.net.Roster()
 	if roster == nil {
-		return api.ClusterStatus{}, fault.New(fault.Unavailable, "remoteadmin.ClusterStatus", "this node is starting")
+		return schema.ClusterStatus{}, fault.New(fault.Unavailable, "remoteadmin.ClusterStatus",
+			"this node is starting")
 	}
 	self := roster.Self().NodeID
 	members, err := r.members(ctx, self)
 	if err != nil {
-		return api.ClusterStatus{}, err
+		return schema.ClusterStatus{}, err
 	}
-	reports := make([]api.NodeReport, len(members))
+	reports := make([]schema.NodeReport, len(members))
 	slots := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
 	for i, m := range members {
@@ -141,11 +142,11 @@ func (r *Remote) ClusterStatus(ctx context.Context) (api.ClusterStatus, error) {
 		})
 	}
 	wg.Wait()
-	return api.NewClusterStatus(self, reports), nil
+	return schema.NewClusterStatus(self, reports), nil
 }
 
 // members returns the members that this node knows.
-func (r *Remote) members(ctx context.Context, self string) (out []api.MemberStatus, err error) {
+func (r *Remote) members(ctx context.Context, self string) (out []schema.MemberStatus, err error) {
 	body, err := r.local(ctx, self, adminapi.Request{Method: http.MethodGet, Path: adminapi.MembersPath})
 	if err == nil {
 		err = json.Unmarshal(body, &out)
@@ -154,7 +155,7 @@ func (r *Remote) members(ctx context.Context, self string) (out []api.MemberStat
 }
 
 // status returns the status of a node. It waits at most statusWait.
-func (r *Remote) status(ctx context.Context, roster *membership.Roster, node string) (s api.NodeStatus, err error) {
+func (r *Remote) status(ctx context.Context, roster *membership.Roster, node string) (s schema.NodeStatus, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
 	m, known := roster.Node(node)

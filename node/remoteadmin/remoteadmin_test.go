@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node"
@@ -16,13 +16,13 @@ import (
 )
 
 // reports returns the reports of all nodes by node id.
-func reports(t *testing.T, n *node.Node) (map[string]api.NodeReport, api.ClusterStatus) {
+func reports(t *testing.T, n *node.Node) (map[string]schema.NodeReport, schema.ClusterStatus) {
 	t.Helper()
 	s, err := n.Admin().ClusterStatus(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]api.NodeReport{}
+	out := map[string]schema.NodeReport{}
 	for _, r := range s.Nodes {
 		out[r.Member.Node] = r
 	}
@@ -71,7 +71,7 @@ func TestForward_ReachesServersAndSidecars(t *testing.T) {
 		to   string
 	}{{nodes[0], "n1"}, {nodes[0], "n2"}, {nodes[1], "side"}, {side, "n3"}} {
 		nodetest.Poll(t, func() error {
-			s, err := adminapi.Get[api.NodeStatus](t.Context(), c.from.Admin(), c.to, adminapi.StatusPath)
+			s, err := adminapi.Get[schema.NodeStatus](t.Context(), c.from.Admin(), c.to, adminapi.StatusPath)
 			if err != nil || s.Node.ID != c.to {
 				return fmt.Errorf("to %s: %+v, %w", c.to, s.Node, err)
 			}
@@ -93,7 +93,7 @@ func TestForward_ReachesServersAndSidecars(t *testing.T) {
 func TestForward_KeepsErrorsOfTheOtherNode(t *testing.T) {
 	nodes, _ := nodetest.Three(t)
 	leader := nodetest.Leader(t, nodes)
-	body, err := json.Marshal(api.TransferRequest{To: "n9"})
+	body, err := json.Marshal(schema.TransferRequest{To: "n9"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node/nodetest"
 )
 
@@ -12,7 +12,7 @@ func TestMembers_ListsAllAndMarksSelf(t *testing.T) {
 	nodes, _ := nodetest.Three(t)
 	leader := nodetest.Leader(t, nodes)
 	for i, n := range nodes {
-		s, m := nodetest.Status(t, n), map[string]api.MemberStatus{}
+		s, m := nodetest.Status(t, n), map[string]schema.MemberStatus{}
 		nodetest.Poll(t, func() error {
 			m = nodetest.Members(t, n)
 			if total := m["n1"].Leads + m["n2"].Leads + m["n3"].Leads; len(m) != 3 || total != 1 {

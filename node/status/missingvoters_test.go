@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
-
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node/nodetest"
 )
 
@@ -21,7 +20,7 @@ func TestStatus_NamesMissingVoters(t *testing.T) {
 	}
 	nodetest.Poll(t, func() error {
 		s := nodetest.Status(t, nodes[0])
-		i := slices.IndexFunc(s.Issues, func(i api.Issue) bool { return i.About == "group 0" })
+		i := slices.IndexFunc(s.Issues, func(i schema.Issue) bool { return i.About == "group 0" })
 		if i < 0 {
 			return fmt.Errorf("issues: %v", s.Issues)
 		}

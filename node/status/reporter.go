@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/node/components"
@@ -32,19 +33,19 @@ type Control interface {
 }
 
 // Issuer reports problems that do not affect readiness.
-type Issuer interface{ Issues() []api.Issue }
+type Issuer interface{ Issues() []schema.Issue }
 
 // Security provides a Reporter with the state of the credentials between nodes.
 type Security interface {
 	Issuer
-	Status() api.SecurityStatus
+	Status() schema.SecurityStatus
 }
 
 // Backups provides a Reporter with the state of the scheduled backups.
 type Backups interface {
 	Issuer
 	// Status returns nil if no backups are scheduled.
-	Status() *api.BackupStatus
+	Status() *schema.BackupStatus
 }
 
 // Channels are the channels to the applications of this node.
@@ -81,7 +82,7 @@ type Addresses struct {
 	Metrics string // host:port; empty = off
 	Gossip  string
 	Peer    string
-	Apps    []api.AppStatus
+	Apps    []schema.AppStatus
 }
 
 // Reporter reports the state of one node. Before SetParts is called, it only reports that the node is starting. It is

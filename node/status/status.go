@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/group"
@@ -17,16 +17,17 @@ import (
 )
 
 // Status describes the node to an operator.
-func (r *Reporter) Status(ctx context.Context) (api.NodeStatus, error) {
+func (r *Reporter) Status(ctx context.Context) (schema.NodeStatus, error) {
 	p := r.parts.Load()
-	s := api.NodeStatus{Node: r.identity(), Issues: []api.Issue{}, Notes: r.notes(), Groups: []api.GroupStatus{},
-		Stores: []api.StoreStatus{}}
+	s := schema.NodeStatus{Node: r.identity(), Issues: []schema.Issue{}, Notes: r.notes(),
+		Groups: []schema.GroupStatus{},
+		Stores: []schema.StoreStatus{}}
 	for _, why := range r.Starting() {
-		s.Issues = append(s.Issues, api.Issue{About: why.Name, Reason: why.Text})
+		s.Issues = append(s.Issues, schema.Issue{About: why.Name, Reason: why.Text})
 	}
 	for _, c := range r.Readiness(ctx) {
 		if !c.Reads || !c.Writes {
-			s.Issues = append(s.Issues, api.Issue{About: c.Kind + " " + c.Name, Reason: c.Reason})
+			s.Issues = append(s.Issues, schema.Issue{About: c.Kind + " " + c.Name, Reason: c.Reason})
 		}
 	}
 	s.Ready = len(s.Issues) == 0
@@ -49,36 +50,37 @@ func (r *Reporter) Status(ctx context.Context) (api.NodeStatus, error) {
 	return s, nil
 }
 
-func (r *Reporter) disk() *api.DiskStatus {
+func (r *Reporter) disk() *schema.DiskStatus {
 	host := r.parts.Load().Host
 	free, reserve, known := host.DiskFree()
 	if !known {
 		return nil
 	}
-	return &api.DiskStatus{FreeBytes: int64(min(free, math.MaxInt64)), ReserveBytes: int64(min(reserve, math.MaxInt64)),
-		Low: host.DiskLow() != nil}
+	return &schema.DiskStatus{FreeBytes: int64(min(free, math.MaxInt64)),
+		ReserveBytes: int64(min(reserve, math.MaxInt64)),
+		Low:          host.DiskLow() != nil}
 }
 
-func (r *Reporter) identity() api.NodeIdentity {
+func (r *Reporter) identity() schema.NodeIdentity {
 	p := r.parts.Load()
 	id, at := p.Host.Identity(), p.Addresses
 	id.Partitions = p.Host.Partitions()
 	if r.opts.Sidecar {
 		id.Server = "" // it is none
 	}
-	return api.NodeIdentity{
+	return schema.NodeIdentity{
 		ID: id.Node, ServerID: id.Server, Cluster: r.opts.Cluster, ClusterID: id.Cluster, Epoch: id.Epoch,
 		Role:    r.opts.Role,
 		Version: r.opts.Version, Started: r.started.UTC(), UptimeMS: r.opts.Now().Sub(r.started).Milliseconds(),
 		DataDir: at.DataDir, LogStore: string(id.Engine), Partitions: int(id.Partitions), Metrics: at.Metrics,
-		Gossip: at.Gossip, Peer: at.Peer, Apps: append([]api.AppStatus{}, at.Apps...),
+		Gossip: at.Gossip, Peer: at.Peer, Apps: append([]schema.AppStatus{}, at.Apps...),
 	}
 }
 
-func (r *Reporter) groupStatus(id uint32, g *group.Group) api.GroupStatus {
+func (r *Reporter) groupStatus(id uint32, g *group.Group) schema.GroupStatus {
 	p := r.parts.Load()
 	st, c := g.Status(), r.groupCheck(id)
-	return api.GroupStatus{
+	return schema.GroupStatus{
 		ID: uint64(id), State: st.State, Leader: placement.NodeOf(string(st.Leader)), Term: st.Term,
 		CommitIndex:  st.CommitIndex,
 		AppliedIndex: st.AppliedIndex, LastLogIndex: st.LastIndex, SnapshotIndex: st.SnapshotIndex,
@@ -89,20 +91,20 @@ func (r *Reporter) groupStatus(id uint32, g *group.Group) api.GroupStatus {
 }
 
 // diskIssues returns an issue for each disk that is slow or nearly full but still works.
-func (r *Reporter) diskIssues() (out []api.Issue) {
+func (r *Reporter) diskIssues() (out []schema.Issue) {
 	p := r.parts.Load()
 	if err := p.Host.DiskLow(); err != nil {
-		out = append(out, api.Issue{About: "disk", Reason: fault.Text(err)})
+		out = append(out, schema.Issue{About: "disk", Reason: fault.Text(err)})
 	}
 	for i, g := range p.Host.Groups() {
 		about, st := "group "+strconv.Itoa(i), g.Status()
 		if st.Damaged && st.Doubt == nil {
-			out = append(out, api.Issue{About: about,
+			out = append(out, schema.Issue{About: about,
 				Reason: "stored records are not what was applied, and no other server holds a copy: restore a " +
 					"backup"})
 		}
 		if st.SlowDisk {
-			out = append(out, api.Issue{About: about,
+			out = append(out, schema.Issue{About: about,
 				Reason: "the disk of this node is slow: half of the writes of the log take more than 200 ms"})
 		}
 	}
@@ -111,10 +113,10 @@ func (r *Reporter) diskIssues() (out []api.Issue) {
 
 // serverStatuses returns the status of each server of a group. If this node does not lead the group, the fields that
 // only the leader knows are empty.
-func (r *Reporter) serverStatuses(id uint32, servers []raft.Server) []api.ServerStatus {
-	out := []api.ServerStatus{}
+func (r *Reporter) serverStatuses(id uint32, servers []raft.Server) []schema.ServerStatus {
+	out := []schema.ServerStatus{}
 	for _, s := range servers {
-		one := api.ServerStatus{Node: placement.NodeOf(string(s.ID)), ServerID: string(s.ID),
+		one := schema.ServerStatus{Node: placement.NodeOf(string(s.ID)), ServerID: string(s.ID),
 			Voter: s.Suffrage == raft.Voter}
 		one.Lag, one.Reason = r.parts.Load().Control.About(id, string(s.ID))
 		if one.Reason == "" {
@@ -122,17 +124,17 @@ func (r *Reporter) serverStatuses(id uint32, servers []raft.Server) []api.Server
 		}
 		out = append(out, one)
 	}
-	slices.SortFunc(out, func(a, b api.ServerStatus) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(out, func(a, b schema.ServerStatus) int { return cmp.Compare(a.Node, b.Node) })
 	return out
 }
 
-func (r *Reporter) storeStatuses() []api.StoreStatus {
-	out := []api.StoreStatus{}
+func (r *Reporter) storeStatuses() []schema.StoreStatus {
+	out := []schema.StoreStatus{}
 	for _, s := range r.opts.Components.Statuses() {
 		if s.State == component.Ignored {
 			continue
 		}
-		st := api.StoreStatus{Name: s.Name, Type: s.Type, Version: s.Version, Ready: s.State == component.Ready,
+		st := schema.StoreStatus{Name: s.Name, Type: s.Type, Version: s.Version, Ready: s.State == component.Ready,
 			Reason: s.Reason, Capabilities: s.Capabilities}
 		if why, down := r.outsideDown(s.Name); down {
 			st.Ready, st.Reason = false, why
@@ -148,44 +150,44 @@ func (r *Reporter) storeStatuses() []api.StoreStatus {
 }
 
 // routedGroups describes, on a sidecar, how groups are reached.
-func (r *Reporter) routedGroups() []api.GroupStatus {
-	var out []api.GroupStatus
+func (r *Reporter) routedGroups() []schema.GroupStatus {
+	var out []schema.GroupStatus
 	if !r.opts.Sidecar {
 		return nil
 	}
 	host := r.parts.Load().Host
 	for i := range host.Partitions() {
 		route, c := host.Route(i), r.groupCheck(i)
-		out = append(out, api.GroupStatus{
+		out = append(out, schema.GroupStatus{
 			ID: uint64(i), State: "routed", Leader: placement.NodeOf(string(route.Leader)), Term: route.Term,
 			Nearest: placement.NodeOf(route.Nearest), RoundTripMicros: route.Trip.Microseconds(),
-			Reads: c.Reads, Writes: c.Writes, Reason: c.Reason, Servers: []api.ServerStatus{},
+			Reads: c.Reads, Writes: c.Writes, Reason: c.Reason, Servers: []schema.ServerStatus{},
 		})
 	}
 	return out
 }
 
 // notes returns the settings on which the live nodes do not agree.
-func (r *Reporter) notes() []api.Issue {
-	out := []api.Issue{}
+func (r *Reporter) notes() []schema.Issue {
+	out := []schema.Issue{}
 	if roster := r.parts.Load().Network.Roster(); roster != nil {
 		for _, d := range roster.Differences() {
-			out = append(out, api.Issue{About: "settings", Reason: d.String()})
+			out = append(out, schema.Issue{About: "settings", Reason: d.String()})
 		}
 	}
 	return out
 }
 
 // Members returns the nodes that gossip knows, including this one, by node id.
-func (r *Reporter) Members(context.Context) ([]api.MemberStatus, error) {
-	out := []api.MemberStatus{}
+func (r *Reporter) Members(context.Context) ([]schema.MemberStatus, error) {
+	out := []schema.MemberStatus{}
 	roster := r.parts.Load().Network.Roster()
 	if roster == nil {
 		return out, nil
 	}
 	self := roster.Self().NodeID
 	for _, m := range roster.Members() {
-		out = append(out, api.MemberStatus{
+		out = append(out, schema.MemberStatus{
 			Node: m.NodeID, ServerID: m.ServerID, Role: m.Role.String(), State: m.State.String(),
 			Since: m.Since.UTC(),
 			Peer:  m.PeerAddr, Gossip: m.Gossip.String(), ClusterID: m.ClusterID, Version: m.Version, Leads: m.Leads,

@@ -18,7 +18,8 @@
 //     position has applied every write of earlier activations, because later writes of them are refused.
 //  4. A renewal is valid for Lease from the moment at which the host sent it. The leader answers a renewal after a
 //     majority has confirmed its term, and ends the session if no other renewal arrives within Patience. A new leader
-//     measures Patience anew. Once a leader has proposed the end of a session, it refuses renewals of that session for
+//     waits for Takeover instead, from its first use of the directory. Every renewal that an earlier leader answered
+//     was sent before that. Once a leader has proposed the end of a session, it refuses renewals of that session for
 //     the rest of its term, because the proposal may be applied late. A host must not start a turn or relay an answer
 //     without a valid lease. A host that obeys this rule does neither after the end of its session, if clocks differ
 //     in speed by at most 10 %.

@@ -119,11 +119,12 @@ func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	m := k.group.Machine()
 	if restored := m.Restored(); k.machine != m || k.term != term || k.restored != restored {
 		k.forgetLocked()
+		wait := k.patience
 		if k.term != term {
-			k.term = term
+			k.term, wait = term, min(wait, Takeover)
 			clear(k.ends)
 		}
-		if err := k.readLocked(m); err != nil {
+		if err := k.readLocked(m, wait); err != nil {
 			k.forgetLocked()
 			return nil, fault.Wrap(err, op, "reading the hosts of actors")
 		}
@@ -132,9 +133,9 @@ func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	return m, nil
 }
 
-// readLocked reads all sessions from m and starts their timers. It also resumes the removal of activations whose
-// hosts' sessions have ended. The caller holds mu.
-func (k *Keeper) readLocked(m *kv.Machine) error {
+// readLocked reads all sessions from m. Each ends if it is not renewed within the given time. readLocked also resumes
+// the removal of activations whose hosts' sessions have ended. The caller holds mu.
+func (k *Keeper) readLocked(m *kv.Machine, wait time.Duration) error {
 	var ended []string
 	for _, prefix := range []string{sessionRecord, endedRecord} {
 		for after := ""; ; {
@@ -153,7 +154,7 @@ func (k *Keeper) readLocked(m *kv.Machine) error {
 					return err
 				}
 				if there {
-					k.beginLocked(h)
+					k.beginLocked(h, wait)
 				}
 			}
 			if !more {
@@ -175,9 +176,8 @@ func readHost(m *kv.Machine, id string) (Host, bool, error) {
 	return ParseHost(id, v[0], v[1])
 }
 
-func (k *Keeper) beginLocked(h Host) {
-	s := &session{Host: h, until: time.Now().Add(k.patience), ending: k.ends[h.ID]}
-	wait := k.patience
+func (k *Keeper) beginLocked(h Host, wait time.Duration) {
+	s := &session{Host: h, until: time.Now().Add(wait), ending: k.ends[h.ID]}
 	if s.ending {
 		wait = retryEnd
 	}
@@ -266,7 +266,7 @@ func (k *Keeper) admit(ctx context.Context, h Host) (uint64, error) {
 		return h.Revision, nil // the next call reads the sessions
 	}
 	if k.sessions[h.ID] == nil && !k.closed {
-		k.beginLocked(h)
+		k.beginLocked(h, k.patience)
 	}
 	return h.Revision, nil
 }

@@ -201,7 +201,7 @@ func TestSession_LastsWhileRenewed(t *testing.T) {
 	})
 }
 
-// A new leader counts the whole patience again, so that a session never ends early.
+// A new leader waits for Takeover from its start, so that a session never ends before the lease of its host.
 func TestSession_NewLeaderCountsAfresh(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.register("a")
@@ -209,8 +209,19 @@ func TestSession_NewLeaderCountsAfresh(t *testing.T) {
 			<-time.After(actors.Patience - time.Millisecond)
 			synctest.Wait()
 			w.lead()
+			_, _, _ = w.keeper.Hosts("") // reads the sessions
+			<-time.After(actors.Takeover - time.Millisecond)
+			synctest.Wait()
 			testutil.Must(t, w.keeper.Renew(t.Context(), "a", 0))
 		}
+		w.lead()
+		_, _, _ = w.keeper.Hosts("")
+		<-time.After(actors.Takeover + time.Millisecond)
+		synctest.Wait()
+		if err := w.keeper.Renew(t.Context(), "a", 0); !fault.Is(err, fault.NotFound) {
+			t.Errorf("the session lasts longer than %v: %v", actors.Takeover, err)
+		}
+		w.register("a")
 		<-time.After(actors.Patience - time.Millisecond)
 		w.depose()
 		<-time.After(time.Hour) // without a leader nothing ends

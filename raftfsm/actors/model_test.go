@@ -26,7 +26,8 @@ import (
 //  4. At no time do two hosts have a valid lease and own the same actor. The lease of a host has ended, by the clock
 //     of the host, before the entry that ends its session, and a session that has ended gets no other lease. Clocks of
 //     hosts run up to 5 % faster or slower than that of the leader.
-//  5. A session ends only if its host has left, or the leader has not received a renewal for Patience.
+//  5. A session ends only if its host has left, or the leader has not received a renewal for Patience (in
+//     the term of a new leader, Takeover before the first one).
 //  6. When the faults have ended, the sessions and activations of dead hosts disappear, and every actor can be
 //     activated.
 //
@@ -127,9 +128,13 @@ func (m *model) called(c *grouptest.Call) {
 	m.ending[at] = true
 	all := at
 	all.host = ""
-	if quiet := m.elapsed() - max(m.heard[at], m.heard[all]); quiet < actors.Patience {
+	want := actors.Takeover // without a renewal in this term
+	if m.heard[at] > 0 {
+		want = actors.Patience
+	}
+	if quiet := m.elapsed() - max(m.heard[at], m.heard[all]); quiet < want {
 		m.FailLocked("server %d ends the session of %s %s after it has received a renewal, want %s", c.Member.ID,
-			at.host, quiet, actors.Patience)
+			at.host, quiet, want)
 	}
 }
 

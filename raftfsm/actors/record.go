@@ -18,6 +18,10 @@ const (
 	Lease = 800 * time.Millisecond
 	// Patience is how long the leader waits for a renewal before it ends the session.
 	Patience = 1200 * time.Millisecond
+	// Takeover is how long a new leader waits for the first renewal. It is longer than any lease. An earlier leader
+	// answers a renewal only after a majority has confirmed its term, so before the new leader was elected. The lease
+	// of that renewal ends at most 880 ms later, if clocks differ in speed by at most 10 %.
+	Takeover = time.Second
 )
 
 // First bytes of the keys of the records. Package locks uses other ones.

@@ -9,41 +9,43 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 )
 
 func (m *Main) actorsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "actors", Short: "Show actors and their hosts, and move them", Args: cobra.ArbitraryArgs,
-		Long: "Show which nodes host actors and which actors are active, or move actors to another node.", RunE: group}
+		Long: "Show which nodes host actors and which actors are active, or move actors to another node.",
+		RunE: command.Group}
 	c.AddCommand(m.actorsListCommand(), m.actorsMoveCommand(), m.actorsRebalanceCommand())
 	return c
 }
 
 func (m *Main) actorsListCommand() *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	limit := 0
 	c := &cobra.Command{Use: "list [flags]", Short: "Show the hosts of actors, active actors and pending reminders",
 		Args: cobra.NoArgs, Example: "  quorate actors list --limit 1000"}
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		return m.askAdmin(c, set, "", out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
-			var list []api.ActorsStatus
-			if err := a.get(ctx, adminapi.ActorsPath+"?limit="+strconv.Itoa(limit), &list); err != nil {
+		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
+			var list []schema.ActorsStatus
+			if err := a.Get(ctx, adminapi.ActorsPath+"?limit="+strconv.Itoa(limit), &list); err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(m.Stdout, list)
+				return command.WriteJSON(m.Stdout, list)
 			}
 			return m.printActors(list)
 		})
 	}
 	c.Flags().IntVar(&limit, "limit", 100, "most active actors and reminders of each application, at most 10000")
-	bindAdmin(c, set, &out)
+	command.BindAdmin(c, set, &out)
 	return c
 }
 
-func (m *Main) printActors(list []api.ActorsStatus) error {
+func (m *Main) printActors(list []schema.ActorsStatus) error {
 	hosts := [][]string{{"APP", "HOST", "TYPES", "ACTORS", "STATE"}}
 	active := [][]string{{"APP", "TYPE", "ID", "HOST", "EPOCH"}}
 	reminders := [][]string{{"APP", "TYPE", "ID", "REMINDER", "SCHEDULE", "NEXT", "ATTEMPTS", "LAST ERROR"}}
@@ -58,12 +60,13 @@ func (m *Main) printActors(list []api.ActorsStatus) error {
 			hosts = append(hosts, []string{s.App, h.Node, strings.Join(h.Types, ","), strconv.Itoa(h.Actors), state})
 		}
 		for _, a := range s.Actors {
-			active = append(active, []string{s.App, a.Type, a.ID, dash(a.Node), strconv.FormatUint(a.Epoch, 10)})
+			active = append(active, []string{s.App, a.Type, a.ID, command.Dash(a.Node),
+				strconv.FormatUint(a.Epoch, 10)})
 		}
 		for j := range s.Reminders {
 			r := &s.Reminders[j]
-			reminders = append(reminders, []string{s.App, r.Type, r.ID, r.Name, dash(r.Schedule),
-				r.Next.Format(time.RFC3339), strconv.FormatUint(r.Attempts, 10), dash(r.Error)})
+			reminders = append(reminders, []string{s.App, r.Type, r.ID, r.Name, command.Dash(r.Schedule),
+				r.Next.Format(time.RFC3339), strconv.FormatUint(r.Attempts, 10), command.Dash(r.Error)})
 		}
 		more, moreReminders = more || s.More, moreReminders || s.MoreReminders
 	}
@@ -73,7 +76,7 @@ func (m *Main) printActors(list []api.ActorsStatus) error {
 	}{
 		{hosts, "\n"}, {active, moreText(more, "actors") + "\n"}, {reminders, moreText(moreReminders, "reminders")},
 	} {
-		if err := table(m.Stdout, part.rows); err != nil {
+		if err := command.Table(m.Stdout, part.rows); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprint(m.Stdout, part.end); err != nil {
@@ -92,52 +95,52 @@ func moreText(more bool, what string) string {
 }
 
 func (m *Main) actorsMoveCommand() *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	to := ""
 	c := &cobra.Command{Use: "move type id [flags]", Short: "Move an active actor to another node",
 		Args:    cobra.ExactArgs(2),
 		Long:    "Move an active actor to another node. Its running call ends first; calls that wait go on there.",
 		Example: "  quorate actors move Counter alice --to node-b"}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return m.askAdmin(c, set, "", out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
-			var moved api.ActorsMoved
-			if err := a.post(ctx, adminapi.ActorMovePath, api.ActorMove{Type: args[0], ID: args[1], Node: to},
+		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
+			var moved schema.ActorsMoved
+			if err := a.Post(ctx, adminapi.ActorMovePath, schema.ActorMove{Type: args[0], ID: args[1], Node: to},
 				&moved); err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(m.Stdout, moved)
+				return command.WriteJSON(m.Stdout, moved)
 			}
 			_, err := fmt.Fprintf(m.Stdout, "Actor %s/%s is on node %s.\n", args[0], args[1], to)
 			return err
 		})
 	}
 	c.Flags().StringVar(&to, "to", "", "node id of the new host")
-	bindAdmin(c, set, &out)
+	command.BindAdmin(c, set, &out)
 	return c
 }
 
 func (m *Main) actorsRebalanceCommand() *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	c := &cobra.Command{Use: "rebalance type [flags]", Short: "Distribute the actors of a type evenly",
 		Args: cobra.ExactArgs(1),
 		Long: "Move as few active actors of a type as possible, so that the numbers of its hosts differ by at most " +
 			"one. A node that joins gets no active actors by itself.",
 		Example: "  quorate actors rebalance Counter"}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return m.askAdmin(c, set, "", out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
-			var moved api.ActorsMoved
-			if err := a.post(ctx, adminapi.ActorRebalancePath, api.ActorRebalance{Type: args[0]},
+		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
+			var moved schema.ActorsMoved
+			if err := a.Post(ctx, adminapi.ActorRebalancePath, schema.ActorRebalance{Type: args[0]},
 				&moved); err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(m.Stdout, moved)
+				return command.WriteJSON(m.Stdout, moved)
 			}
 			_, err := fmt.Fprintf(m.Stdout, "%d actors of type %s have moved.\n", moved.Moved, args[0])
 			return err
 		})
 	}
-	bindAdmin(c, set, &out)
+	command.BindAdmin(c, set, &out)
 	return c
 }

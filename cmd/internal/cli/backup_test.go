@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/backup"
@@ -66,11 +66,11 @@ func (n *memoryNode) finds(name string) bool {
 	return err == nil
 }
 
-func (n *memoryNode) RestoreBackup(ctx context.Context, r io.Reader) (api.RestoreResult, error) {
+func (n *memoryNode) RestoreBackup(ctx context.Context, r io.Reader) (schema.RestoreResult, error) {
 	sum, err := backup.Inspect(r, func(id string) (string, string) { return "", id })
 	for tick := time.NewTicker(time.Millisecond); n.finds("restores slowly") && ctx.Err() == nil; <-tick.C {
 	}
-	return api.RestoreResult{Created: sum.Created, ClusterID: sum.ClusterID, Groups: len(sum.Groups),
+	return schema.RestoreResult{Created: sum.Created, ClusterID: sum.ClusterID, Groups: len(sum.Groups),
 		Keys: sum.Totals.Keys}, err
 }
 

@@ -1,19 +1,17 @@
 // Package cli implements the quorate program: its commands, their output and their exit codes.
 //
-// It owns exit codes, usage errors, signals and terminal output. It opens a node through Main.Open and uses the HTTP
-// API and the admin API of the node. Only this package and package settings read flags, files and the environment.
-// While a node runs, one goroutine of this package waits for signals; it ends with the command.
+// It owns exit codes and the process of a running node, and it puts together the commands of the packages beside it. It
+// opens a node through Main.Open. Only the packages below cmd/internal read flags, files and the environment. While a
+// node runs, one goroutine of this package waits for signals; it ends with the command.
 package cli
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"strings"
 
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
 )
@@ -36,28 +34,17 @@ type Node interface {
 	Close(ctx context.Context) error
 }
 
-// Main is one run of the program. Every field must be set, except Program, Hostname, Home and Exit.
+// Main is one run of the program. Every field must be set, except Program and Exit.
 type Main struct {
+	*command.Shell
 	Program string   // by which the program was called; daprd implies the command of that name
 	Args    []string // without the name of the program
-	Env     []string // "NAME=value"
-	Stdin   io.Reader
-	Stdout  io.Writer
-	Stderr  io.Writer
-	Version Version
-
-	Hostname func() (string, error) // returns the host name; nil = unknown
-	Home     func() string          // the home directory of this user if HOME is not set; nil or "" = none
 
 	// Open starts a node. ctx limits the start, not the time that the node runs.
 	Open func(ctx context.Context, c node.Config, log *slog.Logger) (Node, error)
 	// Check reads the component files of a node without starting it.
 	Check func(ctx context.Context, c node.Config) (warnings []string, err error)
-
-	// Signals starts to deliver the signals that stop a node. The returned function ends the delivery. Only a
-	// running node uses it; other commands end with a signal as usual.
-	Signals func() (<-chan os.Signal, func())
-	Exit    func(code int) // ends the process immediately, on the second signal; nil = os.Exit
+	Exit  func(code int) // ends the process immediately, on the second signal; nil = os.Exit
 }
 
 // Run executes the command in Args and returns the exit code: 0 for success, 1 for a failure, 2 for wrong usage. If
@@ -71,7 +58,7 @@ func (m *Main) Run(ctx context.Context) int {
 	for _, e := range flatten(err) {
 		fmt.Fprintf(m.Stderr, "quorate: %s\n", fault.Text(e))
 	}
-	if _, ok := errors.AsType[*usageError](err); ok {
+	if _, ok := errors.AsType[*command.UsageError](err); ok {
 		return exitUsage
 	}
 	if app, ok := errors.AsType[*appError](err); ok && app.code > 0 {
@@ -80,30 +67,11 @@ func (m *Main) Run(ctx context.Context) int {
 	return exitFailed
 }
 
-// usageError is an error caused by wrong use of the program.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return fault.Text(e.err) }
-func (e *usageError) Unwrap() error { return e.err }
-
-// usage wraps err as wrong use. It returns nil for nil.
-func usage(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &usageError{err}
-}
-
-// usagef returns an error of wrong use.
-func usagef(format string, args ...any) error {
-	return usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
-}
-
 // flatten returns the errors that errors.Join combined in err. It removes the wrappers usageError and appError, which
 // only determine the exit code.
 func flatten(err error) []error {
-	if u, ok := err.(*usageError); ok { // unwrap only the outermost layer
-		return flatten(u.err)
+	if u, ok := err.(*command.UsageError); ok { // unwrap only the outermost layer
+		return flatten(u.Err)
 	}
 	if app, ok := err.(*appError); ok { // unwrap only the outermost layer
 		return flatten(app.error)
@@ -117,24 +85,4 @@ func flatten(err error) []error {
 		out = append(out, flatten(e)...)
 	}
 	return out
-}
-
-// getenv looks a variable up in Env; the last one of a name counts, as for os/exec.
-func (m *Main) getenv(name string) string {
-	for i := len(m.Env) - 1; i >= 0; i-- {
-		if v, ok := strings.CutPrefix(m.Env[i], name+"="); ok {
-			return v
-		}
-	}
-	return ""
-}
-
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 func TestMembers_Output(t *testing.T) {
@@ -12,7 +12,7 @@ func TestMembers_Output(t *testing.T) {
 	s := c.start()
 	defer c.stop(s)
 	golden(t, "testdata/members.txt", c.run("members").stdout)
-	var members []api.MemberStatus
+	var members []schema.MemberStatus
 	if err := json.Unmarshal([]byte(c.run("members", "--json").stdout), &members); err != nil || len(members) != 2 ||
 		!members[0].Self || members[1].State != "failed" {
 		t.Errorf("%+v, %v", members, err)
@@ -24,7 +24,7 @@ func TestStatusAll_Output(t *testing.T) {
 	s := c.start()
 	defer c.stop(s)
 	golden(t, "testdata/status_all.txt", c.run("status", "--all").stdout)
-	var all api.ClusterStatus
+	var all schema.ClusterStatus
 	if err := json.Unmarshal([]byte(c.run("status", "--all", "--json").stdout), &all); err != nil ||
 		len(all.Nodes) != 2 || all.Nodes[1].Status != nil || all.Groups[0].Leader != "n1" {
 		t.Errorf("%+v, %v", all, err)
@@ -50,7 +50,7 @@ func TestApps_Output(t *testing.T) {
 	s := c.start()
 	defer c.stop(s)
 	golden(t, "testdata/apps.txt", c.run("apps").stdout)
-	var apps []api.AppInstance
+	var apps []schema.AppInstance
 	if err := json.Unmarshal([]byte(c.run("apps", "--json").stdout), &apps); err != nil || len(apps) != 4 ||
 		!apps[0].Self || apps[2].Namespace != "prod" {
 		t.Errorf("%+v, %v", apps, err)
@@ -69,7 +69,7 @@ func TestTransferLeader_ReportsTheNewLeader(t *testing.T) {
 	c.want(1, "", "group 1 is led by n2, not by this node (run the command on n2)", "transfer-leader", "--group", "1")
 	c.want(2, "", "accepts at most 1 arg", "transfer-leader", "n1", "n2")
 	c.want(2, "", "--group", "transfer-leader", "--group", "-1")
-	var r api.TransferResult
+	var r schema.TransferResult
 	if err := json.Unmarshal([]byte(c.run("transfer-leader", "--json").stdout), &r); err != nil || r.Leader != "n2" ||
 		r.From != "n1" {
 		t.Errorf("%+v, %v", r, err)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quorate/quorate/cmd/internal/backupcmd"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
@@ -15,13 +17,13 @@ import (
 
 func (m *Main) configCommand() *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Show and check the settings of a node", Args: cobra.ArbitraryArgs,
-		RunE: group}
+		RunE: command.Group}
 	c.AddCommand(m.configPrintCommand(), m.configValidateCommand())
 	return c
 }
 
 func (m *Main) configPrintCommand() *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	c := &cobra.Command{
 		Use:   "print [flags]",
 		Short: "Print every setting with its value and source",
@@ -29,14 +31,14 @@ func (m *Main) configPrintCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		config, err := m.resolve(set, c.Flags(), nil)
+		config, err := m.Resolve(set, c.Flags(), nil)
 		if err != nil {
 			return err
 		}
-		return m.printSettings(set, config, out.json())
+		return m.printSettings(set, config, out.JSON())
 	}
 	withSettings(c, set)
-	out.bind(c)
+	out.Bind(c)
 	return c
 }
 
@@ -70,17 +72,17 @@ func (m *Main) printSettings(set *settings.Set, c node.Config, asJSON bool) erro
 			Key: "backup"})
 	}
 	if asJSON {
-		return writeJSON(m.Stdout, reports)
+		return command.WriteJSON(m.Stdout, reports)
 	}
 	rows := [][]string{{"SETTING", "VALUE", "SOURCE"}}
 	for _, r := range reports {
-		rows = append(rows, []string{r.Name, dash(r.Value), r.Source.String()})
+		rows = append(rows, []string{r.Name, command.Dash(r.Value), r.Source.String()})
 	}
-	return table(m.Stdout, rows)
+	return command.Table(m.Stdout, rows)
 }
 
 func (m *Main) configValidateCommand() *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	c := &cobra.Command{
 		Use:   "validate [flags]",
 		Short: "Check the settings and the component files, and print every problem",
@@ -90,17 +92,17 @@ func (m *Main) configValidateCommand() *cobra.Command {
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var v validation
-		config, err := m.resolve(set, c.Flags(), nil)
-		v.add(set.Warnings(), errors.Join(set.UnknownVariables(m.Env, backupKeyEnv)...))
+		config, err := m.Resolve(set, c.Flags(), nil)
+		v.add(set.Warnings(), errors.Join(set.UnknownVariables(m.Env, backupcmd.KeyEnv)...))
 		v.add(nil, err)
 		if err == nil {
 			v.add(nil, config.Validate())
 			v.add(m.Check(c.Context(), config))
 		}
-		return m.printValidation(v, out.json())
+		return m.printValidation(v, out.JSON())
 	}
 	withSettings(c, set)
-	out.bind(c)
+	out.Bind(c)
 	return c
 }
 
@@ -124,7 +126,7 @@ func (m *Main) printValidation(v validation, asJSON bool) error {
 	v.Valid = len(v.Problems) == 0
 	if asJSON {
 		v.Problems, v.Warnings = append([]string{}, v.Problems...), append([]string{}, v.Warnings...)
-		if err := writeJSON(m.Stdout, v); err != nil {
+		if err := command.WriteJSON(m.Stdout, v); err != nil {
 			return err
 		}
 	} else {
@@ -136,19 +138,11 @@ func (m *Main) printValidation(v validation, asJSON bool) error {
 		}
 	}
 	if !v.Valid {
-		return errors.New(count(len(v.Problems), "problem") + " found")
+		return errors.New(command.Count(len(v.Problems), "problem") + " found")
 	}
 	if !asJSON {
 		_, err := fmt.Fprintln(m.Stdout, "the configuration is valid")
 		return err
 	}
 	return nil
-}
-
-// count returns a number with its noun.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -18,13 +18,17 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
 )
 
+// watchPause is the time between two attempts to connect.
+const watchPause = time.Second
+
 func (m *Main) configurationCommand() *cobra.Command {
 	c := &cobra.Command{Use: "configuration", Short: "Read and write configuration items", Args: cobra.ArbitraryArgs,
-		RunE: group}
+		RunE: command.Group}
 	c.AddCommand(m.configurationGetCommand(), m.configurationSetCommand(), m.configurationDeleteCommand(),
 		m.configurationListCommand(), m.configurationWatchCommand(), m.configurationImportCommand())
 	return c
@@ -34,21 +38,21 @@ func (m *Main) configurationCommand() *cobra.Command {
 // calls the function run with the arguments that follow the name of the store.
 func (m *Main) itemsCommand(c *cobra.Command,
 	run func(ctx context.Context, i *itemsClient, args []string, asJSON bool) error) *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		dir, err := m.adminDir(c, set)
+		dir, err := m.AdminDir(c, set)
 		if err != nil {
 			return err
 		}
-		return run(c.Context(), &itemsClient{&adminClient{dataDir: dir}, args[0]}, args[1:], out.json())
+		return run(c.Context(), &itemsClient{&command.AdminClient{DataDir: dir}, args[0]}, args[1:], out.JSON())
 	}
-	bindAdmin(c, set, &out)
+	command.BindAdmin(c, set, &out)
 	return c
 }
 
 // itemsClient uses one configuration store through the admin socket of a node.
 type itemsClient struct {
-	admin *adminClient
+	admin *command.AdminClient
 	store string
 }
 
@@ -60,16 +64,16 @@ func withKeys(path string, keys []string) string {
 }
 
 func (i *itemsClient) get(ctx context.Context, keys []string) (items []api.ConfigurationChange, err error) {
-	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
 	defer cancel()
-	err = i.admin.get(ctx, withKeys(admin.ConfigurationPath(i.store), keys), &items)
+	err = i.admin.Get(ctx, withKeys(admin.ConfigurationPath(i.store), keys), &items)
 	return items, err
 }
 
 func (i *itemsClient) write(ctx context.Context, changes ...api.ConfigurationChange) (versions []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
 	defer cancel()
-	err = i.admin.post(ctx, admin.ConfigurationPath(i.store), changes, &versions)
+	err = i.admin.Post(ctx, admin.ConfigurationPath(i.store), changes, &versions)
 	return versions, err
 }
 
@@ -89,7 +93,7 @@ func (m *Main) configurationGetCommand() *cobra.Command {
 			return fault.New(fault.NotFound, "cli.configuration",
 				fmt.Sprintf("configuration store %s has no key %q", i.store, args[0]))
 		case asJSON:
-			return writeJSON(m.Stdout, items[0])
+			return command.WriteJSON(m.Stdout, items[0])
 		}
 		_, err = fmt.Fprintln(m.Stdout, items[0].Value)
 		return err
@@ -117,7 +121,7 @@ func (m *Main) configurationSetCommand() *cobra.Command {
 			return err
 		}
 		change.Version = versions[0]
-		return writeJSON(m.Stdout, change)
+		return command.WriteJSON(m.Stdout, change)
 	})
 	c.Flags().StringVar(&version, "version", "",
 		"set only if this is the current `version` of the item; 0 = only if it does not exist")
@@ -146,7 +150,7 @@ func (m *Main) configurationDeleteCommand() *cobra.Command {
 		Args:  cobra.MinimumNArgs(2),
 	}, func(ctx context.Context, i *itemsClient, keys []string, _ bool) error {
 		if version != "" && len(keys) > 1 {
-			return usagef("--version is the version of one key, and %d are given", len(keys))
+			return command.Usagef("--version is the version of one key, and %d are given", len(keys))
 		}
 		changes := make([]api.ConfigurationChange, len(keys))
 		for n, key := range keys {
@@ -171,14 +175,15 @@ func (m *Main) configurationListCommand() *cobra.Command {
 		}
 		slices.SortFunc(items, func(a, b api.ConfigurationChange) int { return strings.Compare(a.Key, b.Key) })
 		if asJSON {
-			return writeJSON(m.Stdout, items)
+			return command.WriteJSON(m.Stdout, items)
 		}
 		rows := [][]string{{"KEY", "VERSION", "VALUE", "METADATA"}}
 		for n := range items {
-			rows = append(rows, []string{printable(items[n].Key), dash(items[n].Version), oneLine(items[n].Value),
-				dash(pairsText(items[n].Metadata))})
+			rows = append(rows, []string{command.Printable(items[n].Key), command.Dash(items[n].Version),
+				oneLine(items[n].Value),
+				command.Dash(pairsText(items[n].Metadata))})
 		}
-		return table(m.Stdout, rows)
+		return command.Table(m.Stdout, rows)
 	})
 }
 
@@ -188,7 +193,7 @@ func oneLine(value string) string {
 	if text := []rune(value); len(text) > limit {
 		value = string(text[:limit]) + "..."
 	}
-	return printable(value)
+	return command.Printable(value)
 }
 
 func pairsText(pairs map[string]string) string {
@@ -229,12 +234,12 @@ func (m *Main) itemFile(name string) (changes []api.ConfigurationChange, err err
 		text, err = os.ReadFile(name) //nolint:gosec // the user names it
 	}
 	if err != nil {
-		return nil, usagef("the file cannot be read: %v", err)
+		return nil, command.Usagef("the file cannot be read: %v", err)
 	}
 	if text = bytes.TrimSpace(text); len(text) > 0 && text[0] == '{' {
 		var values map[string]string
 		if err := json.Unmarshal(text, &values); err != nil {
-			return nil, usagef("%s: an object must have text values only: %v", name, err)
+			return nil, command.Usagef("%s: an object must have text values only: %v", name, err)
 		}
 		for _, key := range slices.Sorted(maps.Keys(values)) {
 			changes = append(changes, api.ConfigurationChange{Key: key, Value: values[key]})
@@ -244,7 +249,8 @@ func (m *Main) itemFile(name string) (changes []api.ConfigurationChange, err err
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&changes); err != nil {
-		return nil, usagef("%s is neither a JSON object of keys and values nor an array of items: %v", name, err)
+		return nil, command.Usagef("%s is neither a JSON object of keys and values nor an array of items: %v",
+			name, err)
 	}
 	return changes, nil
 }
@@ -281,7 +287,7 @@ func (i *itemsClient) watch(ctx context.Context, keys []string, show func(*api.C
 		return err
 	}
 	path := withKeys(admin.ConfigurationWatchPath(i.store), keys)
-	return i.admin.stream(ctx, http.MethodGet, path, nil, func(resp *http.Response) error {
+	return i.admin.Stream(ctx, http.MethodGet, path, nil, func(resp *http.Response) error {
 		for lines := json.NewDecoder(resp.Body); ; {
 			var c api.ConfigurationChange
 			if err := lines.Decode(&c); err != nil {
@@ -306,9 +312,10 @@ func (m *Main) showItem(known map[string]string, c *api.ConfigurationChange, asJ
 	case asJSON:
 		err = json.NewEncoder(m.Stdout).Encode(c)
 	case c.Delete:
-		_, err = fmt.Fprintf(m.Stdout, "%-8s %s (deleted)\n", "-", printable(c.Key))
+		_, err = fmt.Fprintf(m.Stdout, "%-8s %s (deleted)\n", "-", command.Printable(c.Key))
 	default:
-		_, err = fmt.Fprintf(m.Stdout, "%-8s %s = %s\n", dash(c.Version), printable(c.Key), oneLine(c.Value))
+		_, err = fmt.Fprintf(m.Stdout, "%-8s %s = %s\n", command.Dash(c.Version), command.Printable(c.Key),
+			oneLine(c.Value))
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/daprd"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
@@ -59,7 +60,7 @@ func (m *Main) daprdCommand() *cobra.Command {
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := line.Finish(); err != nil {
-			return usage(err)
+			return command.Usage(err)
 		}
 		v := m.Version
 		switch line.Asks() {
@@ -71,23 +72,23 @@ func (m *Main) daprdCommand() *cobra.Command {
 				runtime.Version())
 			return err
 		}
-		config, err := m.resolve(set, bound, nil)
+		config, err := m.Resolve(set, bound, nil)
 		if err != nil {
 			return err
 		}
 		if len(config.Cluster.Join) > 0 && config.Cluster.Advertise == "" {
-			config.Cluster.Advertise = m.getenv("DAPR_HOST_IP")
+			config.Cluster.Advertise = m.Getenv("DAPR_HOST_IP")
 		}
-		config.API.DisableH2C = truthy(m.getenv("DAPR_HTTP_DISABLE_H2C"))
+		config.API.DisableH2C = truthy(m.Getenv("DAPR_HTTP_DISABLE_H2C"))
 		config.API.DeclaredOnly = len(config.Components.Paths) > 0
 		if line.Asks() == daprd.AsksWait {
 			return awaitOutbound(c.Context(), config)
 		}
 		config, warnings := withData(config)
 		if err := config.Validate(); err != nil {
-			return usage(err)
+			return command.Usage(err)
 		}
-		return m.runNode(c.Context(), config, append(warnings, line.Notes(args, m.getenv)...))
+		return m.runNode(c.Context(), config, append(warnings, line.Notes(args, m.Getenv)...))
 	}
 	return c
 }
@@ -109,7 +110,7 @@ func daprdHelp() string {
 		rows = append(rows, []string{"  --" + f.Name, text})
 	}
 	b.WriteString("Flags of daprd:\n")
-	_ = table(&b, rows) // writing to a Builder never fails
+	_ = command.Table(&b, rows) // writing to a Builder never fails
 	b.WriteString("\nquorate run --help lists the flags that only Quorate has.\n")
 	return b.String()
 }

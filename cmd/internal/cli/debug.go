@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -18,7 +19,7 @@ import (
 func (m *Main) debugCommand() *cobra.Command {
 	c := &cobra.Command{Use: "debug", Short: "Collect what is needed to find a fault"}
 	c.AddCommand(m.debugBundleCommand())
-	c.RunE = group
+	c.RunE = command.Group
 	return c
 }
 
@@ -37,19 +38,19 @@ func (m *Main) debugBundleCommand() *cobra.Command {
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if limit := int(adminapi.MaxDebugProfile.Seconds()); seconds < 1 || seconds > limit {
-			return usagef("--seconds %d is refused (give 1 to %d)", seconds, limit)
+			return command.Usagef("--seconds %d is refused (give 1 to %d)", seconds, limit)
 		}
-		config, err := m.resolve(set, c.Flags(), nil)
+		config, err := m.Resolve(set, c.Flags(), nil)
 		if err != nil {
 			return err
 		}
 		if file == "" {
 			file = "quorate-debug-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
 		}
-		return m.saveBundle(c.Context(), &adminClient{dataDir: config.Data.Dir}, other, file, seconds)
+		return m.saveBundle(c.Context(), &command.AdminClient{DataDir: config.Data.Dir}, other, file, seconds)
 	}
 	set.BindOnly(c.Flags(), "data-dir", "cluster", "config-file")
-	bindNode(c, &other)
+	command.BindNode(c, &other)
 	c.Flags().StringVar(&file, "output", "",
 		"`file` for the archive; it must not exist (default quorate-debug-TIME.tar.gz)")
 	c.Flags().IntVar(&seconds, "seconds", 5, "`duration` of the processor profile")
@@ -57,7 +58,7 @@ func (m *Main) debugBundleCommand() *cobra.Command {
 }
 
 // saveBundle saves the bundle of a node to a new file, which only this user can read.
-func (m *Main) saveBundle(ctx context.Context, a *adminClient, node, file string, seconds int) error {
+func (m *Main) saveBundle(ctx context.Context, a *command.AdminClient, node, file string, seconds int) error {
 	path := adminapi.DebugBundleRequest(seconds)
 	if node != "" {
 		path = adminapi.NodePath(node, path)
@@ -67,7 +68,7 @@ func (m *Main) saveBundle(ctx context.Context, a *adminClient, node, file string
 		return &fault.Error{Code: fault.Invalid, Op: "cli.debug", Msg: "the file of the bundle cannot be created",
 			Hint: "choose another one with --output", Err: err}
 	}
-	err = a.stream(ctx, http.MethodGet, path, nil, func(r *http.Response) error {
+	err = a.Stream(ctx, http.MethodGet, path, nil, func(r *http.Response) error {
 		_, err := io.Copy(out, r.Body)
 		return err
 	})

@@ -2,24 +2,21 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"io"
-	"io/fs"
-	"os"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
 )
 
 func (m *Main) doctorCommand() *cobra.Command {
-	set, out, other := settings.New(), output{}, ""
+	set, out, other := settings.New(), command.Output{}, ""
 	c := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Diagnose a node and its environment",
@@ -31,7 +28,7 @@ func (m *Main) doctorCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		config, err := m.resolve(set, c.Flags(), nil)
+		config, err := m.Resolve(set, c.Flags(), nil)
 		if err != nil {
 			return err
 		}
@@ -39,64 +36,48 @@ func (m *Main) doctorCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if out.json() {
-			err = writeJSON(m.Stdout, found)
+		if out.JSON() {
+			err = command.WriteJSON(m.Stdout, found)
 		} else {
 			err = printCheckup(m.Stdout, found)
 		}
-		if err == nil && found.Worst() == api.CheckFail {
+		if err == nil && found.Worst() == schema.CheckFail {
 			err = fault.New(fault.Internal, "cli.doctor", "a check has failed")
 		}
 		return err
 	}
 	withSettings(c, set)
-	out.bind(c)
-	bindNode(c, &other)
+	out.Bind(c)
+	command.BindNode(c, &other)
 	return c
 }
 
 // examine returns the results of the self-check. If a node runs in the data directory, that node runs the check;
 // otherwise this process does. If the parameter other is not empty, it is the id of the node that runs the check
 // instead.
-func (m *Main) examine(ctx context.Context, c node.Config, other string) (api.Checkup, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*adminTime)
+func (m *Main) examine(ctx context.Context, c node.Config, other string) (schema.Checkup, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*command.AdminTime)
 	defer cancel()
-	dir, err := chosen(ctx, c)
+	dir, err := command.ChooseDir(ctx, c)
 	if err != nil {
-		return api.Checkup{}, err
+		return schema.Checkup{}, err
 	}
-	if other != "" || dir != "" && runs(ctx, dir) {
-		var found api.Checkup
-		err := (&adminClient{dataDir: dir, node: other}).get(ctx, adminapi.DoctorPath, &found)
+	if other != "" || dir != "" && command.Runs(ctx, dir) {
+		var found schema.Checkup
+		err := (&command.AdminClient{DataDir: dir, Node: other}).Get(ctx, adminapi.DoctorPath, &found)
 		return found, err
 	}
 	return node.Examine(ctx, c), nil
 }
 
-// runs reports whether a process listens on the admin socket of a data directory.
-func runs(ctx context.Context, dir string) bool {
-	path, err := adminapi.FindSocket(dir)
-	if err != nil {
-		return false
-	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	c, err := dialUnix(ctx, path)
-	if err == nil {
-		_ = c.Close() // nothing was sent
-	}
-	return !errors.Is(err, syscall.ECONNREFUSED)
-}
-
-func printCheckup(w io.Writer, c api.Checkup) error {
+func printCheckup(w io.Writer, c schema.Checkup) error {
 	rows := [][]string{{"CHECK", "ABOUT", "", "FOUND"}}
 	for _, r := range c.Checks {
 		text := r.Text
 		if r.Fix != "" {
 			text += " (" + r.Fix + ")"
 		}
-		rows = append(rows, []string{r.Check, dash(r.About), strings.ToUpper(string(r.Level)), text})
+		rows = append(rows, []string{r.Check, command.Dash(r.About), strings.ToUpper(string(r.Level)), text})
 	}
-	return table(w, rows)
+	return command.Table(w, rows)
 }

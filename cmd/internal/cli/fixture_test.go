@@ -23,8 +23,10 @@ import (
 
 	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/cmd/internal/cli"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/component/configuration/records"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
@@ -44,7 +46,7 @@ type memoryNode struct {
 	addresses node.Addresses
 	closers   lifecycle.Stack
 	stopped   chan error // what Wait returns, from the API or the test
-	status    api.NodeStatus
+	status    schema.NodeStatus
 	items     *records.Store // of the configuration store configstore
 }
 
@@ -114,11 +116,11 @@ func (n *memoryNode) serve(ctx context.Context, l net.Listener, h http.Handler, 
 	return n.closers.Push("server", s.Close)
 }
 
-func (n *memoryNode) Addresses() node.Addresses                      { return n.addresses }
-func (n *memoryNode) Close(ctx context.Context) error                { return n.closers.Close(ctx) }
-func (n *memoryNode) Status(context.Context) (api.NodeStatus, error) { return n.status, nil }
-func (n *memoryNode) Members(context.Context) ([]api.MemberStatus, error) {
-	return []api.MemberStatus{
+func (n *memoryNode) Addresses() node.Addresses                         { return n.addresses }
+func (n *memoryNode) Close(ctx context.Context) error                   { return n.closers.Close(ctx) }
+func (n *memoryNode) Status(context.Context) (schema.NodeStatus, error) { return n.status, nil }
+func (n *memoryNode) Members(context.Context) ([]schema.MemberStatus, error) {
+	return []schema.MemberStatus{
 		{Node: "n1", ServerID: "n1.4f", Role: "server", State: "alive", Since: time.Unix(1700000000, 0).UTC(),
 			Peer: "10.0.0.1:7947", Gossip: "10.0.0.1:7946", ClusterID: "c1", Version: "v1", Leads: 1, Self: true},
 		{Node: "n2", ServerID: "n2.5a", Role: "server", State: "failed", Since: time.Unix(1700000100, 0).UTC(),
@@ -126,35 +128,35 @@ func (n *memoryNode) Members(context.Context) ([]api.MemberStatus, error) {
 	}, nil
 }
 
-func (n *memoryNode) ListJobs(_ context.Context, r api.JobSelection) ([]api.JobStatus, error) {
-	all := []api.JobStatus{
+func (n *memoryNode) ListJobs(_ context.Context, r schema.JobSelection) ([]schema.JobStatus, error) {
+	all := []schema.JobStatus{
 		{App: "shop", Name: "nightly", Schedule: "@daily", Next: time.Unix(1700000000, 0).UTC(), Ticks: 3},
 		{App: "shop", Name: "once", Next: time.Unix(1700000100, 0).UTC(), Attempts: 2, Error: "answered 500"},
 	}
-	return slices.DeleteFunc(all, func(j api.JobStatus) bool {
+	return slices.DeleteFunc(all, func(j schema.JobStatus) bool {
 		return r.App != "" && j.App != r.App || r.Exact && j.Name != r.Name || !strings.HasPrefix(j.Name, r.Name)
 	}), nil
 }
 
-func (n *memoryNode) ChangeJob(ctx context.Context, r api.JobChange) (api.JobStatus, error) {
-	list, err := n.ListJobs(ctx, api.JobSelection{App: r.App, Name: r.Name, Exact: true})
+func (n *memoryNode) ChangeJob(ctx context.Context, r schema.JobChange) (schema.JobStatus, error) {
+	list, err := n.ListJobs(ctx, schema.JobSelection{App: r.App, Name: r.Name, Exact: true})
 	if err != nil || len(list) == 0 {
-		return api.JobStatus{}, fault.New(fault.NotFound, "test", "application "+r.App+" has no job "+r.Name)
+		return schema.JobStatus{}, fault.New(fault.NotFound, "test", "application "+r.App+" has no job "+r.Name)
 	}
 	return list[0], nil
 }
 
-func (n *memoryNode) ListActors(_ context.Context, limit int) ([]api.ActorsStatus, error) {
-	return []api.ActorsStatus{{App: "bank", Store: "statestore", Types: []string{"Counter"},
-		Hosts: []api.ActorHostStatus{{Node: "a", Types: []string{"Counter"}, Actors: 2},
+func (n *memoryNode) ListActors(_ context.Context, limit int) ([]schema.ActorsStatus, error) {
+	return []schema.ActorsStatus{{App: "bank", Store: "statestore", Types: []string{"Counter"},
+		Hosts: []schema.ActorHostStatus{{Node: "a", Types: []string{"Counter"}, Actors: 2},
 			{Node: "b", Types: []string{"Counter"}, Draining: true}},
-		Actors: []api.ActorStatus{{Type: "Counter", ID: "alice", Node: "a", Epoch: 17}}, More: limit == 1,
-		Reminders: []api.ActorReminder{{Type: "Counter", ID: "alice", JobStatus: api.JobStatus{Name: "interest",
+		Actors: []schema.ActorStatus{{Type: "Counter", ID: "alice", Node: "a", Epoch: 17}}, More: limit == 1,
+		Reminders: []schema.ActorReminder{{Type: "Counter", ID: "alice", JobStatus: schema.JobStatus{Name: "interest",
 			Schedule: "R12/P1M", Next: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC), Attempts: 2,
 			Error: "status 500"}}}}}, nil
 }
 
-func (n *memoryNode) MoveActor(_ context.Context, r api.ActorMove) error {
+func (n *memoryNode) MoveActor(_ context.Context, r schema.ActorMove) error {
 	if r.Node != "b" {
 		return fault.New(fault.NotFound, "test", "node "+r.Node+" does not host the type")
 	}
@@ -163,15 +165,15 @@ func (n *memoryNode) MoveActor(_ context.Context, r api.ActorMove) error {
 
 func (n *memoryNode) RebalanceActors(context.Context, string) (int, error) { return 3, nil }
 
-func (n *memoryNode) HeldLocks(context.Context) ([]api.LockStatus, error) {
-	return []api.LockStatus{
+func (n *memoryNode) HeldLocks(context.Context) ([]schema.LockStatus, error) {
+	return []schema.LockStatus{
 		{Store: "lockstore", Prefix: "shop", Resource: "printer", Owner: "worker-1", Revision: "1207", ExpiryMS: 60000,
 			StateStore: "statestore"},
 		{Store: "lockstore", Resource: "door", Owner: "x", Revision: "7", ExpiryMS: 1500},
 	}, nil
 }
 
-func (n *memoryNode) ReleaseLock(ctx context.Context, r api.LockReleaseRequest) (api.LockStatus, error) {
+func (n *memoryNode) ReleaseLock(ctx context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error) {
 	list, err := n.HeldLocks(ctx)
 	if r.Resource != list[0].Resource || r.Prefix != nil && *r.Prefix != "shop" || r.Revision == "9" {
 		err = fault.New(fault.NotFound, "test", "lock store "+r.Store+" has no lock on "+r.Resource)
@@ -179,8 +181,8 @@ func (n *memoryNode) ReleaseLock(ctx context.Context, r api.LockReleaseRequest) 
 	return list[0], err
 }
 
-func (n *memoryNode) Apps(context.Context) ([]api.AppInstance, error) {
-	return []api.AppInstance{
+func (n *memoryNode) Apps(context.Context) ([]schema.AppInstance, error) {
+	return []schema.AppInstance{
 		{App: "orders", Node: "n1", Protocol: "http", State: "healthy", Load: 2, Calls: 3, Self: true},
 		{App: "orders", Node: "n2", Protocol: "http", State: "demoted"},
 		{App: "orders", Namespace: "prod", Node: "n2", Protocol: "grpc", State: "unhealthy"},
@@ -188,12 +190,12 @@ func (n *memoryNode) Apps(context.Context) ([]api.AppInstance, error) {
 	}, nil
 }
 
-func (n *memoryNode) ClusterStatus(ctx context.Context) (api.ClusterStatus, error) {
+func (n *memoryNode) ClusterStatus(ctx context.Context) (schema.ClusterStatus, error) {
 	members, err := n.Members(ctx)
 	mine := n.status
-	mine.Disk = &api.DiskStatus{FreeBytes: 3 << 30, ReserveBytes: 1 << 30}
-	mine.Notes = []api.Issue{{About: "settings", Reason: "--voters differs: n1 has 3, n3 has 5"}}
-	return api.NewClusterStatus("n1", []api.NodeReport{{Member: members[0], Status: &mine},
+	mine.Disk = &schema.DiskStatus{FreeBytes: 3 << 30, ReserveBytes: 1 << 30}
+	mine.Notes = []schema.Issue{{About: "settings", Reason: "--voters differs: n1 has 3, n3 has 5"}}
+	return schema.NewClusterStatus("n1", []schema.NodeReport{{Member: members[0], Status: &mine},
 		{Member: members[1], Error: "n2 does not answer"}}), err
 }
 
@@ -205,12 +207,12 @@ func (n *memoryNode) Forward(ctx context.Context, node string, r adminapi.Reques
 	return adminapi.Serve(ctx, adminapi.NewRemoteHandler(n, slog.New(slog.DiscardHandler)), "n1", r)
 }
 
-func (n *memoryNode) Voters(context.Context) (api.VotersStatus, error) {
-	return api.VotersStatus{Voters: 3, Groups: []api.VotersGroup{{Voters: []string{"n1", "n2", "n3"},
+func (n *memoryNode) Voters(context.Context) (schema.VotersStatus, error) {
+	return schema.VotersStatus{Voters: 3, Groups: []schema.VotersGroup{{Voters: []string{"n1", "n2", "n3"},
 		NonVoters: []string{"n4"}}}}, nil
 }
 
-func (n *memoryNode) SetVoters(ctx context.Context, number int) (api.VotersStatus, error) {
+func (n *memoryNode) SetVoters(ctx context.Context, number int) (schema.VotersStatus, error) {
 	s, err := n.Voters(ctx)
 	if number == 4 {
 		return s, &fault.Error{Code: fault.Invalid, Op: "test", Msg: "4 voters survive no more failures than 3"}
@@ -221,45 +223,46 @@ func (n *memoryNode) SetVoters(ctx context.Context, number int) (api.VotersStatu
 
 // TransferLeader fails for all groups except group 0. For the target n3 the result does not tell whether n3 took
 // over.
-func (n *memoryNode) TransferLeader(_ context.Context, group uint64, to string) (api.TransferResult, error) {
+func (n *memoryNode) TransferLeader(_ context.Context, group uint64, to string) (schema.TransferResult, error) {
 	if group != 0 {
-		return api.TransferResult{}, &fault.Error{Code: fault.NotLeader, Op: "test",
+		return schema.TransferResult{}, &fault.Error{Code: fault.NotLeader, Op: "test",
 			Msg: "group 1 is led by n2, not by this node", Hint: "run the command on n2"}
 	}
 	if to == "n3" {
-		return api.TransferResult{From: "n1"}, nil
+		return schema.TransferResult{From: "n1"}, nil
 	}
-	return api.TransferResult{From: "n1", Leader: stdcmp.Or(to, "n2")}, nil
+	return schema.TransferResult{From: "n1", Leader: stdcmp.Or(to, "n2")}, nil
 }
 
 // CompareReplicas implements admin.Node.
-func (n *memoryNode) CompareReplicas(context.Context, uint64) (api.Comparison, error) {
-	return api.Comparison{}, nil
+func (n *memoryNode) CompareReplicas(context.Context, uint64) (schema.Comparison, error) {
+	return schema.Comparison{}, nil
 }
 
 // Remove knows n2, which is removed immediately, and n3, which is never removed.
-func (n *memoryNode) Remove(_ context.Context, target string) (api.RemoveResult, error) {
+func (n *memoryNode) Remove(_ context.Context, target string) (schema.RemoveResult, error) {
 	switch target {
 	case "n2":
-		return api.RemoveResult{Node: "n2", ServerID: "n2.5a", Done: true, Groups: []api.RemoveGroup{{Done: true}}}, nil
+		return schema.RemoveResult{Node: "n2", ServerID: "n2.5a", Done: true,
+			Groups: []schema.RemoveGroup{{Done: true}}}, nil
 	case "n3":
-		return api.RemoveResult{Node: "n3", ServerID: "n3.6b",
-			Groups: []api.RemoveGroup{{Done: true}, {Group: 1, Reason: "n4 takes its place"}}}, nil
+		return schema.RemoveResult{Node: "n3", ServerID: "n3.6b",
+			Groups: []schema.RemoveGroup{{Done: true}, {Group: 1, Reason: "n4 takes its place"}}}, nil
 	default:
-		return api.RemoveResult{}, &fault.Error{Code: fault.NotFound, Op: "test",
+		return schema.RemoveResult{}, &fault.Error{Code: fault.NotFound, Op: "test",
 			Msg: "no server " + target + " is known", Hint: "the servers are n1.4f, n2.5a"}
 	}
 }
 
-func (n *memoryNode) Leave(context.Context) (api.RemoveResult, error) {
-	return api.RemoveResult{Node: "n1", ServerID: "n1.4f", Done: true}, nil
+func (n *memoryNode) Leave(context.Context) (schema.RemoveResult, error) {
+	return schema.RemoveResult{Node: "n1", ServerID: "n1.4f", Done: true}, nil
 }
 
-func (n *memoryNode) Checkup(context.Context) (api.Checkup, error) {
-	return api.Checkup{Node: "n1", Checks: []api.CheckResult{
-		{Check: "clock", About: "n2", Level: api.CheckFail, Text: "9s ahead of this node",
+func (n *memoryNode) Checkup(context.Context) (schema.Checkup, error) {
+	return schema.Checkup{Node: "n1", Checks: []schema.CheckResult{
+		{Check: "clock", About: "n2", Level: schema.CheckFail, Text: "9s ahead of this node",
 			Fix: "synchronize the clocks of both machines with NTP"},
-		{Check: "disk sync", About: "/data", Level: api.CheckOK, Text: "1ms"},
+		{Check: "disk sync", About: "/data", Level: schema.CheckOK, Text: "1ms"},
 	}}, nil
 }
 
@@ -272,26 +275,26 @@ func (n *memoryNode) Wait(ctx context.Context) error {
 	}
 }
 
-func statusOf(c node.Config) api.NodeStatus {
-	return api.NodeStatus{
-		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: c.Cluster.Name, Role: "server", Version: "v1",
+func statusOf(c node.Config) schema.NodeStatus {
+	return schema.NodeStatus{
+		Node: schema.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: c.Cluster.Name, Role: "server", Version: "v1",
 			UptimeMS: 93_500, DataDir: "/data", LogStore: "boltdb",
-			Partitions: 1, Apps: []api.AppStatus{{ID: c.App.ID, API: []string{"127.0.0.1:3500"}}},
+			Partitions: 1, Apps: []schema.AppStatus{{ID: c.App.ID, API: []string{"127.0.0.1:3500"}}},
 			Metrics:   "127.0.0.1:9090",
 			ClusterID: "c1", Gossip: "10.0.0.1:7946", Peer: "10.0.0.1:7947"},
-		Issues: []api.Issue{{About: "group 0", Reason: "the disk is almost full: free some space"},
+		Issues: []schema.Issue{{About: "group 0", Reason: "the disk is almost full: free some space"},
 			{About: "store statestore", Reason: "group 0: the disk is almost full: free some space"}},
-		Groups: []api.GroupStatus{{State: "leader", Leader: "n1", Term: 3, CommitIndex: 1234, AppliedIndex: 1233,
+		Groups: []schema.GroupStatus{{State: "leader", Leader: "n1", Term: 3, CommitIndex: 1234, AppliedIndex: 1233,
 			LastLogIndex: 1235, SnapshotIndex: 1000, Keys: 42,
 			DiskBytes: 3 << 20, LogBytes: 1536, ReadOnly: true, Reads: true, Reason: "the disk is almost full",
-			Servers: []api.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(0)),
+			Servers: []schema.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(0)),
 				Reason: "n1 is a voter and leads"},
 				{Node: "n2", ServerID: "n2-5a", Lag: new(uint64(1204)),
 					Reason: "n2 is not a voter: it is 1,204 entries behind"}, {Node: "n3", ServerID: "n3-6b",
 					Voter: true}}},
 			{ID: 1, State: "follower", Leader: "n2", Term: 4, Reads: true, Writes: false,
 				Reason: "its leader hands over"}},
-		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Ready: true,
+		Stores: []schema.StoreStatus{{Name: "statestore", Type: "state.raft", Ready: true,
 			Capabilities: []string{"ETAG", "TTL"}, KeyPrefix: "appid", DefaultConsistency: "eventual",
 			ActorStore: true},
 			{Name: "other", Type: "state.raft", Reason: "starting", KeyPrefix: "none", DefaultConsistency: "strong"}},
@@ -369,12 +372,15 @@ func (c *console) run(args ...string) result {
 
 func (c *console) main(stdout, stderr io.Writer, args []string) *cli.Main {
 	return &cli.Main{
-		Args: args, Env: append([]string{"HOME=" + c.home, "TMPDIR=" + c.home}, c.env...),
-		Stdin: strings.NewReader(c.stdin), Stdout: stdout, Stderr: stderr,
-		Version: cli.Version{Version: "v1.2.3", Commit: "abc"},
-		Open:    c.open, Check: c.check,
-		Signals: func() (<-chan os.Signal, func()) { return c.signals, func() {} },
-		Exit:    func(code int) { c.exited <- code },
+		Shell: &command.Shell{
+			Env:   append([]string{"HOME=" + c.home, "TMPDIR=" + c.home}, c.env...),
+			Stdin: strings.NewReader(c.stdin), Stdout: stdout, Stderr: stderr,
+			Version: command.Version{Version: "v1.2.3", Commit: "abc"},
+			Signals: func() (<-chan os.Signal, func()) { return c.signals, func() {} },
+		},
+		Args: args,
+		Open: c.open, Check: c.check,
+		Exit: func(code int) { c.exited <- code },
 	}
 }
 
@@ -462,8 +468,9 @@ func golden(t *testing.T, name, text string) {
 }
 
 // ConsoleLink implements admin.Console.
-func (n *memoryNode) ConsoleLink(context.Context) (api.ConsoleLink, error) {
-	return api.ConsoleLink{URL: "http://127.0.0.1:9091/login?token=TOKEN", Expires: time.Unix(1700000000, 0).UTC()}, nil
+func (n *memoryNode) ConsoleLink(context.Context) (schema.ConsoleLink, error) {
+	return schema.ConsoleLink{URL: "http://127.0.0.1:9091/login?token=TOKEN",
+		Expires: time.Unix(1700000000, 0).UTC()}, nil
 }
 
 // DebugBundle implements admin.Debugger.
@@ -473,4 +480,6 @@ func (n *memoryNode) DebugBundle(_ context.Context, w io.Writer, d time.Duration
 }
 
 // NodeView implements admin.Viewer.
-func (n *memoryNode) NodeView(context.Context) (api.NodeView, error) { return api.NodeView{}, nil }
+func (n *memoryNode) NodeView(context.Context) (schema.NodeView, error) {
+	return schema.NodeView{}, nil
+}

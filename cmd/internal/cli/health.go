@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/cmd/internal/command"
 )
 
 // healthTime is the timeout for a response of the node. It is short because health probes repeat every few seconds.
@@ -22,7 +24,7 @@ type healthReport struct {
 
 // healthCommand requests the health of a node. It serves images without a shell or curl.
 func (m *Main) healthCommand() *cobra.Command {
-	api, out := apiFlags{main: m}, output{}
+	api, out := command.APIFlags{Shell: m.Shell}, command.Output{}
 	var live, ready, placed, outbound bool
 	c := &cobra.Command{
 		Use:   "health [flags]",
@@ -47,27 +49,27 @@ func (m *Main) healthCommand() *cobra.Command {
 		case outbound:
 			path = "/v1.0/healthz/outbound"
 		}
-		return api.with(c, func(client *stateClient) error {
-			client.token = "" // the health endpoints need none, and a probe must not send it
-			r, err := client.do(c.Context(), http.MethodGet, path, nil, nil, nil)
+		return api.With(c, func(client *command.APIClient) error {
+			client.Token = "" // the health endpoints need none, and a probe must not send it
+			r, err := client.Do(c.Context(), http.MethodGet, path, nil, nil, nil)
 			if err != nil {
 				return err
 			}
-			report := healthReport{Healthy: true, Address: client.base, Path: path}
-			if json.Valid(r.body) {
-				report.Detail = r.body
+			report := healthReport{Healthy: true, Address: client.Base, Path: path}
+			if json.Valid(r.Body) {
+				report.Detail = r.Body
 			}
-			if out.json() {
-				return writeJSON(m.Stdout, report)
+			if out.JSON() {
+				return command.WriteJSON(m.Stdout, report)
 			}
-			_, err = fmt.Fprintf(m.Stdout, "%s: %s is fine\n", client.base, path)
+			_, err = fmt.Fprintf(m.Stdout, "%s: %s is fine\n", client.Base, path)
 			return err
 		})
 	}
-	api.bind(c)
-	api.timeout = healthTime
+	api.Bind(c)
+	api.Timeout = healthTime
 	c.Flags().Lookup("timeout").DefValue = healthTime.String()
-	out.bind(c)
+	out.Bind(c)
 	c.ValidArgsFunction = cobra.NoFileCompletions
 	c.Flags().BoolVar(&live, "live", false, "check only whether the process answers")
 	c.Flags().BoolVar(&ready, "ready", false, "check whether reads and writes work, for every store and group")

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 )
 
@@ -41,7 +42,7 @@ func settingsHelp(c *cobra.Command, set *settings.Set) string {
 			}
 		}
 		fmt.Fprintf(&b, "%s:\n", g)
-		_ = table(&b, rows) // writing to a Builder never fails
+		_ = command.Table(&b, rows) // writing to a Builder never fails
 		b.WriteString("\n")
 	}
 	known := map[string]bool{}
@@ -64,7 +65,7 @@ func settingsHelp(c *cobra.Command, set *settings.Set) string {
 		rows = append(rows, []string{strings.TrimRight(flag+" "+value, " "), text})
 	})
 	b.WriteString("Other flags:\n")
-	_ = table(&b, rows)
+	_ = command.Table(&b, rows)
 	b.WriteString("\nEvery flag has an environment variable, --http-port for example QUORATE_HTTP_PORT, and a\n" +
 		"key in the file of --config-file, httpPort. The flag wins, then the environment, then the file.\n")
 	return b.String()

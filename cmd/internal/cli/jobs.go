@@ -9,14 +9,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 )
 
 func (m *Main) jobsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "jobs", Short: "Show jobs, run and delete them", Args: cobra.ArbitraryArgs,
-		Long: "Show the jobs of all applications, run one now, or delete it.", RunE: group}
+		Long: "Show the jobs of all applications, run one now, or delete it.", RunE: command.Group}
 	c.AddCommand(m.jobsListCommand(), m.jobsGetCommand(),
 		m.jobsChangeCommand("run", "Make a job due now",
 			"Make the present tick of a job due now. Its schedule goes on with the first tick after now.", false),
@@ -26,7 +27,7 @@ func (m *Main) jobsCommand() *cobra.Command {
 }
 
 func (m *Main) jobsListCommand() *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	query := url.Values{}
 	var app, namespace, prefix string
 	c := &cobra.Command{Use: "list [flags]", Short: "Show jobs", Args: cobra.NoArgs,
@@ -37,66 +38,66 @@ func (m *Main) jobsListCommand() *cobra.Command {
 				query.Set(name, value)
 			}
 		}
-		return m.askAdmin(c, set, "", out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
-			var list []api.JobStatus
-			if err := a.get(ctx, adminapi.JobsPath+"?"+query.Encode(), &list); err != nil {
+		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
+			var list []schema.JobStatus
+			if err := a.Get(ctx, adminapi.JobsPath+"?"+query.Encode(), &list); err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(m.Stdout, list)
+				return command.WriteJSON(m.Stdout, list)
 			}
 			rows := [][]string{{"APP", "JOB", "SCHEDULE", "NEXT", "TICKS", "ATTEMPTS", "WAITS FOR", "LAST ERROR"}}
 			for i := range list {
 				j := &list[i]
-				rows = append(rows, []string{j.App, j.Name, dash(j.Schedule), j.Next.Format(time.RFC3339),
-					strconv.FormatUint(j.Ticks, 10), strconv.FormatUint(j.Attempts, 10), dash(j.Waiting),
-					dash(j.Error)})
+				rows = append(rows, []string{j.App, j.Name, command.Dash(j.Schedule), j.Next.Format(time.RFC3339),
+					strconv.FormatUint(j.Ticks, 10), strconv.FormatUint(j.Attempts, 10), command.Dash(j.Waiting),
+					command.Dash(j.Error)})
 			}
-			return table(m.Stdout, rows)
+			return command.Table(m.Stdout, rows)
 		})
 	}
 	c.Flags().StringVar(&app, "app", "", "only the jobs of this application")
 	c.Flags().StringVar(&namespace, "namespace", "", "only the jobs of this namespace")
 	c.Flags().StringVar(&prefix, "prefix", "", "only jobs whose names begin with this text")
-	bindAdmin(c, set, &out)
+	command.BindAdmin(c, set, &out)
 	return c
 }
 
 func (m *Main) jobsGetCommand() *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	c := &cobra.Command{Use: "get app job [flags]", Short: "Show one job as JSON", Args: cobra.ExactArgs(2),
 		Example: "  quorate jobs get shop nightly"}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		query := url.Values{"app": {args[0]}, "name": {args[1]}, "exact": {"true"}}
-		return m.askAdmin(c, set, "", out.json(), func(ctx context.Context, a *adminClient, _ bool) error {
-			var list []api.JobStatus
-			if err := a.get(ctx, adminapi.JobsPath+"?"+query.Encode(), &list); err != nil {
+		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, _ bool) error {
+			var list []schema.JobStatus
+			if err := a.Get(ctx, adminapi.JobsPath+"?"+query.Encode(), &list); err != nil {
 				return err
 			}
 			if len(list) == 0 {
 				return fmt.Errorf("application %s has no job %s (quorate jobs list shows the jobs)", args[0], args[1])
 			}
-			return writeJSON(m.Stdout, list)
+			return command.WriteJSON(m.Stdout, list)
 		})
 	}
-	bindAdmin(c, set, &out)
+	command.BindAdmin(c, set, &out)
 	return c
 }
 
 func (m *Main) jobsChangeCommand(verb, short, long string, remove bool) *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	var namespace string
 	c := &cobra.Command{Use: verb + " app job [flags]", Short: short, Long: long, Args: cobra.ExactArgs(2),
 		Example: "  quorate jobs " + verb + " shop nightly"}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		r := api.JobChange{App: args[0], Namespace: namespace, Name: args[1], Delete: remove}
-		return m.askAdmin(c, set, "", out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
-			var j api.JobStatus
-			if err := a.post(ctx, adminapi.JobChangePath, r, &j); err != nil {
+		r := schema.JobChange{App: args[0], Namespace: namespace, Name: args[1], Delete: remove}
+		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
+			var j schema.JobStatus
+			if err := a.Post(ctx, adminapi.JobChangePath, r, &j); err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(m.Stdout, j)
+				return command.WriteJSON(m.Stdout, j)
 			}
 			what := "due now"
 			if remove {
@@ -107,6 +108,6 @@ func (m *Main) jobsChangeCommand(verb, short, long string, remove bool) *cobra.C
 		})
 	}
 	c.Flags().StringVar(&namespace, "namespace", "", "namespace of the application; needed if several have that job")
-	bindAdmin(c, set, &out)
+	command.BindAdmin(c, set, &out)
 	return c
 }

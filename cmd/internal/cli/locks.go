@@ -7,39 +7,40 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 )
 
 func (m *Main) locksCommand() *cobra.Command {
 	c := &cobra.Command{Use: "locks", Short: "Show locks, and release them", Args: cobra.ArbitraryArgs,
-		Long: "Show the locks of lock stores of type lock.raft, and release them.", RunE: group}
+		Long: "Show the locks of lock stores of type lock.raft, and release them.", RunE: command.Group}
 	c.AddCommand(m.locksListCommand(), m.locksReleaseCommand())
 	return c
 }
 
 func (m *Main) locksListCommand() *cobra.Command {
-	return m.adminCommand("list [flags]", "Show the locks that have an owner",
-		func(ctx context.Context, a *adminClient, asJSON bool) error {
-			var list []api.LockStatus
-			if err := a.get(ctx, adminapi.LocksPath, &list); err != nil {
+	return m.AdminCommand("list [flags]", "Show the locks that have an owner",
+		func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
+			var list []schema.LockStatus
+			if err := a.Get(ctx, adminapi.LocksPath, &list); err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(m.Stdout, list)
+				return command.WriteJSON(m.Stdout, list)
 			}
 			rows := [][]string{{"STORE", "PREFIX", "RESOURCE", "OWNER", "TOKEN", "EXPIRY"}}
 			for _, l := range list {
-				rows = append(rows, []string{l.Store, dash(l.Prefix), l.Resource, l.Owner, l.Revision,
+				rows = append(rows, []string{l.Store, command.Dash(l.Prefix), l.Resource, l.Owner, l.Revision,
 					(time.Duration(l.ExpiryMS) * time.Millisecond).String()})
 			}
-			return table(m.Stdout, rows)
+			return command.Table(m.Stdout, rows)
 		})
 }
 
 func (m *Main) locksReleaseCommand() *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out := settings.New(), command.Output{}
 	var prefix, token string
 	c := &cobra.Command{
 		Use:   "release store resource [flags]",
@@ -50,17 +51,17 @@ func (m *Main) locksReleaseCommand() *cobra.Command {
 		Args:    cobra.ExactArgs(2),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		r := api.LockReleaseRequest{Store: args[0], Resource: args[1], Revision: token}
+		r := schema.LockReleaseRequest{Store: args[0], Resource: args[1], Revision: token}
 		if c.Flags().Changed("prefix") {
 			r.Prefix = &prefix
 		}
-		return m.askAdmin(c, set, "", out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
-			var l api.LockStatus
-			if err := a.post(ctx, adminapi.LockReleasePath, r, &l); err != nil {
+		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
+			var l schema.LockStatus
+			if err := a.Post(ctx, adminapi.LockReleasePath, r, &l); err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(m.Stdout, l)
+				return command.WriteJSON(m.Stdout, l)
 			}
 			_, err := fmt.Fprintf(m.Stdout, "The lock on %s, which %s owned with the token %s, is released.\n",
 				l.Resource, l.Owner, l.Revision)
@@ -70,6 +71,6 @@ func (m *Main) locksReleaseCommand() *cobra.Command {
 	c.Flags().StringVar(&prefix, "prefix", "", "prefix of the lock, by default the id of the application; needed if "+
 		"several have a lock on the resource")
 	c.Flags().StringVar(&token, "token", "", "release the lock only if it has this token")
-	bindAdmin(c, set, &out)
+	command.BindAdmin(c, set, &out)
 	return c
 }

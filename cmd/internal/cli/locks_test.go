@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 func TestLocks_Output(t *testing.T) {
@@ -14,7 +14,7 @@ func TestLocks_Output(t *testing.T) {
 	c.want(0, "STORE      PREFIX  RESOURCE  OWNER     TOKEN  EXPIRY\n"+
 		"lockstore  shop    printer   worker-1  1207   1m0s\n"+
 		"lockstore  -       door      x         7      1.5s\n", "", "locks", "list")
-	var list []api.LockStatus
+	var list []schema.LockStatus
 	if err := json.Unmarshal([]byte(c.run("locks", "list", "--json").stdout), &list); err != nil || len(list) != 2 ||
 		list[0].Revision != "1207" {
 		t.Errorf("%+v, %v", list, err)

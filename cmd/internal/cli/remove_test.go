@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 func TestRemove_ReportsWhatItWaitsFor(t *testing.T) {
@@ -18,7 +18,7 @@ func TestRemove_ReportsWhatItWaitsFor(t *testing.T) {
 		"--wait", "1ms")
 	c.want(1, "", "no server n9 is known", "remove", "n9")
 	c.want(2, "", "accepts 1 arg", "remove")
-	var r api.RemoveResult
+	var r schema.RemoveResult
 	if err := json.Unmarshal([]byte(c.run("remove", "n2", "--json").stdout), &r); err != nil || !r.Done ||
 		r.ServerID != "n2.5a" {
 		t.Errorf("%+v, %v", r, err)
@@ -35,7 +35,7 @@ func TestDoctor_FailsIfACheckFails(t *testing.T) {
 		!strings.Contains(got.stderr, "a check has failed") {
 		t.Errorf("%+v", got)
 	}
-	var found api.Checkup
+	var found schema.Checkup
 	if err := json.Unmarshal([]byte(c.run("doctor", "--json").stdout), &found); err != nil ||
 		len(found.Checks) != 2 || found.Node != "n1" {
 		t.Errorf("%+v, %v", found, err)
@@ -47,7 +47,7 @@ func TestDoctor_WithoutANodeChecksTheStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "absent", "data")
 	got := c.run("doctor", "--json", "--data-dir", dir, "--http-port", "0", "--gossip-port", "0", "--peer-port", "0",
 		"--min-free-disk", "1")
-	var found api.Checkup
+	var found schema.Checkup
 	if err := json.Unmarshal([]byte(got.stdout), &found); err != nil || found.Node != "" {
 		t.Fatalf("%s, %v", got.stdout, err)
 	}

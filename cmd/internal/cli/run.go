@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quorate/quorate/cmd/internal/backupcmd"
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
@@ -35,22 +37,22 @@ func (m *Main) runCommand() *cobra.Command {
 	var file string
 	c.Flags().StringVarP(&file, "run-file", "f", "", "`file` that lists the applications to run")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		command, err := childCommand(c, args)
+		child, err := childCommand(c, args)
 		if err != nil {
 			return err
 		}
 		if file != "" {
-			return m.runFile(c, file, command)
+			return m.runFile(c, file, child)
 		}
-		config, err := m.resolve(set, c.Flags(), command)
+		config, err := m.Resolve(set, c.Flags(), child)
 		if err != nil {
 			return err
 		}
 		if err := config.Validate(); err != nil {
-			return usage(err)
+			return command.Usage(err)
 		}
 		warnings := set.Warnings()
-		for _, err := range set.UnknownVariables(m.Env, backupKeyEnv) {
+		for _, err := range set.UnknownVariables(m.Env, backupcmd.KeyEnv) {
 			warnings = append(warnings, fault.Text(err))
 		}
 		return m.runNode(c.Context(), config, warnings)
@@ -66,14 +68,14 @@ func childCommand(c *cobra.Command, args []string) ([]string, error) {
 		dash = len(args)
 	}
 	if dash > 0 {
-		return nil, usagef("%q is not a flag (put a command to run beside the node after --)", args[0])
+		return nil, command.Usagef("%q is not a flag (put a command to run beside the node after --)", args[0])
 	}
 	return args, nil
 }
 
 // runNode opens a node, waits until it fails or a stop is requested, and closes it.
 func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) error {
-	log := newLogger(m.Stderr, c.Log)
+	log := command.NewLogger(m.Stderr, c.Log)
 	for _, w := range warnings {
 		log.Warn(w)
 	}
@@ -210,12 +212,4 @@ func urlOf(address string) string {
 		return address
 	}
 	return "http://" + address
-}
-
-func newLogger(w io.Writer, c node.Log) *slog.Logger {
-	o := &slog.HandlerOptions{Level: c.Level}
-	if c.JSON {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/child"
 	"github.com/quorate/quorate/internal/fault"
@@ -36,28 +37,28 @@ type runApp struct {
 
 // runFile runs the applications of a run file, each with its own node. When one of them ends or a signal arrives, it
 // stops all of them.
-func (m *Main) runFile(c *cobra.Command, path string, command []string) error {
+func (m *Main) runFile(c *cobra.Command, path string, child []string) error {
 	var others []string
 	c.Flags().Visit(func(f *pflag.Flag) {
 		if f.Name != "run-file" {
 			others = append(others, "--"+f.Name)
 		}
 	})
-	if len(command) > 0 || len(others) > 0 {
-		return usagef("--run-file cannot be combined with %s (write it into the file, under common: or its "+
-			"application)", strings.Join(append(others, command...), " "))
+	if len(child) > 0 || len(others) > 0 {
+		return command.Usagef("--run-file cannot be combined with %s (write it into the file, under common: or its "+
+			"application)", strings.Join(append(others, child...), " "))
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return usage(&fault.Error{Code: fault.Invalid, Op: "cli.run", Msg: "the run file cannot be read", Err: err,
-			Key: path})
+		return command.Usage(&fault.Error{Code: fault.Invalid, Op: "cli.run", Msg: "the run file cannot be read",
+			Err: err, Key: path})
 	}
 	if path, err = filepath.Abs(path); err != nil { // the applications have their own working directories
 		return fault.Wrap(err, "cli.run", "the run file")
 	}
 	apps, err := parseRunFile(path, text)
 	if err != nil {
-		return usage(err)
+		return command.Usage(err)
 	}
 	program, err := os.Executable()
 	if err != nil {
@@ -68,7 +69,7 @@ func (m *Main) runFile(c *cobra.Command, path string, command []string) error {
 
 // runApps starts one quorate process per application and waits for the first to end.
 func (m *Main) runApps(ctx context.Context, program string, apps []runApp) error {
-	log := newLogger(m.Stderr, node.Log{})
+	log := command.NewLogger(m.Stderr, node.Log{})
 	ctx, stop := m.untilSignal(ctx, log)
 	defer stop()
 	ended := make(chan int, len(apps))
@@ -301,8 +302,8 @@ func (r *runReader) app(n *yaml.Node, common section) runApp {
 	if id := own.rest[keyAppID]; id != nil {
 		a.id = id.Value
 	}
-	if command := own.rest[keyCommand]; command != nil {
-		a.command = r.texts(command, keyCommand)
+	if child := own.rest[keyCommand]; child != nil {
+		a.command = r.texts(child, keyCommand)
 	}
 	if len(a.command) == 0 {
 		r.fail(n, `write it as a list: command: ["python3", "app.py"]`, "the application %q has no command", a.id)

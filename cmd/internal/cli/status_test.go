@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 func TestStatusAndStores_Text(t *testing.T) {
@@ -23,12 +23,12 @@ func TestStatusAndStores_JSON(t *testing.T) {
 	dir := filepath.Join(c.home, "data")
 	s := c.start("--data-dir", dir)
 	defer c.stop(s)
-	var status api.NodeStatus
+	var status schema.NodeStatus
 	if err := json.Unmarshal([]byte(c.run("status", "--json", "--data-dir", dir).stdout), &status); err != nil ||
 		status.Groups[0].Keys != 42 {
 		t.Errorf("%+v, %v", status, err)
 	}
-	var stores []api.StoreStatus
+	var stores []schema.StoreStatus
 	if err := json.Unmarshal([]byte(c.run("stores", "-o", "json", "--data-dir", dir).stdout), &stores); err != nil ||
 		len(stores) != 2 {
 		t.Errorf("%+v, %v", stores, err)

@@ -5,17 +5,13 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
-)
 
-// Version is the version of the program.
-type Version struct {
-	Version string `json:"version"`
-	Commit  string `json:"commit,omitempty"` // empty = unknown
-}
+	"github.com/quorate/quorate/cmd/internal/command"
+)
 
 // versionReport is the JSON output of the version command.
 type versionReport struct {
-	Version
+	command.Version
 	Go   string `json:"go"`
 	OS   string `json:"os"`
 	Arch string `json:"arch"`
@@ -32,20 +28,20 @@ func (m *Main) version() string {
 }
 
 func (m *Main) versionCommand() *cobra.Command {
-	var out output
+	var out command.Output
 	c := &cobra.Command{
 		Use:   "version [flags]",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionReport{Version: m.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
-			if out.json() {
-				return writeJSON(m.Stdout, v)
+			if out.JSON() {
+				return command.WriteJSON(m.Stdout, v)
 			}
 			_, err := fmt.Fprintln(m.Stdout, m.version())
 			return err
 		},
 	}
-	out.bind(c)
+	out.Bind(c)
 	return c
 }

@@ -88,13 +88,12 @@ func checkText(name string, first int, text string, finders []finder) (out []pro
 	return out
 }
 
-// hasColumns reports whether the lines of a file that is not in Go must end before the column limit. This applies to
-// the pages, style sheets, scripts and Makefiles that people write. It does not apply to generated files, nor to YAML
-// and JSON, which have queries and sentences that cannot be broken.
+// hasColumns reports whether the lines of a file that is not in Go must end before the column limit. This does not
+// apply to generated files, nor to JSON, whose strings cannot be broken.
 func hasColumns(name string) bool {
 	generated := []string{"docs/cli.md"}
-	return slices.Contains([]string{".md", ".css", ".js"}, path.Ext(name)) && !slices.Contains(generated, name) ||
-		path.Base(name) == "Makefile"
+	endings := []string{".md", ".css", ".js", ".html", ".svg", ".yml", ".yaml"}
+	return slices.Contains(endings, path.Ext(name)) && !slices.Contains(generated, name) || isScript(name)
 }
 
 // unwrapped returns the numbers of the lines of a Markdown page that may be longer than the limit: tables, code blocks

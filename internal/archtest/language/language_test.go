@@ -125,7 +125,8 @@ func TestCheck_FindsLongLines(t *testing.T) {
 	long := strings.Repeat("word ", 25)
 	page := long + "\n```\n" + long + "\n```\n<!-- typed:\n" + long + "\n-->\n| " + long + "|\n" + long + "\n"
 	for name, want := range map[string][]int{
-		"docs/a.md": {1, 9}, "docs/cli.md": nil, "Makefile": {1, 3, 6, 8, 9}, "a.css": {1, 3, 6, 8, 9}, "a.yml": nil,
+		"docs/a.md": {1, 9}, "docs/cli.md": nil, "Makefile": {1, 3, 6, 8, 9}, "a.css": {1, 3, 6, 8, 9},
+		"a.yml": {1, 3, 6, 8, 9}, ".ci/run": {1, 3, 6, 8, 9}, "a.json": nil,
 	} {
 		problems, err := check(tree.File{Name: name, Text: []byte(page)}, finders())
 		var lines []int

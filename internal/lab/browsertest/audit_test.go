@@ -41,12 +41,16 @@ func (b *browser) tabs() (problems []string) {
 const tabScript = `window.tabName = (e) => e.tagName + " " + (e.name || "") + " " + (e.getAttribute("href") ||
   e.getAttribute("aria-label") || e.textContent).trim().slice(0, 40);
 window.getSelection().removeAllRanges(); document.activeElement.blur();
-Array.from(document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']"))
+Array.from(document.querySelectorAll(
+  "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']"))
   .filter((e) => e.checkVisibility() && !e.closest("details:not([open]) > :not(summary)")).map(tabName)`
 
 const auditScript = `(() => {
   const problems = [];
-  const seen = (e) => { const r = e.getBoundingClientRect(); return r.width > 1 && r.height > 1 && getComputedStyle(e).visibility !== "hidden"; };
+  const seen = (e) => {
+    const r = e.getBoundingClientRect();
+    return r.width > 1 && r.height > 1 && getComputedStyle(e).visibility !== "hidden";
+  };
   const say = (e, what) => problems.push(what + ": " + (e.outerHTML || "").slice(0, 120));
 
   const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
@@ -83,10 +87,15 @@ const auditScript = `(() => {
   });
   document.querySelectorAll("img").forEach((e) => { if (!e.hasAttribute("alt")) say(e, "no alternative text"); });
   document.querySelectorAll("svg").forEach((e) => {
-    if (e.getAttribute("aria-hidden") !== "true" && !(e.getAttribute("role") === "img" && e.getAttribute("aria-label"))) say(e, "picture without a name");
+    const named = e.getAttribute("role") === "img" && e.getAttribute("aria-label");
+    if (e.getAttribute("aria-hidden") !== "true" && !named) say(e, "picture without a name");
   });
-  document.querySelectorAll("section, [role=region]").forEach((e) => { if (!name(e)) say(e, "region without a name"); });
-  document.querySelectorAll("table").forEach((e) => { if (!e.querySelector("th[scope]")) say(e, "table without headers"); });
+  document.querySelectorAll("section, [role=region]").forEach((e) => {
+    if (!name(e)) say(e, "region without a name");
+  });
+  document.querySelectorAll("table").forEach((e) => {
+    if (!e.querySelector("th[scope]")) say(e, "table without headers");
+  });
   if (!document.documentElement.lang) problems.push("no language");
   if (document.querySelectorAll("main").length !== 1) problems.push("not one main part");
   if (document.querySelectorAll("h1").length !== 1) problems.push("not one heading of level 1");

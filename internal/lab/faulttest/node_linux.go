@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/lab/tuned"
 )
 
@@ -239,8 +239,8 @@ func (n *Node) pausedWithin(d time.Duration) bool {
 }
 
 // Status returns the status of the node.
-func (n *Node) Status(ctx context.Context) (api.NodeStatus, error) {
-	var s api.NodeStatus
+func (n *Node) Status(ctx context.Context) (schema.NodeStatus, error) {
+	var s schema.NodeStatus
 	if !n.active() {
 		return s, fmt.Errorf("%s does not run", n.Name)
 	}

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // Broken is a violation that a fault itself found.
@@ -36,7 +36,7 @@ func (c *Cluster) tell(format string, args ...any) {
 func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	return Until(ctx, func() error {
 		lives := map[string]bool{}
-		var leaders []api.GroupStatus
+		var leaders []schema.GroupStatus
 		groups := 0
 		for _, n := range c.Servers() {
 			s, err := n.Status(ctx)
@@ -65,7 +65,7 @@ func (c *Cluster) Settled(ctx context.Context, voters int) error {
 
 // whole checks g, the status that the leader of a group reports. It returns an error unless the group has this number
 // of voters. Each voter must also have a server id in lives, and be at most 2000 log entries behind.
-func whole(g *api.GroupStatus, lives map[string]bool, voters int) error {
+func whole(g *schema.GroupStatus, lives map[string]bool, voters int) error {
 	const near = 2000 // log entries
 	have := 0
 	for _, s := range g.Servers {
@@ -109,7 +109,7 @@ func (n *Node) Transfer(ctx context.Context, group uint64) error {
 
 // Alive returns the ids of the nodes that the node considers alive.
 func (n *Node) Alive(ctx context.Context) (map[string]bool, error) {
-	var members []api.MemberStatus
+	var members []schema.MemberStatus
 	if err := n.ask(ctx, adminapi.MembersPath, &members); err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (c *Cluster) Catalogued(ctx context.Context, app string) error {
 		var lives []string
 		known := make([][]string, len(nodes))
 		for at, n := range nodes {
-			var instances []api.AppInstance
+			var instances []schema.AppInstance
 			if err := n.ask(ctx, adminapi.AppsPath, &instances); err != nil {
 				return err
 			}

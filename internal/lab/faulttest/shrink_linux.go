@@ -10,15 +10,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/quorate/quorate/api"
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // Remove removes another node from the cluster permanently, like the command quorate remove. It repeats the request
 // until the removal is complete or ctx ends.
 func (n *Node) Remove(ctx context.Context, other *Node) error {
 	n.Mark("remove " + other.Name)
-	body, err := json.Marshal(api.RemoveRequest{Target: other.Name})
+	body, err := json.Marshal(schema.RemoveRequest{Target: other.Name})
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	if err != nil {
 		return err
 	}
-	var r api.RemoveResult
+	var r schema.RemoveResult
 	if err := json.Unmarshal(text, &r); err != nil || resp.StatusCode != http.StatusOK || !r.Done {
 		return errors.Join(fmt.Errorf("not done, status %d: %s", resp.StatusCode, text), err)
 	}

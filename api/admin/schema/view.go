@@ -1,0 +1,128 @@
+package schema
+
+import "time"
+
+// NodeView is what a node reports about itself to the web console, at one moment. Counts are totals since
+// the node started; the console computes rates from two views.
+type NodeView struct {
+	At         time.Time       `json:"at"`
+	Status     NodeStatus      `json:"status"`
+	Apps       []AppInstance   `json:"apps"` // of the cluster, as the node knows them
+	Components []NodeComponent `json:"components"`
+	Figures    Figures         `json:"figures"`
+	Warnings   []LogRecord     `json:"warnings"` // the last ones, newest first
+	Leaders    []LeaderSeen    `json:"leaders"`  // of each group, oldest first
+	Runs       []JobRun        `json:"runs"`     // of jobs whose group the node led, oldest first
+	Alerts     []NodeAlert     `json:"alerts"`
+}
+
+// LeaderSeen is a leader of a group that a node has heard of.
+type LeaderSeen struct {
+	Group  uint64    `json:"group"`
+	Term   uint64    `json:"term"`
+	Leader string    `json:"leader"` // node id
+	At     time.Time `json:"at"`     // when the node first heard of it
+}
+
+// NodeAlert is an alert of deploy/prometheus that a node evaluates with its own metrics. If Grows is false, the alert
+// is firing. If Grows is true, the alert fires while Count increases from one view to the next.
+type NodeAlert struct {
+	Name  string  `json:"name"`
+	About string  `json:"about,omitempty"` // such as a group or a store
+	Text  string  `json:"text"`
+	Fails bool    `json:"fails,omitempty"` // something does not work; otherwise it may stop working
+	Grows bool    `json:"grows,omitempty"`
+	Count float64 `json:"count,omitempty"`
+}
+
+// NodeComponent is one component of a node.
+type NodeComponent struct {
+	Name    string `json:"name"`
+	Type    string `json:"type"`
+	Version string `json:"version"`
+	State   string `json:"state"` // ready, failed or ignored
+	Reason  string `json:"reason,omitempty"`
+	File    string `json:"file,omitempty"` // and line where it is declared; empty = built in
+}
+
+// LogRecord is one record of a node's log.
+type LogRecord struct {
+	Time  time.Time `json:"time"`
+	Level string    `json:"level"`
+	Text  string    `json:"text"` // message and attributes
+}
+
+// Figures are numbers of one node, most of them taken from its metrics.
+type Figures struct {
+	Requests     uint64       `json:"requests"`     // of the HTTP and gRPC APIs
+	Errors       uint64       `json:"errors"`       // of these, the ones that failed on the server
+	Latency      Histogram    `json:"latency"`      // of these, in seconds
+	Sync         Histogram    `json:"sync"`         // writes of the log to disk, in seconds
+	Entries      uint64       `json:"entries"`      // of the logs of all groups
+	LogBytes     uint64       `json:"logBytes"`     // written to the logs of all groups
+	Snapshots    uint64       `json:"snapshots"`    // taken
+	Elections    uint64       `json:"elections"`    // that the node started
+	Reloads      uint64       `json:"reloads"`      // times that changed component files were read
+	ReloadFailed bool         `json:"reloadFailed"` // the last change was not applied
+	ReloadedAt   float64      `json:"reloadedAt"`   // Unix time of the last time; 0 = never
+	CPUSeconds   float64      `json:"cpuSeconds"`
+	Memory       float64      `json:"memory"`  // resident bytes
+	Heap         float64      `json:"heap"`    // bytes
+	Threads      float64      `json:"threads"` // of the operating system
+	Goroutines   float64      `json:"goroutines"`
+	Files        float64      `json:"files"` // open file descriptors
+	DiskFree     float64      `json:"diskFree"`
+	Connections  []NamedCount `json:"connections"` // open, by kind
+	Stores       []NamedCount `json:"stores"`      // calls of state stores: name and operation
+	StoreErrors  []NamedCount `json:"storeErrors"` // of these, by name, the ones that failed on the server
+	Bindings     []NamedCount `json:"bindings"`    // operations and events of bindings: name and outcome
+	Calls        []AppCalls   `json:"calls"`       // of applications, where they begin
+	GroupLogs    []NamedCount `json:"groupLogs"`   // log entries, by group
+	Backup       Backups      `json:"backup"`
+}
+
+// Backups are figures of the backups of a node. Times are Unix times, and 0 = never.
+type Backups struct {
+	Last      float64 `json:"last"`      // of this node
+	Scheduled float64 `json:"scheduled"` // of the cluster
+	Every     float64 `json:"every"`     // seconds between scheduled backups; 0 = none are configured
+	Failing   bool    `json:"failing"`   // the last scheduled backup failed
+}
+
+// NamedCount is a number with a name.
+type NamedCount struct {
+	Name  string  `json:"name"`
+	Part  string  `json:"part,omitempty"`
+	Value float64 `json:"value"`
+}
+
+// AppCalls counts the calls of one application by another.
+type AppCalls struct {
+	From   string `json:"from"`
+	To     string `json:"to"`
+	Count  uint64 `json:"count"`
+	Errors uint64 `json:"errors"` // no answer, or a status of 500 and above
+}
+
+// Histogram is a distribution of values. Bounds are the upper bounds of the buckets in ascending order. Counts are
+// cumulative, as in Prometheus.
+type Histogram struct {
+	Bounds []float64 `json:"bounds"`
+	Counts []uint64  `json:"counts"`
+	Total  uint64    `json:"total"`
+}
+
+// Add adds the counts of o to h. The first Add sets the bounds of h. If o has a different number of bounds, Add adds
+// only o.Total.
+func (h *Histogram) Add(o Histogram) {
+	if h.Bounds == nil {
+		h.Bounds, h.Counts = o.Bounds, make([]uint64, len(o.Counts))
+	}
+	h.Total += o.Total
+	if len(h.Counts) != len(o.Counts) {
+		return
+	}
+	for i, n := range o.Counts {
+		h.Counts[i] += n
+	}
+}

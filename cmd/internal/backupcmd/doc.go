@@ -1,0 +1,18 @@
+// Package backupcmd owns the commands that save, inspect and restore backups, and the one that rescues the data
+// of a node that cannot start.
+package backupcmd
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/cmd/internal/command"
+)
+
+// Commands returns the commands of this package.
+func Commands(s *command.Shell) []*cobra.Command {
+	m := &commands{s}
+	return []*cobra.Command{m.backupCommand(), m.snapshotCommand(), m.rescueCommand()}
+}
+
+// commands builds and runs the commands.
+type commands struct{ *command.Shell }

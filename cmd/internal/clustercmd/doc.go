@@ -1,0 +1,20 @@
+// Package clustercmd owns the commands that show and change a cluster through the admin API of a node: its
+// status, members, applications, voters, leadership and tokens, and the link to its console.
+package clustercmd
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/cmd/internal/command"
+)
+
+// Commands returns the commands of this package.
+func Commands(s *command.Shell) []*cobra.Command {
+	m := &commands{s}
+	return []*cobra.Command{m.statusCommand(), m.storesCommand(), m.membersCommand(), m.appsCommand(),
+		m.votersCommand(), m.transferCommand(), m.removeCommand(), m.leaveCommand(), m.tokenCommand(),
+		m.consoleCommand()}
+}
+
+// commands builds and runs the commands.
+type commands struct{ *command.Shell }

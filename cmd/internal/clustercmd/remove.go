@@ -1,0 +1,118 @@
+package clustercmd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/command"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// removePause is the time between two checks of a removal's progress.
+const removePause = 500 * time.Millisecond
+
+func (m *commands) removeCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "remove server [flags]",
+		Short: "Remove a server from the cluster permanently",
+		Long: "Remove a server from the cluster permanently. Name it by its node id, or by its server id if\n" +
+			"several servers have the same node id; members lists both. Any node can run the command. If the\n" +
+			"server is a voter, an up-to-date non-voter takes its place, if there is one. A removal that\n" +
+			"would leave the others without a majority is refused. The server need not run; if it does, it\n" +
+			"stops serving. To join again it needs an empty data directory.",
+		Example: "  quorate remove n3\n  quorate remove n3.4f0c2a9be81d7735 --wait 5m",
+		Args:    cobra.ExactArgs(1),
+	}
+	m.removal(c, adminapi.RemovePath, func(args []string) any { return schema.RemoveRequest{Target: args[0]} })
+	return c
+}
+
+func (m *commands) leaveCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "leave [flags]",
+		Short: "Remove this node from the cluster permanently, and stop it",
+		Long: "Remove the node of the data directory from the cluster permanently. Up-to-date non-voters take\n" +
+			"over its votes, then it leaves its groups and stops. A removal that would leave the others without\n" +
+			"a majority is refused. To stop a node that will come back, just end its process. To join again\n" +
+			"after leaving, it needs an empty data directory.",
+		Example: "  quorate leave --data-dir /var/lib/quorate",
+		Args:    cobra.NoArgs,
+	}
+	m.removal(c, adminapi.LeavePath, func([]string) any { return struct{}{} })
+	return c
+}
+
+// removal makes c repeat the request until the server is removed or --wait has passed.
+func (m *commands) removal(c *cobra.Command, path string, body func(args []string) any) {
+	set, out, patience := settings.New(), command.Output{}, time.Minute
+	c.RunE = func(c *cobra.Command, args []string) error {
+		dir, err := m.AdminDir(c, set)
+		if err != nil {
+			return err
+		}
+		var r schema.RemoveResult
+		admin := &command.AdminClient{DataDir: dir}
+		if r, err = m.untilRemoved(c.Context(), admin, path, body(args), patience); err != nil {
+			return err
+		}
+		if out.JSON() {
+			return command.WriteJSON(m.Stdout, r)
+		}
+		_, err = fmt.Fprintln(m.Stdout, removedText(r))
+		return err
+	}
+	command.BindAdmin(c, set, &out)
+	c.Flags().DurationVar(&patience, "wait", patience,
+		"how long to wait for the end of the removal; it continues in any case")
+}
+
+func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, path string, body any,
+	patience time.Duration) (r schema.RemoveResult, err error) {
+	deadline := time.Now().Add(patience)
+	for last := ""; ; {
+		ask, cancel := context.WithTimeout(ctx, command.AdminTime)
+		err := a.Post(ask, path, body, &r)
+		cancel()
+		if err != nil || r.Done {
+			return r, err
+		}
+		if text := waitingText(r); text != last && command.IsTerminal(m.Stderr) {
+			fmt.Fprintln(m.Stderr, text)
+			last = text
+		}
+		if time.Now().After(deadline) {
+			return r, &fault.Error{Code: fault.Timeout, Op: "cli.remove", Msg: waitingText(r),
+				Hint: "it continues on its own; run the command again, or wait longer with --wait"}
+		}
+		select {
+		case <-time.After(removePause):
+		case <-ctx.Done():
+			return r, ctx.Err()
+		}
+	}
+}
+
+// waitingText returns which groups a server is still in, and why.
+func waitingText(r schema.RemoveResult) string {
+	var parts []string
+	for _, g := range r.Groups {
+		if !g.Done {
+			parts = append(parts, fmt.Sprintf("group %d: %s", g.Group, g.Reason))
+		}
+	}
+	return r.Node + " is not removed yet: " + strings.Join(parts, "; ")
+}
+
+func removedText(r schema.RemoveResult) string {
+	if r.ServerID == "" {
+		return r.Node + " no longer has data of the cluster."
+	}
+	return fmt.Sprintf("%s (server %s) is removed from the cluster.", r.Node, r.ServerID)
+}

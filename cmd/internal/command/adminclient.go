@@ -1,0 +1,192 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// AdminTime is the timeout of a request to the admin API.
+const AdminTime = 10 * time.Second
+
+// AdminClient sends requests to the admin API of the node that runs in a data directory. That node can forward them to
+// another node.
+type AdminClient struct {
+	DataDir string
+	Node    string // id of the other node; empty = the node of the data directory
+}
+
+// AdminCommand is a command that sends a request to the node of a data directory.
+func (s *Shell) AdminCommand(use, short string,
+	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) *cobra.Command {
+	set, out, node := settings.New(), Output{}, ""
+	c := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Long: short + ".\nIt uses the node of the data directory, by default this user's; --node reaches any other\n" +
+			"node of the cluster through it.",
+		Args: cobra.NoArgs,
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		return s.AskAdmin(c, set, node, out.JSON(), ask)
+	}
+	BindAdmin(c, set, &out)
+	BindNode(c, &node)
+	return c
+}
+
+// BindNode adds the flag that names another node of the cluster.
+func BindNode(c *cobra.Command, node *string) {
+	c.Flags().StringVar(node, "node", "", "`id` of the node of the cluster to use, as members lists it "+
+		"(default the node of the data directory)")
+}
+
+// BindAdmin adds the flags that choose a node and the output format.
+func BindAdmin(c *cobra.Command, set *settings.Set, out *Output) {
+	set.BindOnly(c.Flags(), "data-dir", "cluster", "config-file")
+	out.Bind(c)
+}
+
+// AskAdmin calls the function ask with an admin client for the local node, and with asJSON. It finds that node by the
+// data directory in the flags. If node is not empty, the local node forwards the requests to the node with that id.
+func (s *Shell) AskAdmin(c *cobra.Command, set *settings.Set, node string, asJSON bool,
+	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) error {
+	dir, err := s.AdminDir(c, set)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), AdminTime)
+	defer cancel()
+	return ask(ctx, &AdminClient{DataDir: dir, Node: node}, asJSON)
+}
+
+// AdminDir returns the data directory of the node that the flags choose.
+func (s *Shell) AdminDir(c *cobra.Command, set *settings.Set) (string, error) {
+	config, err := s.Resolve(set, c.Flags(), nil)
+	if err != nil {
+		return "", err
+	}
+	if config.Data.Dir == "" {
+		return "", Usagef("the data directory is unknown (name it with --data-dir)")
+	}
+	return ChooseDir(c.Context(), config)
+}
+
+// Get requests path and decodes the response into v.
+func (a *AdminClient) Get(ctx context.Context, path string, v any) error {
+	return a.do(ctx, http.MethodGet, path, nil, v)
+}
+
+// Post sends body as JSON to path and decodes the response into v.
+func (a *AdminClient) Post(ctx context.Context, path string, body, v any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return a.do(ctx, http.MethodPost, path, text, v)
+}
+
+func (a *AdminClient) do(ctx context.Context, method, path string, body []byte, v any) error {
+	if a.Node != "" {
+		path = adminapi.NodePath(a.Node, path)
+	}
+	socket, err := adminapi.FindSocket(a.DataDir)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialUnix(ctx, socket)
+	}}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return a.unreachable(socket, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		return a.unreachable(socket, err)
+	case resp.StatusCode != http.StatusOK:
+		return fault.Unmarshal(answer)
+	}
+	if err := json.Unmarshal(answer, v); err != nil {
+		return &fault.Error{Code: fault.Internal, Op: "cli.admin", Msg: "the response of the node cannot be decoded",
+			Hint: "use the same quorate version as the node", Err: err}
+	}
+	return nil
+}
+
+// Stream sends a request whose body or response is too large to be buffered, and passes the response to take. It has
+// no timeout; only ctx limits it.
+func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.Reader,
+	take func(*http.Response) error) error {
+	socket, err := adminapi.FindSocket(a.DataDir)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, body)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", adminapi.BackupType)
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return a.unreachable(socket, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode == http.StatusNotFound {
+		return &fault.Error{Code: fault.Unimplemented, Op: "cli.backup",
+			Msg:  "the node runs an earlier version, which does not know this command",
+			Hint: "use the quorate program that the node was started with"}
+	}
+	if resp.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			return a.unreachable(socket, err)
+		}
+		return fault.Unmarshal(text)
+	}
+	return take(resp)
+}
+
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", path)
+}
+
+func (a *AdminClient) unreachable(socket string, err error) error {
+	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.DataDir + " does not answer",
+		Err: RootCause(err)}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		e.Msg, e.Err, e.Hint = "no node runs on "+a.DataDir, nil,
+			"start one with: quorate run; or choose another with --data-dir or --cluster"
+	case errors.Is(err, fs.ErrPermission):
+		e.Code, e.Msg, e.Err, e.Hint = fault.Denied, "the admin socket "+socket+" belongs to another user", nil,
+			"run the command as the user of the node"
+	}
+	return e
+}

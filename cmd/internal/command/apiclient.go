@@ -1,0 +1,234 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// completionTime is how long the shell waits for the names of stores.
+const completionTime = 300 * time.Millisecond
+
+// maxIdle is how many idle connections to the API a command keeps.
+const maxIdle = 64
+
+// APIFlags are the flags that locate the API.
+type APIFlags struct {
+	Shell   *Shell
+	set     *settings.Set
+	address string
+	Timeout time.Duration
+}
+
+func (f *APIFlags) Bind(c *cobra.Command) {
+	f.set = settings.New()
+	f.set.BindOnly(c.Flags(), "http-port", "api-token-file", "config-file")
+	c.Flags().StringVar(&f.address, "address", "",
+		"`address` of the API, for example 127.0.0.1:3500, or a URL; overrides --http-port")
+	c.Flags().DurationVar(&f.Timeout, "timeout", 15*time.Second, "timeout of a request")
+	c.ValidArgsFunction = f.completeStore
+}
+
+// With determines the address and the token of the API, and calls do with a client.
+func (f *APIFlags) With(c *cobra.Command, do func(*APIClient) error) error {
+	config, err := f.Shell.Resolve(f.set, c.Flags(), nil)
+	if err != nil {
+		return err
+	}
+	// not the default transport, which would keep the connections
+	transport := &http.Transport{ExpectContinueTimeout: f.Timeout, MaxIdleConnsPerHost: maxIdle}
+	defer transport.CloseIdleConnections()
+	client := &APIClient{Base: f.base(config.API.HTTP.Number, config.API.Listen[0]),
+		Http: &http.Client{Transport: transport, Timeout: f.Timeout}}
+	if tokens := config.Security.APITokens; len(tokens) > 0 {
+		client.Token = string(tokens[0])
+	}
+	return do(client)
+}
+
+// Base returns the base URL of the HTTP API. It uses the first of these that is set: the address flag;
+// DAPR_HTTP_ENDPOINT or DAPR_HTTP_PORT, unless http-port is set; host and port.
+func (f *APIFlags) base(port int, host string) string {
+	address := f.address
+	if address == "" && f.set.Named("http-port").Source().Kind == "default" {
+		if address = f.Shell.Getenv("DAPR_HTTP_ENDPOINT"); address == "" {
+			if p := f.Shell.Getenv("DAPR_HTTP_PORT"); p != "" {
+				address = net.JoinHostPort(host, p)
+			}
+		}
+	}
+	if address == "" {
+		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+			host = "127.0.0.1"
+		}
+		address = net.JoinHostPort(host, strconv.Itoa(port))
+	}
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	return strings.TrimRight(address, "/")
+}
+
+// completeStore completes the first argument with the names of the node's stores. If the node does not answer, there
+// are no completions.
+func (f *APIFlags) completeStore(c *cobra.Command, args []string, _ string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), completionTime)
+	defer cancel()
+	var names []string
+	_ = f.With(c, func(client *APIClient) (err error) { // an error must not print while the user types
+		names, err = client.stores(ctx)
+		return err
+	})
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// APIClient uses the HTTP API of a node, as its application does.
+type APIClient struct {
+	Base  string // for example http://127.0.0.1:3500
+	Token string // empty = none
+	Http  *http.Client
+}
+
+// stores returns the names of the state stores that the application may use.
+func (c *APIClient) stores(ctx context.Context) ([]string, error) {
+	_, names, err := c.About(ctx)
+	return names, err
+}
+
+// About returns the application of the API, and its state stores.
+func (c *APIClient) About(ctx context.Context) (app string, stores []string, err error) {
+	r, err := c.Do(ctx, http.MethodGet, "/v1.0/metadata", nil, nil, nil)
+	if err != nil {
+		return "", nil, err
+	}
+	var body struct {
+		ID         string                        `json:"id"`
+		Components []struct{ Name, Type string } `json:"components"`
+	}
+	if err := json.Unmarshal(r.Body, &body); err != nil {
+		return "", nil, Unreadable(c.Base, err)
+	}
+	for _, comp := range body.Components {
+		if strings.HasPrefix(comp.Type, "state.") {
+			stores = append(stores, comp.Name)
+		}
+	}
+	return body.ID, stores, nil
+}
+
+// response is a successful response.
+type response struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+func (c *APIClient) Do(ctx context.Context, method, path string, q url.Values, h http.Header,
+	body []byte) (response, error) {
+	address := c.Base + path
+	if len(q) > 0 {
+		address += "?" + q.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
+	if err != nil {
+		return response{}, Usagef("%q is not the address of an API (write it as 127.0.0.1:3500 or "+
+			"http://127.0.0.1:3500)", c.Base)
+	}
+	for name, values := range h {
+		req.Header[name] = values
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.Token != "" {
+		req.Header.Set("dapr-api-token", c.Token)
+	}
+	return c.answer(c.Http.Do(req))
+}
+
+func (c *APIClient) answer(resp *http.Response, err error) (response, error) {
+	if err != nil {
+		return response{}, Unreachable(c.Base, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return response{}, Unreadable(c.Base, err)
+	}
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return response{}, Refusal(resp.StatusCode, body)
+	}
+	return response{resp.StatusCode, resp.Header, body}, nil
+}
+
+// Refusal converts an error response of the API into an error.
+func Refusal(status int, body []byte) error {
+	var e struct{ ErrorCode, Message string }
+	if err := json.Unmarshal(body, &e); err != nil || e.Message == "" {
+		e.Message = fmt.Sprintf("the server is not a Quorate API: status %d", status)
+	}
+	out := &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: e.Message}
+	switch status {
+	case http.StatusConflict:
+		out.Code = fault.Conflict
+	case http.StatusUnauthorized:
+		out.Code, out.Hint = fault.Denied, "put the token into DAPR_API_TOKEN, or name its file with --api-token-file"
+	case http.StatusForbidden:
+		out.Code = fault.Denied
+	case http.StatusBadRequest:
+		out.Code = fault.Invalid
+	}
+	return out
+}
+
+func Unreachable(base string, err error) error {
+	e := &fault.Error{Code: fault.Unavailable, Op: "cli.state", Msg: "no answer from " + base, Err: RootCause(err)}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		e.Msg, e.Err = "no node listens at "+base, nil
+		e.Hint = "start one with: quorate run; or give its address with --http-port or --address"
+	}
+	return e
+}
+
+// RootCause returns the cause inside a url.Error, without its verb and address.
+func RootCause(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+func Unreadable(base string, err error) error {
+	return &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: "the answer of " + base + " cannot be read",
+		Err: err}
+}
+
+// RootPath returns the cause inside an fs.PathError, whose path the message already has.
+func RootPath(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}

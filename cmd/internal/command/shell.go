@@ -1,0 +1,160 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/node"
+)
+
+// Shell is what a command gets from its caller. Every field must be set, except Hostname and Home.
+type Shell struct {
+	Env     []string // "NAME=value"
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+	Version Version
+
+	Hostname func() (string, error) // returns the host name; nil = unknown
+	Home     func() string          // the home directory of this user if HOME is not set; nil or "" = none
+
+	// Signals starts to deliver the signals that stop a command. The returned function ends the delivery. Only
+	// commands that have to clean up use it; others end with a signal as usual.
+	Signals func() (<-chan os.Signal, func())
+}
+
+// Version is the version of the program.
+type Version struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit,omitempty"` // empty = unknown
+}
+
+// Getenv looks a variable up in Env; the last one of a name counts, as for os/exec.
+func (s *Shell) Getenv(name string) string {
+	for i := len(s.Env) - 1; i >= 0; i-- {
+		if v, ok := strings.CutPrefix(s.Env[i], name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// Resolve returns the settings of a command, without validating thes.
+func (s *Shell) Resolve(set *settings.Set, flags *pflag.FlagSet, command []string) (node.Config, error) {
+	c, err := set.Resolve(settings.Input{
+		Flags:      flags,
+		Getenv:     s.Getenv,
+		ReadFile:   os.ReadFile,
+		StateDir:   s.stateDir(),
+		RuntimeDir: s.runtimeDir(),
+		Host:       s.host(),
+		Version:    s.Version.Version,
+		Command:    command,
+	})
+	if err == nil && c.Data.Dir != "" {
+		c.Data.Dir, err = filepath.Abs(c.Data.Dir)
+	}
+	return c, Usage(err)
+}
+
+// host returns the name of this machine, or "" if it is unknown.
+func (s *Shell) host() string {
+	if s.Hostname == nil {
+		return ""
+	}
+	name, err := s.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// stateDir returns the user's directory for durable state, or "" if there is none.
+func (s *Shell) stateDir() string {
+	if dir := s.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return dir
+	}
+	home := s.Getenv("HOME")
+	if home == "" && s.Home != nil {
+		home = s.Home()
+	}
+	switch {
+	case home == "":
+		return ""
+	case runtime.GOOS == "darwin":
+		return filepath.Join(home, "Library", "Application Support")
+	default:
+		return filepath.Join(home, ".local", "state")
+	}
+}
+
+// runtimeDir returns the directory for the sockets of this user. It is XDG_RUNTIME_DIR/quorate if that variable is an
+// absolute path. Otherwise it is a subdirectory of the temporary directory, with the user's id in its name.
+func (s *Shell) runtimeDir() string {
+	if dir := s.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "quorate")
+	}
+	tmp := s.Getenv("TMPDIR")
+	if tmp == "" {
+		tmp = "/tmp"
+	}
+	return filepath.Join(tmp, "quorate-"+strconv.Itoa(os.Geteuid()))
+}
+
+// Interruptible returns a context that ends at the first signal, so that the command can clean up. The caller must
+// call the returned function when the command has ended.
+func (s *Shell) Interruptible(ctx context.Context) (context.Context, func()) {
+	signals, release := s.Signals()
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-signals:
+			cancel(fault.New(fault.Unavailable, "cli", "interrupted"))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+		release()
+	}
+}
+
+// Because adds the signal to err if a signal interrupted the command.
+func Because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+func NewLogger(w io.Writer, c node.Log) *slog.Logger {
+	o := &slog.HandlerOptions{Level: c.Level}
+	if c.JSON {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

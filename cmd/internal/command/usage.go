@@ -1,0 +1,62 @@
+package command
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/suggest"
+)
+
+// UsageError is an error caused by wrong use of the program.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return fault.Text(e.Err) }
+
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Usage wraps err as wrong use. It returns nil for nil.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &UsageError{err}
+}
+
+// Usagef returns an error of wrong use.
+func Usagef(format string, args ...any) error {
+	return Usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
+}
+
+// Group is the action of a command that only has subcommands.
+func Group(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return c.Help()
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	near := suggest.For(args[0], names)
+	if near != "" {
+		near = "; did you mean " + near + "?"
+	}
+	return Usagef("%s has no command %q%s (%s --help lists them)", c.CommandPath(), args[0], near, c.CommandPath())
+}
+
+// UsageArgs returns a function that calls check and converts its errors to usage errors, which include the usage line
+// of the command.
+func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	if check == nil {
+		return nil
+	}
+	return func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return Usagef("%v (usage: %s)", err, c.UseLine())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,156 @@
+package statecmd
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/cmd/internal/command"
+)
+
+// stateClient uses the state API of a node.
+type stateClient struct{ *command.APIClient }
+
+// with calls do with a client of the state API.
+func with(f *command.APIFlags, c *cobra.Command, do func(*stateClient) error) error {
+	return f.With(c, func(client *command.APIClient) error { return do(&stateClient{client}) })
+}
+
+// readOptions are the options of a read.
+type readOptions struct {
+	consistency  string
+	maxStaleness string
+}
+
+func (o readOptions) query() url.Values {
+	q := url.Values{}
+	setIf(q, "consistency", o.consistency)
+	setIf(q, "metadata.maxStaleness", o.maxStaleness)
+	return q
+}
+
+func setIf(q url.Values, name, value string) {
+	if value != "" {
+		q.Set(name, value)
+	}
+}
+
+// item is one value as the API returned it.
+type item struct {
+	Key         string          `json:"key"`
+	Found       bool            `json:"found"`
+	Value       json.RawMessage `json:"value,omitempty"`       // JSON; base64 text where ContentType is set
+	ContentType string          `json:"contentType,omitempty"` // empty = JSON
+	ETag        string          `json:"etag,omitempty"`
+	Expires     string          `json:"ttlExpireTime,omitempty"`
+	Consistency string          `json:"consistency,omitempty"` // the level of the read
+	AgeMS       string          `json:"ageMs,omitempty"`
+
+	bytes []byte // the raw value
+}
+
+func (c *stateClient) get(ctx context.Context, store, key string, o readOptions) (item, error) {
+	r, err := c.Do(ctx, http.MethodGet, statePath(store, key), o.query(), nil, nil)
+	if err != nil {
+		return item{}, err
+	}
+	it := item{Key: key, Found: r.Status == http.StatusOK, bytes: r.Body, ETag: r.Header.Get("ETag"),
+		Expires:     r.Header.Get("metadata.ttlExpireTime"),
+		Consistency: r.Header.Get("Quorate-Consistency"), AgeMS: r.Header.Get("Quorate-Age")}
+	if !it.Found {
+		return it, nil
+	}
+	if kind := r.Header.Get("Content-Type"); kind != "application/json" {
+		it.ContentType = kind
+	}
+	if it.Value = r.Body; it.ContentType != "" || !json.Valid(r.Body) {
+		it.Value, err = json.Marshal(r.Body) // base64
+	}
+	return it, err
+}
+
+// write is one item to save.
+type write struct {
+	Key      string            `json:"key"`
+	ETag     string            `json:"etag,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Options  map[string]string `json:"options,omitempty"`
+
+	value []byte // JSON, sent byte for byte
+}
+
+func (c *stateClient) set(ctx context.Context, store string, w write) (etag string, err error) {
+	rest, err := json.Marshal(w)
+	if err != nil {
+		return "", err
+	}
+	r, err := c.Do(ctx, http.MethodPost, statePath(store, ""), nil, nil, append(w.append([]byte{'['}, rest), ']'))
+	return r.Header.Get("ETag"), err
+}
+
+// append appends the JSON of w to body and returns the result. The parameter rest is the JSON of w without its value.
+// append copies the value unchanged, because a JSON encoder could alter its bytes.
+func (w *write) append(body, rest []byte) []byte {
+	body = append(append(body, `{"value":`...), w.value...)
+	return append(append(body, ','), rest[1:]...)
+}
+
+func (c *stateClient) delete(ctx context.Context, store, key, etag string, q url.Values) error {
+	h := http.Header{}
+	if etag != "" {
+		h.Set("If-Match", etag)
+	}
+	_, err := c.Do(ctx, http.MethodDelete, statePath(store, key), q, h, nil)
+	return err
+}
+
+// listed is one key of a listing.
+type listed struct {
+	Key     string `json:"key"`
+	ETag    string `json:"etag"`
+	Expires string `json:"ttlExpireTime,omitempty"`
+}
+
+// listFlags are the options of a listing.
+type listFlags struct {
+	prefix string
+	actors bool // only actor state
+}
+
+// page requests one page of keys. The parameter token is the result next of the previous call, or empty for the first
+// page. The result next is empty if there are no more pages.
+func (c *stateClient) page(ctx context.Context, store string, f listFlags, token string, limit int) (keys []listed,
+	next string, err error) {
+	q := url.Values{"limit": {strconv.Itoa(limit)}}
+	setIf(q, "prefix", f.prefix)
+	if f.actors {
+		q.Set("metadata.actorState", "true")
+	}
+	setIf(q, "token", token)
+	r, err := c.Do(ctx, http.MethodGet, statePath(store, ""), q, nil, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	var page struct {
+		Keys  []listed `json:"keys"`
+		Token string   `json:"token"`
+	}
+	if err := json.Unmarshal(r.Body, &page); err != nil {
+		return nil, "", command.Unreadable(c.Base, err)
+	}
+	return page.Keys, page.Token, nil
+}
+
+// statePath returns the URL path of a store, or of a key in it if key is not empty. It escapes the store name and the
+// key.
+func statePath(store, key string) string {
+	path := "/v1.0/state/" + url.PathEscape(store)
+	if key != "" {
+		path += "/" + url.PathEscape(key)
+	}
+	return path
+}

@@ -1,0 +1,17 @@
+// Package statecmd owns the commands that read and write state through the HTTP API of a node: state and import.
+package statecmd
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/cmd/internal/command"
+)
+
+// Commands returns the commands of this package.
+func Commands(s *command.Shell) []*cobra.Command {
+	m := &commands{s}
+	return []*cobra.Command{m.stateCommand(), m.importCommand()}
+}
+
+// commands builds and runs the commands.
+type commands struct{ *command.Shell }

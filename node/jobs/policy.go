@@ -1,0 +1,75 @@
+package jobs
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/resiliency"
+	"github.com/quorate/quorate/internal/appchannel"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// take delivers a tick with the Resiliency policy of its application, as a call of the application has it. Only a
+// policy with retries repeats a delivery: without one, the failure policy of the job alone decides.
+func take(ctx context.Context, p *resiliency.Policy, target api.App, path string,
+	deliver func(context.Context) (bool, error)) (known bool, err error) {
+	pauses := p.Pauses()
+	for {
+		known, err = takeOnce(ctx, p, target, path, deliver)
+		if !p.Explicit() || !repeats(p, err) {
+			return known, err
+		}
+		wait, ok := pauses.Next()
+		if !ok {
+			return known, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return known, err
+		}
+	}
+}
+
+// takeOnce makes one attempt. A timeout of the policy is fault.Internal: the attempt has failed. An open circuit
+// breaker is fault.Overloaded: the application has not got the tick.
+func takeOnce(ctx context.Context, p *resiliency.Policy, target api.App, path string,
+	deliver func(context.Context) (bool, error)) (known bool, err error) {
+	end, err := p.Enter(target, path)
+	if err != nil {
+		return true, err
+	}
+	limited, limit := p.Deadline(ctx)
+	known, err = deliver(limited)
+	limit.Answered()
+	answer := appchannel.AnswerOf(err)
+	switch {
+	case err == nil && known:
+		end(&http.Response{StatusCode: http.StatusOK}, nil)
+	case err == nil:
+		end(&http.Response{StatusCode: http.StatusNotFound}, nil)
+	case answer != nil:
+		end(answer, nil)
+	default:
+		if err = limit.Explain(err); limit.Passed() && !fault.Is(err, fault.Unavailable) {
+			err = fault.New(fault.Internal, "jobs", fault.Text(err))
+		}
+		end(nil, err)
+	}
+	return known, err
+}
+
+// repeats reports whether a policy with retries repeats an attempt that ended with err.
+func repeats(p *resiliency.Policy, err error) bool {
+	switch {
+	case err == nil || fault.Is(err, fault.Overloaded):
+		return false
+	case appchannel.AnswerOf(err) != nil:
+		return p.RetryStatus(appchannel.AnswerOf(err))
+	}
+	return true
+}
