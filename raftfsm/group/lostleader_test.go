@@ -3,10 +3,14 @@ package group
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // contacts answers questions about leaders for one server of a cluster. The hosts of servers that are stopped refuse
@@ -38,12 +42,27 @@ func slowElections(c *cluster, lies bool) func(raft.ServerID, *Options) {
 }
 
 func TestElection_StartsEarlyWhenTheLeaderHasEnded(t *testing.T) {
-	c := newClusterWith(t, func(c *cluster) func(raft.ServerID, *Options) { return slowElections(c, false) })
+	var logs testutil.Output
+	const started = "the leader has ended, this server starts an election"
+	c := newClusterWith(t, func(c *cluster) func(raft.ServerID, *Options) {
+		slow := slowElections(c, false)
+		return func(id raft.ServerID, o *Options) {
+			slow(id, o)
+			// On a busy machine the two followers may divide the votes. Then raft starts the next election.
+			o.Timing.Heartbeat, o.Timing.Election = 20*time.Second, 20*time.Second
+			o.Timing.Lease = o.Timing.Heartbeat
+			o.Logger = slog.New(slog.NewTextHandler(&logs, nil))
+		}
+	})
 	for range 3 {
 		c.put("k", "before")
 		old, _ := c.leader(testIDs...)
+		before := strings.Count(logs.String(), started)
 		c.stop(old)
 		c.put("k", "after", others(old)...) // waits for a new leader
+		if strings.Count(logs.String(), started) == before {
+			t.Errorf("no follower of %s has started an election before its timeout", old)
+		}
 		c.start(old)
 		c.converge()
 	}
