@@ -16,6 +16,8 @@ ETCD     ?= etcd
 ETCDTOOL ?= etcd-benchmark
 REDIS    ?= redis-server
 DAPRD    ?= daprd
+PLACEMENT ?= placement
+SCHEDULER ?= scheduler
 NGINX    ?= nginx
 IMAGE    ?= quorate
 SHOPIMAGE ?= quorate-shop
@@ -77,15 +79,14 @@ test: ## run the tests that take seconds (make test-long runs the others)
 	exit $$code
 
 # The tests that -short skips or shortens, in full: clusters of processes, campaigns of faults,
-# repeated kills, simulations. The list is generated from the sources. Results are not cached,
-# because the cache does not know when a program that a test starts has changed.
+# repeated kills, simulations. The list is generated from the sources. Two packages are tested at
+# a time, because these tests mostly wait. Results are not cached, because the cache does not know
+# when a program that a test starts has changed.
 .PHONY: test-long
 test-long: ## run the tests that take minutes (SKIP='KillNine' skips some)
 	@tests=$$($(GO) run ./internal/archtest/longtests) || exit 1; \
-	printf '%s\n' "$$tests" | { code=0; \
-	  while read -r folder pattern; do \
-	    $(GO) test -count=1 -timeout 30m -run "$$pattern" -skip '$(SKIP)' "$$folder" </dev/null || code=1; \
-	  done; exit $$code; }
+	printf '%s\n' "$$tests" | SKIP='$(SKIP)' xargs -P 2 -L 1 sh -c \
+	  '$(GO) test -count=1 -timeout 30m -run "$$2" -skip "$$SKIP" "$$1" </dev/null' sh
 	@docker info >/dev/null 2>&1 || \
 	  echo 'skipped: the demo in containers (go test ./deploy, make containers): no Docker engine answers'
 
@@ -93,7 +94,8 @@ test-long: ## run the tests that take minutes (SKIP='KillNine' skips some)
 # that have no goroutine; tests that kill processes repeatedly, or wait until one is idle; tests
 # with many bytes or many steps of one goroutine, or with more goroutines than the detector
 # supports; and virtual time with whole clusters or thousands of goroutines: many bubbles with many
-# timers crash the detector (golang.org/issue/78156).
+# timers crash the detector (golang.org/issue/78156). With the detector, Go's scheduler chooses
+# goroutines at random, so a seed does not decide the order of a model.
 RACELESS  = $(addprefix $(MODULE)/,cmd/quorate deploy \
   $(addprefix internal/lab/,cluster demo demoactors demoapps faulttest proof) discovery/records raftfsm/placement)
 KILLED   := TestCrash_AtAnyDiskStepLosesNothing TestKill_LosesNoAcknowledgedWrite TestCrash_AtAnyStepLosesNothing
@@ -104,9 +106,10 @@ STEPS    := TestMachine_MatchesModel TestApply_StateDoesNotDependOnGrouping \
 VIRTUAL  := $(addprefix TestSimulation_,KeepsGuarantees FindsDisabledGuard SlowLeaderKeepsGuarantees \
   LeaderCrashAheadOfDiskLosesNothing SixtyFourPartitionsSurviveServerLoss ThousandSidecarsSurviveLeaderLoss \
   LocksAndWatchesSurviveCuts ActorsHaveOneOwner) TestBudget_GoodputUnderOverload
+SEEDED   := TestModel_SeedDecidesEverything
 SPACE    := $(subst x,,x x)
 RACE      = $(GO) test -race $(if $(LONG),,-short) -timeout 20m \
-  -skip '^($(subst $(SPACE),|,$(strip $(KILLED) $(LARGE) $(STEPS) $(VIRTUAL))))$$'
+  -skip '^($(subst $(SPACE),|,$(strip $(KILLED) $(LARGE) $(STEPS) $(VIRTUAL) $(SEEDED))))$$'
 
 .PHONY: race
 race: ## run the tests with the race detector (needs a C compiler; LONG=1: also those that take minutes)
@@ -119,6 +122,11 @@ race: ## run the tests with the race detector (needs a C compiler; LONG=1: also 
 simulate: ## simulate clusters in virtual time with SEEDS schedules, from SEED on (default: 5000 from 0)
 	QUORATE_SIM_SEEDS=$(or $(SEEDS),5000) QUORATE_SIM_SEED=$(SEED) \
 	  $(GO) test -count 1 -timeout 24h ./raftfsm/group -run TestSimulation_KeepsGuarantees -v
+
+.PHONY: simulate-actors
+simulate-actors: ## simulate hosts of actors in virtual time with SEEDS schedules, from SEED on (default: 3000 from 0)
+	QUORATE_SIM_SEEDS=$(or $(SEEDS),3000) QUORATE_SIM_SEED=$(SEED) \
+	  $(GO) test -count 1 -timeout 24h ./raftfsm -run TestSimulation_ActorsHaveOneOwner -v
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, gosec and the language
@@ -151,6 +159,15 @@ tidy: ## check whether go.mod is tidy; changes nothing
 bench: ## run the benchmarks (BENCH='Get' selects some)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
+.PHONY: timeline
+timeline: ## show how long each stage of a strong save takes, from execution traces of one and of three nodes
+	$(GO) test -run '^$$' -bench 'BenchmarkTimeline$(if $(RUN),/$(RUN))' -benchtime 1x ./node
+
+.PHONY: soak
+soak: ## save at 80 % of the highest rate for a minute (DURATION=1m): latencies, and pauses with their cause
+	QUORATE_SOAK=$(if $(filter command line,$(origin DURATION)),$(DURATION),1m) \
+	  $(GO) test -run '^$$' -bench BenchmarkSoak -benchtime 1x -timeout 24h ./node
+
 .PHONY: bench-check
 bench-check: ## compare the processor time per request with node/testdata/costs.txt (UPDATE=1 writes it; Linux)
 	mkdir -p $(BIN)
@@ -158,7 +175,7 @@ bench-check: ## compare the processor time per request with node/testdata/costs.
 	$(GO) run ./cmd/lab bench-check $(if $(UPDATE),-update) <$(BIN)/costs.txt
 
 .PHONY: console-test
-console-test: build ## test the web console in headless Chromium (SCREENSHOTS=dir keeps pictures)
+console-test: build ## test the web console and watches in headless Chromium (SCREENSHOTS=dir keeps pictures)
 	cd internal/lab/browsertest && QUORATE=$(abspath $(BIN))/quorate $(GO) test -count=1 -timeout 15m ./...
 
 # The key that Microsoft's emulator of Cosmos DB always has. It is public.
@@ -176,7 +193,8 @@ stores-test: ## test outside stores on servers in containers (needs Docker)
 .PHONY: compare
 compare: build ## compare with etcd, Redis, nginx and daprd (ETCD=etcd RUN='-clients 64 -tables call,hops')
 	cd cmd/compare && $(GO) run . -quorate $(abspath $(BIN))/quorate -etcd '$(ETCD)' -redis '$(REDIS)' \
-	  -etcd-tool '$(ETCDTOOL)' -daprd '$(DAPRD)' -nginx '$(NGINX)' $(RUN)
+	  -etcd-tool '$(ETCDTOOL)' -daprd '$(DAPRD)' -placement '$(PLACEMENT)' \
+	  -scheduler '$(SCHEDULER)' -nginx '$(NGINX)' $(RUN)
 
 .PHONY: faults
 faults: build ## inject faults into clusters of real processes (FAULTS=15 rounds of each kind; root on Linux)

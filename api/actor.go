@@ -9,36 +9,37 @@ import (
 // Actor names one actor of the application.
 type Actor struct{ Type, ID string }
 
-// ActorHosts reports which actors are active on this node, for requests about their state. Implementations are safe
+// ActorHosts reports which actors are active on this node. Requests for actor state need it. Implementations are safe
 // for concurrent use.
 type ActorHosts interface {
 	// Epoch returns the condition that writes of an active actor carry, and the session token for its requests. e is
-	// nil if the actor is not active. hosts is false if the application has registered no types of actors.
-	Epoch(app string, a Actor) (e *state.ActorEpoch, token string, hosts bool)
+	// nil if the actor is not active. hosts is false if the application has registered no types of actors. While the
+	// application registers its types, Epoch waits for a limited time.
+	Epoch(ctx context.Context, app string, a Actor) (e *state.ActorEpoch, token string, hosts bool)
 	// Wrote reports the result of a write with that epoch. token is the session token after the write. If moved is
 	// true, the write failed because another host owns the actor.
 	Wrote(app string, a Actor, epoch uint64, token string, moved bool)
 }
 
-// Host sets h as the source of the actors that are active on this node, and returns s. Call Host before the first
-// request.
+// Host sets h as the source of the actors that are active on this node, and returns s. It must be called before the
+// first request.
 func (s *State) Host(h ActorHosts) *State {
 	s.actors = h
 	return s
 }
 
-// activation describes an active actor for one request about its state. The zero value is used if the application has
-// registered no actor types.
+// activation is an active actor: the epoch that its writes must have, and its session token. It is the zero value if
+// the application has registered no actor types.
 type activation struct {
 	epoch *state.ActorEpoch
 	token string
 }
 
-func (s *State) activation(a Actor) (activation, *Error) {
+func (s *State) activation(ctx context.Context, a Actor) (activation, *Error) {
 	if s.actors == nil {
 		return activation{}, nil
 	}
-	e, token, hosts := s.actors.Epoch(s.app.ID, a)
+	e, token, hosts := s.actors.Epoch(ctx, s.app.ID, a)
 	if hosts && e == nil {
 		return activation{}, &Error{Kind: Malformed, Code: CodeActorInstanceMissing,
 			Message: "actor instance is missing: the actor " + Shorten(a.Type) + "/" + Shorten(a.ID) +
@@ -62,8 +63,8 @@ type ActorTransactRequest struct {
 	WriteOptions
 }
 
-// CheckActors returns an error if this node cannot serve actor state at all, for example because no state store holds
-// it. The HTTP and gRPC servers call CheckActors before they decode a request body.
+// CheckActors returns an error if this node cannot serve actor state, for example because no state store is
+// configured for it. The HTTP and gRPC servers call it before they decode a request body.
 func (s *State) CheckActors() error {
 	if _, err := s.actorStore(); err != nil {
 		return err
@@ -83,7 +84,7 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	if err := state.ValidateKey(r.Key); err != nil {
 		return state.Item{}, illegalKey(inst.Name, "key", "", err)
 	}
-	active, failure := s.activation(r.Actor)
+	active, failure := s.activation(ctx, r.Actor)
 	if failure != nil {
 		return state.Item{}, failure
 	}
@@ -129,7 +130,7 @@ func (s *State) ActorTransact(ctx context.Context, r ActorTransactRequest) (stat
 		storedKey: func(key string) string {
 			return state.ActorKey(s.app.ID, r.Type, r.ID, key)
 		}}
-	active, failure := s.activation(r.Actor)
+	active, failure := s.activation(ctx, r.Actor)
 	if failure != nil {
 		return state.Written{}, failure
 	}

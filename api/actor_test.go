@@ -12,7 +12,7 @@ import (
 // active is an ActorHosts whose actors are all active.
 type active struct{}
 
-func (active) Epoch(string, api.Actor) (*state.ActorEpoch, string, bool) {
+func (active) Epoch(context.Context, string, api.Actor) (*state.ActorEpoch, string, bool) {
 	return &state.ActorEpoch{Epoch: 1}, "token", true
 }
 func (active) Wrote(string, api.Actor, uint64, string, bool) {}

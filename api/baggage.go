@@ -7,7 +7,7 @@ import (
 )
 
 // CheckBaggage returns an error if values, the values of the baggage header, are not valid W3C baggage. Baggage is
-// forwarded to other programs, and some of them reject a whole request because of invalid baggage.
+// forwarded to other programs, and some of them reject every request with invalid baggage.
 func CheckBaggage(values []string) error {
 	if len(values) == 0 {
 		return nil

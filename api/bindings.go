@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// BindingSource returns the opened bindings. Implementations are safe for concurrent use. The set of bindings changes
-// while components are being loaded.
+// BindingSource returns the opened bindings. The set changes while components are being loaded. Implementations are
+// safe for concurrent use.
 type BindingSource interface {
 	// Binding returns the binding with the given component name.
 	Binding(name string) (*bindings.Instance, bool)
@@ -47,8 +47,8 @@ type Bindings struct {
 	seen   observed
 }
 
-// NewBindings returns the binding service of app. The function policy returns the timeout and retries for operations of
-// a binding. A nil Policy means no timeout and no retries.
+// NewBindings returns the binding service of app. The function policy returns the Resiliency policy of a binding, or
+// nil for a binding without timeout and retries. If the function itself is nil, no binding has a policy.
 func NewBindings(app App, source BindingSource, policy func(binding string) *resiliency.Policy) *Bindings {
 	if policy == nil {
 		policy = func(string) *resiliency.Policy { return nil }
@@ -56,7 +56,8 @@ func NewBindings(app App, source BindingSource, policy func(binding string) *res
 	return &Bindings{app: app, source: source, policy: policy}
 }
 
-// Trace returns a copy of b that starts a span for each operation and sends the trace context to the external system.
+// Trace returns a copy of b that starts a span for each operation, and sends the trace context to the external
+// system.
 func (b *Bindings) Trace(t BindingTracer) *Bindings {
 	traced := *b
 	traced.tracer = t
@@ -83,7 +84,7 @@ func (b *Bindings) span(ctx context.Context, name string, r *bindings.Request) B
 }
 
 // Invoke executes one operation of an output binding. The response is nil if the external system sent none. If the
-// external system answered with an error, Invoke returns both an error and the response.
+// external system answered with an error, Invoke returns both the error and the response.
 func (b *Bindings) Invoke(ctx context.Context, name string, r bindings.Request) (*bindings.Response, error) {
 	inst, ok := b.source.Binding(name)
 	if !ok {

@@ -91,8 +91,8 @@ func (s *State) read(ctx context.Context, store state.Store, r state.BulkGetRequ
 	return items, err
 }
 
-// readEach reads the keys one by one, with a bounded number of concurrent reads. If ctx ends, readEach returns an
-// error for the whole request instead of errors for single keys.
+// readEach reads the keys one by one, with a bounded number of concurrent reads. If ctx ends, the whole request
+// fails, not single keys.
 func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
 	workers := min(len(r.Keys), s.limits.Parallelism)
 	if r.Parallelism > 0 {
@@ -119,8 +119,9 @@ func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGet
 	return items, ctx.Err()
 }
 
-// proof combines the consistency of several reads: the weakest level and the greatest age. It records only the session
-// token of the last read, which is enough: a store with sessions returns the same token for all items of a bulk read.
+// proof combines the consistency of several reads: the weakest level and the greatest age. It has the session token
+// of the last read. That is enough, because a store with sessions returns the same token for all items of a bulk
+// read.
 type proof struct {
 	some bool
 	state.Proof

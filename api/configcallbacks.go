@@ -32,10 +32,10 @@ const (
 	callbackTime   = time.Minute            // of one call
 )
 
-// SubscribeCallback starts a subscription that calls the application for each change, and returns the id of the
-// subscription. If a subscription to the same keys with the same metadata exists, SubscribeCallback returns its id. If
-// r.Metadata has the key "initial", it replaces that subscription with a new one instead. A subscription lasts until
-// UnsubscribeCallback or until the node stops.
+// SubscribeCallback starts a subscription that calls the application for each change, and returns its id. If there is
+// a subscription to the same keys with the same metadata, SubscribeCallback returns the id of that subscription. With
+// the metadata key "initial", it replaces that subscription instead. A subscription lasts until UnsubscribeCallback
+// or until the node stops.
 func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationRequest) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
@@ -55,14 +55,17 @@ func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationR
 	s.expect()
 	p := &callbacks{stream: s, receiver: c.options.Receiver, waiting: map[string]*callback{},
 		log: c.options.Logger.With("app_id", c.options.App.ID, "store", s.store, "subscription", s.ID)}
-	c.subscriptions.running.Go(func() {
+	if !c.subscriptions.running.Go(func() {
 		defer s.Close()
 		p.run(s.ctx)
-	})
+	}) { // the node has begun to stop while the store subscribed
+		s.Close()
+		return "", errStopping(s.store)
+	}
 	return s.ID, nil
 }
 
-// find returns the id of the HTTP subscription that has the same keys and metadata as r, or "" if there is none.
+// find returns the id of the HTTP subscription with the same keys and metadata as r, or "" if there is none.
 func (s *subscriptions) find(r *ConfigurationRequest) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +91,8 @@ func (c *Configurations) UnsubscribeCallback(store, id string) error {
 // maxCallbacks is how many calls of an application one subscription may have under way.
 const maxCallbacks = 16
 
-// callbacks delivers the changes of one subscription to the application. Calls for different keys are independent, so
-// a slow or failing call for one key does not delay the others. Only the goroutine of run accesses the fields.
+// callbacks delivers the changes of one subscription to the application. A slow or failing call for one key does not
+// delay those for other keys. Only the goroutine of run accesses the fields.
 type callbacks struct {
 	stream   *ConfigurationStream
 	receiver ConfigurationReceiver
@@ -152,8 +155,9 @@ func (p *callbacks) run(ctx context.Context) {
 	}
 }
 
-// source returns the channel to take changes from: none while too many wait for the application. The subscription keeps
-// what comes then. If it overflows, it reports the current items and the deletions later.
+// source returns the channel from which run receives changes, or nil while too many changes wait for the application.
+// Meanwhile the subscription queues new changes. If its queue overflows, it drops them, and later reports the current
+// items and the deletions.
 func (p *callbacks) source(changes <-chan []configuration.Item) <-chan []configuration.Item {
 	if len(p.waiting) >= configuration.MaxWaiting {
 		return nil
@@ -181,8 +185,8 @@ func (p *callbacks) read(ctx context.Context, to chan<- []configuration.Item) {
 	}
 }
 
-// start calls the application for each change that is due, the longest waiting one first. It returns how long run may
-// wait before it must call start again.
+// start calls the application for the changes that are due, the oldest first. It returns how long run may wait before
+// the next call of start.
 func (p *callbacks) start(ctx context.Context) time.Duration {
 	now := time.Now()
 	next := time.Hour

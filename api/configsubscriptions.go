@@ -16,6 +16,7 @@ import (
 
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lifecycle"
 )
 
 // MaxConfigurationSubscriptions is the maximum number of configuration subscriptions of one application at one node.
@@ -42,7 +43,7 @@ type ConfigurationReceiver interface {
 	Notify(ctx context.Context, store, key string, body []byte) error
 }
 
-// ConfigurationMetrics are the metrics of configuration subscriptions at this node. They have no time series until the
+// ConfigurationMetrics are the metrics of configuration subscriptions at this node. They have no series until the
 // first subscription.
 type ConfigurationMetrics struct {
 	open   *prometheus.GaugeVec
@@ -75,7 +76,7 @@ const (
 type subscriptions struct {
 	stop    context.Context // ends with the service
 	end     context.CancelFunc
-	running sync.WaitGroup
+	running lifecycle.Tracker
 
 	mu   sync.Mutex
 	open map[string]*ConfigurationStream // by id
@@ -146,8 +147,7 @@ func (c *Configurations) subscribe(ctx context.Context, r ConfigurationRequest,
 	return s, nil
 }
 
-// identityOf returns a string that is equal for identical subscriptions: those to the same keys of a store with the
-// same metadata.
+// identityOf returns a string that is equal for subscriptions to the same keys of a store with the same metadata.
 func identityOf(r *ConfigurationRequest) string {
 	keys := slices.Clone(r.Keys)
 	slices.Sort(keys)
@@ -159,14 +159,14 @@ func identityOf(r *ConfigurationRequest) string {
 	return b.String()
 }
 
-// add adds a subscription. A subscription over HTTP replaces an identical older one, as defined by identityOf. add
-// returns an error if the node is stopping or the application already has MaxConfigurationSubscriptions.
+// add adds a subscription. If there is an identical HTTP subscription, the new one replaces it, and the method replace
+// ends it later. add returns an error if the node is stopping. It also returns one if the application already has
+// MaxConfigurationSubscriptions and the new one replaces none.
 func (s *subscriptions) add(one *ConfigurationStream) *Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stop.Err() != nil {
-		return configurationFailed(CodeConfigurationSubscribe, "failed to subscribe to", one.store,
-			fault.New(fault.Unavailable, "api.Subscribe", "the node stops"))
+		return errStopping(one.store)
 	}
 	var replaced *ConfigurationStream
 	for _, other := range s.open {
@@ -183,6 +183,11 @@ func (s *subscriptions) add(one *ConfigurationStream) *Error {
 	one.ctx, one.cancel = context.WithCancel(s.stop)
 	s.open[one.ID] = one
 	return nil
+}
+
+func errStopping(store string) *Error {
+	return configurationFailed(CodeConfigurationSubscribe, "failed to subscribe to", store,
+		fault.New(fault.Unavailable, "api.Subscribe", "the node stops"))
 }
 
 // replace ends the subscription that one replaces, once one works.
@@ -211,8 +216,8 @@ func (s *ConfigurationStream) Close() {
 	})
 }
 
-// Next waits for changes and returns them. ctx is the context of the client's connection; its end also ends the wait.
-// After an Unsubscribe, Next returns no items and no error.
+// Next waits for changes and returns them. It returns early if ctx, the context of the client's connection, ends.
+// After Unsubscribe, it returns no items and no error.
 func (s *ConfigurationStream) Next(ctx context.Context) ([]configuration.Item, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -239,13 +244,13 @@ const (
 	lastResubscribe  = 5 * time.Second
 )
 
-// Overflow returns a context that ends if too many changes wait, so that some are dropped. It is valid until the next
+// Overflow returns a context that ends when too many changes wait and some are dropped. It is valid until the next
 // call of Next.
 func (s *ConfigurationStream) Overflow() context.Context { return s.current.Overflow() }
 
 // next waits for changes and returns them. If the component of the store was replaced, next subscribes to the new
 // component and first returns its current items. If changes were dropped because too many waited, a gRPC client gets
-// the error, and a callback gets the current items.
+// an error, and a callback gets the current items.
 func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, error) {
 	for {
 		items, err := s.current.Next(ctx)
@@ -291,7 +296,7 @@ func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, e
 	}
 }
 
-// expect makes the subscription report the deletion of each key that exists, also after an overflow.
+// expect records which keys exist. The subscription then reports their deletion, also after an overflow.
 func (s *ConfigurationStream) expect() {
 	s.known = map[string]bool{}
 	for _, key := range s.current.Present() {
@@ -313,15 +318,15 @@ func (s *ConfigurationStream) note(items []configuration.Item) {
 	}
 }
 
-// expected returns the keys whose deletion has to be reported if the store no longer has them.
+// expected returns the keys whose deletion must be reported if they are no longer in the store.
 func (s *ConfigurationStream) expected() []string {
 	keys := slices.AppendSeq(s.current.Present(), maps.Keys(s.known))
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
 
-// deletedOf returns a deletion item for each of the given keys that the store no longer has. Call it after a
-// resubscription: a new subscription reports the items that exist, but not the keys that were deleted in between.
+// deletedOf returns an item that reports the deletion for each of the given keys that is no longer in the store. After
+// a resubscription it is needed, because the new subscription does not report keys that were deleted in between.
 func deletedOf(ctx context.Context, store configuration.Store, keys []string) ([]configuration.Item, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -369,5 +374,5 @@ func (c *Configurations) Close() {
 	c.subscriptions.mu.Lock()
 	c.subscriptions.end()
 	c.subscriptions.mu.Unlock()
-	c.subscriptions.running.Wait()
+	c.subscriptions.running.Close()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ConfigurationStores returns the opened configuration stores. Implementations are safe for concurrent use. The set of
-// stores changes while components are being loaded.
+// ConfigurationStores returns the opened configuration stores. The set changes while components are being loaded.
+// Implementations are safe for concurrent use.
 type ConfigurationStores interface {
 	// ConfigurationStore returns the store with the given component name.
 	ConfigurationStore(name string) (*configuration.Instance, bool)
@@ -30,7 +30,7 @@ type ConfigurationPolicies interface {
 	Inbound(store string) *resiliency.Policy
 }
 
-// Metadata keys of requests that the service itself interprets. It passes all other metadata on to the store.
+// Metadata keys of requests that this service interprets. It passes all other metadata on to the store.
 const (
 	metadataConsistency = "consistency" // "strong" = linearizable
 	metadataInitial     = "initial"     // "true" = a subscription begins with the present items
@@ -118,8 +118,8 @@ type ConfigurationWrite struct {
 	Trace   string
 }
 
-// Write changes items of a configuration store. It fails unless the store permits writes by the application. session
-// is a session token; empty = the store has none.
+// Write changes items of a configuration store, if the store permits the application to write. session is a session
+// token, or empty if the store has none.
 func (c *Configurations) Write(ctx context.Context, w ConfigurationWrite) (session string, err error) {
 	inst, failure := c.store(w.Store)
 	if failure != nil {
@@ -191,8 +191,8 @@ func (c *Configurations) store(name string) (*configuration.Instance, *Error) {
 	return inst, nil
 }
 
-// configurationFailed returns the public error for a failed operation on a store. As in Dapr, all failures of one kind
-// of operation have the same code.
+// configurationFailed returns the public error for a failed operation on a store. As in Dapr, all failures of an
+// operation have the same code.
 func configurationFailed(code, sentence, store string, err error) *Error {
 	v := row{conflict: Failed, writes: code == CodeConfigurationSave}.verdict(fault.CodeOf(err))
 	kind := Failed

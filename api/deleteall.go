@@ -13,7 +13,7 @@ type DeleteAllRequest struct {
 	WriteOptions
 }
 
-// DeleteAll deletes several keys. If the store supports transactions, DeleteAll deletes all keys or none. Otherwise it
+// DeleteAll deletes several keys. If the store supports transactions, it deletes all keys or none. Otherwise it
 // deletes the keys one by one and stops at the first failure. A request without keys does nothing. If items request
 // different consistency levels, the strictest level applies to all items.
 func (s *State) DeleteAll(ctx context.Context, r DeleteAllRequest) (state.Written, error) {

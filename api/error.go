@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Kind is the class of a failure. The HTTP and gRPC servers map each Kind to a status code. There are no kinds except
-// the constants below.
+// Kind is the class of a failure. The HTTP and gRPC servers map each Kind to a status code. The constants below are
+// all kinds.
 type Kind uint8
 
 // The kinds.
@@ -44,7 +44,7 @@ type Error struct {
 	Cause error // wrapped; nil = none
 }
 
-// Details is the machine-readable part of an Error; Message is the human-readable part. The zero value means no
+// Details is the machine-readable part of an Error. Message is the human-readable part. The zero value means no
 // details.
 type Details struct {
 	Reason     string      // why; empty = no details
@@ -74,8 +74,8 @@ func (e *Error) Error() string { return e.Code + ": " + e.Message }
 // Unwrap returns the cause, which may be nil.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// AsError returns err as an *Error. If err contains no *Error, AsError returns one with code ERR_INTERNAL. That
-// indicates a bug, because services must return *Error.
+// AsError returns err as an *Error. If err contains no *Error, the result has the code ERR_INTERNAL. That indicates a
+// bug, because services must return *Error.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e

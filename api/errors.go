@@ -58,8 +58,8 @@ func (o operation) row() row {
 	}
 }
 
-// verdict describes the public error for a fault code. If code is empty, the public error gets the error code of the
-// failed operation.
+// verdict describes the public error for a fault code. If verdict.code is empty, the public error has the code that
+// belongs to the failed operation.
 type verdict struct {
 	kind   Kind
 	code   string
@@ -102,8 +102,8 @@ func (r row) verdict(code fault.Code) verdict {
 	}
 }
 
-// codeOf returns the fault code of an error of a store. If a write failed only because its context expired, codeOf
-// returns fault.Indeterminate, because the write may have been executed.
+// codeOf returns the fault code of a store error. It returns fault.Indeterminate for a write whose context expired,
+// because the store may have executed the write.
 func (r row) codeOf(err error) fault.Code {
 	code := fault.CodeOf(err)
 	if _, ok := fault.As(err); !ok && r.writes && code == fault.Timeout {
@@ -112,8 +112,8 @@ func (r row) codeOf(err error) fault.Code {
 	return code
 }
 
-// failed returns the public error for a failed store operation. key is the key that the application used; it may be
-// empty. The message contains text. If text is empty, it contains the error text of the store.
+// failed returns the public error for a failed store operation. key is the key as the application knows it, and may
+// be empty. If text is empty, the message contains the error text of the store instead.
 func (o operation) failed(err error, store, key, text string) *Error {
 	r := o.row()
 	code := r.codeOf(err)
@@ -150,8 +150,8 @@ func storeText(err error) string {
 }
 
 // conflictText returns the message for a write that the store refused because of its ETag or first-write condition.
-// key is the key that the application used. The first words of the message must not change, because some clients
-// search for them.
+// key is the key as the application knows it. The first words of the message must not change, because clients search
+// for them.
 func conflictText(store, key, etag string) string {
 	text := "possible etag mismatch. error from state store " + store + ": key " + strconv.Quote(Shorten(key))
 	if etag == "" {
@@ -173,8 +173,8 @@ func BodyUnreadable(text string) error {
 	return &Error{Kind: Malformed, Code: CodeBodyRead, Message: text}
 }
 
-// invalid returns the public error for an option, metadata or a key that is not valid. err is the reason. The error
-// message begins with the parameter where, a text that names the item of the request, such as "item 3: ", or is empty.
+// invalid returns the public error for an invalid option, invalid metadata or an invalid key. The message begins with
+// the parameter where, which names the item of the request, for example "item 3: ". where may be empty.
 func invalid(where string, err error) *Error {
 	return &Error{Kind: Malformed, Code: CodeMalformed, Message: where + fault.Text(err), Cause: err}
 }
@@ -197,9 +197,8 @@ func BodyTooLarge(limit int64) error {
 	return e
 }
 
-// InvalidOption returns the public error for an option that is not valid. err is the reason. The error message begins
-// with the parameter where, a text that names the item with the option, such as "item 3: ". That text is empty if the
-// option belongs to the whole request.
+// InvalidOption returns the public error for an invalid option. The message begins with the parameter where, which
+// names the item with the option, for example "item 3: ". where is empty if the option belongs to the whole request.
 func InvalidOption(where string, err error) error { return invalid(where, err) }
 
 func illegalKey(store, field, where string, err error) *Error {
@@ -233,8 +232,8 @@ func storeNotFound(app App, store string) *Error {
 	}
 }
 
-// storesStarting returns the error for a store that was not found while components are still being loaded. An empty
-// store means the actor state store.
+// storesStarting returns the error for a store that is not found while components are being loaded. An empty name
+// means the actor state store.
 func storesStarting(store string) *Error {
 	what := "the store of actor state"
 	if store != "" {
@@ -295,8 +294,8 @@ func noActorStore() *Error {
 	}
 }
 
-// MethodNotAllowed returns the error for a request with an HTTP verb that the path does not support. The parameter
-// allowed lists the supported verbs.
+// MethodNotAllowed returns the error for a request whose HTTP verb the path does not support. The message lists the
+// verbs in allowed.
 func MethodNotAllowed(method, allowed string) error {
 	return &Error{Kind: Method, Code: CodeMethodNotAllowed, Message: Shorten(method) + " is not allowed here; use " +
 		allowed}
@@ -326,8 +325,8 @@ func Panicked() error {
 	}
 }
 
-// Overloaded returns the public error for a request that the node refused because of overload, before it executed any
-// part of it. err is the reason.
+// Overloaded returns the public error for a request that the node refused because of overload. No part of the request
+// was executed. err is the reason.
 func Overloaded(err error) error {
 	return &Error{
 		Kind:    Unavailable,

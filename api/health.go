@@ -45,8 +45,8 @@ type Health struct {
 // NewHealth returns the health service of app.
 func NewHealth(app App, node NodeHealth) *Health { return &Health{app: app, node: node} }
 
-// Started returns nil if the start of the node is complete, otherwise an error with the reasons. appID must be empty
-// or the id of the application.
+// Started returns nil if the start of the node is complete, and otherwise an error with the reasons. appID must be
+// empty or the id of the application.
 func (h *Health) Started(appID string) error {
 	if appID != "" && appID != h.app.ID {
 		return notReady(CodeHealthAppID, "this listener serves the application "+h.app.ID+", not "+Shorten(appID))
@@ -59,14 +59,14 @@ func (h *Health) Outbound() error {
 	return waiting(CodeOutboundNotReady, "the runtime is not ready for outbound calls", h.node.OutboundStarting())
 }
 
-// Ready runs the readiness checks of the node and returns their results. It also returns an error if a check failed or
-// the start is not complete.
+// Ready runs the readiness checks of the node and returns their results. It also returns an error if a check failed
+// or the start is not complete.
 func (h *Health) Ready(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, nil)
 }
 
-// Placed runs the same checks as Ready. In addition, it fails while a Raft server of this node waits to become a
-// voter. A rolling update waits for Placed after it has updated each server.
+// Placed is like Ready, but also fails while a Raft server of this node waits to become a voter. A rolling update
+// waits for Placed after each server.
 func (h *Health) Placed(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, h.node.Unplaced())
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// EventReceiver is an application that receives the events of input bindings. Implementations are safe for concurrent
-// use. The path parameters have no leading slash.
+// EventReceiver is an application that receives the events of input bindings. Paths have no leading slash.
+// Implementations are safe for concurrent use.
 type EventReceiver interface {
 	// Healthy reports whether the application accepts calls, and otherwise why not.
 	Healthy() (bool, string)
@@ -87,7 +87,7 @@ func (in *Inputs) note(i int, s InputState, reason string) {
 	in.statuses[i].State, in.statuses[i].Reason = s, reason
 }
 
-// Stop makes all further deliveries fail. The event sources then keep these events for other nodes. Stop does not wait
+// Stop makes all further deliveries fail, so that the event sources keep the events for other nodes. It does not wait
 // for deliveries in progress.
 func (in *Inputs) Stop() {
 	in.mu.Lock()
@@ -102,8 +102,8 @@ const (
 	maxPause    = time.Minute
 )
 
-// Run waits until the application is healthy, and then starts all bindings that the application wants, concurrently.
-// It retries bindings that fail to start. It returns when every wanted binding runs, or when ctx ends.
+// Run starts all bindings that the application wants, concurrently, when the application is healthy. It retries
+// bindings that fail to start. It returns when every wanted binding runs, or when ctx ends.
 func (in *Inputs) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for i := range in.config.Bindings {
@@ -145,8 +145,8 @@ func (in *Inputs) start(ctx context.Context, i int) {
 	}
 }
 
-// wanted reports whether the application wants the events of a binding. If the component declares itself as an input,
-// wanted returns true without a request to the application.
+// wanted reports whether the application wants the events of a binding. It asks the application, unless the component
+// declares itself as an input.
 func (in *Inputs) wanted(ctx context.Context, b *bindings.Instance) (bool, error) {
 	if b.Direction.Input {
 		return true, nil

@@ -19,6 +19,7 @@ const (
 // Codes of failures of jobs, as in Dapr.
 const (
 	CodeJobName          = "DAPR_SCHEDULER_JOB_NAME"
+	CodeJobNameEmpty     = "DAPR_SCHEDULER_JOB_NAME_EMPTY"
 	CodeJobScheduleEmpty = "DAPR_SCHEDULER_SCHEDULE_EMPTY"
 	CodeJobSchedule      = "DAPR_SCHEDULER_SCHEDULE_JOB"
 	CodeJobGet           = "DAPR_SCHEDULER_GET_JOB"
@@ -53,8 +54,8 @@ type Job struct {
 	Record   []byte     // the job as the caller gave it, for answers and for the call of the application
 }
 
-// JobPolicy is the failure policy of a job: it applies when the application has failed to handle a tick. The zero
-// JobPolicy drops the tick.
+// JobPolicy is the failure policy of a job. It applies when the application has failed to handle a tick, which is one
+// due run of the job. The zero JobPolicy drops the tick.
 type JobPolicy struct {
 	Retry      bool
 	Interval   time.Duration
@@ -70,8 +71,8 @@ type Jobs struct {
 // NewJobs returns the job service of app.
 func NewJobs(app App, store JobStore) *Jobs { return &Jobs{app: app, store: store} }
 
-// Schedule stores a job. It returns an error of kind Exists if overwrite is false and the application has a job with
-// that name.
+// Schedule stores a job. The error is of kind Exists if overwrite is false and the application has a job with that
+// name.
 func (s *Jobs) Schedule(ctx context.Context, j *Job, overwrite bool) error {
 	if failure := checkJob(j); failure != nil {
 		return failure
@@ -93,7 +94,18 @@ func badJob(code, text string) *Error {
 	return &Error{Kind: Malformed, Code: code, Message: text, Details: Details{Reason: code}}
 }
 
+// checkJobName returns an error if the name of a job consists of white space only, or is empty.
+func checkJobName(name string) *Error {
+	if strings.TrimSpace(name) == "" {
+		return badJob(CodeJobNameEmpty, "the name of the job is empty")
+	}
+	return nil
+}
+
 func checkJob(j *Job) *Error {
+	if failure := checkJobName(j.Name); failure != nil {
+		return failure
+	}
 	switch {
 	case NameProblem(j.Name) != "":
 		return badJob(CodeJobName, "the name of the job "+NameProblem(j.Name))
@@ -132,6 +144,9 @@ func NameProblem(name string) string {
 
 // Get returns a job.
 func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
+	if failure := checkJobName(name); failure != nil {
+		return Job{}, failure
+	}
 	j, found, err := s.store.Job(ctx, s.app, name)
 	if err != nil {
 		return Job{}, jobFailed(CodeJobGet, "failed to get job "+Shorten(name), err)
@@ -143,9 +158,8 @@ func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 	return j, nil
 }
 
-// List returns jobs whose names begin with prefix, sorted by name. If the parameter after is not empty, the list begins
-// with the first name that is greater. It has at most limit jobs; limit 0 means MaxJobs. The result more is true if
-// further jobs exist.
+// List returns jobs whose names begin with prefix, sorted by name. It returns only names greater than the parameter
+// after, and at most limit jobs. limit 0 means MaxJobs. The result more is true if there are further jobs.
 func (s *Jobs) List(ctx context.Context, prefix, after string, limit int) (list []Job, more bool, err error) {
 	if limit <= 0 || limit > MaxJobs {
 		limit = MaxJobs
@@ -174,13 +188,16 @@ func (s *Jobs) All(ctx context.Context) (all []Job, err error) {
 
 // Delete removes a job. There need not be one.
 func (s *Jobs) Delete(ctx context.Context, name string) error {
+	if failure := checkJobName(name); failure != nil {
+		return failure
+	}
 	if err := s.store.RemoveJob(ctx, s.app, name); err != nil {
 		return jobFailed(CodeJobDelete, "failed to delete job "+Shorten(name), err)
 	}
 	return nil
 }
 
-// DeletePrefix removes all jobs whose names begin with prefix. After an error, some may be removed.
+// DeletePrefix removes all jobs whose names begin with prefix. After an error, some of them may have been removed.
 func (s *Jobs) DeletePrefix(ctx context.Context, prefix string) error {
 	if err := s.store.RemoveJobs(ctx, s.app, prefix); err != nil {
 		return jobFailed(CodeJobDelete, "failed to delete the jobs with the prefix "+Shorten(prefix), err)

@@ -1,14 +1,15 @@
 package api
 
 import (
+	"context"
 	"strings"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// metadataActorState is the metadata key with which tools that copy a store gain access to actor state. If its value
-// is "true", the request may use keys of the form type||id||key, which refer to actor state.
+// metadataActorState is the metadata key for access to actor state. Tools that copy a store set it to "true". The
+// request may then use keys of the form type||id||key, which refer to actor state.
 const metadataActorState = "actorState"
 
 // keyspace converts the keys of a request to stored keys, and back.
@@ -36,13 +37,13 @@ func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keys
 	return k, nil
 }
 
-// writable returns an error if a request must not write a key. It rejects actor state if the application hosts actors
-// on this node. Such state must be written with the actor API, which checks that the actor is still active here.
-func (s *State) writable(k keyspace, key string) *Error {
+// writable returns an error if a request must not write a key. While the application hosts actors on this node, their
+// state must be written with the actor API, which checks that the actor is still active here.
+func (s *State) writable(ctx context.Context, k keyspace, key string) *Error {
 	if !k.isActor(key) || !k.inst.ActorStore || s.actors == nil {
 		return nil
 	}
-	if _, _, hosts := s.actors.Epoch(s.app.ID, Actor{}); hosts {
+	if _, _, hosts := s.actors.Epoch(ctx, s.app.ID, Actor{}); hosts {
 		return malformed("the application hosts actors on this node, so their state in state store " + k.inst.Name +
 			" cannot be written with metadata.actorState (stop the application first)")
 	}
@@ -79,8 +80,7 @@ func (k keyspace) stored(key string) string {
 	return k.inst.StoredKey(k.app, key)
 }
 
-// prefix returns the common prefix of the stored keys of a listing. If k.actors is true, the listing contains only
-// actor state.
+// prefix returns the stored form of a key prefix for a listing. If k.actors is true, the listing has only actor state.
 func (k keyspace) prefix(prefix string) string {
 	if k.actors {
 		return k.actorPrefix() + prefix
@@ -90,8 +90,8 @@ func (k keyspace) prefix(prefix string) string {
 
 func (k keyspace) actorPrefix() string { return k.app + state.Separator }
 
-// original converts the stored key of an item in a listing to the application's key. The result own is false if the
-// item does not belong in the listing.
+// original converts the stored key of a listed item to the application's key. The result own says whether the item
+// belongs in the listing.
 func (k keyspace) original(stored string) (key string, own bool) {
 	if !k.actors {
 		return k.inst.OriginalKey(k.app, stored)

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,8 +16,10 @@ var actorState = map[string]string{"actorState": "true"}
 // hosting is an ActorHosts of an application that hosts actors, none of which is active.
 type hosting struct{}
 
-func (hosting) Epoch(string, api.Actor) (*state.ActorEpoch, string, bool) { return nil, "", true }
-func (hosting) Wrote(string, api.Actor, uint64, string, bool)             {}
+func (hosting) Epoch(context.Context, string, api.Actor) (*state.ActorEpoch, string, bool) {
+	return nil, "", true
+}
+func (hosting) Wrote(string, api.Actor, uint64, string, bool) {}
 
 func save(t *testing.T, s *api.State, metadata map[string]string, keys ...string) error {
 	t.Helper()

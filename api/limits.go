@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Limits bound a single request. Two limits are defined elsewhere: state.MaxKeySize for keys, and the maximum value
-// size, which each store sets.
+// Limits bound a single request. Two limits are defined elsewhere: the key size by state.MaxKeySize, and the value
+// size by each store.
 type Limits struct {
 	BulkKeys       int // keys of a bulk read, items of a save
 	Operations     int // operations of a transaction
@@ -40,8 +40,8 @@ func CheckMetadata(entries int) error {
 	return nil
 }
 
-// CheckItems returns an error if a save has too many items. The HTTP and gRPC servers count the items and call
-// CheckItems before they decode a body, because decoded items need much more memory than the body.
+// CheckItems returns an error if a save has too many items. The HTTP and gRPC servers call it before they decode a
+// body, because decoded items need much more memory than the body.
 func (s *State) CheckItems(n int) error {
 	if n > s.limits.BulkKeys {
 		return exceeded("too many items in one save", n, s.limits.BulkKeys)
@@ -65,8 +65,7 @@ func (s *State) CheckDeletes(n int) error {
 	return nil
 }
 
-// CheckElements returns an error if a list has too many elements. It is used for lists that have no limit of their
-// own.
+// CheckElements returns an error if a list has too many elements. It applies to lists without a limit of their own.
 func CheckElements(n int) error {
 	if n > DefaultBulkKeys {
 		return exceeded("too many elements in one list", n, DefaultBulkKeys)
@@ -74,8 +73,8 @@ func CheckElements(n int) error {
 	return nil
 }
 
-// CheckOperations returns an error if a transaction has too many operations. If the store also cannot be used or does
-// not support transactions, CheckOperations returns that error instead.
+// CheckOperations returns an error if a transaction has too many operations. If the store cannot be used or does not
+// support transactions, the error says that instead.
 func (s *State) CheckOperations(store string, n int) error {
 	if n <= s.limits.Operations {
 		return nil

@@ -25,8 +25,8 @@ type Page struct {
 	state.Proof
 }
 
-// List returns one page of the keys that belong to the application. It omits actor state, which is in the same key
-// space. If the request has the metadata actorState, List returns only actor state.
+// List returns one page of the keys of the application. It omits actor state, which is in the same key space. If the
+// request has the metadata actorState, it returns only actor state.
 func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -108,8 +108,8 @@ func (l *listing) after(r ListRequest) (string, *Error) {
 	return l.keys.stored(key), nil
 }
 
-// run reads from the store until the page is full or no keys are left. The loop ends, because every iteration adds
-// keys to the page or skips the state of one actor type.
+// run reads from the store until the page is full or no keys are left. It ends, because every iteration adds keys to
+// the page or skips the state of one actor type.
 func (l *listing) run(ctx context.Context) (Page, error) {
 	wanted := l.request.Limit
 	for {
@@ -133,8 +133,8 @@ func (l *listing) page(token string) Page {
 	return Page{Items: l.items, Token: token, Proof: l.worth.Proof}
 }
 
-// take adds items of the application to the page. It returns true if it skipped any item. At the first item of actor
-// state, take stops. The next read then skips all state of that item's actor type.
+// take adds items of the application to the page, and returns true if it skipped an item. At the first item of actor
+// state it stops, and the next read skips all state of that actor type.
 func (l *listing) take(items []state.Item) (skipped bool) {
 	for _, item := range items {
 		key, own := l.keys.original(item.Key)
@@ -152,8 +152,8 @@ func (l *listing) take(items []state.Item) (skipped bool) {
 	return false
 }
 
-// pastActor returns a key that is greater than all stored keys of one actor type. The parameter is one of these keys.
-// The result ends with the byte 0xff, which occurs in no UTF-8 key.
+// pastActor returns a key greater than all stored keys of the actor type of the given stored key. The result ends
+// with the byte 0xff, which does not occur in UTF-8.
 func (l *listing) pastActor(stored string) string {
 	base := len(l.keys.prefix(""))
 	i := strings.Index(stored[base:], state.Separator)

@@ -21,8 +21,8 @@ const (
 	MaxLockTokens = 16
 )
 
-// LockStores returns the opened lock stores. Implementations are safe for concurrent use. The set of stores changes
-// while components are being loaded.
+// LockStores returns the opened lock stores. The set changes while components are being loaded. Implementations are
+// safe for concurrent use.
 type LockStores interface {
 	// LockStore returns the store with the given component name.
 	LockStore(name string) (*lock.Instance, bool)
@@ -131,8 +131,8 @@ func (l *Locks) claim(code string, r *LockRequest) (*lock.Instance, lock.Claim, 
 	return inst, lock.Claim{Key: inst.KeyOf(l.app.ID, r.Resource), Owner: r.Owner, Expiry: r.Expiry, Wait: r.Wait}, nil
 }
 
-// store returns the lock store of a request. If noOwner is true, the request lacks the required lock owner. Then store
-// returns an error.
+// store returns the lock store of a request. It returns an error if the store cannot be used, if the request has no
+// resource, or if noOwner is true, which means that a required lock owner is missing.
 func (l *Locks) store(r *LockRequest, noOwner bool) (*lock.Instance, *Error) {
 	visible := 0
 	for _, i := range l.stores.LockStores() {
@@ -172,8 +172,8 @@ func (l *Locks) unsupported(inst *lock.Instance, what string) *Error {
 		" does not support " + what, Details: Details{Reason: ReasonUnsupported}}
 }
 
-// lockFailed returns the public error for a failed operation on a lock store. As in Dapr, all failures of one kind of
-// operation have the same code.
+// lockFailed returns the public error for a failed operation on a lock store. As in Dapr, all failures of an operation
+// have the same code. Only fault.TooLarge has the code of a malformed request.
 func lockFailed(code, sentence, store string, err error) *Error {
 	v := row{conflict: Failed, writes: true}.verdict(fault.CodeOf(err))
 	kind := Failed
@@ -187,8 +187,8 @@ func lockFailed(code, sentence, store string, err error) *Error {
 		Details: Details{Reason: v.reason, Metadata: Attributes("store", store)}, Cause: err}
 }
 
-// parseLockTokens parses the lock tokens of a write. A token has the form {component}/{resource}@{token}, in which the
-// resource is percent-encoded. One string may contain several tokens, separated by commas.
+// parseLockTokens parses the lock tokens of a write. A token has the form {component}/{resource}@{token}, with the
+// resource percent-encoded. One text may have several tokens, separated by commas.
 func parseLockTokens(texts []string) ([]lockToken, *Error) {
 	var out []lockToken
 	for _, text := range texts {
@@ -203,8 +203,7 @@ func parseLockTokens(texts []string) ([]lockToken, *Error) {
 	return out, nil
 }
 
-// lockToken is a fencing token that a client sends with a write. The write is refused if the lock no longer has that
-// token.
+// lockToken is a fencing token that a client sends with a write. The write is refused if the lock has another token.
 type lockToken struct {
 	Store, Resource string
 	Token           uint64
@@ -228,8 +227,8 @@ func parseLockToken(text string) (t lockToken, ok bool) {
 	return t, err == nil && t.Resource != ""
 }
 
-// MetadataLock is the metadata key for the lock tokens of a write or of one of its items. It is for clients that
-// cannot send the header Quorate-Lock.
+// MetadataLock is the metadata key for the lock tokens of a write or of one item, for clients that cannot send the
+// header Quorate-Lock.
 const MetadataLock = "quorateLock"
 
 // lockTokens converts the tokens of a write for its store.
@@ -288,7 +287,8 @@ func (s *State) lockStore(name string) (*lock.Instance, bool) {
 	return s.locks.LockStore(name)
 }
 
-// Fence sets the lock stores whose fencing tokens writes may use, and returns s. Call Fence before the first request.
+// Fence sets the lock stores whose fencing tokens writes may use, and returns s. It must be called before the first
+// request.
 func (s *State) Fence(locks LockStores) *State {
 	s.locks = locks
 	return s

@@ -46,8 +46,8 @@ type ComponentInfo struct {
 	Capabilities        []string // such as ETAG, TRANSACTIONAL, TTL
 }
 
-// AppChannel describes how the runtime calls the application. If Port is 0, the runtime does not call the
-// application. Health is nil if the application is not probed.
+// AppChannel describes how the runtime calls the application. If Port is 0, the runtime does not call it. Health is
+// nil if the application is not probed.
 type AppChannel struct {
 	Port           int
 	Protocol       string // http, https, h2c, grpc, grpcs
@@ -65,7 +65,7 @@ type AppHealth struct {
 
 // ActorRuntime is the status of the actor building block.
 type ActorRuntime struct {
-	Status    string // DISABLED or RUNNING
+	Status    string // INITIALIZING, DISABLED or RUNNING
 	HostReady bool
 	Placement string // whether actors can be placed, or why not
 	Active    []ActiveActors
@@ -77,8 +77,8 @@ type ActiveActors struct {
 	Count int
 }
 
-// Metadata describes the runtime to one application. It also holds values that the application, or the tool that
-// started it, sets over the metadata API. These values are only in memory, and Limits bounds their number and size.
+// Metadata describes the runtime to one application. It also has values that the application, or the tool that
+// started it, has set over the metadata API. These values are only in memory. Limits bounds their number and size.
 type Metadata struct {
 	app    App
 	node   NodeInfo

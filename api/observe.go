@@ -2,8 +2,8 @@ package api
 
 import "time"
 
-// Observer is notified of every operation on a component that an application requested. Implementations are safe for
-// concurrent use. ok is false if the operation failed.
+// Observer is notified of every operation that an application has requested from a component, and of every event of an
+// input binding. ok is false if the operation or the delivery failed. Implementations are safe for concurrent use.
 type Observer interface {
 	// StateOperation is called after get, set, delete, bulk_get or transaction of a state store.
 	StateOperation(store, operation string, ok bool, took time.Duration)
@@ -59,22 +59,22 @@ func (o observed) event(binding string, start time.Time, err error) {
 	}
 }
 
-// Report makes the service report its operations to o, and returns s. If o is nil, the service reports nothing. Call
-// Report before the first request.
+// Report makes the service report its operations to o, and returns s. If o is nil, the service reports nothing.
+// Report must be called before the first request.
 func (s *State) Report(o Observer) *State {
 	s.seen = observed{o}
 	return s
 }
 
-// Report makes the service report its operations to o, and returns s. If o is nil, the service reports nothing. Call
-// Report before the first request.
+// Report makes the service report its operations to o, and returns s. If o is nil, the service reports nothing.
+// Report must be called before the first request.
 func (s *Secrets) Report(o Observer) *Secrets {
 	s.seen = observed{o}
 	return s
 }
 
-// Report makes the service report its operations to o, and returns b. If o is nil, the service reports nothing. Call
-// Report before the first request.
+// Report makes the service report its operations to o, and returns b. If o is nil, the service reports nothing.
+// Report must be called before the first request.
 func (b *Bindings) Report(o Observer) *Bindings {
 	b.seen = observed{o}
 	return b

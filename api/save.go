@@ -21,7 +21,7 @@ type Item struct {
 	Consistency state.Consistency
 }
 
-// SaveRequest is a request to write items. If the store supports transactions, all items are written atomically.
+// SaveRequest is a request to write items. If the store supports transactions, the items are written atomically.
 // Otherwise they are written one by one, and the first failure ends the request.
 type SaveRequest struct {
 	Store string
@@ -30,7 +30,7 @@ type SaveRequest struct {
 }
 
 // Save writes items. A request without items does nothing. If items request different consistency levels, the
-// strictest level applies to all items.
+// strictest level applies to all of them.
 func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -50,7 +50,7 @@ func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) 
 	set := state.SetRequest{Items: make([]state.Write, len(r.Items)), Session: r.Session, RequestID: r.RequestID}
 	for i := range r.Items {
 		item := &r.Items[i]
-		if failure := s.writable(keys, item.Key); failure != nil {
+		if failure := s.writable(ctx, keys, item.Key); failure != nil {
 			return state.Written{}, failure
 		}
 		if failure := s.convert(keys, item, r.Metadata, place{index: i, of: len(r.Items)},
@@ -81,8 +81,8 @@ func (s *State) saveFailed(err error, inst *state.Instance, writes []state.Write
 	return opSave.failed(err, inst.Name, items[i].Key, itemText(err, inst.Name, &items[i]))
 }
 
-// itemText returns the error message for an item that could not be written. For fault.Conflict it is the text of
-// conflictText, otherwise the error text of the store.
+// itemText returns the error message for an item that could not be written. It is the text of conflictText for
+// fault.Conflict, and the error text of the store otherwise.
 func itemText(err error, store string, item *Item) string {
 	if fault.Is(err, fault.Conflict) {
 		return conflictText(store, item.Key, item.ETag)
@@ -90,8 +90,8 @@ func itemText(err error, store string, item *Item) string {
 	return "key " + strconv.Quote(Shorten(item.Key)) + ": " + storeText(err)
 }
 
-// concerned returns the index of the write that caused err, or -1 if none of the given writes has the key that err
-// names. If several writes have that key, concerned returns the first one with an ETag or first-write concurrency.
+// concerned returns the index of the write that caused err, or -1 if no write has the key in err. Of several writes
+// with that key, it returns the first one with an ETag or first-write concurrency.
 func concerned(err error, writes []state.Write) int {
 	key := fault.KeyOf(err)
 	found := -1
@@ -114,7 +114,7 @@ func conditional(w *state.Write) bool { return w.ETag != "" || w.Concurrency == 
 // place is the position of an item in a request, for messages.
 type place struct{ index, of int }
 
-// prefix returns the start of an error message about the item, such as "item 3: ". It returns "" if the request has
+// prefix returns the start of an error message about the item, such as "item 3: ". It is empty if the request has
 // only one item.
 func (p place) prefix() string {
 	if p.of == 1 {
@@ -147,8 +147,8 @@ func (s *State) convert(keys keyspace, item *Item, over map[string]string, at pl
 	return nil
 }
 
-// interpret applies the metadata that every store supports: time to live and content type. If isJSON is true, a value
-// of type application/octet-stream is a JSON string in base64, which interpret decodes.
+// interpret applies the metadata that every store supports: time to live and content type. If isJSON is true, it
+// decodes a value of type application/octet-stream, which is a JSON string in base64.
 func interpret(isJSON bool, w *state.Write) (err error) {
 	if w.TTL, err = state.ParseTTL(w.Metadata); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// SecretStores returns the opened secret stores. Implementations are safe for concurrent use. The set of stores
-// changes while components are being loaded.
+// SecretStores returns the opened secret stores. The set changes while components are being loaded. Implementations
+// are safe for concurrent use.
 type SecretStores interface {
 	// SecretStore returns the store with the given component name.
 	SecretStore(name string) (*secretstores.Instance, bool)
@@ -37,8 +37,8 @@ type SecretRequest struct {
 	Metadata map[string]string // store specific; nil = none
 }
 
-// Get reads one secret, which consists of one or more keys and values. It returns the values by key, or nil if the
-// secret does not exist.
+// Get reads one secret, which has one or more keys and values. It returns the values by key, or nil if the secret
+// does not exist.
 func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -94,8 +94,8 @@ func (s *Secrets) BulkGet(ctx context.Context, r SecretRequest) (map[string]map[
 	return out, nil
 }
 
-// store returns the secret store with the given name, or an error that explains why it cannot be used. If the scopes
-// of a store exclude the application, the error is the same as if the store did not exist.
+// store returns the secret store with the given name, or an error that says why it cannot be used. If the scopes of
+// the store exclude the application, the error is the same as for a missing store.
 func (s *Secrets) store(asked string) (*secretstores.Instance, *Error) {
 	if inst, ok := s.stores.SecretStore(asked); ok && inst.VisibleTo(s.app.ID) {
 		return inst, nil
@@ -132,7 +132,7 @@ func secretDenied(text, store, secret string) *Error {
 }
 
 // secretFailed returns the public error for a failed read of a secret. If the store rejects the credentials of the
-// node, that is an internal failure, not a denial of the application's request.
+// node, the error is an internal failure, not a denial of the application.
 func secretFailed(err error, code, text, store, secret string) *Error {
 	e := &Error{Kind: Failed, Code: code, Message: text + ": " + secretText(err), Cause: err,
 		Details: Details{Metadata: Attributes("store", store, "secret", Shorten(secret))}}
@@ -157,8 +157,8 @@ func secretFailed(err error, code, text, store, secret string) *Error {
 	return e
 }
 
-// secretText returns the error text of a store if err is a *fault.Error. For any other error it returns a general
-// text, because the error may contain a secret.
+// secretText returns the error text of a store if err is a *fault.Error. Otherwise it returns a general text, because
+// err may contain a secret.
 func secretText(err error) string {
 	if _, ok := fault.As(err); ok {
 		return fault.Text(err)

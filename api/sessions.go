@@ -14,12 +14,12 @@ type SessionMerger interface {
 	MergeSessions(a, b string) (string, bool)
 }
 
-// Sessions hold the session tokens of the applications of this node. They make the writes of an application visible to
+// Sessions has the session tokens of the applications of this node. They make the writes of an application visible to
 // the applications that it calls, without changes to their code.
 //
 // Each application has one session for everything that it reads, writes and receives in calls. A call with a trace id
-// also starts a separate session for that trace. A request with that trace id waits only for the writes in the session
-// of the trace, so it is not delayed by other calls. Sessions are safe for concurrent use.
+// also starts a separate session for that trace. Requests with that trace id wait only for the writes in this
+// session, so other calls do not delay them. Sessions are safe for concurrent use.
 type Sessions struct {
 	merger SessionMerger
 
@@ -27,9 +27,8 @@ type Sessions struct {
 	apps map[App]*seenBy
 }
 
-// maxTraces is the maximum number of trace sessions of each application. Above that number, the session of the oldest
-// trace is dropped. Requests of that trace then use the session of the application, which includes at least the same
-// writes.
+// maxTraces is the maximum number of trace sessions of an application. Above it, the session of the oldest trace is
+// dropped. Requests of that trace then use the session of the application, which includes all of its writes.
 const maxTraces = 4096
 
 type seenBy struct {
@@ -45,9 +44,9 @@ func NewSessions(m SessionMerger) *Sessions {
 	return &Sessions{merger: m, apps: map[App]*seenBy{}}
 }
 
-// Begin returns the session token for a request of app to a store. The parameter given is the token that the request
-// already has; it may be empty. Begin merges that token with the session of app for the trace. If that is impossible
-// because the request's token cannot be parsed, Begin returns the request's token.
+// Begin returns the session token for a request of app to a store. The parameter given is the token in the request,
+// or empty. Begin merges it with the session of app for the trace. If the token of the request cannot be parsed,
+// Begin returns it unchanged.
 func (s *Sessions) Begin(app App, trace, given string) string {
 	own := s.Token(app, trace)
 	if given == "" || own == "" || s == nil {
@@ -59,10 +58,8 @@ func (s *Sessions) Begin(app App, trace, given string) string {
 	return given
 }
 
-// End records the token of a store's answer, which is the parameter got, in the sessions of app. The parameter sent is
-// the token that Begin returned for the request. If a session still has the token that was sent, the answer's token
-// replaces it, because the store may have removed outdated parts. Otherwise End merges the answer's token into the
-// token of the session.
+// End records the token of a store's answer in the sessions of app. sent is the token that Begin returned for the
+// request, and got is the token of the answer. Each session then has the token that advance returns.
 func (s *Sessions) End(app App, trace, sent, got string) {
 	if s == nil || s.merger == nil || got == "" {
 		return
@@ -77,10 +74,9 @@ func (s *Sessions) End(app App, trace, sent, got string) {
 	}
 }
 
-// advance returns the new token of a session. The parameters are the session's present token, the token that was sent
-// with a request, and the token in the answer of the store. If the first two are equal, advance returns the answer's
-// token. Otherwise it merges the present token with the answer's token. If they cannot be merged, it returns the
-// present token.
+// advance returns the new token of a session. token is the present one, sent is the one in a request, and got is the
+// one in the store's answer. If token is still the same as sent, advance returns got, in which the store may have
+// removed outdated parts. Otherwise it returns token merged with got, or token if they cannot be merged.
 func (s *Sessions) advance(token, sent, got string) string {
 	if token == sent || token == got {
 		return got
@@ -91,8 +87,8 @@ func (s *Sessions) advance(token, sent, got string) string {
 	return token
 }
 
-// Token returns the session token of app for a trace. If the trace has no session, Token returns the token of the
-// application's session. It returns "" if app has no session, or sessions are disabled.
+// Token returns the session token of app for a trace, or the token of the application's session if the trace has
+// none. It returns "" if app has no session, or sessions are disabled.
 func (s *Sessions) Token(app App, trace string) string {
 	if s == nil || s.merger == nil {
 		return ""
@@ -109,8 +105,8 @@ func (s *Sessions) Token(app App, trace string) string {
 	return b.token
 }
 
-// Inbound merges token into the sessions of app. token comes from a call to app, or from an answer to a call that app
-// made.
+// Inbound merges token into the sessions of app. The token comes from a call that app has received, or from the answer
+// to a call that app has made.
 func (s *Sessions) Inbound(app App, trace, token string) {
 	s.End(app, trace, "\x00", token) // "\x00" is never a token, so nothing is replaced
 }
@@ -146,8 +142,8 @@ func (s *Sessions) of(app App) *seenBy {
 	return b
 }
 
-// Outbound returns the session token for a call from app to another application. It is the session of app, merged with
-// the token in the header h of the call.
+// Outbound returns the session token for a call from app to another application. It is the session of app, merged
+// with the token in the header h of the call.
 func (s *Sessions) Outbound(app App, trace string, h http.Header) string {
 	given := ""
 	if v := h["Quorate-Session"]; len(v) > 0 {

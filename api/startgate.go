@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// StartGate delays requests that arrive while a node starts, until the node can serve them. A nil *StartGate delays
+// StartGate delays requests during the start of a node until the node can serve them. A nil *StartGate delays
 // nothing. It is safe for concurrent use.
 type StartGate struct {
 	once sync.Once
@@ -16,16 +16,16 @@ type StartGate struct {
 // NewStartGate returns a gate that is closed.
 func NewStartGate() *StartGate { return &StartGate{open: make(chan struct{})} }
 
-// Open lets all requests continue, permanently. A node that stops during its start also calls Open, so that the
-// services can refuse the waiting requests. Open may be called several times.
+// Open permanently lets all requests continue. A node that stops during its start also calls it, so that the services
+// can refuse the waiting requests. Open is idempotent.
 func (g *StartGate) Open() {
 	if g != nil {
 		g.once.Do(func() { close(g.open) })
 	}
 }
 
-// Wait blocks until Open was called, the given duration has passed, or ctx ends. It returns no error: if the node is
-// still not ready, the services refuse the request.
+// Wait blocks until Open is called, limit has passed, or ctx ends. It returns no error, because the services refuse
+// requests while the node is not ready.
 func (g *StartGate) Wait(ctx context.Context, limit time.Duration) {
 	if g == nil {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// StateStores returns the opened state stores. Implementations are safe for concurrent use. The set of stores changes
-// while components are being loaded.
+// StateStores returns the opened state stores. The set changes while components are being loaded. Implementations are
+// safe for concurrent use.
 type StateStores interface {
 	// StateStore returns the store with the given component name.
 	StateStore(name string) (*state.Instance, bool)
@@ -36,8 +36,8 @@ type State struct {
 	seen     observed
 }
 
-// Remember sets the sessions that the service uses for app, and returns s. With sessions, applications that app calls
-// can read the writes of app, and app can read theirs. Call Remember before the first request.
+// Remember sets the sessions that the service uses for app, and returns s. With sessions, app and the applications
+// that it calls can read each other's writes. Remember must be called before the first request.
 func (s *State) Remember(app App, sessions *Sessions) *State {
 	s.callee, s.sessions = app, sessions
 	return s
@@ -72,8 +72,8 @@ type ReadOptions struct {
 	MaxValue    int64             // a read of one key may return only the size of a larger value; 0 = no bound
 }
 
-// UnreservedValue is the maximum size in bytes of a value that the HTTP and gRPC servers read before they reserve
-// memory for it.
+// UnreservedValue is the maximum size in bytes of a value that the HTTP and gRPC servers read without reserving
+// memory for it first.
 const UnreservedValue = 256 << 10
 
 // WriteOptions are the options of every write.
@@ -102,8 +102,8 @@ type DeleteRequest struct {
 	WriteOptions
 }
 
-// Check returns an error if this node cannot serve requests to the store at all. The HTTP and gRPC servers call Check
-// before they decode a request body.
+// Check returns an error if this node cannot serve requests to the store. The HTTP and gRPC servers call it before
+// they decode a request body.
 func (s *State) Check(store string) error {
 	if _, err := s.store(store); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 	}
 	keys, failure := s.keyspace(inst, r.Metadata)
 	if failure == nil {
-		failure = s.writable(keys, r.Key)
+		failure = s.writable(ctx, keys, r.Key)
 	}
 	if failure != nil {
 		return state.Written{}, failure
@@ -240,8 +240,9 @@ func readOptions(inst *state.Instance, r ReadOptions) (state.ReadOptions, *Error
 	return out, nil
 }
 
-// merge returns the metadata of an item merged with the metadata of its request. If both have a name, the value of the
-// request is used. merge changes neither map. It may return one of them, so the caller must not change the result.
+// merge returns the combined metadata of an item and of its request. If both have a value for a key, the request's
+// value has precedence. merge does not change the maps. It may return one of them, so the caller must not change the
+// result.
 func merge(item, request map[string]string) map[string]string {
 	switch {
 	case len(request) == 0:

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/component"
 )
 
-// Surface decides which parts of the API the node serves, according to the api section of a Configuration resource. It
-// is safe for concurrent use. The zero value and a nil *Surface permit everything.
+// Surface decides which parts of the API the node serves, according to the api section of a Configuration resource.
+// The zero value and a nil *Surface permit everything. It is safe for concurrent use.
 type Surface struct {
 	rules atomic.Pointer[component.APIRules]
 }
@@ -16,16 +16,19 @@ type Surface struct {
 // Set replaces the rules; nil = everything is served.
 func (s *Surface) Set(r *component.APIRules) { s.rules.Store(r) }
 
-// HTTP returns an error if the Configuration resource disables an endpoint, otherwise nil. path is the pattern of the
-// endpoint, such as "/v1.0/state/{store}". A rule matches all paths that begin with its version and name.
+// HTTP returns an error if the Configuration resource disables an endpoint. path is the pattern of the endpoint, such
+// as "/v1.0/state/{store}". A rule matches all paths that begin with its version and name.
 func (s *Surface) HTTP(path string) error {
+	if s == nil || s.rules.Load() == nil {
+		return nil // most nodes, for every request
+	}
 	return s.check("http", func(r component.APIRule) bool {
 		return strings.HasPrefix(path, "/"+r.Version+"/"+r.Name)
 	}, "/"+strings.Join(strings.Split(strings.Trim(path, "/"), "/")[:2], "/"))
 }
 
-// GRPC returns an error if the Configuration resource disables a method of the Dapr service, otherwise nil. method is
-// the name without the service.
+// GRPC returns an error if the Configuration resource disables a method of the Dapr service. method is its name
+// without the service.
 func (s *Surface) GRPC(method string) error {
 	group, version := GroupOf(method)
 	return s.check("grpc", func(r component.APIRule) bool { return r.Name == group && r.Version == version }, method)
@@ -58,8 +61,8 @@ func notAllowed(what string) error {
 		Message: "requested endpoint is not available: " + what + " is excluded by spec.api of the Configuration"}
 }
 
-// GroupOf returns the group and the version of a method of the Dapr service. Rules of a Configuration resource refer
-// to methods by these two names.
+// GroupOf returns the group and the version of a method of the Dapr service. Rules of a Configuration resource use
+// them to name methods.
 func GroupOf(method string) (group, version string) {
 	version = "v1"
 	for _, suffix := range []string{"Alpha1", "Alpha2", "Beta1"} {
@@ -106,8 +109,8 @@ func grpcGroups() []grpcGroup {
 	}
 }
 
-// MethodNotServed returns the error text for a method of the Dapr service that Quorate does not serve. If the method
-// belongs to a known building block, the text names the block and what to use instead.
+// MethodNotServed returns the error text for a method of the Dapr service that Quorate does not serve. For a method
+// of a known building block, it names the block and what to use instead.
 func MethodNotServed(method string) string {
 	group, _ := GroupOf(method)
 	if group == "subscribe" {

@@ -8,13 +8,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Tokens are the valid API tokens of one or more applications. Only their hashes are in memory. Tokens are safe for
-// concurrent use. A nil *Tokens means that no token is required.
+// Tokens has the valid API tokens of one or more applications, in memory only as hashes. A nil *Tokens means that no
+// token is required. Tokens are safe for concurrent use.
 type Tokens struct {
 	hashes atomic.Pointer[[][sha256.Size]byte] // never nil; empty = no token is required
 }
 
-// NewTokens returns Tokens that accept each of tokens. It returns fault.Invalid if one of them is empty.
+// NewTokens returns Tokens that accept the given tokens. It returns fault.Invalid if one of them is empty.
 func NewTokens(tokens []string) (*Tokens, error) {
 	hashes, err := hashTokens(tokens)
 	if err != nil {
@@ -39,8 +39,8 @@ func hashTokens(tokens []string) ([][sha256.Size]byte, error) {
 // Required reports whether requests must carry a token. It never changes.
 func (t *Tokens) Required() bool { return t != nil && len(*t.hashes.Load()) > 0 }
 
-// Set replaces the valid tokens for all further requests. It cannot change whether a token is required: it returns
-// fault.Invalid if the present or the new list is empty.
+// Set replaces the valid tokens for all further requests. It returns fault.Invalid if the present or the new list is
+// empty, because a token requirement can be neither introduced nor removed.
 func (t *Tokens) Set(tokens []string) error {
 	if len(tokens) == 0 || !t.Required() {
 		return fault.New(fault.Invalid, "api.SetTokens",
@@ -54,8 +54,8 @@ func (t *Tokens) Set(tokens []string) error {
 	return nil
 }
 
-// Accept reports whether the given token is valid. It compares this token with every valid token in constant time. It
-// returns true if no token is required.
+// Accept reports whether a token is valid, or none is required. It compares the token with every valid one in
+// constant time.
 func (t *Tokens) Accept(given string) bool {
 	if !t.Required() {
 		return true

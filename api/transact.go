@@ -42,8 +42,7 @@ func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written,
 	return t.run(ctx, r)
 }
 
-// transaction is one transaction of the state API or the actor API. The two APIs use different stored keys and error
-// codes.
+// transaction is one transaction of the state API or the actor API, which differ in stored keys and error codes.
 type transaction struct {
 	state     *State
 	inst      *state.Instance

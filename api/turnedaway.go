@@ -15,15 +15,15 @@ const (
 )
 
 // TurnedAway logs requests that were refused because of a missing token or a foreign origin. It logs at most one
-// request per minute and remote host; metrics count all of them. It is safe for concurrent use. The zero value is
-// ready to use.
+// request per minute and remote host. Metrics count all of them. The zero value is ready to use. It is safe for
+// concurrent use.
 type TurnedAway struct {
 	mu     sync.Mutex // guards logged
 	logged map[string]time.Time
 }
 
-// Note logs a refused request, unless it has already logged a request from the same host in the last minute. remote is
-// host:port. method must be of limited length. err is the reason and must not contain a token.
+// Note logs a refused request, at most one per minute and host. remote is host:port. method must be of limited
+// length. err is the reason and must not contain a token.
 func (a *TurnedAway) Note(log *slog.Logger, remote, method string, err error) {
 	host, _, splitErr := net.SplitHostPort(remote)
 	if splitErr != nil {

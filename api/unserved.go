@@ -28,8 +28,8 @@ func unservedBlocks() map[string]block {
 	}
 }
 
-// serves reports whether a path belongs to the building block b. The parameter is the part of the path that follows the
-// name of the block.
+// serves reports whether a path belongs to the building block b. The parameter is the part of the path after the name
+// of the block.
 func (b block) serves(after string) bool {
 	return after != "" && (b.parts == nil ||
 		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(after, part) }))
@@ -40,8 +40,8 @@ func daprVersions() []string {
 	return []string{"v1.0", "v1.0-alpha1", "v1.0-alpha2", "v1.0-beta1"}
 }
 
-// PathNotFound returns the error for a path that has no endpoint. If the path belongs to a Dapr building block that
-// Quorate does not serve, the error names the block and what to use instead.
+// PathNotFound returns the error for a path that has no endpoint. For a Dapr building block that Quorate does not
+// serve, it names the block and what to use instead.
 func PathNotFound(path string) error {
 	for _, version := range daprVersions() {
 		rest, ok := strings.CutPrefix(path, "/"+version+"/")

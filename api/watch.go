@@ -73,9 +73,9 @@ func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 		bookmark: r.Bookmark, entry: entry}, nil
 }
 
-// sessionOf reads a watched key, or the watched prefix as if it were a key, and returns the session token of that
-// read. It returns "" if the read fails. The replica that serves the read is the replica of the watch or a more recent
-// one, so the token covers the start of the watch.
+// sessionOf returns a session token that covers the start of the watch, or "" if there is none. It is the token of a
+// read of a watched key, or of the watched prefix as a key. The replica of the watch serves this read, or a more
+// recent one.
 func (s *State) sessionOf(ctx context.Context, inst *state.Instance, r *state.WatchRequest) string {
 	key := r.Prefix
 	if len(r.Keys) > 0 {
@@ -149,16 +149,17 @@ func (w *Watch) PositionAt(revision uint64) string {
 	return p.String()
 }
 
-// Next waits for the next changes of the application's keys. If there are none within the bookmark interval, it
-// returns a part that has no changes but a newer position. After an error the watch has ended; EndOf returns the
-// reason.
-func (w *Watch) Next(ctx context.Context) (state.WatchPart, error) {
+// Next waits for changes of the application's keys. If there are none within the bookmark interval, it returns a part
+// without changes but with a newer position. After an error the watch has ended, and EndOf returns the reason.
+func (w *Watch) Next(ctx context.Context) (state.WatchPart, error) { return w.next(ctx, w.bookmark) }
+
+func (w *Watch) next(ctx context.Context, wait time.Duration) (state.WatchPart, error) {
 	if w.parent != ctx {
 		w.endContext()
 		w.parent = ctx
 		w.ctx, w.cancel = w.entry.context(ctx)
 	}
-	part, err := w.watch.Next(w.ctx, w.bookmark)
+	part, err := w.watch.Next(w.ctx, wait)
 	if err != nil {
 		if w.entry.closing() {
 			err = &state.WatchEnd{Reason: state.WatchClosing}
@@ -170,6 +171,56 @@ func (w *Watch) Next(ctx context.Context) (state.WatchPart, error) {
 	w.entry.pos.Store(w.watch.Position().Revision)
 	return part, nil
 }
+
+// Bookmark returns the time without changes after which the client gets the position.
+func (w *Watch) Bookmark() time.Duration { return w.bookmark }
+
+// OnChange sets the function that is called whenever Poll may have something new, also when the node stops. It must
+// not block and must not use the watch. Call OnChange before the first Poll.
+func (w *Watch) OnChange(f func()) {
+	w.entry.onClose(f)
+	w.watch.OnChange(f)
+}
+
+// Refresh asks for a part without changes but with a newer position; see state.Watch.
+func (w *Watch) Refresh() { w.watch.Refresh() }
+
+// Poll returns the next part if it is in memory, without waiting. The part has stored keys; Own converts them. The
+// caller must not change the part, because watches with the same request share it. For watches with the same Scope,
+// also the results of Own are equal. After an error the watch has ended, and EndOf returns the reason.
+func (w *Watch) Poll() (part state.WatchPart, r state.Readiness, err error) {
+	if w.entry.closing() {
+		return part, state.WatchIdle, &state.WatchEnd{Reason: state.WatchClosing}
+	}
+	if part, r, err = w.watch.Poll(); err == nil && r == state.WatchReady {
+		w.entry.pos.Store(part.Seen)
+	}
+	return part, r, err
+}
+
+// CatchUp returns the next part after Poll has returned state.WatchBehind. It is like Next, but it only reads the
+// store and does not wait for changes.
+func (w *Watch) CatchUp(ctx context.Context) (state.WatchPart, error) { return w.next(ctx, 0) }
+
+// WatchScope identifies the store and the application of a watch. For watches with the same WatchScope, Own returns
+// the same result for the same part.
+type WatchScope struct {
+	inst *state.Instance
+	app  string
+}
+
+// Scope returns the scope of the watch.
+func (w *Watch) Scope() WatchScope { return WatchScope{w.inst, w.app} }
+
+// Own converts a part that Poll has returned to the view of the application. It removes actor state, and replaces
+// stored keys with the application's keys. The result does not share its slices with part.
+func (w *Watch) Own(part state.WatchPart) state.WatchPart {
+	part.Items, part.Changes = w.own(part.Items), w.own(part.Changes)
+	return part
+}
+
+// Count counts events that were sent to the client, for metrics.
+func (w *Watch) Count(events int) { w.entry.count(events) }
 
 // own drops actor state, and replaces stored keys by those of the application.
 func (w *Watch) own(list []state.Change) []state.Change {
@@ -194,11 +245,15 @@ func (w *Watch) Close(err error) {
 func (w *Watch) endContext() {
 	if w.cancel != nil {
 		w.cancel()
+		w.parent, w.ctx, w.cancel = nil, nil, nil
 	}
 }
 
-// EndOf returns the public error of a watch that has ended, the reason in events, and the position from which the
-// client can continue. An empty position means that it has to start again with a snapshot.
+// Rest releases the context that calls of Next and CatchUp share. Call it before a long time without such calls.
+func (w *Watch) Rest() { w.endContext() }
+
+// EndOf returns the public error of a watch that has ended, the reason for clients, and the position from which the
+// client can continue. If that position is empty, the client must start again with a snapshot.
 func (w *Watch) EndOf(err error) (e *Error, reason, resume string) {
 	reason = endReason(err)
 	switch reason {

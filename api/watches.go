@@ -17,8 +17,8 @@ const (
 	DefaultNodeWatches     = 4096
 )
 
-// Watches counts the watches of a node and ends them when the node stops. It is safe for concurrent use. Its metrics
-// have no time series until the first watch.
+// Watches counts the watches of a node and ends them when the node stops. Its metrics have no series until the first
+// watch. It is safe for concurrent use.
 type Watches struct {
 	stop context.Context // ends when the node stops
 	end  context.CancelFunc
@@ -77,10 +77,19 @@ func (l lag) Collect(to chan<- prometheus.Metric) {
 }
 
 // Close ends all watches with state.WatchClosing, and refuses new ones.
-func (w *Watches) Close() { w.end() }
+func (w *Watches) Close() {
+	w.end()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for e := range w.active {
+		if e.wake != nil {
+			e.wake()
+		}
+	}
+}
 
-// Observe makes the service count its watches in w, which all services of the node share. It returns s. Call Observe
-// before the first request.
+// Observe makes the service count its watches in w, and returns s. All services of the node share w. Observe must be
+// called before the first request.
 func (s *State) Observe(w *Watches) *State {
 	s.watches = w
 	return s
@@ -92,6 +101,15 @@ type watchEntry struct {
 	of      *State
 	store   string
 	pos     atomic.Uint64 // what the connection was given last
+	events  prometheus.Counter
+	wake    func() // called when the node stops; nil = none; guarded by watches.mu
+}
+
+// onClose sets the function that Watches.Close calls.
+func (e *watchEntry) onClose(f func()) {
+	e.watches.mu.Lock()
+	defer e.watches.mu.Unlock()
+	e.wake = f
 }
 
 // watch records the watch that was started, for the metric of the lag.
@@ -116,7 +134,7 @@ func (w *Watches) enter(s *State, store string) (*watchEntry, *Error) {
 	w.all++
 	w.of[s]++
 	w.open.WithLabelValues(store).Inc()
-	return &watchEntry{watches: w, of: s, store: store}, nil
+	return &watchEntry{watches: w, of: s, store: store, events: w.events.WithLabelValues(store)}, nil
 }
 
 func tooManyWatches(store, text, reason string) *Error {
@@ -139,7 +157,7 @@ func (e *watchEntry) leave(reason string) {
 
 func (e *watchEntry) count(events int) {
 	if events > 0 {
-		e.watches.events.WithLabelValues(e.store).Add(float64(events))
+		e.events.Add(float64(events))
 	}
 }
 

@@ -73,7 +73,7 @@ func (c *checker) take(f Field, p Property) {
 	c.values.byName[f.Name] = v
 }
 
-// parse returns the parsed value, or a message that describes the error. If the value is secret, the message does not
+// parse returns the parsed value, or a message that describes the error. For a secret value, the message does not
 // contain the error of Field.Check, because that error may quote the value.
 func (c *checker) parse(f Field, text string, secret bool) (value, string) {
 	v, err := f.parse(text)
@@ -109,8 +109,8 @@ func (c *checker) absent(declared []Field, used map[string]string) {
 	}
 }
 
-// fallback returns the default value of a field that is missing in the file. If the default cannot be parsed, fallback
-// reports a problem instead of silently returning zero.
+// fallback returns the default value of a field that is missing in the file. It reports a problem if the default
+// cannot be parsed.
 func (c *checker) fallback(f Field) value {
 	if f.Default == "" {
 		return value{}
@@ -122,8 +122,8 @@ func (c *checker) fallback(f Field) value {
 	return v
 }
 
-// unknown reports a metadata name that no field declares. The report is an error if ignoring the name could be unsafe,
-// otherwise a warning.
+// unknown reports a metadata name that no field declares. The report is an error if ignoring the name could be
+// unsafe, and otherwise a warning.
 func (c *checker) unknown(p Property) {
 	near := suggest.For(p.Name, c.names)
 	hint := ""

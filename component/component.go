@@ -2,9 +2,9 @@
 // metadata in a file against the declared fields.
 //
 // It owns the YAML form of component documents, the rules for names, references and placeholders, the check of
-// metadata, the registry that maps types to factories, and the status of a loaded component. Nothing in it is specific
-// to one component type. It uses only the environment, clock and random source that are passed in. It starts no
-// goroutines. Its values are immutable and safe for concurrent use.
+// metadata, the registry that maps types to factories, and the status of a loaded component. It contains nothing
+// specific to one component type. It uses only the environment, clock and random source that are passed in. It
+// starts no goroutines. Its values are immutable and safe for concurrent use.
 package component
 
 import (
@@ -70,7 +70,7 @@ type Spec struct {
 	TypePos      Pos // where spec.type stands
 }
 
-// Item is one element of spec.metadata. It has a name and exactly one of: a plain value, a reference to a secret, a
+// Item is one element of spec.metadata. It has a name and one of these: a plain value, a reference to a secret, or a
 // reference to an environment variable.
 type Item struct {
 	Name   string
@@ -90,8 +90,8 @@ type SecretRef struct {
 // InScope reports whether the document is meant for at least one of apps.
 func (d Document) InScope(apps []string) bool { return inScope(d.Scopes, apps) }
 
-// InNamespace reports whether the document applies to a node in the given namespace. If the document or the node has
-// no namespace, the result is true. Otherwise the two must be equal.
+// InNamespace reports whether the document applies to a node in the given namespace. The namespaces of document and
+// node must be equal, or one of them must be empty.
 func (d Document) InNamespace(namespace string) bool {
 	return namespace == "" || d.Namespace == "" || namespace == d.Namespace
 }
@@ -113,8 +113,8 @@ func inScope(scopes, apps []string) bool {
 // SameType reports whether two type strings are the same. Case is ignored.
 func SameType(a, b string) bool { return strings.EqualFold(a, b) }
 
-// SameVersion reports whether two versions of a component type are equal. Case is ignored, and "", "v0" and "v1" are
-// equal.
+// SameVersion reports whether two versions of a component type are equal. It ignores case, and treats "", "v0" and
+// "v1" as equal.
 func SameVersion(a, b string) bool { return foldVersion(a) == foldVersion(b) }
 
 func foldVersion(version string) string {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/quorate/quorate/internal/pathpattern"
 )
 
 // TracingConfig is the section tracing: which spans are recorded, and where they are sent.
@@ -31,8 +33,10 @@ type OTLPConfig struct {
 type MetricsConfig struct {
 	Enabled      bool
 	DaprNames    bool      // also export metrics with Dapr's names
-	NoPaths      bool      // leave the label path of these metrics empty
+	NoPaths      bool      // leave the label path of these metrics empty, unless an element of Paths fits
+	Paths        []string  // patterns of paths that become the label path
 	ExcludeVerbs bool      // leave the label method of these metrics empty
+	ErrorCodes   bool      // count errors by their code
 	Buckets      []float64 // upper bounds of the latency histograms with Dapr's names, in milliseconds; nil = Dapr's
 	Pos          Pos
 }
@@ -147,8 +151,8 @@ func (p *docParser) exportTimeout(n *yaml.Node) time.Duration {
 	return d
 }
 
-// otlpHeaders reads a list of headers. An element may have either form that Dapr documents: "name=value", or a mapping
-// with name and value.
+// otlpHeaders reads a list of headers. An element has one of the two forms that Dapr documents: "name=value", or a
+// mapping with name and value.
 func (p *docParser) otlpHeaders(n *yaml.Node, to map[string]string) {
 	const what = "spec.tracing.otel.headers"
 	if n.Kind != yaml.SequenceNode {
@@ -196,9 +200,7 @@ func (p *docParser) metrics(n *yaml.Node, c *Configuration) {
 		},
 		"latencyDistributionBuckets": func(n *yaml.Node) { m.Buckets = p.buckets(n) },
 		"recordErrorCodes": func(n *yaml.Node) {
-			if !isNull(n) && p.boolean(n, "spec.metrics.recordErrorCodes") {
-				c.unused(p.pos(n), "spec.metrics.recordErrorCodes has no effect here", "")
-			}
+			m.ErrorCodes = !isNull(n) && p.boolean(n, "spec.metrics.recordErrorCodes")
 		},
 		"http": func(n *yaml.Node) {
 			p.mapping(n, "spec.metrics.http", fields{
@@ -208,7 +210,12 @@ func (p *docParser) metrics(n *yaml.Node, c *Configuration) {
 				"excludeVerbs": func(n *yaml.Node) {
 					m.ExcludeVerbs = !isNull(n) && p.boolean(n, "spec.metrics.http.excludeVerbs")
 				},
-				"pathMatching": ignored("http.pathMatching"),
+				"pathMatching": func(n *yaml.Node) {
+					m.Paths = p.texts(n, "spec.metrics.http.pathMatching")
+					if _, err := pathpattern.New(m.Paths); err != nil {
+						p.problems.add(p.pos(n), "", "spec.metrics.http.pathMatching: %v", err)
+					}
+				},
 			})
 		},
 		"rules": ignored("rules"),
@@ -225,8 +232,10 @@ func (m *MetricsConfig) needsDaprNames() string {
 	switch {
 	case m.Buckets != nil:
 		return "latencyDistributionBuckets"
-	case m.NoPaths || m.ExcludeVerbs:
+	case m.NoPaths || m.ExcludeVerbs || len(m.Paths) > 0:
 		return "http"
+	case m.ErrorCodes:
+		return "recordErrorCodes"
 	}
 	return ""
 }
@@ -372,7 +381,8 @@ func (c *Configuration) unused(at Pos, text, hint string) {
 }
 
 // Join merges several Configuration resources into one. If several have the same section, the last one applies. API
-// rules and pipeline handlers are exceptions: those of all resources apply, in the order of the resources.
+// rules and pipeline handlers of all resources apply, in the order of the resources. If any resource turns the reload
+// of component files off, it is off.
 func Join(all []Configuration) Configuration {
 	var out Configuration
 	for _, c := range all {

@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// SecretScope is one element of spec.secrets.scopes in a Configuration resource. It defines which secrets of one store
-// the applications of the node may read.
+// SecretScope is one element of spec.secrets.scopes in a Configuration resource. It defines which secrets of one
+// store the applications of the node may read.
 type SecretScope struct {
 	Store       string
 	DenyDefault bool     // unnamed secrets are denied
@@ -32,8 +32,8 @@ func (d Document) SecretScopes() ([]SecretScope, Problems) {
 	return scopes, problems
 }
 
-// ParseSecretScopes parses the section spec.secrets of a Configuration resource. file is used only in messages.
-// Unknown fields are errors, because a misread scope could expose secrets. Each store may have only one scope.
+// ParseSecretScopes parses the section spec.secrets of a Configuration resource. file is used only in messages. Each
+// store may have only one scope. Unknown fields are errors, because a misread scope could expose secrets.
 func ParseSecretScopes(file string, section *yaml.Node) ([]SecretScope, Problems) {
 	p := docParser{file: file}
 	if isNull(section) {

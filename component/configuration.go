@@ -31,7 +31,7 @@ type Configuration struct {
 }
 
 // Names of sections of a Configuration resource. A section that restricts something but is not supported here is an
-// error. If it were ignored, the node would allow actions that the author wanted to forbid.
+// error. Without this error, the node would allow actions that the author wanted to forbid.
 const (
 	sectionAccessControl = "accessControl"
 	sectionSecrets       = "secrets"

@@ -4,16 +4,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Limits for one document after its aliases were expanded. They are much higher than a component needs, but low enough
-// to bound the memory.
+// Limits for one document after its YAML aliases are expanded. They bound the memory. A component needs far less.
 const (
 	maxDepth   = 64
 	maxNodes   = 50_000
 	maxAliases = 500
 )
 
-// expander copies a document and replaces every alias by its content, so that later code does not see aliases. It
-// stops with an error when a limit is exceeded, because a few lines of nested aliases can expand to billions of nodes.
+// expander copies a document and replaces every alias by its content. Later code then sees no aliases. It stops with
+// an error when a limit is exceeded, because a few lines of nested aliases can expand to billions of nodes.
 type expander struct {
 	file     string
 	problems *Problems

@@ -44,9 +44,13 @@ type Field struct {
 	Check func(text string) error
 }
 
-// ParseSize parses a number of bytes: decimal digits and an optional unit. The unit is B for bytes, k, M or G for
-// powers of 1000, or Ki, Mi or Gi for powers of 1024. A B may follow any of these prefixes: "4Mi", "4MiB" and
-// "4194304" are equal. Case is ignored unless the unit would be ambiguous.
+// ParseSize parses a number of bytes: decimal digits and an optional unit. These are the units:
+//
+//	B            bytes
+//	k, M, G      powers of 1000; upper or lower case
+//	Ki, Mi, Gi   powers of 1024; the first letter in upper or lower case
+//
+// Every unit except B may be followed by a B. So "4Mi", "4MiB" and "4194304" are equal.
 func ParseSize(text string) (int64, error) {
 	digits := strings.TrimRight(text, "BKMGkmgi")
 	factor, ok := sizeUnit(text[len(digits):])

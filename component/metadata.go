@@ -30,7 +30,7 @@ func (m Metadata) Lookup(name string) (Property, bool) {
 	return Property{}, false
 }
 
-// Sensitive returns the values that were resolved from references. Callers must remove them from logs and messages.
+// Sensitive returns the values that come from references. Callers must remove these values from logs and messages.
 func (m Metadata) Sensitive() []string {
 	var out []string
 	for _, p := range m {
@@ -42,7 +42,7 @@ func (m Metadata) Sensitive() []string {
 }
 
 // Values are the checked metadata of a component, keyed by the names of the declared fields. Reading an undeclared
-// field panics, because that is a bug.
+// field panics, because it is a bug.
 type Values struct {
 	byName map[string]value
 }
@@ -70,9 +70,9 @@ func (v Values) of(name string) value {
 	return found
 }
 
-// Check checks metadata against the declared fields. It returns the values by field name. It also returns warnings,
+// Check checks metadata against the declared fields and returns the values by field name. It also returns warnings,
 // for example about unknown names and about secrets in the file. If anything is wrong, it returns one fault.Invalid
-// error that lists all problems with file and line. Warnings and errors never contain a value that was resolved from a
+// error that lists all problems with file and line. Warnings and errors never contain a value that comes from a
 // reference.
 func (m Metadata) Check(at Pos, component string, declared []Field) (Values, []Problem, error) {
 	c := checker{at: at, component: component, values: Values{byName: make(map[string]value, len(declared))}}

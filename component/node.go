@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/suggest"
 )
 
-// mapping reads the YAML mapping n. For each field, in the order of the file, it calls the function of the field in the
-// parameter known, and reports fields that have no function there. It returns false if n is not a mapping.
+// mapping reads the YAML mapping n. The map known has a function for each known field. mapping calls these functions
+// for the fields of n, in the order of the file, and reports unknown fields. It returns false if n is not a mapping.
 func (p *docParser) mapping(n *yaml.Node, what string, known fields) bool {
 	if n.Kind != yaml.MappingNode {
 		p.problems.add(p.pos(n), "", "%s must be a mapping, not %s", what, describe(n))
@@ -91,8 +91,8 @@ func (p *docParser) texts(n *yaml.Node, what string) []string {
 	return out
 }
 
-// value returns a metadata value as text. A scalar is returned exactly as in the file, because values such as 007, 1.0
-// and yes are meant literally. A list or a mapping is converted to JSON.
+// value returns a metadata value as text. It returns a scalar exactly as in the file, because values such as 007,
+// 1.0 and yes are meant literally. It converts a list or a mapping to JSON.
 func (p *docParser) value(n *yaml.Node) string {
 	switch {
 	case isNull(n):
@@ -130,8 +130,8 @@ func appendJSON(out []byte, n *yaml.Node) []byte {
 	}
 }
 
-// appendJSONScalar appends a YAML scalar as JSON to the slice out. A number keeps its digits if they are valid JSON.
-// Other numbers, such as 007, 0x1f and .inf, become JSON strings.
+// appendJSONScalar appends a YAML scalar as JSON to out. A number that is valid JSON keeps its digits. Other
+// numbers, such as 007, 0x1f and .inf, become JSON strings.
 func appendJSONScalar(out []byte, n *yaml.Node) []byte {
 	switch n.Tag {
 	case "!!null":

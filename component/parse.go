@@ -24,9 +24,10 @@ type File struct {
 }
 
 // Parse parses a file of YAML documents. name is used only in messages. Empty documents are ignored. Documents of
-// unknown kinds are listed as skipped, because the folder may contain manifests of other programs. Any other problem
-// makes the whole file invalid. Parse then returns one fault.Invalid error that lists all problems with file and line,
-// up to the first syntax error.
+// unknown kinds are listed as skipped, because the folder may contain manifests of other programs.
+//
+// Any other problem makes the whole file invalid. Parse then returns one fault.Invalid error that lists all problems
+// up to the first syntax error, with file and line.
 func Parse(name string, r io.Reader) (File, error) {
 	const op = "component.Parse"
 	data, err := io.ReadAll(io.LimitReader(r, MaxFileSize+1))
@@ -58,7 +59,7 @@ func Parse(name string, r io.Reader) (File, error) {
 	return file, nil
 }
 
-// syntaxProblem returns the problem for a syntax error. It extracts the line from the message of the YAML library
+// syntaxProblem returns the problem for a syntax error. The line is taken from the message of the YAML library
 // ("yaml: line 3: ...").
 func syntaxProblem(name string, err error) Problem {
 	pos := Pos{File: name}
@@ -115,7 +116,7 @@ const (
 )
 
 // sift decides by kind and apiVersion whether a document is for Quorate. A kind or apiVersion that is probably
-// misspelt is an error. If such a document were skipped, the user would notice only late that a store is missing.
+// misspelt is an error. Without this error, the user would notice only late that a store is missing.
 func sift(body *yaml.Node) (verdict, string) {
 	if body.Kind != yaml.MappingNode {
 		return skip, "the document is not a mapping"

@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Placeholders are the values of {uuid}, {podName}, {namespace} and {appID} in plain metadata values. Values that come
-// from references may contain these texts literally; they are not replaced there.
+// Placeholders are the values of {uuid}, {podName}, {namespace} and {appID} in plain metadata values. In values from
+// references, these texts are not replaced.
 type Placeholders struct {
 	UUID      func() string // a new one for each {uuid}; required
 	PodName   string        // empty = {podName} is an error
@@ -27,8 +27,8 @@ func hasPlaceholder(value string) bool {
 		strings.Contains(value, holdNamespace) || strings.Contains(value, holdAppID)
 }
 
-// Replace returns value with every placeholder replaced. Replacements are not searched for placeholders. If a
-// placeholder has no value, Replace returns fault.Invalid.
+// Replace returns value with every placeholder replaced. It does not replace placeholders within replacements. It
+// returns fault.Invalid if a placeholder has no value.
 func (p Placeholders) Replace(value string) (string, error) {
 	if !hasPlaceholder(value) {
 		return value, nil
@@ -52,8 +52,9 @@ func (p Placeholders) Replace(value string) (string, error) {
 	return b.String(), nil
 }
 
-// first handles the start of value, which is a brace. If a placeholder begins there, the result text is its
-// replacement, otherwise the brace. The result used is the number of bytes of value that this text replaces.
+// first returns the replacement for the start of value, which must begin with a brace. If a placeholder begins there,
+// the result text is its value. Otherwise text is the brace. The result used is the number of bytes of value that text
+// replaces.
 func (p Placeholders) first(value string) (text string, used int, err error) {
 	switch {
 	case strings.HasPrefix(value, holdUUID):

@@ -48,8 +48,8 @@ type Problems []Problem
 // maxListed bounds how many problems one error lists.
 const maxListed = 20
 
-// Err returns nil if there are no problems. Otherwise it returns one fault.Invalid error that lists at most maxListed
-// problems, one per line. The Key of the error is the file of the first problem.
+// Err returns nil if there are no problems. Otherwise it returns one fault.Invalid error that lists at most
+// maxListed problems, one per line. The Key of the error is the file of the first problem.
 func (ps Problems) Err(op string) error {
 	switch len(ps) {
 	case 0:

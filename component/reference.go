@@ -17,13 +17,13 @@ type Sources struct {
 	Secret func(ctx context.Context, store string, ref SecretRef) (string, error)
 }
 
-// EnvKeys is the name of an environment variable that restricts envRef. If it is set, envRef may refer only to the
-// variables that its value lists, separated by spaces or commas.
+// EnvKeys is the name of an environment variable that restricts envRef. Its value is a list of variables, separated
+// by spaces or commas. If it is set, envRef may refer only to the variables in the list.
 const EnvKeys = "DAPR_ENV_KEYS"
 
-// Resolve replaces references and placeholders by their values. The error has the code of the failure if a secret
-// cannot be read, fault.NotFound if an environment variable is not set, and fault.Denied if components must not read
-// that variable. The error names file, line and component, and never contains a value.
+// Resolve replaces references and placeholders by their values. It returns fault.NotFound if an environment variable
+// is not set, and fault.Denied if components must not read the variable. If a secret cannot be read, the error has
+// the code of that failure. The error names file, line and component, and never contains a value.
 func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {
@@ -48,8 +48,8 @@ func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	return out, nil
 }
 
-// Unresolved returns the metadata as written in the file, for checks that do not open the component. Values that are
-// references or contain placeholders are marked as Unresolved.
+// Unresolved returns the metadata as written in the file, for checks that do not open the component. Values with
+// references or placeholders are marked as Unresolved.
 func (s *Spec) Unresolved() Metadata {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {
@@ -78,15 +78,16 @@ func (s *Spec) itemError(item Item, err error) error {
 	return &fault.Error{Code: fault.CodeOf(err), Op: "component.Resolve", Msg: msg, Key: s.Name, Err: err}
 }
 
-// ReservedVariable reports whether an environment variable is for this process, because it contains a token or a
-// setting. Components and applications must not read such a variable.
+// ReservedVariable reports whether an environment variable contains a token or a setting of this process. Components
+// and applications must not read such a variable.
 func ReservedVariable(name string) bool {
 	upper := strings.ToUpper(name)
 	return upper == "APP_API_TOKEN" || strings.HasPrefix(upper, "DAPR_") || strings.HasPrefix(upper, "QUORATE_")
 }
 
-// envValue returns the value of an environment variable for envRef. It returns an error for a reserved variable,
-// because a component file must not give access to the tokens and settings of this process.
+// envValue returns the value of an environment variable for envRef. It returns an error if the variable is not set, is
+// reserved, or is not in the list of EnvKeys. Reserved variables contain the tokens and settings of this process,
+// which a component file must not read.
 func envValue(name string, lookup func(string) (string, bool)) (string, error) {
 	const op = "component.Resolve"
 	upper := strings.ToUpper(name)

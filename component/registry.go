@@ -15,8 +15,8 @@ type Registry[F any] struct {
 	entries map[string]F // by lower-case type + "/" + version
 }
 
-// NewRegistry creates a registry from a table that maps type names to factories. A type with several versions has one
-// entry for each version, such as "state.example/v2"; a name without a version means v1. NewRegistry returns
+// NewRegistry creates a registry from a table that maps type names to factories. A type with several versions has
+// one entry for each version, such as "state.example/v2"; a name without a version means v1. NewRegistry returns
 // fault.Invalid if a type name is empty or occurs twice.
 func NewRegistry[F any](table map[string]F) (Registry[F], error) {
 	entries := make(map[string]F, len(table))
@@ -32,7 +32,7 @@ func NewRegistry[F any](table map[string]F) (Registry[F], error) {
 	return Registry[F]{entries: entries}, nil
 }
 
-// Find returns the factory of a type and version. If there is none, it returns fault.NotFound. That error suggests the
+// Find returns the factory of a type and version. It returns fault.NotFound if there is none; the error suggests the
 // most similar type, or lists the known types.
 func (r Registry[F]) Find(typ, version string) (F, error) {
 	if factory, ok := r.entries[registryKey(typ, version)]; ok {

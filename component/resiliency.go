@@ -42,15 +42,15 @@ type BreakerPolicy struct {
 	Trip        *TripCondition // nil = more than 5 consecutive failures
 }
 
-// ResiliencyTarget has the names of the policies that apply to one target. An empty name means that no policy of that
-// kind applies.
+// ResiliencyTarget has the names of the policies that apply to one target. An empty name means that no policy of
+// that kind applies.
 type ResiliencyTarget struct {
 	Timeout, Retry, CircuitBreaker string
 	Pos                            Pos
 }
 
-// ComponentTargets are the policies of one component. Inbound is for calls of the component to the application,
-// Outbound for calls of the application to the component.
+// ComponentTargets are the policies of one component. Inbound is for calls of the component to the application.
+// Outbound is for calls of the application to the component.
 type ComponentTargets struct{ Inbound, Outbound ResiliencyTarget }
 
 // Names of policies that apply to every application without a target of its own.
@@ -65,8 +65,8 @@ const (
 	defaultMaxInterval = time.Minute
 )
 
-// ParseResiliency parses a document of kind Resiliency. Unknown fields and references to undefined policies are errors
-// with file and line.
+// ParseResiliency parses a document of kind Resiliency. Unknown fields and references to undefined policies are
+// errors with file and line.
 func ParseResiliency(doc Document) (Resiliency, error) {
 	p := docParser{file: doc.Pos.File}
 	r := Resiliency{Name: doc.Name, Pos: doc.Pos, Timeouts: map[string]time.Duration{},
@@ -165,7 +165,7 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 	return r
 }
 
-// ranges parses a list of numbers and ranges, such as "429,500-599". The parameters least and most are the bounds for
+// ranges parses a list of numbers and ranges, such as "429,500-599". The parameters least and most are the bounds of
 // each number. ranges returns nil for an empty text.
 func (p *docParser) ranges(n *yaml.Node, what string, least, most int) (out [][2]int) {
 	text := p.text(n, what)
@@ -246,8 +246,8 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// otherTarget parses the policies of an actor type, or of a component for one direction. It reports a circuit breaker
-// in r.Unused, because circuit breakers apply only to applications.
+// otherTarget parses the policies of an actor type, or of one direction of a component. Circuit breakers apply only
+// to applications, so otherTarget lists a circuit breaker in r.Unused.
 func (p *docParser) otherTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
 	t := ResiliencyTarget{Pos: p.pos(n)}
 	ignore := func(*yaml.Node) {}

@@ -53,8 +53,8 @@ type Options struct {
 	Chance       func(n int) int  // returns a number below n, to choose among equals; nil = random
 }
 
-// Catalogue contains what this node knows about all applications of the cluster. It can be used immediately after New.
-// It learns through gossip which applications other nodes serve. All methods are safe for concurrent use.
+// Catalogue contains what this node knows about all applications of the cluster. It is usable directly after New, and
+// learns by gossip which applications other nodes serve. All methods are safe for concurrent use.
 type Catalogue struct {
 	opts    Options
 	begun   time.Time
@@ -100,8 +100,8 @@ func (c *Catalogue) Open() {
 	c.tasks.Go(func() { c.run(ctx) })
 }
 
-// Close stops the goroutines that Open started, waits for them, and unregisters the metrics. It may be called several
-// times. Pick still works after Close.
+// Close stops the goroutines that Open started, waits for them, and unregisters the metrics. Pick still works
+// afterwards. Close is idempotent.
 func (c *Catalogue) Close() error {
 	c.mu.Lock()
 	first := !c.closed
@@ -117,9 +117,9 @@ func (c *Catalogue) Close() error {
 	return nil
 }
 
-// Serve replaces the list of applications that this node serves. It returns fault.Invalid if a record is invalid or an
-// application is listed twice, and fault.TooLarge if the list has more applications or bytes than a node can announce.
-// After an error, nothing has changed.
+// Serve replaces the list of applications that this node serves. It returns fault.Invalid if a record is invalid or
+// an application is listed twice, and fault.TooLarge if the list exceeds what a node can announce. After an error,
+// nothing has changed.
 func (c *Catalogue) Serve(apps []Record) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,16 +138,15 @@ func (c *Catalogue) Serve(apps []Record) error {
 	return err
 }
 
-// SetHealth sets the reported health of an application that this node serves. For any other application it does
-// nothing.
+// SetHealth sets the reported health of an application that this node serves. Other applications are ignored.
 func (c *Catalogue) SetHealth(app App, healthy bool) {
 	if c.change(app, func(e *records.Entry) { e.Healthy = healthy }) && healthy {
 		c.readmit(func(k standingKey) bool { return k.incarnation == c.opts.Self && k.app == app.Canonical() })
 	}
 }
 
-// SetLoad sets how many calls an application of this node is serving. It is cheap enough to be called at the start and
-// the end of every call. Other nodes receive the value at intervals.
+// SetLoad sets how many calls an application of this node is serving. It is cheap enough to be called at the start
+// and end of every call. The value is sent to other nodes at intervals.
 func (c *Catalogue) SetLoad(app App, inFlight int) {
 	app = app.Canonical()
 	n, ok := c.loads.Load(app)
@@ -191,7 +190,7 @@ func (c *Catalogue) change(app App, f func(*records.Entry)) bool {
 }
 
 // Members sets the list of all node incarnations that gossip knows. An incarnation is one run of a node's process.
-// When Members returns, the View contains only instances on nodes that are alive.
+// When Members returns, the View contains only instances on live nodes.
 func (c *Catalogue) Members(list []Member) {
 	c.mu.Lock()
 	back := c.returned(list)

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ChannelNumber identifies the catalogue among the users of the gossip. All nodes use this number, so it must not
+// ChannelNumber is the number of the catalogue's gossip channel. It must be the same on all nodes, so it must not
 // change.
 const ChannelNumber = 1
 

@@ -1,8 +1,9 @@
-// Package discovery finds the seeds through which a node joins its cluster, and the nodes that serve an application.
+// Package discovery finds the nodes through which a node joins its cluster, called seeds, and the nodes that serve an
+// application.
 //
-// It parses the names of seeds and resolves them again at every attempt to join. It owns the Catalogue, which contains
-// what this node knows about every application and chooses an instance for a call. Package discovery/records has the
-// rules by which this knowledge spreads.
+// It parses the names of seeds, and resolves them again at every attempt to join. It owns the Catalogue, which
+// contains what this node knows about every application and chooses an instance for a call. Package discovery/records
+// has the rules by which this knowledge spreads.
 //
 // Discovery does no network I/O except resolving names. Gossip calls it as a channel, the node reports to it which
 // members are alive, and Options.Ask sends requests to other nodes.

@@ -19,8 +19,8 @@ const (
 	Unreachable                // it certainly never reached the application: the instance is demoted at once
 )
 
-// An instance that a call could not reach is demoted: for a pause, it gets no calls. The pause is firstDemotion after
-// the first failure, and doubles with each further failure, up to lastDemotion.
+// An instance that a call could not reach is demoted: it gets no calls for some time. The first failure demotes it
+// for firstDemotion. Each further failure doubles this time, up to lastDemotion.
 const (
 	firstDemotion = time.Second
 	lastDemotion  = 30 * time.Second
@@ -39,7 +39,7 @@ type standing struct {
 }
 
 // demoted reports whether the instance must not get a call now. The parameter now is the time since Catalogue.begun.
-// After the time s.until, only one call at a time may try the instance. If that call succeeds, the demotion ends.
+// When the demotion has ended, one call at a time may try the instance, until a call succeeds.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.calls.Load() > 0)
 }
@@ -134,7 +134,7 @@ func (c *Catalogue) elapsed() time.Duration { return c.opts.Now().Sub(c.begun) }
 // Among equal instances it chooses at random. If all are demoted, it chooses the one whose demotion ends first.
 // Errors:
 //
-//	not_found    no node has ever reported that it serves the application, and all nodes have reported
+//	not_found    all nodes have reported, and none has ever served the application
 //	unavailable  no further instance can be called now; the message has the reason
 func (c *Catalogue) Pick(app App, tried []Instance) (*Lease, error) {
 	app = app.Canonical()
@@ -207,12 +207,14 @@ func isTried(c *candidate, tried []Instance) bool {
 	return false
 }
 
-// settleTime is how long after the start of this node the records of other nodes may still be missing.
+// settleTime is how long records of other nodes may still be missing after the start of this node.
 const settleTime = 3 * time.Second
 
-// Settling reports whether this node may learn within seconds which nodes serve app. If any node has ever reported
-// app, it returns false. Otherwise it returns true in two cases: this node has just started and is joining others, or
-// another node has just joined and has not reported yet.
+// Settling reports whether this node may learn within seconds which nodes serve app. It returns false if any node has
+// ever reported app. Otherwise it returns true in two cases:
+//
+//   - This node has just started and joins other nodes.
+//   - Another node has just joined and has not reported yet.
 func (c *Catalogue) Settling(app App) bool {
 	app = app.Canonical()
 	c.mu.Lock()

@@ -17,9 +17,8 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Seeds are the configured nodes through which a node joins the cluster. Each seed is an IP address or a host name,
-// with a port. A host name may have several addresses, which may change. Seeds are immutable and safe for concurrent
-// use.
+// Seeds are the configured nodes through which a node joins the cluster. A seed is an IP address or a host name, with
+// a port. A host name may have several addresses, which may change. Seeds are immutable and safe for concurrent use.
 type Seeds struct {
 	list     []seed
 	resolver Resolver
@@ -30,8 +29,8 @@ type seed struct {
 	port uint16
 }
 
-// ParseSeeds parses seeds of the form "host", "host:port", "[v6]:port" or "v6". port is the default for seeds without
-// a port. If any seeds are invalid, ParseSeeds returns one fault.Invalid error that lists all of them.
+// ParseSeeds parses seeds of the form "host", "host:port", "[v6]:port" or "v6". port is the default port. If some
+// seeds are invalid, ParseSeeds returns one fault.Invalid error that lists all of them.
 func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
 	s := &Seeds{resolver: r}
 	var bad []string
@@ -77,9 +76,9 @@ func isHost(text string) bool {
 	return text != "" && len(text) <= 253 && !strings.ContainsAny(text, " \t/\\:@[]%,")
 }
 
-// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It looks up all host names
-// at every call, and omits names that cannot be resolved. It returns fault.Unavailable if there are seeds but none has
-// an address.
+// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It looks up all host
+// names at every call, and omits those that cannot be resolved. It returns fault.Unavailable if there are seeds but
+// no addresses.
 func (s *Seeds) Resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	var out []netip.AddrPort
 	var failed []string

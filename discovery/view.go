@@ -30,8 +30,8 @@ func (i *Instance) Same(o *Instance) bool {
 	return i.App == o.App && i.incarnation() == o.incarnation()
 }
 
-// View is what this node knows about all applications at one moment. It is immutable. Changed signals that there is a
-// newer View. All methods are safe for concurrent use, and the caller may change the slices that they return.
+// View is what this node knows about all applications at one moment. It is immutable. All methods are safe for
+// concurrent use, and the caller may change the returned slices.
 type View struct {
 	catalogue *Catalogue
 	records   []records.Shown // this node's own is first
@@ -39,12 +39,12 @@ type View struct {
 	found     sync.Map // cache, from App to []candidate
 }
 
-// Changed returns a channel that is closed when Catalogue.View returns a newer View than v. A caller that gets the
-// newest View after each signal sees the latest change, but may miss Views in between.
+// Changed returns a channel that is closed when a newer View replaces v. A caller that then calls Catalogue.View gets
+// the latest one, but may miss Views in between.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
-// Instances returns the instances of an application on all nodes that are alive, in the order of their node ids. It
-// includes unhealthy instances.
+// Instances returns the instances of an application on all live nodes, ordered by node id. Unhealthy instances are
+// included.
 func (v *View) Instances(app App) []Instance {
 	var out []Instance
 	for _, c := range v.candidates(app.Canonical()) {
@@ -92,12 +92,11 @@ func (v *View) instance(r *records.Shown, e records.Entry) Instance {
 	return i
 }
 
-// unreachable reports whether calls to the instance are impossible because its node belongs to no cluster yet. The
-// peer port of such a node accepts no calls.
+// unreachable reports whether the instance cannot be called because its node belongs to no cluster yet. The peer port
+// of such a node accepts no calls.
 func (i *Instance) unreachable() bool { return i.Server == "" && !i.Local }
 
-// Condition says whether this node sends calls to an instance, and if not, why. The constants below are all possible
-// values. They are also values of metric labels.
+// Condition is whether this node sends calls to an instance, and if not, why. The values are metric labels.
 type Condition string
 
 // The conditions.
@@ -108,7 +107,7 @@ const (
 	Uncalled  Condition = "uncalled"  // it has no port
 )
 
-// Standing returns the condition of an instance, and the number of calls from this node that the instance is serving.
+// Standing returns the condition of an instance, and the number of outstanding calls from this node to it.
 func (c *Catalogue) Standing(i *Instance) (Condition, int64) {
 	s := &standing{}
 	if met, ok := c.standings.Load(standingKey{i.App, i.incarnation()}); ok {
@@ -132,8 +131,7 @@ type candidate struct {
 	standing *standing
 }
 
-// candidates returns the instances of an application, sorted by node id. It caches the result unless the application
-// has no instances.
+// candidates returns the instances of an application, sorted by node id. It caches a result that is not empty.
 func (v *View) candidates(app App) []candidate {
 	if found, ok := v.found.Load(app); ok {
 		return found.([]candidate)

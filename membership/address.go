@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// FacingAddress returns the address of this machine from which the system would send packets to the address seed. It
-// sends no packet. If there is no route to seed, it returns fault.Unavailable.
+// FacingAddress returns the local address from which the system would send packets to seed. It sends no packet. It
+// returns fault.Unavailable if there is no route to seed.
 func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(seed))
 	if err != nil {
@@ -21,14 +21,16 @@ func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 	return local, c.Close()
 }
 
-// AdvertiseAddr chooses the address at which other nodes reach this node. It uses the first of these that is given:
+// AdvertiseAddr chooses the address that this node announces to other nodes. It returns the first of these addresses
+// that is set:
 //
-//  1. the parameter wanted
-//  2. the parameter bind, if it is a single address
-//  3. the local address of the route to a seed, or of the default route
+//  1. wanted
+//  2. bind, if it is a single address
+//  3. the local address of the route to a seed
+//  4. the local address of the default route
 //
-// The zero Addr means not given. AdvertiseAddr returns fault.Invalid if there is no address, or if the address is
-// unspecified or multicast. A loopback address is also invalid if a seed is on another machine.
+// It returns fault.Invalid if none is set, or if the address is unspecified or multicast. A loopback address is also
+// invalid if the address of a seed is not loopback.
 func AdvertiseAddr(wanted, bind netip.Addr, seeds []netip.AddrPort) (netip.Addr, error) {
 	addr := wanted.Unmap()
 	if !addr.IsValid() && bind.IsValid() && !bind.IsUnspecified() {
@@ -65,8 +67,9 @@ func elsewhere(seeds []netip.AddrPort) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// facingAny returns the local address of the route to one of the seeds, or of the default route. It prefers addresses
-// other than loopback. If there is no route at all, it returns the zero Addr.
+// facingAny returns the local address of the route to a seed. It prefers an address that is not loopback. Without a
+// route to any seed, it returns the local address of the default route. Without a default route, it returns the zero
+// Addr.
 func facingAny(seeds []netip.AddrPort) netip.Addr {
 	var loopback netip.Addr
 	for _, s := range seeds {
@@ -91,7 +94,6 @@ func facingAny(seeds []netip.AddrPort) netip.Addr {
 	return netip.Addr{}
 }
 
-// SeedFunc returns the addresses of the seeds, which are the nodes to join. They may include this node. SeedFunc is
-// called at every attempt to join. If it can resolve only some of the names, it returns the addresses of these and an
-// error.
+// SeedFunc returns the addresses of the nodes to join, called seeds. This node may be one of them. If some host names
+// cannot be resolved, SeedFunc returns the other addresses and an error. It is called before every attempt to join.
 type SeedFunc func(ctx context.Context) ([]netip.AddrPort, error)

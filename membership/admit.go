@@ -11,8 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reason says why a node, packet or connection is refused. The constants below are all reasons. Their values are metric
-// labels.
+// Reason is why a node, packet or connection was refused. The values are metric labels.
 type Reason string
 
 // The reasons.
@@ -53,10 +52,10 @@ type refusal struct {
 	epoch  uint32 // with OlderEpoch: the newest epoch of the cluster
 }
 
-// agree returns nil if the nodes of both lists can form one cluster. Otherwise the refusal names the node whose setting
-// differs from that of most nodes. If a node has several incarnations, only the settings of the newest count. The
-// cluster id is an exception and must agree for every incarnation, because a newer incarnation without a cluster may be
-// another node with the same id.
+// agree returns nil if the nodes of both lists can form one cluster. Otherwise it returns a refusal, which names a
+// node whose setting differs from that of the others. It compares the cluster ids of all incarnations, and the other
+// settings only of the newest incarnation of each node. An older incarnation matters because a newer one without a
+// cluster id may be a different node with the same node id.
 func agree(members, others []Member) *refusal {
 	incarnations := slices.Clone(members)
 	for _, o := range others {
@@ -93,8 +92,8 @@ func agree(members, others []Member) *refusal {
 	return sameFormat(members)
 }
 
-// sameFormat returns nil if every server can read the log entries of all members. Otherwise the refusal names a server
-// whose program is too old for the newest log format that a member uses.
+// sameFormat returns nil if every server can read the newest format of log entries that any member uses. Otherwise it
+// returns a refusal that names a server which cannot.
 func sameFormat(members []Member) *refusal {
 	var needs, old *Member
 	for i := range members {
@@ -121,9 +120,9 @@ func sameFormat(members []Member) *refusal {
 			Hint: fmt.Sprintf("run version %s of the program on %s, or a newer one", needs.Version, old.NodeID)}}
 }
 
-// sameEpoch returns nil if all servers of the cluster have the same epoch. Otherwise the refusal names a server with an
-// older epoch. A rescue raises the epoch, so the data of such a server has a different history. Sidecars are not
-// checked, because they have no data.
+// sameEpoch returns nil if all servers of the cluster have the same epoch. Otherwise it returns a refusal that names a
+// server with an older epoch. A rescue raises the epoch. A server with an older epoch was not part of the rescue, so
+// its data has a different history. Sidecars are not checked, because they have no data.
 func sameEpoch(members []Member) *refusal {
 	var newest, old *Member
 	for i := range members {
@@ -186,9 +185,9 @@ func merged(members, others []Member) []Member {
 // overlap is two incarnations of one node id that both seem to be alive. b arrived after a.
 type overlap struct{ a, b Member }
 
-// overlaps returns pairs of incarnations that show that two nodes may be using the same node id. A pair is either two
-// incarnations of one node id, or one incarnation at two addresses. The second case occurs when a running virtual
-// machine is copied.
+// overlaps returns pairs of incarnations, one from each list, that suggest a duplicate node id. The incarnations of a
+// pair have the same node id, but different boot ids or different addresses. One boot id has two addresses if a
+// running virtual machine was copied.
 func overlaps(members, others []Member) []overlap {
 	var out []overlap
 	for _, m := range members {

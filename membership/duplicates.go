@@ -12,8 +12,8 @@ import (
 // A join pings before anything is merged, which ends most duplicates. But pings and their answers also carry
 // news, so a refused incarnation may become known. It stays hidden as long as the first one answers.
 
-// pings is the number of pings without an answer after which an incarnation counts as not answering. One ping is not
-// enough, because packets may be lost.
+// pings is how many pings are sent to an incarnation before it counts as not answering. One is too few, because
+// packets may be lost.
 const pings = 3
 
 // answers reports whether an incarnation answers a ping.
@@ -30,8 +30,8 @@ func (g *Gossip) answers(m *Member) bool {
 	return false
 }
 
-// holds reports whether m still answers pings. m is the earlier of two incarnations of a node id. If it does not
-// answer, holds marks it as superseded, so that the later incarnation can replace it.
+// holds reports whether m, the earlier of two incarnations of a node id, still answers pings. If m does not answer,
+// holds marks m as superseded, and the later incarnation can replace it.
 func (g *Gossip) holds(m *Member) bool {
 	if g.answers(m) {
 		return true
@@ -40,8 +40,8 @@ func (g *Gossip) holds(m *Member) bool {
 	return false
 }
 
-// yieldAfter is for how many probe intervals an older node with this node's id must keep answering before this node
-// stops. The time may be long, because a node with a duplicate id is usually refused as soon as it joins.
+// yieldAfter is how long this node tolerates an older node with the same node id that still answers, in probe
+// intervals. Then this node stops. The time may be long, because most duplicates are refused when they join.
 const yieldAfter = 100
 
 // resolveDuplicates decides between incarnations of one node id until ctx ends.
@@ -59,9 +59,9 @@ func (g *Gossip) resolveDuplicates(ctx context.Context) {
 	}
 }
 
-// settle pings incarnations whose state is uncertain. A superseded incarnation that answers is no longer superseded. If
-// both incarnations of a node id answer, settle records a refusal, and giveWay may stop this node. The parameter has
-// the times at which duplicates of this node were first seen; giveWay adds to them.
+// settle pings the incarnations that are superseded and those that share a node id. A superseded incarnation that
+// answers is no longer superseded. If two incarnations of one node id answer, settle records a refusal and calls
+// giveWay, which may stop this node. The map since has the times at which duplicates of this node were first seen.
 func (g *Gossip) settle(since map[string]time.Time) {
 	for _, m := range g.table.silenced() {
 		if g.answers(&m) {

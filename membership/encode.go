@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// factsVersion is the version of the encoding of Facts. The encoding is one byte with the version, followed by
-// fields in ascending order of their tags. A field is a tag of one byte, the length as a uvarint, and that many
-// bytes. Empty fields are omitted. A reader skips unknown tags, so fields can be added without a new version.
+// factsVersion is the version of the encoding of Facts. The encoding is one byte with the version, followed by fields
+// in ascending order of their tags. A field is a tag of one byte, the length as a uvarint, and that many bytes. Empty
+// fields are omitted. A reader skips unknown tags, so new fields do not need a new version.
 const factsVersion = 1
 
 // Tags of the fields. A tag is never reused.
@@ -73,8 +73,8 @@ func (f *Facts) encode() []byte {
 	return appendNumber(b, tagVoters, uint64(f.Voters))
 }
 
-// shortMetrics returns the metrics address for the encoding. If it has the same host as the peer address,
-// shortMetrics returns only the port, because space in gossip is scarce.
+// shortMetrics returns the metrics address in its shortest form, because space in gossip is scarce. If its host is
+// the same as that of the peer address, the result is only the port.
 func (f *Facts) shortMetrics() string {
 	_, port, err := net.SplitHostPort(f.MetricsAddr)
 	if err != nil || f.longMetrics(port) != f.MetricsAddr {

@@ -42,8 +42,8 @@ type Formats struct {
 	RPC      uint32 // calls between nodes
 }
 
-// Facts are what a node reports about itself to the others. Gossip sends them with the name of the node. Their
-// encoding has at most memberlist.MetaMaxSize (512) bytes.
+// Facts are what a node reports about itself to the others. Encoded, they have at most memberlist.MetaMaxSize (512)
+// bytes.
 type Facts struct {
 	NodeID          string // letters, digits, '-', '_' and '.', at most 128; outlives restarts
 	ServerID        string // node id, a dot, and the random id of the data directory; empty for a sidecar
@@ -64,7 +64,7 @@ type Facts struct {
 	MetricsAddr     string // host:port where Prometheus reaches its metrics; empty = nowhere
 }
 
-// maxNodeID is the maximum length of a node id in bytes. bootIDLen is the length of every boot id in bytes: 11 for the
+// maxNodeID is the maximum length of a node id in bytes. bootIDLen is the length of a boot id in bytes: 11 for the
 // start time and 8 random ones.
 const (
 	maxNodeID = 128
@@ -72,7 +72,7 @@ const (
 )
 
 // NewBootID returns a boot id for a process that starts now: the time in milliseconds and a random part, both in
-// hexadecimal. If the clock is not set back, the id of a later process sorts after that of an earlier one.
+// hexadecimal. Boot ids of later processes sort after earlier ones, unless the clock was set back.
 func NewBootID() string {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
@@ -130,7 +130,7 @@ func isHostPort(s string) bool {
 	return err == nil && bad == nil && n != 0 && host != ""
 }
 
-// disk returns the id of the data directory. The server id consists of the node id, a dot and this id. disk returns ""
+// disk returns the id of the data directory. A server id consists of the node id, a dot and this id. disk returns ""
 // if the server id has another form.
 func (f *Facts) disk() string {
 	disk, ok := strings.CutPrefix(f.ServerID, f.NodeID+".")
@@ -140,11 +140,12 @@ func (f *Facts) disk() string {
 	return disk
 }
 
-// fits returns fault.TooLarge if the encoded facts could exceed the space in gossip. It assumes the longest values
-// for the facts that can change later: Leads, the state of the disk, Epoch, Format and ClusterID.
+// fits returns fault.TooLarge if the encoded facts can become too long for gossip. It assumes the longest values for
+// the facts that may change later: Leads, DiskSlow, Epoch, Format and ClusterID.
 func (f *Facts) fits() error {
 	longest := *f
 	longest.Leads, longest.DiskSlow, longest.Epoch, longest.Format = 1<<32-1, true, 1<<32-1, 1<<8-1
+	longest.Voters = 1<<32 - 1
 	longest.ClusterID += strings.Repeat("x", max(0, maxClusterID-len(f.ClusterID)))
 	if n := len(longest.encode()); n > memberlist.MetaMaxSize {
 		return &fault.Error{Code: fault.TooLarge, Op: "membership.Facts",

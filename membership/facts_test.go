@@ -143,6 +143,7 @@ func TestFacts_FitOrAreRefused(t *testing.T) {
 		took++
 		must(t, g.UpdateFacts(func(f *membership.Facts) {
 			f.ClusterID, f.Leads, f.DiskSlow = strings.Repeat("c", 32), 1<<32-1, true
+			f.Epoch, f.Format, f.Voters = 1<<32-1, 1<<8-1, 1<<32-1
 		}))
 		if n := len(g.Roster().Self().Encode()); n > memberlist.MetaMaxSize {
 			t.Errorf("%d bytes were taken", n)

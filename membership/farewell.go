@@ -7,11 +7,12 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// farewells is the Channel with number 0. It spreads the announcements of nodes that leave, because memberlist does not
-// report whether a member left or failed. A leaving node sends its announcement to every member, and gossip repeats it.
+// farewells spreads the announcements of leaving nodes. It is the Channel with number 0. Memberlist alone does not
+// report whether a member left or failed. A leaving node sends its announcement to every member, and gossip repeats
+// it.
 //
-// A broadcast message is one version byte and a gossip name. The state that nodes exchange is one version byte and the
-// gossip names of all nodes that left, each preceded by its length as a uvarint.
+// A broadcast message is one version byte and a gossip name. The exchanged state is one version byte and the gossip
+// names of all nodes that left, each preceded by its length as a uvarint.
 type farewells struct {
 	table *table
 	queue *memberlist.TransmitLimitedQueue
@@ -25,8 +26,8 @@ func newFarewells(t *table, retransmits int) *farewells {
 		RetransmitMult: retransmits}}
 }
 
-// say marks the incarnation with this gossip name as left. If it was not marked before, say queues the announcement for
-// gossip. It returns the encoded announcement. Only Leave may call say for this node.
+// say records that the incarnation with this gossip name left, and returns the encoded announcement. If the
+// announcement is new to this node, say also queues it for gossip. Only Leave may call say for this node itself.
 func (f *farewells) say(name string) []byte {
 	msg := append([]byte{farewellVersion}, name...)
 	if f.table.farewell(name) {
@@ -103,8 +104,7 @@ type farewell struct {
 // Invalidates implements memberlist.Broadcast.
 func (f farewell) Invalidates(memberlist.Broadcast) bool { return false }
 
-// Name implements memberlist.NamedBroadcast. In the queue, a later announcement of the same
-// incarnation replaces an earlier one.
+// Name implements memberlist.NamedBroadcast. A newer announcement replaces a queued one with the same name.
 func (f farewell) Name() string { return f.name }
 
 // Message implements memberlist.Broadcast.

@@ -40,7 +40,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Gossip takes part in the gossip of the cluster on behalf of this node. All methods are safe for concurrent use.
+// Gossip takes part in the gossip of the cluster for this node. All methods are safe for concurrent use.
 type Gossip struct {
 	opts      Options
 	table     *table
@@ -67,8 +67,8 @@ type Gossip struct {
 	closed bool
 }
 
-// Open opens the gossip port and starts to join the seeds in the background. Call Joined to wait for the result. ctx
-// limits only Open itself. Open returns a *fault.Error:
+// Open opens the gossip port and starts to join the seeds in the background. Joined waits for the result. ctx limits
+// only Open itself. Open returns a *fault.Error:
 //
 //	invalid      the facts, the address or a key is invalid
 //	too_large    the facts do not fit into a packet
@@ -225,17 +225,17 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the newest epoch of the servers with which this node could not join because their epoch differs.
-// It returns 0 if there were none. A result higher than the epoch of this node means that the cluster was rescued
-// without this node.
+// RefusedEpoch returns the highest cluster epoch in the refusals of servers with an older epoch, or 0 if there were
+// none. If the result is higher than the epoch of this node, the cluster was rescued without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
-// Refused returns the reason of the newest refusal: this node has refused another node, or another node has refused it.
-// Refused returns nil if there was no refusal within the last minute. A refused node tries again more often than that.
+// Refused returns the newest refusal. Either this node has refused another node, or another node has refused this
+// node. Refused returns nil if there was no refusal within the last minute. While a node is refused, it tries to join
+// several times a minute.
 func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
 
-// HealthScore returns how well this node keeps up with gossip, from 0 (healthy) to 7. A node with a higher score waits
-// longer before it declares other nodes dead.
+// HealthScore returns how well this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
+// longer this node waits before it declares other nodes dead.
 func (g *Gossip) HealthScore() int { return g.list.Load().GetHealthScore() }
 
 // seeds returns the current seeds.
@@ -248,10 +248,15 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 	return g.opts.Seeds(ctx)
 }
 
-// Joined waits until this node has exchanged its full state with another node. Without seeds it returns nil at once. If
-// the seeds refuse this node, it returns fault.Conflict for a duplicate node id, fault.Denied for another cluster, or
-// fault.Invalid for a different number of partitions. The node continues to try, so a later call of Joined may succeed.
-// If ctx ends first, Joined returns fault.Timeout.
+// Joined waits until this node has exchanged its full state with another node. Without seeds it returns nil at once.
+// After an error, this node continues to try, and Joined may be called again. Errors:
+//
+//	conflict       the node id is a duplicate
+//	denied         the seeds belong to another cluster or epoch, or one side does not trust the other
+//	invalid        the partition counts differ, or a server is too old to read the log
+//	unavailable    a seed does not complete the TLS handshake
+//	unimplemented  the facts of a member cannot be read
+//	timeout        ctx has ended
 func (g *Gossip) Joined(ctx context.Context) error {
 	for g.opts.Seeds != nil {
 		joined, changed, refusal := g.result.get()
@@ -271,17 +276,20 @@ func (g *Gossip) Joined(ctx context.Context) error {
 	return nil
 }
 
-// Tried returns a channel that is closed when this node has tried to join every seed once, with or without success.
+// Tried returns a channel that is closed after this node has tried to join every seed once.
 func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 
-// Duplicate returns a channel that delivers an error if an older node that is still running has the node id of this
-// node. This node must then stop and report the error. A newly started node with a duplicate id usually gets the error
-// earlier, from Joined.
+// Duplicate returns a channel that delivers an error if another running node, started earlier, has the same node id.
+// This node must then stop. Usually a duplicate node already gets the error from Joined.
 func (g *Gossip) Duplicate() <-chan error { return g.duplicate }
 
-// UpdateFacts changes the facts of this node and starts to send them. When it returns, the roster of this node has
-// the change. Node id and boot id cannot change. Server id, cluster id and partition count can be set once. Errors
-// are fault.Invalid, fault.TooLarge, and fault.Unavailable after Leave or Close. After an error nothing has changed.
+// UpdateFacts changes the facts of this node and starts to send them. The roster has the change when UpdateFacts
+// returns. Node id and boot id cannot change. Server id, cluster id and partition count can be set once. After an
+// error, nothing has changed. Errors:
+//
+//	invalid      a fact is invalid or must not change
+//	too_large    the facts do not fit into a packet
+//	unavailable  Leave or Close was called
 func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 	g.updating.Lock()
 	defer g.updating.Unlock()
@@ -302,9 +310,8 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 	return nil
 }
 
-// tellTimeout is how long UpdateFacts waits until memberlist has sent the first packet with the change. It can be
-// short, because memberlist has queued the change anyway. It cannot be 0, because memberlist would then wait without
-// limit.
+// tellTimeout is how long UpdateFacts waits for memberlist to send the change. It is short, because memberlist has
+// already queued the change. It is not 0, because memberlist would then wait without limit.
 const tellTimeout = time.Microsecond
 
 func (g *Gossip) setMeta(f *Facts) {

@@ -8,19 +8,19 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// hooks implement the callbacks of memberlist. They must not call methods of memberlist, because memberlist holds the
-// lock of its node list during most callbacks.
+// hooks implements the callbacks of memberlist. The callbacks must not call memberlist, because it holds the lock of
+// its node list during most of them.
 type hooks struct {
 	*mux
 	gossip *Gossip
 }
 
-// NodeMeta implements memberlist.Delegate. It returns the encoded Facts of this node. It ignores the parameter, which
-// is the maximum length in bytes, because Open and UpdateFacts have already checked the length.
+// NodeMeta implements memberlist.Delegate. It returns the encoded Facts of this node. It ignores the length limit,
+// because Open and UpdateFacts have already checked the length.
 func (h hooks) NodeMeta(int) []byte { return *h.gossip.meta.Load() }
 
-// NotifyAlive implements memberlist.AliveDelegate. It returns an error for a node that is refused, and memberlist
-// then ignores that node.
+// NotifyAlive implements memberlist.AliveDelegate. It returns an error for a refused node, which memberlist then
+// ignores.
 func (h hooks) NotifyAlive(n *memberlist.Node) error {
 	t := h.gossip.table
 	if n.Name == t.self || t.knows(n.Name, addrPort(n), n.Meta) {
@@ -36,20 +36,19 @@ func (h hooks) NotifyAlive(n *memberlist.Node) error {
 // NotifyJoin implements memberlist.EventDelegate.
 func (h hooks) NotifyJoin(n *memberlist.Node) { h.NotifyUpdate(n) }
 
-// NotifyUpdate implements memberlist.EventDelegate. It does not check the new facts, because NotifyAlive has checked
-// them.
+// NotifyUpdate implements memberlist.EventDelegate. NotifyAlive has already checked the new facts.
 func (h hooks) NotifyUpdate(n *memberlist.Node) {
 	if f, err := decodeFacts(n.Name, n.Meta); err == nil {
 		h.gossip.table.alive(f, addrPort(n), n.Meta)
 	}
 }
 
-// NotifyLeave implements memberlist.EventDelegate. Memberlist calls it for members that failed and also for members
-// that left. The table learns from the announcements in farewells which of the two is the case.
+// NotifyLeave implements memberlist.EventDelegate. Memberlist calls it for members that failed and for members that
+// left. The table distinguishes them by the announcements in farewells.
 func (h hooks) NotifyLeave(n *memberlist.Node) { h.gossip.table.dead(n.Name) }
 
 // NotifyConflict implements memberlist.ConflictDelegate. Memberlist calls it when one gossip name has two addresses.
-// This means that one process runs twice, for example because a virtual machine was copied with its memory.
+// The same process then runs twice, for example because a virtual machine was copied with its memory.
 func (h hooks) NotifyConflict(existing, other *memberlist.Node) {
 	a, ra := memberOf(existing)
 	b, rb := memberOf(other)
@@ -58,8 +57,8 @@ func (h hooks) NotifyConflict(existing, other *memberlist.Node) {
 	}
 }
 
-// NotifyMerge implements memberlist.MergeDelegate. Memberlist calls it on both sides of every join, without holding
-// a lock. If NotifyMerge returns an error, memberlist does not merge the members of the other side.
+// NotifyMerge implements memberlist.MergeDelegate. Memberlist calls it on both sides of every join, without holding a
+// lock. After an error, memberlist does not merge the members of the other side.
 func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	g := h.gossip
 	var peers []netip.AddrPort
@@ -88,8 +87,8 @@ func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	return g.refused.note(found)
 }
 
-// compare returns the reason why the members of another node must not be merged with those of this node. It returns nil
-// if they may be merged.
+// compare returns a refusal if the members of another node must not be merged with those of this node. Otherwise it
+// returns nil.
 func (g *Gossip) compare(others []Member) *refusal {
 	if len(others) == 1 && others[0].Name() == g.table.self {
 		return &refusal{reason: itself, err: errItself()}
@@ -101,8 +100,8 @@ func (g *Gossip) compare(others []Member) *refusal {
 	return g.firstAnswering(overlaps(alive, others))
 }
 
-// firstAnswering pings both incarnations of every overlap in list concurrently. It returns the refusal of the first
-// overlap of which both incarnations answer, or nil if there is none.
+// firstAnswering pings the incarnations of all overlaps, concurrently. It returns the refusal of the first overlap
+// whose incarnations both answer, or nil. An earlier incarnation that does not answer becomes superseded.
 func (g *Gossip) firstAnswering(list []overlap) *refusal {
 	both := make([]bool, len(list))
 	var wg sync.WaitGroup

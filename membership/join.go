@@ -33,8 +33,8 @@ func outcomes() []outcome {
 	return []outcome{joined, refused, unanswered, failedJoin, untrusted, unreachable, toItself}
 }
 
-// join tries to join the node at addr. It returns an error for every outcome except joined. The error has a hint, if
-// there is a known fix.
+// join tries to join the node at addr. It returns an error for every outcome except joined. The error has a hint if
+// the fix is known.
 func (g *Gossip) join(addr netip.AddrPort) (outcome, error) {
 	g.contacts.forget()
 	r, err := g.refused.during(addr, func() error {
@@ -105,8 +105,8 @@ func closedEarly(err error) bool {
 }
 
 // joiner connects this node with the cluster. It tries the seeds until it has exchanged the full state with one of
-// them. After that it periodically tries seeds that are not members and members that failed, so that the parts of a
-// partitioned cluster join again. It is not safe for concurrent use.
+// them. Then it periodically tries failed members, and seeds that are not members. This heals a partitioned cluster.
+// It is not safe for concurrent use.
 type joiner struct {
 	gossip *Gossip
 	turn   int                     // next of the missing addresses
@@ -140,8 +140,8 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// isolated reports whether this node must look for other nodes. This is the case if no other member is alive, or if
-// this node has not exchanged its full state with any other node yet.
+// isolated reports whether this node must look for other nodes: no other member is alive, or this node has never
+// exchanged its full state with another node.
 func (g *Gossip) isolated() bool {
 	met, _, _ := g.result.get()
 	return !met || g.Roster().alone()
@@ -168,9 +168,9 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 	}
 }
 
-// missing returns the addresses of seeds and failed members to try. It leaves out addresses of this node, and, if this
-// node is not isolated, members that are alive. If only some names of seeds can be resolved, it returns the addresses
-// of these and an error.
+// missing returns the addresses to try: seeds and failed members. It omits addresses of this node. If this node is not
+// isolated, it also omits live members. If some host names of seeds cannot be resolved, missing returns the other
+// addresses and an error.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)
@@ -220,12 +220,12 @@ func (j *joiner) tryAll(ctx context.Context) {
 	j.gossip.result.note(errors.Join(errs...))
 }
 
-// joinGrace is how long after the first failed attempt it is normal that no seed answers. The reason is that the nodes
-// of a new cluster start one after another.
+// joinGrace is the time for which failed attempts to reach a seed are normal, because the nodes of a new cluster
+// start one after another.
 const joinGrace = 30 * time.Second
 
-// report logs err, the reason why no seed could be joined, at most once in logInterval. The level is INFO at first. It
-// is WARN after joinGrace, or if a seed refused this node.
+// report logs err, the reason why no seed could be joined, at most once in logInterval. The level is WARN if a seed
+// refused this node or joinGrace has passed, and INFO otherwise.
 func (j *joiner) report(err error, refused bool) {
 	if err == nil {
 		return
@@ -316,7 +316,7 @@ func (r *result) note(trouble error) {
 	r.trouble = trouble
 }
 
-// Trouble returns the errors of the last attempt to reach other nodes. It returns nil if this node is connected with
+// Trouble returns the errors of the last attempt to reach other nodes. It returns nil if this node is connected to
 // another node, or if there are no seeds.
 func (g *Gossip) Trouble() error {
 	if !g.isolated() {

@@ -14,8 +14,8 @@ import (
 const leaveTimeout = 5 * time.Second
 
 // Leave announces that this node leaves. Members then show it as left at once, instead of as failed after a while.
-// Leave returns nil when the announcement has been sent. It returns fault.Timeout at the deadline of ctx, or after
-// leaveTimeout if ctx has no deadline; cancelling ctx has no effect. Leave is idempotent. Call Close afterwards.
+// Leave returns nil when the announcement has been sent, and fault.Timeout at the deadline of ctx. Without a
+// deadline, the limit is leaveTimeout. Cancelling ctx has no effect. Leave is idempotent. Call Close afterwards.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()
@@ -37,8 +37,8 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	return nil
 }
 
-// sayFarewell sends the announcement that this node leaves to every member. Gossip repeats it, because these packets
-// may be lost.
+// sayFarewell announces to every member that this node leaves. Packets may be lost, so gossip repeats the
+// announcement.
 func (g *Gossip) sayFarewell() {
 	msg := append([]byte{0}, g.farewells.say(g.table.self)...)
 	for _, m := range g.Roster().Alive() {
@@ -53,8 +53,8 @@ func (g *Gossip) sayFarewell() {
 	}
 }
 
-// Close stops gossiping, and waits for the goroutines and connections of this package. If Leave was not called
-// before, other members will show this node as failed. Close is idempotent.
+// Close stops gossiping, and waits for the goroutines and connections of this package. Without a call of Leave, other
+// members will show this node as failed. Close is idempotent.
 func (g *Gossip) Close() error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// logLimiter lowers the levels of memberlist's log. It logs errors as warnings, because memberlist retries. It logs a
-// warning at level debug if the warning is expected, or if there were already warningsAMinute in this minute. Operators
-// need none of these lines, because this package itself logs the problems.
+// logLimiter lowers the levels of memberlist's log. Errors become warnings, because memberlist retries. A warning is
+// logged at level debug if it is expected, or if there were warningsAMinute others in the same minute. This package
+// logs the problems itself.
 type logLimiter struct {
 	next   slog.Handler
 	budget *budget
@@ -43,10 +43,10 @@ func (c logLimiter) Handle(ctx context.Context, r slog.Record) error {
 //
 //   - A seed is this node itself.
 //   - Memberlist sends shortly after this node has closed its socket.
-//   - Another node looks for an earlier incarnation, or for another node, at the address of this node.
+//   - A ping for another node, or for an earlier incarnation, arrives at this node.
 //   - A stream ended before its first byte.
-//   - The other node closed the stream of a probe, because it is not in the cluster yet, or is stopping. If it does not
-//     answer at all, memberlist also warns that it suspects the node.
+//   - A probed node closed the stream, because it is not in the cluster yet or is stopping. A node that does not
+//     answer at all causes another warning.
 func expected(msg string) bool {
 	return strings.Contains(msg, ownSeed) || strings.Contains(msg, net.ErrClosed.Error()) ||
 		strings.Contains(msg, "Got ping for unexpected node") ||

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// observed is a transport that records how far the last dial for a join came, so that joiner can find out whether the
-// seed answered. A dial for a join is one without a node name.
+// observed is a transport that records the last dial for a join: the error of the dial, whether the seed sent
+// anything, and whether the seed refused TLS. A dial without a node name is a dial for a join.
 type observed struct {
 	memberlist.NodeAwareTransport
 

@@ -17,8 +17,8 @@ import (
 // logInterval is how often the same refusal is logged at most.
 const logInterval = time.Minute
 
-// refusals counts refused nodes and logs the refusals. During an attempt to join, it also collects the refusals of this
-// attempt.
+// refusals counts and logs refusals of nodes, packets and connections. It also collects the refusals during an
+// attempt to join.
 type refusals struct {
 	count *prometheus.CounterVec // by reason
 	say   chan *refusal          // read by report; a full channel drops, the counter has it
@@ -60,7 +60,8 @@ func (l *refusals) note(r *refusal) error {
 	return r.err
 }
 
-// recent returns the newest refusal that concerns another node, or nil if there was none within logInterval.
+// recent returns the error of the newest refusal, or nil if there was none within logInterval. It ignores refusals
+// that only mean that a seed is this node itself.
 func (l *refusals) recent(now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,8 +71,8 @@ func (l *refusals) recent(now time.Time) error {
 	return l.last.err
 }
 
-// tell counts the refusal of a packet or connection that belongs to no attempt to join. If the refusal has an error,
-// tell also logs it. It does not block: while too many refusals wait for the log, it only counts.
+// tell counts a refusal of a packet or connection outside of an attempt to join. If the refusal has an error, tell
+// also queues it for the log. It never blocks: if the queue is full, the refusal is not logged.
 func (l *refusals) tell(r *refusal) {
 	l.count.WithLabelValues(string(r.reason)).Inc()
 	if r.err == nil {
@@ -83,9 +84,8 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// during calls attempt, which tries to join the node at addr, and returns its error. It also returns the refusal that
-// caused the error, or nil if there was no refusal. If there were several, it prefers one that concerns the node at
-// addr.
+// during calls attempt, a function that tries to join the node at addr, and returns its error. If attempt failed and
+// nodes were refused meanwhile, during also returns one of these refusals, preferably one that concerns addr.
 func (l *refusals) during(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// State is the state of a member. A member that memberlist only suspects to have failed is still Alive. Memberlist does
-// not report suspicions, and the member refutes most of them.
+// State is the state of a member. A member that is only suspected to have failed is still Alive, because memberlist
+// does not report suspicions.
 type State uint8
 
 // The states.
@@ -42,17 +42,16 @@ type Member struct {
 	Since  time.Time // when this node saw it enter State
 }
 
-// Roster is an immutable list of all nodes that this node knew at one moment, including this node. It has one entry per
-// node id. The channel of Changed is closed when there is a newer roster. All methods are safe for concurrent use. The
-// caller may change the slices that they return.
+// Roster is an immutable list of all nodes that this node knows, including this node. It has one entry per node id.
+// All methods are safe for concurrent use. The caller may change the returned slices.
 type Roster struct {
 	members []Member // by node id
 	self    string   // node id
 	changed chan struct{}
 }
 
-// Changed returns a channel that is closed when Gossip.Roster returns a newer roster than r. A reader that waits for
-// each change always sees the latest roster, but may miss rosters in between.
+// Changed returns a channel that is closed when a newer roster replaces r. A caller that then calls Gossip.Roster
+// always gets the latest one, but may miss rosters in between.
 func (r *Roster) Changed() <-chan struct{} { return r.changed }
 
 // Members returns all members by node id.
@@ -75,8 +74,8 @@ func (r *Roster) Node(id string) (Member, bool) {
 	return r.members[i], true
 }
 
-// Server returns the member with a server id, or false if there is none. The server id contains the id of the data
-// directory. So a member with a new data directory is not found by its old server id.
+// Server returns the member with a server id, or false if there is none. A member with a new data directory has a new
+// server id.
 func (r *Roster) Server(id string) (Member, bool) {
 	i := slices.IndexFunc(r.members, func(m Member) bool { return m.ServerID == id && id != "" })
 	if i < 0 {
@@ -85,8 +84,8 @@ func (r *Roster) Server(id string) (Member, bool) {
 	return r.members[i], true
 }
 
-// PeerAddr returns the last known address of a server's peer port, even if the server is not alive. It returns false if
-// the server is not known.
+// PeerAddr returns the last known address of a server's peer port, or false if the server is unknown. The server need
+// not be alive.
 func (r *Roster) PeerAddr(serverID string) (string, bool) {
 	m, ok := r.Server(serverID)
 	return m.PeerAddr, ok
@@ -120,8 +119,8 @@ func (r *Roster) alone() bool {
 	return !slices.ContainsFunc(r.members, func(m Member) bool { return m.State == Alive && m.NodeID != r.self })
 }
 
-// Understood returns, for each format, the newest version that all nodes can read. It counts live nodes of every
-// role, and also servers that left or failed, because they may come back.
+// Understood returns, for each format, the newest version that all nodes can read. It considers all live nodes. It
+// also considers servers that left or failed, because they may come back.
 func (r *Roster) Understood() Formats {
 	out := r.Self().Formats
 	for i := range r.members {
@@ -159,9 +158,9 @@ func (d Difference) String() string {
 
 const settingVoters = "voters"
 
-// Differences returns the settings that differ between live members but cause no refusal. These are the version of the
-// program, and for servers the number of voters and bootstrap-expect. bootstrap-expect is compared only while no member
-// belongs to a cluster.
+// Differences returns the settings that differ between live members but cause no refusal: the version of the program,
+// and for servers the number of voters and bootstrap-expect. bootstrap-expect is compared only before the cluster is
+// formed.
 func (r *Roster) Differences() []Difference {
 	alive := r.Alive()
 	var out []Difference

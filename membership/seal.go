@@ -21,9 +21,9 @@ import (
 //
 //	0xC7 | key u32 | receiver u64 | session 16 bytes | counter u64 | AES-256-GCM of the packet
 //
-// The field key identifies the gossip key, receiver the incarnation that may accept the packet, and session the
-// sending incarnation. Every session derives its own key from the gossip key and numbers its packets with counter, so
-// a nonce is never used twice. The receiver accepts each packet only once, so a recorded packet cannot be replayed.
+// The field key identifies the gossip key, receiver the receiving incarnation, and session the sending incarnation.
+// Each session derives its own key from the gossip key and numbers its packets with counter, so a nonce is never used
+// twice. The receiver accepts each packet only once, so a recorded packet cannot be replayed.
 const (
 	sealMark     = 0xC7
 	sealHead     = 1 + 4 + 8 + sessionLen + 8
@@ -184,8 +184,8 @@ func (s *sealer) open(b []byte, now time.Time) ([]byte, Reason) {
 	return packet, ""
 }
 
-// tidy limits the memory for sessions. If there are more than maxSessions, it deletes idle sessions and keeps only the
-// highest counter of each. The caller holds mu.
+// tidy limits the memory for sessions. If there are more than maxSessions, it deletes the idle ones and keeps only
+// their highest counter. The caller holds mu.
 func (s *sealer) tidy(now time.Time) {
 	if len(s.heard) <= maxSessions {
 		return
@@ -198,7 +198,7 @@ func (s *sealer) tidy(now time.Time) {
 	}
 }
 
-// window records which counters of a session were accepted: the highest one, and which of the
+// window records which counters of a session were accepted. It has the highest one, and a bit for each of the
 // windowBits counters before it.
 type window struct {
 	top  uint64

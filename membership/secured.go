@@ -72,9 +72,9 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet for the given reason. All refusals with the same reason share one log
-// line per logInterval. The source address does not matter for this, because it can be forged. The refusal for the
-// reason Stale has no error and is not logged.
+// refusedPacket returns the refusal of a packet for the given reason. Packets with the same reason share one log line
+// per logInterval. Their source address makes no difference, because it can be forged. For Stale, the refusal has no
+// error and is not logged.
 func refusedPacket(why Reason, from net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
 	switch why {
@@ -141,8 +141,8 @@ func errNoTLS() error {
 	return fault.New(fault.Unavailable, "membership.secured", "this node has no certificate yet")
 }
 
-// accepted is the byte that the acceptor of a stream sends after it has verified the dialler's certificate. The dialler
-// waits for this byte, because in TLS 1.3 its handshake ends before the acceptor verifies the certificate.
+// accepted is the byte that the acceptor of a stream sends after it has verified the certificate of the dialing node.
+// The dialing node waits for this byte, because its TLS 1.3 handshake ends before that verification.
 const accepted = 1
 
 func awaitAccepted(c net.Conn) error {
@@ -179,8 +179,8 @@ func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.C
 	return &tlsStream{Conn: c}, nil
 }
 
-// tlsStream is a stream over TLS. It closes itself when a write fails, because memberlist does not close a stream on
-// which the first write fails.
+// tlsStream is a stream over TLS. It closes itself when a write fails, because memberlist does not close a stream
+// whose first write fails.
 type tlsStream struct {
 	*tls.Conn
 	once sync.Once
@@ -249,7 +249,7 @@ func (s *secured) cutStream(from net.Addr, cut pending.Cut) *refusal {
 }
 
 // isAlert reports whether err is a TLS alert from the other side. It checks the Op of the net.OpError, because
-// package tls does not export the type of a received alert.
+// package tls has no exported type for a received alert.
 func isAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
@@ -262,7 +262,6 @@ func (e *errUntrusted) Error() string { return fault.Text(e.err) }
 func (e *errUntrusted) Unwrap() error { return e.err }
 
 // WriteToAddress implements memberlist.NodeAwareTransport. It encrypts the packet for the node named in the address.
-// Memberlist knows the name of every member.
 func (s *secured) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	return s.NodeAwareTransport.WriteToAddress(s.seal.seal(a.Name, b), a)
 }

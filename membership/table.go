@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// table collects what memberlist reports about each incarnation, and builds rosters from it. It must not call other
+// table stores what memberlist reports about each incarnation, and builds rosters from it. It must not call other
 // components, because memberlist holds a lock while it reports.
 type table struct {
 	self     string // gossip name of this node
@@ -33,14 +33,14 @@ type incarnation struct {
 	meta       []byte // its encoded facts
 }
 
-// claims reports whether an incarnation can represent its node id: it is alive and not superseded.
+// claims reports whether the roster may show this incarnation as alive: it is Alive and not superseded.
 func (l *incarnation) claims() bool { return l.State == Alive && !l.superseded }
 
-// strayFarewell is how long the leave announcement of an incarnation is kept while the incarnation is unknown, because
-// the announcement may arrive before the incarnation itself.
+// strayFarewell is how long this node keeps the announcement of a leaving incarnation that it does not know. The
+// announcement may arrive before this node learns of the incarnation.
 const strayFarewell = time.Minute
 
-// maxFarewells limits the number of stored leave announcements, because a peer could invent names.
+// maxFarewells limits the number of stored announcements of unknown incarnations, because a peer could invent names.
 const maxFarewells = 1 << 14
 
 // newTable returns a table with this node in it.
@@ -54,8 +54,7 @@ func newTable(self Member, forget time.Duration) *table {
 
 func (t *table) roster() *Roster { return t.current.Load() }
 
-// knows reports whether the table has an incarnation with this gossip name. The incarnation must be alive, and have
-// this address and these encoded facts.
+// knows reports whether the table has a live incarnation with this gossip name, this address and these encoded facts.
 func (t *table) knows(name string, at netip.AddrPort, meta []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,8 +170,8 @@ func (t *table) publish() {
 	}
 }
 
-// choose returns, for each node id, the incarnation that the roster shows. It deletes all other incarnations from the
-// table, except those that are alive.
+// choose returns, for each node id, the incarnation that the roster shows. It deletes from the table all other
+// incarnations that are not alive.
 func (t *table) choose() map[string]*incarnation {
 	best := map[string]*incarnation{}
 	for _, l := range t.incarnations {
@@ -188,9 +187,13 @@ func (t *table) choose() map[string]*incarnation {
 	return best
 }
 
-// better reports whether the roster should show a rather than b. Both are incarnations of one node id. The incarnation
-// of this process always wins. Otherwise an incarnation that is alive and not superseded wins over one that is dead or
-// superseded. If this does not decide, the earlier of two live ones wins, or the later of two others.
+// better reports whether the roster should show a rather than b. Both are incarnations of one node id. The first rule
+// that applies decides:
+//
+//  1. The incarnation of this process wins.
+//  2. An incarnation that is alive and not superseded wins over one that is not.
+//  3. If both are alive and not superseded, the earlier one wins.
+//  4. Otherwise, the later one wins.
 func (t *table) better(a, b *incarnation) bool {
 	switch {
 	case a.Name() == t.self || b.Name() == t.self:
@@ -205,8 +208,8 @@ func (t *table) better(a, b *incarnation) bool {
 }
 
 // supersede marks the incarnation with this gossip name as superseded if silent is true, and removes the mark
-// otherwise. silent means that memberlist still reports the incarnation alive, but it does not answer pings. A later
-// incarnation of the same node may replace a superseded one.
+// otherwise. A superseded incarnation does not answer pings, although memberlist still reports it as alive. A later
+// incarnation of the same node may replace it.
 func (t *table) supersede(name string, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -254,8 +257,8 @@ func (t *table) wakeIfUnsettled() {
 	}
 }
 
-// disputes returns, for each node id of which two incarnations seem to be alive, the incarnation in the roster and the
-// other one.
+// disputes returns the pairs of incarnations of one node id that both seem to be alive. The first of each pair is the
+// one in the roster.
 func (t *table) disputes() []overlap {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Timing has the intervals and timeouts of gossip. To change some of them, take the result of LAN or Loopback and set
-// single fields. The zero Timing means LAN.
+// Timing has the intervals and timeouts of gossip. The zero Timing means LAN. To change single fields, start with the
+// result of LAN or Loopback.
 type Timing struct {
 	ProbeInterval time.Duration // interval at which one member is probed over UDP
 	// time for an answer before other members probe and TCP is tried; below ProbeInterval
@@ -30,8 +30,8 @@ type Timing struct {
 	Forget    time.Duration // how long members that failed or left stay in the roster
 }
 
-// LAN returns the Timing for nodes in one network. In a test with 50 members on one machine, all members know of a
-// dead member after 2 to 3 s.
+// LAN returns the Timing for nodes in one network. In a test of 50 members on one machine, all members learned of a
+// dead member within 2 to 3 s.
 func LAN() Timing {
 	return Timing{
 		ProbeInterval: 300 * time.Millisecond, ProbeTimeout: 150 * time.Millisecond, SuspicionMult: 3,

@@ -16,9 +16,8 @@ import (
 	"github.com/quorate/quorate/internal/listen"
 )
 
-// sockets is a memberlist transport over a UDP port and a TCP port with the same number. Its Shutdown closes open
-// connections and waits for them, which memberlist's own transport does not do. Its errors say why a port cannot be
-// opened.
+// sockets is a memberlist transport over a UDP port and a TCP port with the same number. Unlike memberlist's own
+// transport, its Shutdown closes open connections and waits for them. Its errors say why a port cannot be opened.
 type sockets struct {
 	tcp     *net.TCPListener
 	udp     *net.UDPConn
@@ -37,8 +36,8 @@ type sockets struct {
 // portAttempts bounds the search for a port that is free for both protocols.
 const portAttempts = 16
 
-// openSockets opens a TCP and a UDP socket on the same port. If port is 0, the system chooses the port. If the port is
-// in use and fallback is true, openSockets opens another one. If fallback is false, it returns fault.Unavailable.
+// openSockets opens a TCP and a UDP socket on the same port. With port 0, the system chooses the port. If the port is
+// in use and fallback is true, openSockets chooses another port. If fallback is false, it returns fault.Unavailable.
 func openSockets(host netip.Addr, port uint16, fallback bool) (*sockets, error) {
 	s, err := bind(host, port)
 	for i := 0; i < portAttempts && err != nil && (port == 0 || fallback) && errors.Is(err, syscall.EADDRINUSE); i++ {
@@ -194,8 +193,8 @@ func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration
 	return s.DialTimeout(a.Addr, timeout)
 }
 
-// Shutdown implements memberlist.Transport. It closes all connections, and waits until the users of these connections
-// have called Close.
+// Shutdown implements memberlist.Transport. It closes all connections, and waits until their users have closed them
+// too.
 func (s *sockets) Shutdown() error {
 	s.mu.Lock()
 	s.down = true
@@ -235,7 +234,7 @@ type stream struct {
 }
 
 // Write implements net.Conn. It closes the connection if the write fails, because memberlist does not close a
-// connection on which the first write fails.
+// connection whose first write fails.
 func (c *stream) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// valuesOf returns the distinct values that get returns for the members, each with the ids of the nodes that have
-// it. The most frequent value comes first. Members with an empty value are left out.
+// valuesOf calls get for each member. It returns the distinct results, each with the ids of the nodes that have it.
+// The most frequent result comes first. Empty results are left out.
 func valuesOf(members []Member, get func(*Member) string) []Value {
 	nodes := map[string][]string{}
 	for i := range members {

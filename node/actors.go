@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"path/filepath"
+	"slices"
 
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/discovery"
@@ -29,7 +30,8 @@ func actorOptions(n *Node) actorhost.Options {
 		Places:  func() *discovery.Catalogue { return n.catalogue.Places() },
 		StoreOf: func(app string) (string, error) { return actorStoreOf(n.components.For(app), app) },
 		Allow:   n.calls.Parts().Here.Allow, Policy: n.calls.Actor, Prove: calls.Prove,
-		PlaceTime: cmp.Or(n.config.API.RequestTimeout, apihttp.DefaultRequestTimeout), MaxAnswer: limit,
+		PlaceTime: cmp.Or(n.config.API.RequestTimeout, apihttp.DefaultRequestTimeout),
+		HostWait:  n.config.API.HostWait, MaxAnswer: limit,
 		HoldingsDir: filepath.Join(n.config.Data.Dir, "actors"),
 		Logger:      n.deps.Logger, Registerer: n.deps.Registry,
 	}
@@ -48,9 +50,27 @@ func actorStoreOf(c components.Scoped, app string) (string, error) {
 
 // hostActors is called when an application of this node accepts calls.
 func (s *apiServers) hostActors(app string, ch *appchannel.Channel) {
-	if p := ch.Protocol(); p != appchannel.GRPC && p != appchannel.GRPCS {
+	if s.asksTypes(app, ch) {
 		s.actors.Returned(app, ch)
 	}
+}
+
+// asksTypes reports whether the node asks an application which actor types it hosts. A gRPC application registers its
+// types itself.
+func (s *apiServers) asksTypes(app string, ch *appchannel.Channel) bool {
+	for _, e := range s.apps {
+		if e.ID == app && slices.Contains(e.InitOff, InitConfig) {
+			return false
+		}
+	}
+	p := ch.Protocol()
+	return p != appchannel.GRPC && p != appchannel.GRPCS
+}
+
+// Registering implements status.Actors. It reports whether the actor types of an application are yet to be registered
+// for the first time. It returns false once that has failed.
+func (s *apiServers) Registering(app string, ch *appchannel.Channel) bool {
+	return ch != nil && s.asksTypes(app, ch) && !s.actors.Tried(app)
 }
 
 // openActors asks the applications of this node which actors they host.

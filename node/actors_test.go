@@ -1,9 +1,11 @@
 package node_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -12,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node"
@@ -104,13 +107,16 @@ func (c *counters) add(w http.ResponseWriter, id string) {
 }
 
 // threeCounters are three nodes with an instance of the application each.
-func threeCounters(t *testing.T) ([]*node.Node, []*counters) {
+func threeCounters(t *testing.T, set ...func(*node.Config)) ([]*node.Node, []*counters) {
 	t.Helper()
 	var apps []*counters
 	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) {
 		app := newCounters(t)
 		c.App.ID, c.App.Port = "bank", app.port()
 		apps = append(apps, app)
+		for _, f := range set {
+			f(c)
+		}
 	})
 	for i, n := range nodes {
 		apps[i].sidecar.Store(&n.Addresses().API[0])
@@ -156,6 +162,7 @@ func adding(t *testing.T, n *node.Node, id string) (stop func() int) {
 }
 
 func TestActors_CountFromEveryNode(t *testing.T) {
+	t.Parallel()
 	nodes, apps := threeCounters(t)
 	for i := range 30 {
 		if code, text := add(t, nodes[i%3], "a"); code != http.StatusOK || text != fmt.Sprint(i+1) {
@@ -187,7 +194,8 @@ func TestActors_CountFromEveryNode(t *testing.T) {
 }
 
 func TestActors_ErrorsOfCalls(t *testing.T) {
-	nodes, _ := threeCounters(t)
+	t.Parallel()
+	nodes, _ := threeCounters(t, func(c *node.Config) { c.API.HostWait = 100 * time.Millisecond })
 	for path, want := range map[string]string{
 		"/v1.0/actors/Counter/a/method/fail": "error from actor service: (418) no such book",
 		"/v1.0/actors/Counter/a/method/none": "actor method not found",
@@ -208,6 +216,7 @@ func TestActors_ErrorsOfCalls(t *testing.T) {
 
 // A node that stops gives its actors up: no call fails, and the count goes on.
 func TestActors_NodeThatStopsHandsThemOver(t *testing.T) {
+	t.Parallel()
 	nodes, apps := threeCounters(t)
 	owner := -1
 	if code, text := add(t, nodes[2], "a"); code != http.StatusOK {
@@ -245,8 +254,42 @@ func TestActors_NodeThatStopsHandsThemOver(t *testing.T) {
 	}
 }
 
+// An application that is a child process ends when Wait has returned. By then its turns have ended and other nodes have
+// its actors.
+func TestActors_AreHandedOverBeforeTheirProgramEnds(t *testing.T) {
+	t.Parallel()
+	nodes, apps := threeCounters(t, func(c *node.Config) { c.App.Command = []string{"bank"} }) // no node starts it
+	if code, text := add(t, nodes[2], "a"); code != http.StatusOK {
+		t.Fatal(code, text)
+	}
+	stop := adding(t, nodes[0], "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := nodes[2].Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	apps[2].mu.Lock()
+	turns, deactivated := apps[2].turns, fmt.Sprint(apps[2].deactivated)
+	apps[2].mu.Unlock()
+	if deactivated != "[a]" {
+		t.Errorf("the actors %s are deactivated when the program ends, want a", deactivated)
+	}
+	for _, n := range nodes {
+		if code, text := add(t, n, "a"); code != http.StatusOK {
+			t.Error(code, text)
+		}
+	}
+	stop()
+	apps[2].mu.Lock()
+	defer apps[2].mu.Unlock()
+	if apps[2].turns != turns {
+		t.Errorf("%d turns begin after the program may have ended", apps[2].turns-turns)
+	}
+}
+
 // An operator moves an actor while it is called. No call fails, and the count goes on at the new owner.
 func TestActors_MoveAndRebalance(t *testing.T) {
+	t.Parallel()
 	nodes, apps := threeCounters(t)
 	for i := range 9 {
 		if code, text := add(t, nodes[0], fmt.Sprint(i)); code != http.StatusOK {
@@ -297,4 +340,53 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 			t.Errorf("node %s has %d of 9 actors", node, n)
 		}
 	}
+}
+
+// The health check waits until the actor types of an application are registered, so that a client that waits for it
+// finds the actors. The metadata reports the same as runtimeStatus and
+// hostReady.
+func TestActors_HealthWaitsForTheirTypes(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/dapr/config" {
+			close(asked)
+			<-answer
+			_, _ = io.WriteString(w, `{"entities":["Counter"]}`)
+		}
+	}))
+	t.Cleanup(app.Close)
+	release := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(release)
+	c := config(t)
+	c.App.Port = app.Listener.Addr().(*net.TCPAddr).Port
+	n := open(t, c)
+	<-asked
+	code, text, _ := ask(t, n, http.MethodGet, "/v1.0/healthz", "")
+	if code != http.StatusInternalServerError || !strings.Contains(text, "its actor types are not registered yet") {
+		t.Errorf("healthz: %d %s", code, text)
+	}
+	_, text, _ = ask(t, n, http.MethodGet, "/v1.0/metadata", "")
+	if !strings.Contains(text, `"runtimeStatus":"INITIALIZING","hostReady":false`) {
+		t.Errorf("metadata: %s", text)
+	}
+	if code, text, _ := ask(t, n, http.MethodGet, "/v1.0/healthz/outbound", ""); code != http.StatusNoContent {
+		t.Errorf("outbound: %d %s", code, text)
+	}
+	release()
+	ready(t, n)
+	_, text, _ = ask(t, n, http.MethodGet, "/v1.0/metadata", "")
+	if !strings.Contains(text, `"type":"Counter"`) || !strings.Contains(text, `"RUNNING","hostReady":true`) {
+		t.Errorf("metadata: %s", text)
+	}
+}
+
+// An application that does not say which actors it hosts does not keep its node unready.
+func TestActors_HealthDoesNotWaitForWrongConfiguration(t *testing.T) {
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "broken", http.StatusInternalServerError)
+	}))
+	t.Cleanup(app.Close)
+	c := config(t)
+	c.App.Port = app.Listener.Addr().(*net.TCPAddr).Port
+	ready(t, open(t, c))
 }

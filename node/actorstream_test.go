@@ -127,7 +127,7 @@ func (s *streamed) await(t *testing.T, prefix string) (got string) {
 func streamNode(t *testing.T) *node.Node {
 	t.Helper()
 	c := nodetest.Config(t)
-	c.App.ID = "bank"
+	c.App.ID, c.API.HostWait = "bank", time.Second
 	return nodetest.Open(t, c)
 }
 
@@ -170,6 +170,7 @@ func TestActorStream_CallsRemindersAndTimers(t *testing.T) {
 
 // The end of the stream withdraws the types. A further stream replaces the first one.
 func TestActorStream_EndWithdrawsTheTypes(t *testing.T) {
+	t.Parallel()
 	n := streamNode(t)
 	first := newStreamed(t, n, "Counter")
 	awaitType(t, n)
@@ -204,6 +205,23 @@ func TestActorStream_EndWithdrawsTheTypes(t *testing.T) {
 	}
 	if text := expect(t, n, 500, "POST", "a/method/m", ""); !strings.Contains(text, "no_host") {
 		t.Errorf("without a stream: %s", text)
+	}
+	if _, text, _ := nodetest.Ask(t, n, http.MethodGet, "/v1.0/metadata", ""); strings.Contains(text, "Counter") {
+		t.Errorf("without a stream, the metadata are %s", text)
+	}
+	newStreamed(t, n, "Counter")
+	awaitType(t, n)
+}
+
+// An application that is called over HTTP hosts the types of GET /dapr/config, and no others.
+func TestActorStream_IsRefusedForHTTPApplications(t *testing.T) {
+	n, _ := oneCallee(t)
+	out, err := runtimev1.NewDaprClient(connect(t, n.Addresses().GRPC[0])).SubscribeActorEventsAlpha1(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Recv(); grpcstatus.Code(err) != codes.FailedPrecondition {
+		t.Errorf("the stream is answered with %v", err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/api/actors"
 	apigrpc "github.com/quorate/quorate/api/grpc"
 	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/http/httpserver"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state"
@@ -104,9 +105,9 @@ func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
 }
 
 // serve runs one HTTP server until the node closes.
-func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h http.Handler) (*apihttp.Server,
+func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h http.Handler) (*httpserver.Server,
 	error) {
-	server := apihttp.NewServer(apihttp.ServerConfig{
+	server := httpserver.New(httpserver.Config{
 		Listener: l, Handler: h, Logger: s.deps.Logger, MaxConnections: s.maxConnections(name),
 		MaxHeaderBytes: int(s.config.API.MaxHeaderSize), DisableH2C: s.config.API.DisableH2C,
 		Open: s.connections.WithLabelValues(name), Cut: s.cut.WithLabelValues(name),
@@ -118,18 +119,18 @@ func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h h
 }
 
 // maxConnections returns the connection limit of one listener. All API listeners together may use half of the file
-// descriptors of the process. The other half is for the store and the cluster, so that many connections of clients
-// cannot make them fail.
+// descriptors of the process. The other half is for the store and the cluster, which must not fail because of many
+// client connections.
 func (s *apiServers) maxConnections(listener string) int {
 	if listener != listenerAPI {
 		return fewConnections
 	}
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		return apihttp.DefaultMaxConnections
+		return httpserver.DefaultMaxConnections
 	}
 	share := l.Cur / 2 / uint64(s.countListeners())
-	return int(min(max(share, leastConnections), apihttp.DefaultMaxConnections))
+	return int(min(max(share, leastConnections), httpserver.DefaultMaxConnections))
 }
 
 // countListeners returns how many HTTP and gRPC listeners the APIs of all applications have.
@@ -155,12 +156,13 @@ func (s *apiServers) closeAPIs() []func(context.Context) error {
 
 // appParts are the dependencies of the API of one application.
 type appParts struct {
-	entry      AppEntry
-	calls      *calls.Calls
-	components components.Scoped
-	status     *status.Reporter
-	catalogue  *catalogue.Catalogue
-	actors     *actorhost.Host
+	entry        AppEntry
+	calls        *calls.Calls
+	components   components.Scoped
+	status       *status.Reporter
+	catalogue    *catalogue.Catalogue
+	actors       *actorhost.Host
+	registration status.Actors
 }
 
 // actorRuntime describes the actors of the application on this node.
@@ -170,16 +172,20 @@ func (p appParts) actorRuntime() api.ActorRuntime {
 	for _, kind := range slices.Sorted(maps.Keys(active)) {
 		out.Active = append(out.Active, api.ActiveActors{Type: kind, Count: active[kind]})
 	}
-	if _, ok := p.components.ActorStore(); ok {
+	_, ok := p.components.ActorStore()
+	switch {
+	case !ok && !p.status.IsStarted(), ok && p.registration.Registering(p.entry.ID, p.calls.Channel(p.entry.ID)):
+		out.Status = "INITIALIZING"
+	case ok:
 		out.Status, out.HostReady, out.Placement = "RUNNING", true, "placement: connected"
-	} else {
+	default:
 		out.Placement = "placement: no state store has the actor state"
 	}
 	return out
 }
 
-// services are the services of one application. The HTTP API and the gRPC API of the application share them, so that
-// state set through one API is visible through the other.
+// services are the services of one application. Its HTTP and gRPC APIs share them, so that state set through one API
+// is visible through the other.
 type services struct {
 	app            api.App
 	state          *api.State
@@ -230,8 +236,8 @@ func (s *apiServers) configuration(p appParts, app api.App) *api.Configurations 
 	return c
 }
 
-// tokensOf returns the API tokens of an application. If the application has no token of its own, it uses those of the
-// node, which may be replaced while the node runs.
+// tokensOf returns the API tokens of an application. An application that has no token of its own uses those of the
+// node. The tokens of the node may be replaced while it runs.
 func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	if a.Token != "" {
 		return api.NewTokens([]string{string(a.Token)})
@@ -246,9 +252,9 @@ func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	return s.tokens, nil
 }
 
-// open opens the APIs of one application and returns their addresses. The parameter first is true for the application
-// that the command-line flags define. Until all components are open, the APIs answer only health probes, metadata and
-// shutdown; other requests wait.
+// open opens the APIs of one application and returns their addresses. The parameter first says whether the
+// command-line flags define the application. Until all components are open, the APIs answer only health probes,
+// metadata and shutdown. Other requests wait.
 func (s *apiServers) open(ctx context.Context, p appParts, first bool) (AppAddress, error) {
 	at := &AppAddress{ID: p.entry.ID}
 	flag := "--http-port"
@@ -304,8 +310,8 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 	return nil
 }
 
-// openHealth serves the health probes of the first application on the health port, if one is configured. It closes the
-// port after the APIs, so that probes still get answers during a graceful stop.
+// openHealth serves the health probes of the first application on the health port, if one is configured. The port
+// closes after the APIs, so that probes get answers during a graceful stop.
 func (s *apiServers) openHealth(ctx context.Context, face http.Handler) error {
 	c := s.config.API
 	if !c.Health.Given && c.Health.Number == 0 {
@@ -349,8 +355,8 @@ func closeListeners(ls []net.Listener) {
 	}
 }
 
-// grpcPort returns the port of an application's gRPC API, the name of the setting for the port, and whether the gRPC
-// API is enabled. The parameter first is true for the application that the command-line flags define.
+// grpcPort returns the port of an application's gRPC API, the name of its setting, and whether the API is enabled.
+// The parameter first says whether the command-line flags define the application.
 func (c Config) grpcPort(first bool, a AppEntry) (Port, string, bool) {
 	if first {
 		return c.API.GRPC, "--grpc-port", !c.API.GRPCOff
@@ -359,8 +365,8 @@ func (c Config) grpcPort(first bool, a AppEntry) (Port, string, bool) {
 		(a.GRPCPort.Given || a.GRPCPort.Number != 0)
 }
 
-// openGRPC serves the gRPC API of one application, if it has one. The parameter first is true for the application that
-// the command-line flags define.
+// openGRPC serves the gRPC API of one application, if it is enabled. The parameter first says whether the
+// command-line flags define the application.
 func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, first bool, at *AppAddress) error {
 	port, flag, on := s.config.grpcPort(first, a)
 	if !on {
@@ -407,13 +413,14 @@ func offerOff(err error) error {
 	return &more
 }
 
-// movable reports whether the API of an application may use another port if the default port is in use. This is allowed
-// only for an application that this node starts as a child process. Other applications could not learn the port.
+// movable reports whether the API of an application may use another port if the default port is in use. This is
+// permitted only for an application that this node starts as a child process, because the node tells it the port.
 func (c Config) movable(a AppEntry, port Port) bool {
 	return !port.Given && len(c.App.Command) > 0 && a.ID == c.App.ID && !c.Cluster.joining()
 }
 
-// apps returns all applications of the settings: first the one from the flags, then those from the settings file.
+// apps returns all applications of the settings. The one from the flags is first, followed by those from the settings
+// file.
 func (c Config) apps() []AppEntry {
 	first := AppEntry{App: c.App, HTTPPort: c.API.HTTP}
 	return append([]AppEntry{first}, c.Apps...)
@@ -476,8 +483,8 @@ func (a AppEntry) channel() api.AppChannel {
 	return c
 }
 
-// capabilities returns the capabilities of a component, with the names and the order of Dapr. It adds ACTOR to a
-// state store with ETags and transactions, because such a store can hold actor state.
+// capabilities returns the capabilities of a component, with the names and the order of Dapr. A state store with
+// ETags and transactions also gets ACTOR, because it can hold actor state.
 func capabilities(s component.Status) []string {
 	if !strings.HasPrefix(s.Type, "state.") {
 		return s.Capabilities

@@ -84,6 +84,7 @@ func listed(t testing.TB, n *node.Node, want ...string) time.Duration {
 }
 
 func TestApps_AreListedByEveryNode(t *testing.T) {
+	t.Parallel()
 	nodes, configs := threeWith(t, func(c *node.Config) {
 		c.App.ID = "app-" + c.Cluster.NodeID
 		if c.Cluster.NodeID == "n3" {
@@ -117,6 +118,7 @@ func TestApps_AreListedByEveryNode(t *testing.T) {
 
 // The error of a call names the port that the application has not opened, as the health check does.
 func TestCall_ApplicationThatDoesNotListenYet(t *testing.T) {
+	t.Parallel()
 	c := config(t)
 	c.App.Port = freePort(t)
 	n := open(t, c)

@@ -18,8 +18,8 @@ type backupService struct {
 	deps   Deps
 }
 
-// SaveBackup writes a backup of all groups to w. This node must be a server, but it need not be a leader. If SaveBackup
-// returns an error, the backup in w is incomplete.
+// SaveBackup writes a backup of all groups to w. This node must be a server, but need not be a leader. After an
+// error, the backup in w is incomplete.
 func (b backupService) SaveBackup(ctx context.Context, w io.Writer) error {
 	t, err := b.host.Backup(ctx, backup.Header{Created: b.deps.Now().UTC(), Program: b.config.Version,
 		Cluster: b.config.Cluster.Name}, w)
@@ -53,8 +53,8 @@ const backupNote = "backups"
 // backupCluster implements backups.Cluster.
 type backupCluster struct{ backupService }
 
-// Leads implements backups.Cluster. It reports whether this node leads group 0. Only the leader of group 0 writes
-// scheduled backups, because the record of backups is in this group.
+// Leads implements backups.Cluster. It reports whether this node leads group 0. That leader writes the scheduled
+// backups, because group 0 has the record of backups.
 func (b backupCluster) Leads() bool { return b.host.Leader(0) == b.host.Identity().Server }
 
 // Record implements backups.Cluster.
@@ -87,7 +87,7 @@ func (n *Node) newBackups() *backups.Schedule {
 	return backups.New(o)
 }
 
-// buildBackups starts the schedule of backups. When the node stops, a running backup is ended before the node transfers
+// buildBackups starts the schedule of backups. When the node stops, a running backup ends before the node transfers
 // its leaderships.
 func (n *Node) buildBackups(context.Context) error {
 	s := n.newBackups()

@@ -3,7 +3,6 @@ package node_test
 import (
 	"bytes"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,27 +104,4 @@ func BenchmarkWatch(b *testing.B) {
 			}
 		})
 	}
-}
-
-// BenchmarkIdleWatches measures the memory of 4,000 watches over 16 listeners that receive nothing, of the heap and of
-// stacks, including that of the connections of their clients.
-func BenchmarkIdleWatches(b *testing.B) {
-	const watches = 4000
-	for range b.N {
-		addrs := watched(b, 16)
-		before := inUse()
-		for i := range watches {
-			openWatch(b, addrs[i%len(addrs)]).r = nil
-		}
-		b.ReportMetric(float64(inUse()-before)/1e6, "MB")
-	}
-}
-
-// inUse returns the bytes of heap and stacks that are in use.
-func inUse() int64 {
-	runtime.GC()
-	runtime.GC() // empties pools
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc + m.StackInuse)
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/quorate/quorate/node/remoteadmin"
 	"github.com/quorate/quorate/node/status"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
@@ -148,7 +149,7 @@ func (n *Node) buildMemory(context.Context) error {
 	return n.loop("memory", func(ctx context.Context) { n.apis.memory.giveBack(ctx.Done(), freeMemory) })
 }
 
-// buildCalls sets up tracing, opens the channels to the applications of this node, and starts to probe these
+// buildCalls sets up tracing, opens the channels to the applications of this node, and starts to probe the
 // applications.
 func (n *Node) buildCalls(ctx context.Context) error {
 	c := n.config
@@ -185,7 +186,7 @@ func (n *Node) buildCalls(ctx context.Context) error {
 	n.status = status.New(status.Options{
 		Version: c.Version, Cluster: c.Cluster.Name, Role: string(c.Cluster.Role), Sidecar: c.Cluster.sidecar(),
 		Namespace: c.Namespace,
-		Apps:      idsOf(n.apps()), Components: n.components, Channels: n.calls, Now: n.deps.Now,
+		Apps:      idsOf(n.apps()), Components: n.components, Channels: n.calls, Actors: n.apis, Now: n.deps.Now,
 	})
 	return errors.Join(n.closers.Push("channels to the applications", func(context.Context) error {
 		return n.calls.Close()
@@ -197,7 +198,7 @@ func (n *Node) buildAPI(ctx context.Context) error {
 	n.prepareAPI()
 	for i, a := range n.apps() {
 		at, err := n.apis.open(ctx, appParts{entry: a, calls: n.calls, components: n.components.For(a.ID),
-			status: n.status, catalogue: n.catalogue, actors: n.apis.actors}, i == 0)
+			status: n.status, catalogue: n.catalogue, actors: n.apis.actors, registration: n.apis}, i == 0)
 		if err != nil {
 			return err
 		}
@@ -216,19 +217,23 @@ func (n *Node) listenPeer(ctx context.Context) error {
 	return n.network.Listen(ctx)
 }
 
+// clusterView implements raftfsm.Cluster.
+type clusterView struct {
+	*network.Network
+	*status.Reporter
+}
+
 // buildHost opens the replicated store.
 func (n *Node) buildHost(ctx context.Context) error {
 	c := n.config
 	host, err := raftfsm.Open(ctx, raftfsm.Options{
 		Dir: c.Data.Dir, NodeID: c.Cluster.NodeID, DefaultID: c.Cluster.defaultID(), Sidecar: c.Cluster.sidecar(),
-		Servers:    n.network.LiveServers,
-		Partitions: uint32(c.Cluster.Partitions), Count: n.network.CountPartitions,
+		Partitions: uint32(c.Cluster.Partitions), Cluster: clusterView{n.network, n.status},
 		Engine:    raftlog.Engine(c.Data.LogStore),
 		Bootstrap: !c.Cluster.joining(), MinFree: uint64(c.Data.MinFree), Transport: n.network.Transport,
-		Peers: n.network.Port().Client(), Newest: n.network.NewestFormat,
+		Peers:  n.network.Port().Client(),
 		Timing: c.Cluster.Timing, Bounds: c.Cluster.Bounds, Logger: n.deps.Logger, Registerer: n.deps.Registry,
-		Fatal: n.deps.Fatal, Now: n.deps.Now, Step: n.deps.Step, NoLeader: n.status.NoLeader,
-		DiskOf: n.network.DiskOf,
+		Fatal: n.deps.Fatal, Now: n.deps.Now, Step: n.deps.Step,
 	})
 	if err != nil {
 		return err
@@ -241,9 +246,8 @@ func (n *Node) buildHost(ctx context.Context) error {
 	})
 }
 
-// buildControl creates the cluster controller, opens the catalogue of applications, and registers the methods that
-// other nodes can call. It runs after the store has been opened, because the catalogue needs the node id from the data
-// directory.
+// buildControl creates the cluster controller, opens the catalogue of applications, and registers the methods for
+// calls from other nodes. The store must be open, because the catalogue needs the node id from the data directory.
 func (n *Node) buildControl(context.Context) error {
 	c := n.config.Cluster
 	n.control = clusterctl.New(clusterctl.Options{
@@ -264,7 +268,7 @@ func (n *Node) buildControl(context.Context) error {
 	n.apis.remote = remoteadmin.New(n.network, n.deps.Logger)
 	methods := append(n.control.Methods(), n.catalogue.Method(), n.doctor().Method(), n.apis.remote.Method(),
 		n.apis.actors.Method(), n.apis.actors.HandOverMethod(), n.apis.jobs.Method())
-	for _, name := range raftfsm.Methods() {
+	for _, name := range peercalls.Methods() {
 		methods = append(methods, peer.Method{Name: name,
 			Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
 				return n.host.Serve(ctx, name, r.Payload)
@@ -284,7 +288,7 @@ func (n *Node) doctor() *doctor.Doctor {
 }
 
 // certificate returns the identity for the certificate of this node: the node id, the server id, and the applications
-// in the trust domain. If domain is empty, the default trust domain is used.
+// in the trust domain. An empty domain means the default trust domain.
 func (n *Node) certificate(domain string) trust.Identity {
 	id := trust.Identity{Node: n.host.Identity().Node, Server: n.network.Identity().Server}
 	for _, app := range n.apps() {
@@ -324,7 +328,7 @@ func (c connections) Renew() {
 // connectCalls lets other nodes call the applications of this node, and the reverse.
 func (n *Node) connectCalls(context.Context) error {
 	n.calls.Connect(n.catalogue.Places())
-	n.apis.jobs.Open(n.host, n.calls, n.catalogue.Places, n.network.Port().Client())
+	n.apis.jobs.Open(n.host, n.calls, n.apis.jobObservers(), n.catalogue.Places, n.network.Port().Client())
 	n.apis.actors.Remind()
 	return n.closers.Push("calls between nodes", n.calls.Disconnect)
 }
@@ -420,9 +424,9 @@ func (n *Node) buildLoops(context.Context) error {
 	})
 }
 
-// buildDrain registers the closer of the APIs. When the node stops, the closer ends the watches, refuses new requests,
-// and waits for the requests in progress while the store still works. It closes all APIs concurrently, because an
-// application may need the API of the node to answer a call.
+// buildDrain registers the closer of the APIs. The closer ends the watches, refuses new requests, and waits for the
+// requests in progress while the store still works. It closes all APIs concurrently, because an application may need
+// the API to answer a call.
 func (n *Node) buildDrain(context.Context) error {
 	return n.closers.Push("api requests", func(ctx context.Context) error {
 		n.apis.watches.Close()
@@ -445,7 +449,7 @@ func (n *Node) buildDrain(context.Context) error {
 	})
 }
 
-// serveApps announces the applications of this node to the other nodes. When the node stops, its closer withdraws the
+// serveApps announces the applications of this node to other nodes. When the node stops, its closer withdraws the
 // announcement. This happens before the node closes anything that calls to these applications need.
 func (n *Node) serveApps(context.Context) error {
 	var out []discovery.Record
@@ -467,8 +471,8 @@ func (n *Node) serveApps(context.Context) error {
 	return n.closers.Push("applications", func(context.Context) error { return n.catalogue.Serve(nil) })
 }
 
-// buildInputs starts to deliver the events of input bindings, and to watch the component files. It is the last step of
-// the start, so both end first when the node stops.
+// buildInputs starts to deliver the events of input bindings, and to watch the component files. It is the last step
+// of the start, so both end first when the node stops.
 func (n *Node) buildInputs(context.Context) error {
 	if n.place.bare {
 		return nil // there is no application
@@ -495,8 +499,8 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// port returns the port of a cluster listener. If a default port is in use, the listener may use another one. A node
-// that joins others is an exception, because the other nodes expect the default port.
+// port returns the port of a cluster listener. If the default port is in use, a node that joins no others may use
+// another one. A node that joins others may not, because they expect it at the default port.
 func (c Cluster) port(p Port) network.Port {
 	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// Check reads the component files of c without starting anything. err has all problems that would prevent the start of
-// a node. warnings are problems that would not prevent it. env looks up environment variables.
+// Check reads the component files of c without starting anything. err has all problems that would prevent the start
+// of a node, and warnings has all others. env looks up environment variables.
 func Check(_ context.Context, c Config, env func(name string) (string, bool)) (warnings []string, err error) {
 	c = c.WithDefaults()
 	plan, err := components.Read(c.sources(Deps{Env: env}))

@@ -15,6 +15,7 @@ import (
 )
 
 func TestCluster_AnyNodeServesAnyRequest(t *testing.T) {
+	t.Parallel()
 	nodes, _ := three(t)
 	ids := map[string]bool{}
 	for i, n := range nodes {
@@ -36,6 +37,7 @@ func TestCluster_AnyNodeServesAnyRequest(t *testing.T) {
 }
 
 func TestCluster_SurvivesStopAndReturnOfLeader(t *testing.T) {
+	t.Parallel()
 	nodes, configs := three(t)
 	for i := range 20 {
 		if code, body := save(t, nodes[i%3], fmt.Sprint("k", i), "before"); code != 204 {
@@ -65,6 +67,7 @@ func TestCluster_SurvivesStopAndReturnOfLeader(t *testing.T) {
 }
 
 func TestCluster_SingleNodeGrowsToThree(t *testing.T) {
+	t.Parallel()
 	first := member(t, "n1", 0)
 	lone := open(t, first)
 	if code, body := save(t, lone, "early", "1"); code != 204 {
@@ -89,6 +92,7 @@ func TestCluster_SingleNodeGrowsToThree(t *testing.T) {
 }
 
 func TestJoin_WithoutClusterIsNotReady(t *testing.T) {
+	t.Parallel()
 	c := member(t, "n1", 0, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
 	n := open(t, c)
 	poll(t, func() error { // the hint is given once the seed has been tried

@@ -28,12 +28,12 @@ const (
 	MinMemory = 64 << 20
 )
 
-// sharedDir is the name of the data directory that all nodes without --join and --data-dir share. It must not be used
-// as a node id, because the data directory of another node is beside it and has the node id as its name.
+// sharedDir is the name of the data directory that all nodes without --join and --data-dir share. The directories of
+// other nodes are beside it and have node ids as names, so no node may have this id.
 const sharedDir = "local"
 
-// Config is the configuration of a node. It may be copied, because no part of the node keeps a reference to it. To
-// configure a complete cluster of one node, set Data.StateDir or Data.Dir and call WithDefaults.
+// Config is the configuration of a node. It may be copied, because no part of the node keeps a reference to it. For a
+// cluster of one node, it is enough to set Data.StateDir or Data.Dir and to call WithDefaults.
 type Config struct {
 	Version    string // of the program; shown by status and metadata
 	Namespace  string // empty = none: components of every namespace load
@@ -66,8 +66,16 @@ type App struct {
 	MaxConcurrency int      // concurrent calls; 0 or less = no limit
 	Health         AppHealth
 	OptionsTimeout time.Duration // of asking for the input bindings that it handles; default 3 s
+	InitOff        []string      // requests at the start that the application does not get; InitConfig or InitSubscribe
 	Command        []string      // run as a child of the node; empty = none
 }
+
+// Requests that an application gets at the start. InitConfig is GET /dapr/config, which asks for its actors.
+// InitSubscribe is GET /dapr/subscribe, which a node never sends.
+const (
+	InitConfig    = "config"
+	InitSubscribe = "subscribe"
+)
 
 // AppHealth configures the health probes of the application.
 type AppHealth struct {
@@ -116,6 +124,7 @@ type API struct {
 	MaxHeaderSize  int64         // bytes of the header of a request; default 4 KiB
 	DisableH2C     bool          // no HTTP/2 without TLS
 	RequestTimeout time.Duration // default 10 s
+	HostWait       time.Duration // wait of a call to an actor for a host of its type; default 5 s
 	AllowedOrigins []string      // web origins beside the API's own, or "*"
 	AnyEndpoint    bool          // applications may call addresses that no HTTPEndpoint declares
 	LogCalls       bool          // log every request
@@ -140,7 +149,7 @@ type Console struct {
 type Components struct {
 	Paths       []string // directories or files with components, in order
 	ConfigFiles []string // files with configurations; later ones take precedence
-	// how often changed files are looked for; default 2 s; negative = only after Node.Reload
+	// how often changed files are looked for; default 1 s; negative = only after Node.Reload
 	Reload time.Duration
 }
 
@@ -154,8 +163,8 @@ type Data struct {
 	MinFree    int64    // free disk bytes below which values are refused; default 256 MiB
 }
 
-// Backup configures scheduled backups. At most one of Directory and Command may be set. If neither is set, there are
-// no scheduled backups.
+// Backup configures scheduled backups. At most one of Directory and Command may be set. Without either, there are no
+// scheduled backups.
 type Backup struct {
 	Directory string        // absolute path
 	Command   []string      // stores, reads and removes backups
@@ -238,7 +247,7 @@ type Security struct {
 // secured reports whether traffic between nodes is encrypted and authenticated.
 func (s Security) secured() bool { return s.ClusterTokenFile != "" }
 
-// ParseTokens returns the API tokens in the text of a token file. The file has one token per line; lines that begin
+// ParseTokens returns the API tokens in the text of a token file. The file has one token per line. Lines that begin
 // with # are comments.
 func ParseTokens(text []byte) []Secret {
 	var out []Secret
@@ -263,8 +272,8 @@ type Log struct {
 	JSON  bool
 }
 
-// Port is a TCP port. Number 0 chooses a free port. If Given is true, the port must not be replaced by another one,
-// because the user chose it or other nodes rely on it.
+// Port is a TCP port. Number 0 means any free port. Given says that the user chose the port or other nodes rely on it.
+// The node then never uses another port instead.
 type Port struct {
 	Number int
 	Given  bool
@@ -344,7 +353,7 @@ func (c Config) WithDefaults() Config {
 	c.Data = c.Data.withDefaults(c.Cluster)
 	c.Backup = c.Backup.withDefaults()
 	c.Grace = cmp.Or(c.Grace, 5*time.Second)
-	c.Components.Reload = cmp.Or(c.Components.Reload, 2*time.Second)
+	c.Components.Reload = cmp.Or(c.Components.Reload, time.Second)
 	return c
 }
 
@@ -373,8 +382,8 @@ func (a API) withDefaults() API {
 }
 
 // withDefaults returns c with defaults for unset fields. It marks the default ports as Given if other nodes need to
-// know them. This is the case if the user set an address to listen on, nodes to join, or a cluster token. The parameter
-// secured is true if there is a cluster token.
+// know them: if the user has set an address to listen on, nodes to join, or a cluster token. secured says whether
+// there is a cluster token.
 func (c Cluster) withDefaults(secured bool) Cluster {
 	clustered := c.Bind != "" || c.joining() || secured
 	for port, n := range map[*Port]int{&c.Gossip: network.DefaultGossipPort, &c.Peer: network.DefaultPeerPort} {
@@ -389,8 +398,9 @@ func (c Cluster) withDefaults(secured bool) Cluster {
 	return c
 }
 
-// defaultBind returns the default address to listen on. It is a loopback address if this node joins no others, or if
-// this node and all nodes to join are on this machine. Otherwise it is 0.0.0.0.
+// defaultBind returns the default address to listen on. If this node joins no others, it is a loopback address. It is
+// also one if all nodes to join are on this machine, and this node advertises no address that other machines can
+// reach. Otherwise it is 0.0.0.0.
 func (c Cluster) defaultBind() string {
 	if a := c.Advertise; c.joining() && a != "" && !listen.IsLoopback(a) {
 		return "0.0.0.0"

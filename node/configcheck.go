@@ -16,14 +16,14 @@ import (
 	"github.com/quorate/quorate/internal/listen"
 )
 
-// maxName is the maximum length of ids and names in bytes. They are limited because they are used in directory names,
-// metric labels and gossip messages.
+// maxName is the maximum length of ids and names in bytes. They are part of directory names, metric labels and gossip
+// messages.
 const maxName = 128
 
 // maxHeaderSize bounds --read-buffer-size. Each connection may take as much memory.
 const maxHeaderSize = 16 << 20
 
-// problems are the errors of a Config. Each is a fault.Invalid that names the flag, its value and the fix.
+// problems has the errors of a Config. Each is a fault.Invalid that names the flag, its value and the fix.
 type problems []error
 
 func (p *problems) add(flag string, value any, hint string) {
@@ -67,8 +67,8 @@ func oneOf[T ~string](p *problems, flag string, value T, set ...T) {
 	p.add(flag, value, "give one of "+strings.Join(words, ", "))
 }
 
-// Validate returns all problems of a Config, joined by errors.Join, or nil if there are none. Call WithDefaults first.
-// Validate does no I/O.
+// Validate returns all problems of a Config, joined by errors.Join, or nil if there are none. It does no I/O. Call
+// WithDefaults first.
 func (c Config) Validate() error {
 	var p problems
 	if c.Namespace != "" {
@@ -95,6 +95,9 @@ func (a App) validate(p *problems) {
 	oneOf(p, "--app-protocol", a.Protocol, Protocols()...)
 	p.check(strings.HasPrefix(a.Health.Path, "/"), "--app-health-check-path", a.Health.Path, "start it with /")
 	p.positive("--app-binding-options-timeout", a.OptionsTimeout)
+	for _, word := range a.InitOff {
+		oneOf(p, "--disable-init-endpoints", word, InitConfig, InitSubscribe)
+	}
 	p.positive("--app-health-probe-interval", a.Health.Interval)
 	p.positive("--app-health-probe-timeout", a.Health.Timeout)
 	p.check(a.Health.Timeout <= a.Health.Interval, "--app-health-probe-timeout", a.Health.Timeout,
@@ -191,8 +194,9 @@ func (c Config) validateApps(p *problems) {
 	}
 }
 
-// validatePorts adds a problem if two listeners have the same port, because the second one could not open. It also adds
-// one if a listener has the port of the application, because calls to the application would then reach the node.
+// validatePorts adds a problem if two listeners have the same port, because the second one could not open. It also
+// adds one if a listener has the port of an application on this machine, because calls to the application would reach
+// the node.
 func (c Config) validatePorts(p *problems) {
 	seen := map[int]string{}
 	claim := func(flag string, n int) {
@@ -272,8 +276,8 @@ const (
 	nameRule = "use letters, digits, -, _ and ., at most 128, and start with a letter or a digit"
 )
 
-// isID reports whether s is valid as an id in stored keys. An id must not contain a dot, because a dot separates the
-// id from its namespace.
+// isID reports whether s is valid as an id in stored keys. An id must not contain a dot, which separates it from its
+// namespace.
 func isID(s string) bool { return s != "" && len(s) <= maxName && madeOf(s, "-_") }
 
 // isName reports whether s may become a directory name.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -13,7 +14,10 @@ import (
 	"testing"
 	"time"
 
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	sdk "github.com/dapr/go-sdk/client"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/node"
@@ -153,6 +157,65 @@ func TestConfiguration_SDKAndCallbackSurviveLossOfLeader(t *testing.T) {
 	defer mu.Unlock()
 	if seen["a"] != "after" {
 		t.Errorf("after it unsubscribed, the SDK got %q", seen["a"])
+	}
+}
+
+// A stream of the public API gets the newest value of each key, while one leader after the other is lost.
+func TestConfiguration_StreamSurvivesLossesOfLeaders(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for elections")
+	}
+	nodes, configs := nodetest.Three(t)
+	side := open(t, nodetest.Sidecar(t, "s1", nodes[0].Addresses().Gossip))
+	ready(t, side)
+	conn, err := grpc.NewClient("passthrough:///"+side.Addresses().GRPC[0],
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	stream, err := runtimev1.NewDaprClient(conn).SubscribeConfiguration(t.Context(),
+		&runtimev1.SubscribeConfigurationRequest{StoreName: "configstore"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first, err := stream.Recv(); err != nil || first.GetId() == "" {
+		t.Fatalf("the first message: %v, %v", first, err)
+	}
+	var mu sync.Mutex
+	seen := map[string]string{}
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			for key, item := range m.GetItems() {
+				seen[key] = item.GetValue()
+			}
+			mu.Unlock()
+		}
+	}()
+	want := map[string]string{}
+	for round := range 3 {
+		at := leads(t, nodes)
+		closeNode(t, nodes[at])
+		for i := range 12 {
+			key, value := strconv.Itoa(i%4), fmt.Sprint(round, "-", i)
+			adminSet(t, nodes[(at+1)%3], key, value)
+			want[key] = value
+		}
+		poll(t, func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			if !maps.Equal(seen, want) {
+				return fmt.Errorf("loss %d: the stream has %v, want %v", round+1, seen, want)
+			}
+			return nil
+		})
+		nodes[at] = open(t, configs[at])
+		ready(t, nodes[at])
 	}
 }
 

@@ -13,12 +13,14 @@ import (
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/daprmetrics"
+	"github.com/quorate/quorate/internal/pathpattern"
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/credentials"
 	"github.com/quorate/quorate/node/inputs"
+	"github.com/quorate/quorate/node/jobs"
 )
 
-// daprNames records the metrics with Dapr's names. The zero value records nothing, and its observers are nil.
+// daprNames records the metrics with Dapr's names. The zero value records nothing and has nil observers.
 type daprNames struct{ *daprmetrics.Metrics }
 
 // openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them.
@@ -27,9 +29,13 @@ func (n *Node) openDaprNames() (err error) {
 	if c == nil || !c.DaprNames || !c.Enabled || n.config.Metrics.Off {
 		return nil
 	}
+	patterns, err := pathpattern.New(c.Paths)
+	if err != nil {
+		return err
+	}
 	n.apis.dapr.Metrics, err = daprmetrics.New(daprmetrics.Options{
 		App: n.config.App.ID, Namespace: n.config.Namespace, Buckets: c.Buckets, Paths: !c.NoPaths,
-		ExcludeVerbs: c.ExcludeVerbs,
+		ExcludeVerbs: c.ExcludeVerbs, ErrorCodes: c.ErrorCodes, Patterns: patterns,
 	}, n.deps.Registry)
 	if err != nil || n.credentials == nil {
 		return err
@@ -86,9 +92,20 @@ func (s *apiServers) eventObservers() inputs.Observers {
 	return out
 }
 
-// loaded counts the components that could be opened and those that could not, after the start of the node or a reload.
-// The parameters before and now list the components before and after a reload. At the start of the node, the first list
-// is nil.
+// jobObservers returns what observes the deliveries of jobs.
+func (s *apiServers) jobObservers() map[string]jobs.Observer {
+	out := map[string]jobs.Observer{}
+	if s.dapr.Metrics != nil {
+		for _, a := range s.apps {
+			out[a.ID] = s.dapr.App(a.ID)
+		}
+	}
+	return out
+}
+
+// loaded counts the components that were opened, and those that could not be opened. It is called after the start of
+// the node and after each reload. now has the current states of the components. before has those before the reload,
+// and is nil after the start.
 func (d daprNames) loaded(app string, before, now []component.Status, c loader.Changes) {
 	if d.Metrics == nil {
 		return

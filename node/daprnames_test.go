@@ -65,6 +65,9 @@ func daprSeries() map[string]string {
 		"dapr_component_output_binding_latencies": operation + ",ms",
 		"dapr_component_input_binding_count":      "app_id,component,namespace,success",
 		"dapr_component_input_binding_latencies":  "app_id,component,namespace,success,ms",
+		"dapr_component_job_success_count":        "app_id,namespace,operation",
+		"dapr_component_job_failure_count":        "app_id,namespace,operation",
+		"dapr_component_job_latencies":            "app_id,namespace,operation,success,ms",
 
 		"dapr_runtime_component_loaded":          "app_id",
 		"dapr_runtime_component_init_total":      "app_id,component",
@@ -134,8 +137,9 @@ func shownLabels(page string) map[string]string {
 // TestDaprNames_AreWhatDaprsDashboardsRead runs an HTTP application and a gRPC application on two nodes, and uses
 // every building block. It then checks that all metrics of Dapr are present with their labels and buckets.
 func TestDaprNames_AreWhatDaprsDashboardsRead(t *testing.T) {
+	t.Parallel()
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/fail") {
+		if strings.HasPrefix(r.URL.Path, "/fail") || r.URL.Path == "/job/fail" {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 		_, _ = io.WriteString(w, "done")
@@ -193,6 +197,8 @@ func TestDaprNames_AreWhatDaprsDashboardsRead(t *testing.T) {
 		{"GET", "/v1.0/secrets/env/PATH", ""}, {"POST", "/v1.0/bindings/out", `{"operation":"get"}`},
 		{"GET", "/v1.0/invoke/shop/method/x", ""}, {"GET", "/v1.0/invoke/shop/method/fail", ""},
 		{"GET", "/v1.0/invoke/shop/method/fail", ""},
+		{"POST", "/v1.0/jobs/done", `{"dueTime":"0s"}`},
+		{"POST", "/v1.0/jobs/fail", `{"dueTime":"0s","failurePolicy":{"drop":{}}}`},
 	} {
 		if code, text, _ := ask(t, a, r[0], r[1], r[2]); code >= 400 && !strings.HasSuffix(r[1], "/fail") {
 			t.Fatalf("%s: %d %s", r[1], code, text)
@@ -256,13 +262,13 @@ func TestDaprNames_AreWhatDaprsDashboardsRead(t *testing.T) {
 	})
 	for _, series := range []string{
 		`dapr_http_server_request_count{app_id="shop",method="GET",path="/v1.0/state/statestore",status="200"} 1`,
-		`dapr_component_state_count{app_id="shop",component="statestore",namespace="default",operation="set",` +
+		`dapr_component_state_count{app_id="shop",component="statestore",namespace="",operation="set",` +
 			`success="true"} 1`,
 		`dapr_runtime_component_init_fail_total{app_id="shop",component="secretstores.local.file",` +
 			`componentName="file",reason="init"} 1`,
 		`dapr_grpc_io_server_completed_rpcs{app_id="shop",` +
 			`grpc_server_method="/dapr.proto.runtime.v1.Dapr/GetState",grpc_server_status="OK"} 1`,
-		`dapr_resiliency_cb_state{app_id="shop",flow_direction="outbound",name="rules",namespace="default",` +
+		`dapr_resiliency_cb_state{app_id="shop",flow_direction="outbound",name="rules",namespace="",` +
 			`policy="circuitbreaker",status="open",target="app_shop"} 1`,
 	} {
 		if !strings.Contains(scrape(t, a), series) {
@@ -277,6 +283,43 @@ func TestDaprNames_AreOffByDefault(t *testing.T) {
 	_, _ = save(t, n, "k", "v")
 	if page := scrape(t, n); strings.Contains(page, "dapr_") || !strings.Contains(page, "quorate_http_requests_total") {
 		t.Error("metrics with Dapr's names are exported")
+	}
+}
+
+func TestDaprNames_ErrorCodes(t *testing.T) {
+	n, _, _ := running(t, map[string]string{"s.yaml": store("orders", "state.raft", ""),
+		"c.yaml": document("Configuration", "c", "  metrics: {daprNames: true, recordErrorCodes: true}\n")}, nil)
+	answers(t, n, "POST", "/v1.0/state/orders", "{}", 400, "ERR_MALFORMED_REQUEST")
+	answers(t, n, "GET", "/v1.0/state/other/k", "", 400, "ERR_STATE_STORE_NOT_FOUND")
+	answers(t, n, "GET", "/v1.0/state/other/k", "", 400, "ERR_STATE_STORE_NOT_FOUND")
+	page := scrape(t, n)
+	for _, series := range []string{
+		`dapr_error_code_total{app_id="shop",category="common",error_code="ERR_MALFORMED_REQUEST"} 1`,
+		`dapr_error_code_total{app_id="shop",category="state",error_code="ERR_STATE_STORE_NOT_FOUND"} 2`,
+	} {
+		if !strings.Contains(page, series) {
+			t.Errorf("missing: %s", series)
+		}
+	}
+}
+
+func TestDaprNames_PathMatching(t *testing.T) {
+	n, _, _ := running(t, map[string]string{"s.yaml": store("orders", "state.raft", ""),
+		"c.yaml": document("Configuration", "c", "  metrics: {daprNames: true, http: {increasedCardinality: false, "+
+			"pathMatching: [\"/v1.0/state/orders/{key}\"]}}\n")}, nil)
+	for _, key := range []string{"a", "b"} {
+		answers(t, n, "GET", "/v1.0/state/orders/"+key, "", 204, "")
+	}
+	answers(t, n, "GET", "/v1.0/metadata", "", 200, "")
+	page := scrape(t, n)
+	for _, series := range []string{
+		`dapr_http_server_request_count{app_id="shop",method="GET",path="/v1.0/state/orders/{key}",status="204"} 2`,
+		`dapr_http_server_request_count{app_id="shop",method="GET",path="",status="200"} 1`,
+	} {
+		if !strings.Contains(page, series) {
+			t.Errorf("missing: %s in %q", series, regexp.MustCompile(`(?m)^dapr_http_server_request_count.*$`).
+				FindAllString(page, -1))
+		}
 	}
 }
 

@@ -32,6 +32,7 @@ func TestDaprTranscripts_Match(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
 			n, _, _ := running(t, daprFiles(t), func(c *node.Config) {
 				c.App.Port, c.App.ID = daprApp(t), "shop"
 			})

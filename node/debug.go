@@ -13,8 +13,8 @@ import (
 // debugger implements adminapi.Debugger.
 type debugger struct{ node *Node }
 
-// DebugBundle writes a debug bundle to w. It contains the settings that were in effect at the start. Secrets in them
-// are redacted, and the arguments of commands are left out, because they may contain secrets.
+// DebugBundle writes a debug bundle to w. It contains the settings at the start, with secrets redacted. The arguments
+// of commands are left out, because they may contain secrets.
 func (d debugger) DebugBundle(ctx context.Context, w io.Writer, profile time.Duration) error {
 	n := d.node
 	config := n.config

@@ -14,14 +14,15 @@ import (
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/middleware"
 	"github.com/quorate/quorate/component/middleware/routeralias"
+	"github.com/quorate/quorate/component/middleware/uppercase"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/tracing"
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/components"
 )
 
-// readDeclared reads the Configuration resources. It runs before anything is opened, because they configure tracing,
-// metrics and the API. The components in the same files are opened later.
+// readDeclared reads the Configuration resources. They configure tracing, metrics and the API, so they are read
+// before anything is opened. The components in the same files are opened later.
 func (n *Node) readDeclared(context.Context) error {
 	n.apis = newAPIServers(n.config, n.apps(), n.deps, &n.closers, n.stopper.shutdown)
 	if n.place.bare {
@@ -64,8 +65,8 @@ func exportOf(t *component.TracingConfig) *tracing.Declared {
 	return d
 }
 
-// applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If the parameter all is false,
-// it applies only the middleware and the endpoints. If one of the resources cannot be used, it returns an error and
+// applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If the parameter all is
+// false, it applies only the middleware and the endpoints. If a resource cannot be used, it returns an error and
 // changes nothing.
 func (n *Node) applyRules(set *loader.Set, all bool) error {
 	rules, err := calls.ReadRules(set, n.config.trust())
@@ -106,8 +107,7 @@ func (n *Node) applyRules(set *loader.Set, all bool) error {
 	return nil
 }
 
-// warnOfRestart logs a warning for each section of the Configuration that has changed but takes effect only after a
-// restart.
+// warnOfRestart logs a warning for each changed section of the Configuration that takes effect only after a restart.
 func (n *Node) warnOfRestart(c component.Configuration) {
 	for _, section := range []struct {
 		name        string
@@ -132,9 +132,9 @@ func metricsOf(m *component.MetricsConfig) component.MetricsConfig {
 	return c
 }
 
-// pipelineOf returns the middleware of a section of the Configuration. A missing component is an error, because the API
-// or the application would lack a protection. Components of type routeralias are an exception: without one, only its
-// additional paths are missing.
+// pipelineOf returns the middleware of a section of the Configuration. A missing component is an error, because the
+// API or the application would lack a protection. A missing component of type routeralias or uppercase is permitted,
+// because it protects nothing.
 func pipelineOf(section string, handlers []component.PipelineHandler, set *loader.Set) (out []*middleware.Instance,
 	err error) {
 	out = []*middleware.Instance{}
@@ -143,7 +143,7 @@ func pipelineOf(section string, handlers []component.PipelineHandler, set *loade
 		switch {
 		case ok && component.SameType(i.Type, h.Type):
 			out = append(out, i)
-		case component.SameType(h.Type, routeralias.Type):
+		case component.SameType(h.Type, routeralias.Type), component.SameType(h.Type, uppercase.Type):
 		default:
 			have := "no middleware is declared"
 			if names := set.MiddlewareNames(); len(names) > 0 {
@@ -158,8 +158,8 @@ func pipelineOf(section string, handlers []component.PipelineHandler, set *loade
 	return out, nil
 }
 
-// externals returns the HTTP endpoints that the set declares. An endpoint that has not changed keeps its transport, so
-// its open connections are used again.
+// externals returns the HTTP endpoints that the set declares. An unchanged endpoint keeps its transport, and thus its
+// open connections.
 func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 	before := map[any]*http.Transport{}
 	for _, x := range n.calls.Externals().Declared() {
@@ -177,7 +177,7 @@ func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 	return out
 }
 
-// anyEndpoint returns the transport for calls to addresses that no HTTPEndpoint declares. nil means that such calls are
+// anyEndpoint returns the transport for calls to addresses that no HTTPEndpoint declares, or nil if such calls are
 // refused.
 func (n *Node) anyEndpoint() *http.Transport {
 	if !n.config.API.AnyEndpoint {

@@ -122,6 +122,29 @@ func TestAppPipeline_FiltersCallsOfTheApplication(t *testing.T) {
 	answers(t, n, "GET", at+"/old/7", "", 429, "ERR_TOO_MANY_REQUESTS")
 }
 
+func TestPipelines_UppercaseBodies(t *testing.T) {
+	t.Parallel()
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body)
+	}))
+	t.Cleanup(app.Close)
+	upper := middlewareDoc("upper", "middleware.http.uppercase", "")
+	for _, section := range []string{"httpPipeline", "appHttpPipeline"} {
+		n, dir, _ := running(t, map[string]string{
+			"c.yaml": document("Configuration", "c", "  "+section+":\n    handlers: [{name: upper, type: "+
+				"middleware.http.uppercase}]\n"),
+		}, func(c *node.Config) { c.App.Port = app.Listener.Addr().(*net.TCPAddr).Port })
+		at := "/v1.0/invoke/" + n.Addresses().Apps[0].ID + "/method/echo"
+		answers(t, n, "POST", at, "hello", 200, "hello") // a missing component is skipped
+		write(t, dir, "u.yaml", upper)
+		answers(t, n, "POST", at, "hello", 200, "HELLO")
+		answers(t, n, "GET", "/v1.0/metadata", "", 200,
+			`{"name":"upper","type":"middleware.http.uppercase","version":"v1"}`)
+		write(t, dir, "u.yaml", middlewareDoc("upper", "middleware.http.routeralias", `{name: routes, value: '{}'}`))
+		answers(t, n, "POST", at, "hello", 200, "hello") // another type than the handler's is skipped too
+	}
+}
+
 func TestMetadata_ListsResilienciesFeaturesAndDeclaredComponents(t *testing.T) {
 	policy := func(name string) string {
 		return document("Resiliency", name, "  policies: {timeouts: {t: 5s}}\n  targets: {apps: {web: {timeout: t}}}\n")
@@ -219,6 +242,7 @@ func TestAPILog_LogsRequestsWithoutBodiesAndQueries(t *testing.T) {
 }
 
 func TestEndpoints_ScopesResiliencyAndAnyAddress(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	calls := 0
 	partner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,6 +9,7 @@ import (
 )
 
 func TestDoctor_NamesUnreachableNode(t *testing.T) {
+	t.Parallel()
 	nodes, _ := three(t)
 	n, other := nodes[0], status(t, nodes[1]).Node
 	n.Isolate(other.ServerID)

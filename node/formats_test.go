@@ -111,6 +111,7 @@ func openOld(t testing.TB, c node.Config, written int64) *node.Node {
 }
 
 func TestFormats_DataOfEveryFormatIsReadAndWritten(t *testing.T) {
+	t.Parallel()
 	for _, file := range archives(t, "alone-*") {
 		t.Run(strings.TrimPrefix(file, "testdata/formats/"), func(t *testing.T) {
 			dir, d := unpack(t, file)

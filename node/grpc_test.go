@@ -241,6 +241,7 @@ func TestGRPC_PublicSDKDuringLeaderChange(t *testing.T) {
 // An application that speaks gRPC, with and without TLS, is called and gets events. Its own services are reached
 // through the node.
 func TestGRPC_ApplicationOverTLS(t *testing.T) {
+	t.Parallel()
 	for _, protocol := range []node.Protocol{node.ProtocolGRPC, node.ProtocolGRPCS} {
 		t.Run(string(protocol), func(t *testing.T) {
 			events := make(chan struct{}, 100)

@@ -76,6 +76,7 @@ func TestGRPCSession_CalleeReadsWritesOfCaller(t *testing.T) {
 // A client reads its writes at every other node with the session token of a write or of a call. Answers state their
 // consistency.
 func TestGRPCSession_TokenIsMetadata(t *testing.T) {
+	t.Parallel()
 	nodes := readers(t)
 	var clients []runtimev1.DaprClient
 	for _, n := range nodes {

@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/locks"
 )
 
 // lockService implements the part of the admin API about locks.
@@ -17,8 +18,8 @@ type lockService struct {
 	log  *slog.Logger
 }
 
-// maxLeft is the number of locks in a list for which the remaining time of the lease is requested. For the others it is
-// left out, because each one needs a request to the leader.
+// maxLeft is the number of locks in a list for which the remaining lease time is requested from the leader. Further
+// locks are listed without it, because each of them needs a request.
 const maxLeft = 500
 
 // HeldLocks implements admin.Locks.
@@ -38,7 +39,7 @@ func (s lockService) HeldLocks(ctx context.Context) ([]schema.LockStatus, error)
 	return out, err
 }
 
-func lockStatus(l *raftfsm.HeldLock) schema.LockStatus {
+func lockStatus(l *locks.Held) schema.LockStatus {
 	return schema.LockStatus{Store: l.Component, Namespace: l.Namespace, Prefix: l.Prefix, Resource: l.Resource,
 		Owner: l.Owner, Revision: strconv.FormatUint(l.Token, 10), ExpiryMS: l.Expiry.Milliseconds(),
 		StateStore: l.StateStore}
@@ -51,7 +52,7 @@ func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseReques
 	if err != nil {
 		return schema.LockStatus{}, err
 	}
-	held = slices.DeleteFunc(held, func(l raftfsm.HeldLock) bool {
+	held = slices.DeleteFunc(held, func(l locks.Held) bool {
 		return l.Component != r.Store || l.Resource != r.Resource || r.Prefix != nil && l.Prefix != *r.Prefix
 	})
 	switch {

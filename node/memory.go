@@ -16,8 +16,8 @@ type memory struct {
 	answers  *admission.Budget
 }
 
-// newMemory returns the memory budgets for requests and answers. limit is the number of bytes that the process may
-// use; 0 means unknown. timeout is the maximum duration of a request.
+// newMemory returns the memory budgets for requests and answers. limit is how many bytes the process may use, or 0 if
+// that is unknown. timeout is the maximum duration of a request.
 func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) memory {
 	size := int64(admission.DefaultBytes)
 	if limit > 0 {
@@ -34,12 +34,11 @@ func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) me
 	}
 }
 
-// lookForBurst is the interval at which giveBack checks whether a burst of requests has ended. After a burst, giveBack
-// returns free memory to the system. The Go runtime alone does this only slowly, so an idle node would keep several
-// times the memory that it needs.
+// lookForBurst is the interval at which giveBack checks whether a burst of requests has ended.
 const lookForBurst = 5 * time.Second
 
-// giveBack calls free after each burst, until stop is closed.
+// giveBack calls free after each burst, until stop is closed. free returns unused memory to the system. The Go runtime
+// does this only slowly, so an idle node would keep several times the memory that it needs.
 func (m *memory) giveBack(stop <-chan struct{}, free func()) {
 	tick := time.NewTicker(lookForBurst)
 	defer tick.Stop()

@@ -53,7 +53,8 @@ type Deps struct {
 	records *logadapt.Recent // the last records of Logger
 }
 
-// keepWarnings is how many of the latest warnings and errors of its log a node keeps in memory. Each has at most 1 KiB.
+// keepWarnings is how many of the latest warnings and errors of its log a node keeps in memory. Each has at most 1
+// KiB.
 const keepWarnings = 50
 
 // keepRecords is how many of the latest log records a node keeps in memory for debug bundles. Each has at most 1 KiB.
@@ -85,8 +86,8 @@ type Node struct {
 	control     *clusterctl.Controller
 }
 
-// Open builds a node from c and starts it. It returns when the node serves requests. ctx applies only until Open
-// returns. If the start fails, Open closes everything that it has opened.
+// Open builds a node from c and starts it. It returns when the node serves requests. ctx applies only until then. If
+// the start fails, Open closes everything that it has opened.
 func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -136,9 +137,10 @@ func (n *Node) Admin() adminapi.Node {
 		debugger{n}, configurationAdmin{n.components}}
 }
 
-// Wait blocks until the API requests a stop or ctx ends, and then returns nil. If Config.BlockShutdown is set, Wait
-// continues to block for at most that time after the end of ctx. Wait returns an error if a node that started earlier
-// uses the same node id; then this node must be closed.
+// Wait blocks until the API requests a stop or ctx ends, and returns nil. After the end of ctx, it waits for up to
+// Config.BlockShutdown longer. An application that is a child process ends when Wait has returned. So Wait first lets
+// the running turns of its actors end, within Config.Grace, and gives the actors to other nodes. If a node that
+// started earlier has the same node id, Wait returns an error, and this node must be closed.
 func (n *Node) Wait(ctx context.Context) error {
 	select {
 	case <-n.stopper.stopping:
@@ -147,12 +149,17 @@ func (n *Node) Wait(ctx context.Context) error {
 	case err := <-n.network.Gossip().Duplicate():
 		return err
 	}
+	if len(n.config.App.Command) > 0 {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.config.Grace)
+		defer cancel()
+		n.apis.actors.Drain(limit)
+	}
 	return nil
 }
 
 // blockShutdown delays the stop of the node. It returns when Config.BlockShutdown has passed, the API requests a stop,
-// or the first application is unhealthy. It returns at once if the node runs its application as a child process,
-// because both end together.
+// or the first application is unhealthy. If that application is a child process of this node, blockShutdown returns at
+// once, because both end together.
 func (n *Node) blockShutdown() {
 	d := n.config.BlockShutdown
 	if d <= 0 || len(n.config.App.Command) > 0 {
@@ -206,8 +213,8 @@ type stopper struct {
 // Stop makes Wait return, so that its caller closes the node.
 func (s *stopper) Stop() { s.once.Do(func() { close(s.stopping) }) }
 
-// shutdown stops the node when the API requests it. If force is true, the process exits after forcedExit, even if the
-// node is not closed by then, because clients of Dapr expect that.
+// shutdown stops the node at a request over the API. If force is true, the process exits after forcedExit, even if
+// the node is not closed by then. Clients of Dapr expect that.
 func (s *stopper) shutdown(force bool) {
 	if force {
 		s.log.Warn("ended at once through the API")

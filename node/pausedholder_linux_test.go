@@ -62,6 +62,7 @@ func TestPausedHolder_Process(t *testing.T) {
 // A process is stopped for longer than its lock is valid, wakes up and writes. A store that does not check lock
 // tokens applies this write over the write of the new owner. The store of the lock refuses it.
 func TestPausedHolder_FencedWriteIsRefused(t *testing.T) {
+	t.Parallel()
 	c := nodetest.Config(t)
 	c.Components.Paths = nodetest.Resources(t, map[string]string{
 		"ordinary.yaml": nodetest.Store("ordinary", "state.in-memory", ""),

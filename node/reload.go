@@ -42,7 +42,8 @@ func newReloads(n *Node, set *loader.Set) *reloads {
 	r := &reloads{node: n, set: set, forced: make(chan struct{}, 1), closing: make(chan struct{}),
 		count: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_reloads_total",
 			Help: "Times that changed component files were read. The result refused means that a file is wrong, " +
-				"failed that a component could not be opened; both keep what was there."}, []string{"result"}),
+				"failed that a component could not be opened; both keep what was there, except components with " +
+				"ignoreErrors."}, []string{"result"}),
 		good: prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_reload_ok",
 			Help: "1 if the node runs the components in its component files, 0 if the last change could not be " +
 				"applied."}),
@@ -176,6 +177,11 @@ func (r *reloads) report(c loader.Changes, err error) {
 		log.Error("a change of the component files was not applied; what was there stays in use", "error",
 			fault.Text(e))
 	}
+	for _, e := range c.Ignored {
+		failing = append(failing, fault.Text(e))
+		log.Error("a changed component failed; it is not served, because it has ignoreErrors: true", "error",
+			fault.Text(e))
+	}
 	if c.Any() {
 		log.Info("changed component files were applied", "added", strings.Join(c.Added, ", "), "changed",
 			strings.Join(c.Changed, ", "), "removed", strings.Join(c.Removed, ", "), "rules", c.Documents)
@@ -184,7 +190,7 @@ func (r *reloads) report(c loader.Changes, err error) {
 	switch {
 	case err != nil:
 		result = "refused"
-	case len(c.Failed) > 0:
+	case len(failing) > 0:
 		result = "failed"
 	case !c.Any() && len(r.Issues()) == 0:
 		log.Info("the component files were read; nothing has changed")

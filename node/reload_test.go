@@ -58,6 +58,7 @@ func running(t *testing.T, files map[string]string, change func(*node.Config)) (
 }
 
 func TestReload_ComponentsAreAddedChangedAndRemoved(t *testing.T) {
+	t.Parallel()
 	partner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "%s %s", r.URL.Path, r.Header.Get("X-Key"))
 	}))
@@ -177,6 +178,7 @@ func TestReload_ForcedReadsFilesThatAreNotWatched(t *testing.T) {
 }
 
 func TestReload_InputBindingMovesToItsNewRoute(t *testing.T) {
+	t.Parallel()
 	app := newFailingApp(t)
 	tick := func(route string) string {
 		return document("Component", "tick", "  type: bindings.cron\n  version: v1\n  metadata: [{name: schedule, "+

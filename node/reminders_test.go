@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/quorate/quorate/node"
@@ -29,6 +31,7 @@ type callee struct {
 	got    []string // paths and bodies
 	ticks  []string // ids of the ticks of reminders
 	status int      // of the next answer; 0 = 200
+	always int      // status of all answers; 0 = 200
 	stop   int
 }
 
@@ -52,6 +55,8 @@ func newCallee(t *testing.T, of *node.Config) *callee {
 		if c.status != 0 {
 			w.WriteHeader(c.status)
 			c.status = 0
+		} else if c.always != 0 {
+			w.WriteHeader(c.always)
 		}
 	})
 	c.server = httptest.NewServer(mux)
@@ -135,6 +140,74 @@ func TestReminders_CallTheActor(t *testing.T) {
 	}
 }
 
+// A callback has the data of the registration: null if that was given, and no field if none was.
+func TestReminders_KeepNullAndAbsentData(t *testing.T) {
+	n, app := oneCallee(t)
+	for i, c := range []struct{ path, body, want string }{
+		{"a/reminders/r", `{}`, `a/method/remind/r {"dueTime":"","period":""}`},
+		{"a/reminders/r", `{"data":null}`, `a/method/remind/r {"data":null,"dueTime":"","period":""}`},
+		{"a/timers/t", `{}`, `a/method/timer/t {"callback":"","dueTime":"","period":""}`},
+		{"a/timers/t", `{"data":null}`, `a/method/timer/t {"data":null,"callback":"","dueTime":"","period":""}`},
+	} {
+		expect(t, n, 204, "POST", c.path, c.body)
+		if got := app.await(t, i+1); got[i] != c.want {
+			t.Errorf("%s %s: the application got %s, want %s", c.path, c.body, got[i], c.want)
+		}
+	}
+}
+
+// With --disable-init-endpoints config, an application does not get GET /dapr/config.
+func TestInitOff_DoesNotAskForTheConfiguration(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	t.Cleanup(server.Close)
+	c := nodetest.Config(t)
+	c.App.ID, c.App.InitOff = "bank", []string{node.InitConfig}
+	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
+	var err error
+	if c.App.Port, err = strconv.Atoi(port); err != nil {
+		t.Fatal(err)
+	}
+	n := nodetest.Open(t, c)
+	if code, text, _ := nodetest.Ask(t, n, "POST", "/v1.0/actors/Counter/a/reminders/r", `{}`); code != 403 {
+		t.Errorf("%d %s", code, text)
+	}
+	nodetest.Close(t, n)
+	if got := asked.Load(); got != 0 {
+		t.Errorf("the application got %d requests", got)
+	}
+}
+
+// Dot segments of a method are removed over both APIs, so that the access rules and the application see one path.
+func TestActorMethods_LoseDotSegments(t *testing.T) {
+	n, app := oneCallee(t)
+	client := runtimev1.NewDaprClient(connect(t, n.Addresses().GRPC[0]))
+	over := func(method string) error {
+		_, err := client.InvokeActor(t.Context(), &runtimev1.InvokeActorRequest{ActorType: "Counter", ActorId: "a",
+			Method: method})
+		return err
+	}
+	for i, method := range []string{"admin/../legit", "../../../../legit", "./legit", "legit"} {
+		if err := over(method); err != nil {
+			t.Errorf("%s: %v", method, err)
+		}
+		expect(t, n, 200, "POST", "a/method/"+method, "")
+		if got := app.await(t, 2*i+2); got[2*i] != "a/method/legit " || got[2*i+1] != "a/method/legit " {
+			t.Errorf("%s: the application got %q", method, got)
+		}
+	}
+	for _, method := range []string{"a\tb", "a\x00b", `..\a`, ".."} {
+		if err := over(method); grpcstatus.Code(err) != codes.InvalidArgument {
+			t.Errorf("%q: %v", method, err)
+		}
+	}
+	for _, method := range []string{"admin%2F..%2Flegit", "a%09b", ".."} {
+		if text := expect(t, n, 400, "POST", "a/method/"+method, ""); !strings.Contains(text, "is not valid") {
+			t.Errorf("%s: %s", method, text)
+		}
+	}
+}
+
 func TestReminders_AreReadReplacedAndDeleted(t *testing.T) {
 	n, app := oneCallee(t)
 	expect(t, n, 204, "POST", "a/reminders/r", `{"dueTime":"PT1H","period":"0h10m0s0ms0μs","ttl":"2h","data":[1]}`)
@@ -207,11 +280,11 @@ func TestReminders_FailedTickIsRepeated(t *testing.T) {
 
 func TestTimers_CallTheActor(t *testing.T) {
 	n, app := oneCallee(t)
-	expect(t, n, 500, "POST", "a/timers/t", `{"dueTime":"1s"}`)
+	expect(t, n, 204, "POST", "a/timers/t", `{"dueTime":"1h"}`) // activates the actor, as in Dapr
 	expect(t, n, 200, "POST", "a/method/m", "")
 	expect(t, n, 204, "POST", "a/timers/t", `{"period":"R2/PT0.1S","callback":"flush","data":1}`)
 	got := app.await(t, 3)
-	if want := `a/method/timer/t {"data":1,"dueTime":"","period":"R2/PT0.1S","callback":"flush"}`; got[1] != want ||
+	if want := `a/method/timer/t {"data":1,"callback":"flush","dueTime":"","period":"R2/PT0.1S"}`; got[1] != want ||
 		got[2] != want {
 		t.Errorf("callbacks %q, want %s", got[1:], want)
 	}
@@ -260,8 +333,58 @@ func TestReminders_OverGRPC(t *testing.T) {
 	}
 }
 
+// The answer 404 is a failed attempt, because an application that starts may not know its actors yet. If the last
+// attempt has that answer, the reminder is dropped.
+func TestReminders_TheAnswer404IsRetried(t *testing.T) {
+	c := nodetest.Config(t)
+	app := newCallee(t, &c)
+	n := nodetest.Open(t, c)
+	awaitType(t, n)
+	const policy = `{"failurePolicy":{"constant":{"interval":"10ms","maxRetries":2}}}`
+	gone := func() {
+		t.Helper()
+		nodetest.Poll(t, func() error {
+			if code, _, _ := nodetest.Ask(t, n, "GET", "/v1.0/actors/Counter/a/reminders/r", ""); code != 404 {
+				return fmt.Errorf("the reminder is there: %d", code)
+			}
+			return nil
+		})
+	}
+	app.status = http.StatusNotFound
+	expect(t, n, 204, "POST", "a/reminders/r", policy)
+	app.await(t, 2)
+	gone()
+	app.mu.Lock()
+	app.always = http.StatusNotFound
+	app.mu.Unlock()
+	expect(t, n, 204, "POST", "a/reminders/r", policy)
+	app.await(t, 5)
+	gone()
+	if got := app.callbacks(); len(got) != 5 {
+		t.Errorf("callbacks %q", got)
+	}
+}
+
+// Without a policy, a reminder whose last attempt has the answer 404 is dropped, too.
+func TestReminders_TheAnswer404EndsThem(t *testing.T) {
+	c := nodetest.Config(t)
+	app := newCallee(t, &c)
+	app.always = http.StatusNotFound
+	n := nodetest.Open(t, c)
+	awaitType(t, n)
+	expect(t, n, 204, "POST", "a/reminders/r", "{}")
+	app.await(t, 4)
+	nodetest.Poll(t, func() error {
+		if code, _, _ := nodetest.Ask(t, n, "GET", "/v1.0/actors/Counter/a/reminders/r", ""); code != 404 {
+			return fmt.Errorf("the reminder is there: %d", code)
+		}
+		return nil
+	})
+}
+
 // A reminder that falls due while its node is down fires after the start. It fires once.
 func TestReminders_SurviveTheRestartOfAllNodes(t *testing.T) {
+	t.Parallel()
 	c := nodetest.Config(t)
 	app := newCallee(t, &c)
 	c.Data.Dir = t.TempDir()
@@ -288,6 +411,7 @@ func TestReminders_SurviveTheRestartOfAllNodes(t *testing.T) {
 
 // Reminders go on when the node with the actor ends, at another node, and every node can set and read them.
 func TestReminders_MoveToAnotherNode(t *testing.T) {
+	t.Parallel()
 	var apps []*callee
 	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) {
 		apps = append(apps, newCallee(t, c))

@@ -9,8 +9,9 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// Rescue makes the server of the data directory dir the only voter of its groups. The server must be stopped. First,
-// Rescue passes a report to agree; if agree does not return true, Rescue changes nothing. See raftfsm.Rescue.
+// Rescue makes the server of the data directory dir the only voter of its groups. The server must be stopped. Rescue
+// first passes a report to agree, and changes nothing unless agree returns true. Package raftfsm describes the steps
+// at its function Rescue.
 func Rescue(dir string, log *slog.Logger, agree func(schema.RescueReport) (bool, error)) (schema.RescueReport, error) {
 	agreed := false
 	s, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: log,

@@ -9,7 +9,7 @@ func (c Cluster) sidecar() bool { return c.Role == RoleSidecar }
 // forms a cluster of one, which other nodes may join.
 func (c Cluster) joining() bool { return len(c.Join) > 0 }
 
-// Local reports whether only programs on this machine can reach this node, and it joins no other nodes. Its API, its
+// Local reports whether this node joins no other nodes and only programs on this machine can reach it. Its API, its
 // metrics and its ports for other nodes then listen on loopback only.
 func (c Config) Local() bool {
 	return !c.Cluster.joining() && !exposed(append([]string{c.Cluster.Bind, c.Metrics.Listen}, c.API.Listen...))
@@ -25,8 +25,8 @@ func (c Cluster) validateRole(p *problems) {
 		"leave it out with --role sidecar: only servers form a cluster")
 }
 
-// defaultID returns the node id for a new data directory if the user chose none. If the node joins others, the id is
-// made from its host name by nodeName. Otherwise defaultID returns "", and the node gets a random id.
+// defaultID returns the node id for a new data directory if the user chose none. For a node that joins others, it is
+// the result of nodeName for its host name. Otherwise it is "", and the node gets a random id.
 func (c Cluster) defaultID() string {
 	if !c.joining() {
 		return ""
@@ -34,8 +34,8 @@ func (c Cluster) defaultID() string {
 	return nodeName(c.Host)
 }
 
-// nodeName makes a node id from a host name. The id is the first label of the host name, without the characters that an
-// id must not contain. nodeName returns "" if the result is not a valid id.
+// nodeName makes a node id from a host name: the first label, without the characters that an id must not contain. It
+// returns "" if the result is not a valid id.
 func nodeName(host string) string {
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	var b strings.Builder

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// scrapeTargetsPath is the path at which the metrics listener serves the list of nodes, in the format of Prometheus'
-// http_sd_configs.
+// scrapeTargetsPath is the path at which the metrics listener serves the list of nodes, in the format of
+// http_sd_configs of Prometheus.
 const scrapeTargetsPath = "/targets"
 
 // targetGroup is a scrape target with its labels. The names of the labels begin with __meta_. Prometheus drops such
@@ -18,9 +18,9 @@ type targetGroup struct {
 	Labels  map[string]string `json:"labels"`
 }
 
-// scrapeTargets serves the list of live nodes that announce a metrics address, sorted by node id. Until gossip is open
-// on this node, it answers 503, and Prometheus keeps its previous list. If it served an empty list instead, Prometheus
-// would drop every target.
+// scrapeTargets serves the list of live nodes that announce a metrics address, sorted by node id. Before gossip is
+// open, it answers 503, so that Prometheus keeps its previous list. With an empty list, Prometheus would drop every
+// target.
 type scrapeTargets struct {
 	cluster string
 	known   interface{ Roster() *membership.Roster } // nil until gossip is open

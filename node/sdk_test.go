@@ -135,6 +135,7 @@ func TestSDK_JobsReachGRPCApplication(t *testing.T) {
 
 // A job for which the application has no handler fails, and is dropped after its attempts.
 func TestSDK_JobWithoutHandlerIsDropped(t *testing.T) {
+	t.Parallel()
 	port := grpcApp(t, func(common.Service) error { return nil })
 	log := &nodetest.Log{}
 	c := config(t)

@@ -41,6 +41,7 @@ func TestSDKTranscripts_Match(t *testing.T) {
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".txt")
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			protocol := node.ProtocolHTTP
 			app := newRecordedApp(t)
 			if strings.HasSuffix(name, "-grpc") {

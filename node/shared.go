@@ -9,15 +9,15 @@ import (
 )
 
 // Shared is a node on a data directory that several processes of one user on this host share. One of them is the
-// server, and the others are sidecars of this server. No configuration is needed; see package shareddir. A Shared is
-// safe for concurrent use.
+// server, and the others are its sidecars. No configuration is needed. Package shareddir describes how this works. A
+// Shared is safe for concurrent use.
 type Shared struct {
 	*shareddir.Shared
 	addrs   Addresses
 	serving *Node // that serves the applications
 }
 
-// OpenShared opens a node on the shared data directory if c.Data.Shared is set. Otherwise it does the same as Open.
+// OpenShared opens a node on the shared data directory if c.Data.Shared is set. Otherwise it is like Open.
 func OpenShared(ctx context.Context, c Config, d Deps) (*Shared, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -34,7 +34,7 @@ func OpenShared(ctx context.Context, c Config, d Deps) (*Shared, error) {
 	return &Shared{Shared: s, addrs: o.front, serving: o.serving}, nil
 }
 
-// Addresses returns the addresses of the node that serves the applications. They stay the same when this process
+// Addresses returns the addresses of the node that serves the applications. They do not change when this process
 // becomes the server of the shared directory.
 func (s *Shared) Addresses() Addresses { return s.addrs }
 
@@ -76,7 +76,7 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 
 // successor returns the configuration of the server that this process opens when it takes over the shared directory.
 // Node id, number of partitions and log store are unset, because the directory has them. A port that the user chose is
-// used by the sidecar of this process, so the server uses a free port instead.
+// replaced by any free port, because the sidecar of this process already uses it.
 func (c Config) successor() Config {
 	c.Cluster.NodeID, c.Cluster.Partitions, c.Data.LogStore = "", 0, ""
 	for _, p := range []*Port{&c.Cluster.Gossip, &c.Cluster.Peer, &c.Metrics.Port} {

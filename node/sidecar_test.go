@@ -14,6 +14,7 @@ import (
 )
 
 func TestSidecar_ServesDataOfServers(t *testing.T) {
+	t.Parallel()
 	nodes, _ := three(t)
 	side := open(t, beside(t, "side", nodes[0].Addresses().Gossip))
 	ready(t, side)
@@ -157,6 +158,7 @@ func TestSidecar_WithoutServersNamesWhatIsMissing(t *testing.T) {
 }
 
 func TestSidecar_IsReadyOnceThereIsALeader(t *testing.T) {
+	t.Parallel()
 	first := member(t, "n1", 0)
 	lone := open(t, first)
 	side := open(t, beside(t, "side", lone.Addresses().Gossip))

@@ -62,6 +62,7 @@ func lists(t *testing.T, asked *node.Node, want map[string]targetGroup) {
 }
 
 func TestScrapeTargets_ListEveryLiveNode(t *testing.T) {
+	t.Parallel()
 	nodes, configs := three(t)
 	hidden := member(t, "s1", 0, nodes[0].Addresses().Gossip)
 	hidden.Cluster.Role, hidden.Metrics.Off = node.RoleSidecar, true

@@ -11,7 +11,7 @@ import (
 )
 
 // actorWrite saves one key of actor "1" as an activation.
-func actorWrite(t testing.TB, h *raftfsm.Host, value string, a raftfsm.Activation, revision uint64) error {
+func actorWrite(t testing.TB, h *raftfsm.Host, value string, a actors.Activated, revision uint64) error {
 	t.Helper()
 	_, err := h.Store("", "s").Transact(within(t, time.Minute), state.TransactRequest{
 		Operations: []state.Operation{{Write: state.Write{Key: state.ActorKey("app", "T", "1", "k"),
@@ -21,6 +21,7 @@ func actorWrite(t testing.TB, h *raftfsm.Host, value string, a raftfsm.Activatio
 }
 
 func TestActors_NewOwnerReadsAndFormerOwnerCannotWrite(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	nodes := c.running()
 	side, _ := c.sidecar("side")
@@ -68,17 +69,17 @@ func TestActors_NewOwnerReadsAndFormerOwnerCannotWrite(t *testing.T) {
 	if err != nil || len(hosts) != 1 || hosts[0].ID != "b" {
 		t.Errorf("hosts: %+v, %v", hosts, err)
 	}
-	var listed []raftfsm.PlacedActor
-	must(t, first.List(ctx, func(p raftfsm.PlacedActor) bool {
+	var listed []actors.PlacedActor
+	must(t, first.List(ctx, func(p actors.PlacedActor) bool {
 		listed = append(listed, p)
 		return true
 	}))
-	if len(listed) != 1 || listed[0] != (raftfsm.PlacedActor{Type: "T", ID: "1", Host: "b", Epoch: now.Epoch}) {
+	if len(listed) != 1 || listed[0] != (actors.PlacedActor{Type: "T", ID: "1", Host: "b", Epoch: now.Epoch}) {
 		t.Errorf("listed %+v", listed)
 	}
 	third, err := last.Register(ctx, actors.Host{ID: "c", Node: "n3", Server: "s3", Types: []string{"T"}})
 	must(t, err)
-	given := []raftfsm.ReleasedActor{{Type: "T", ID: "1", Epoch: now.Epoch}}
+	given := []actors.Released{{Type: "T", ID: "1", Epoch: now.Epoch}}
 	if err := first.Transfer(ctx, given, "nosuch"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a transfer to a host without session: %v", err)
 	}
@@ -93,7 +94,7 @@ func TestActors_NewOwnerReadsAndFormerOwnerCannotWrite(t *testing.T) {
 		t.Fatalf("the transfer of %+v ended in %+v", before, now)
 	}
 	must(t, actorWrite(t, side, "5", now, third))
-	must(t, first.Release(ctx, []raftfsm.ReleasedActor{{Type: "T", ID: "1", Epoch: now.Epoch}}))
+	must(t, first.Release(ctx, []actors.Released{{Type: "T", ID: "1", Epoch: now.Epoch}}))
 	if err := actorWrite(t, side, "6", now, third); !fault.Is(err, fault.ActorMoved) {
 		t.Errorf("a write after the release: %v", err)
 	}

@@ -12,13 +12,14 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Backup writes a backup of all groups to w. Writes continue while it runs. The backup of each group is consistent and
-// contains every write that was acknowledged before the call. Different groups are saved at slightly different times.
-// That is harmless, because no transaction spans two groups.
+// Backup writes a backup of all groups to w. Writes of applications continue while it runs. The backup of each group
+// is consistent and contains every write that was acknowledged before the call. Groups are saved at slightly different
+// times, which is safe because no transaction spans two groups.
 //
-// about is the header of the backup; Backup adds the fields about this node and its cluster. Backup returns
-// fault.Unavailable or fault.Timeout if there is no quorum, fault.Unavailable if a received snapshot replaces the
-// local replica during the backup, and the errors of w. After an error, w contains an incomplete backup.
+// The parameter about is the header of the backup. Backup adds the fields about this node and its cluster. Backup
+// returns fault.Unavailable or fault.Timeout if there is no quorum. It returns fault.Unavailable if a received
+// snapshot replaces the local replica during the backup. It also returns the errors of w. After an error, w contains
+// an incomplete backup.
 func (h *Host) Backup(ctx context.Context, about backup.Header, w io.Writer) (backup.Totals, error) {
 	t, err := h.backup(ctx, about, w)
 	h.metrics.saved(t, err)
@@ -79,7 +80,7 @@ func errNoData(op string) error {
 		Hint: "run the command on a server of the cluster"}
 }
 
-// export implements replica. The write at the position in the parameter after need not be committed yet.
+// export implements replica. The write at the position after need not be committed yet.
 func (s *server) export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error) {
 	r := reading{server: s, group: s.groups[gid], id: gid}
 	ri, _, err := r.readIndex(ctx, after)

@@ -10,17 +10,18 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 // oldLeader simulates a server of a version without the second form of proposals. Such a server refuses that
 // form without doing anything.
 type oldLeader struct {
-	raftfsm.Peers
+	peercalls.Peers
 	refused, took atomic.Int64
 }
 
 func (p *oldLeader) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
-	if method == raftfsm.MethodPropose {
+	if method == peercalls.MethodPropose {
 		if payload[0] != 1 {
 			p.refused.Add(1)
 			return nil, fault.New(fault.Invalid, "raftfsm.Serve",
@@ -32,6 +33,7 @@ func (p *oldLeader) Call(ctx context.Context, server, method string, payload []b
 }
 
 func TestPropose_LeaderKnowsOnlyFirstForm(t *testing.T) {
+	t.Parallel()
 	var wires []*oldLeader
 	c := startCluster(t, 2, func(o *raftfsm.Options) {
 		wires = append(wires, &oldLeader{Peers: o.Peers})
@@ -56,8 +58,8 @@ func TestPropose_LeaderKnowsOnlyFirstForm(t *testing.T) {
 
 func TestServe_NewerFormIsRefused(t *testing.T) {
 	h := open(t, options(t, t.TempDir()))
-	for _, method := range raftfsm.Methods() {
-		_, err := h.Serve(t.Context(), method, []byte{raftfsm.ForwardVersion + 1, 0}) // one above the newest form
+	for _, method := range peercalls.Methods() {
+		_, err := h.Serve(t.Context(), method, []byte{peercalls.ForwardVersion + 1, 0}) // one above the newest form
 		if !fault.Is(err, fault.Unimplemented) {
 			t.Errorf("%s: %v", method, err)
 		}
@@ -75,8 +77,23 @@ func TestServe_FormatEntryOfAnotherNodeIsRefused(t *testing.T) {
 	h := open(t, options(t, t.TempDir()))
 	request, err := command.AppendRequest(nil, &command.Request{Kind: command.KindFormat, Limit: 2})
 	must(t, err)
-	_, err = h.Serve(t.Context(), raftfsm.MethodPropose, append([]byte{1, 0, 0, 0}, request...))
+	_, err = h.Serve(t.Context(), peercalls.MethodPropose, append([]byte{1, 0, 0, 0}, request...))
 	if !fault.Is(err, fault.Invalid) || h.Groups()[0].Level() != command.First {
 		t.Errorf("%v; the format is %d", err, h.Groups()[0].Level())
+	}
+}
+
+func TestServe_RefusesUnreadableCalls(t *testing.T) {
+	h := open(t, options(t, t.TempDir()))
+	for _, payload := range [][]byte{nil, {1}, {2, 0}, {1, 9}, {1, 0}, {1, 0, 0x80}} {
+		for _, method := range append(peercalls.Methods(), "raft.nosuch") {
+			if (method == peercalls.MethodProgress || method == peercalls.MethodRoute) && len(payload) > 1 &&
+				payload[0] == 1 && payload[1] == 0 {
+				continue // complete calls, because they carry only the group
+			}
+			if _, err := h.Serve(t.Context(), method, payload); err == nil {
+				t.Errorf("%s with %v was served", method, payload)
+			}
+		}
 	}
 }

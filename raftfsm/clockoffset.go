@@ -17,8 +17,8 @@ func wallClock(now func() time.Time) uint64 {
 	return uint64(max(now().UnixMilli(), 0)) //nolint:gosec // not negative
 }
 
-// Offset returns how far a wall clock, in Unix milliseconds, is ahead of the cluster time of a group that this server
-// leads. It is negative if the clock is behind.
+// Offset returns how far a wall clock is ahead of the cluster time of a group that this server leads. wall is in
+// Unix milliseconds. The result is negative if the clock is behind.
 func Offset(g *group.Group, wall uint64) time.Duration {
 	return time.Duration(int64(wall)-int64(g.Now())) * time.Millisecond //nolint:gosec // times in this millennium
 }
@@ -26,9 +26,9 @@ func Offset(g *group.Group, wall uint64) time.Duration {
 // Wall returns the wall clock of this node in Unix milliseconds.
 func (h *Host) Wall() uint64 { return wallClock(h.opts.Now) }
 
-// ClockOffset asks the leader of group 0 for cluster time, and returns how far the wall clock of this node is ahead of
-// it, and the greatest error of that. It returns fault.Unimplemented on a node without data, whose clock decides
-// nothing.
+// ClockOffset returns how far the wall clock of this node is ahead of the cluster time of group 0. The result within
+// is the greatest possible error of ahead. ClockOffset asks the leader, and returns fault.Unimplemented on a node
+// without data.
 func (h *Host) ClockOffset(ctx context.Context) (ahead, within time.Duration, err error) {
 	s, ok := h.replica.(*server)
 	if !ok {

@@ -17,17 +17,21 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 // cluster is several hosts in one process. Raft and calls between servers use memory, and links can be cut.
 type cluster struct {
+	raftfsm.NoCluster
 	t     testing.TB
 	mu    sync.Mutex
 	hosts map[string]*raftfsm.Host // by server id; nil = down
 	wires map[string]map[uint32]*raft.InmemTransport
 	apart map[[2]string]bool
 	hangs map[string]chan<- string // by server id: receives calls and never answers, and reports each on this channel
-	late  sync.WaitGroup           // calls to a hanging server that arrive late
+	// spoil answers calls instead of the called server; nil = the server does
+	spoil func(method string, payload []byte, serve func() ([]byte, error)) ([]byte, error)
+	late  sync.WaitGroup // calls to a hanging server that arrive late
 }
 
 // network is the connection of one server to the others.
@@ -41,15 +45,19 @@ func (n *network) Call(ctx context.Context, server, method string, payload []byt
 	n.c.mu.Lock()
 	self := n.self
 	h, cut := n.c.hosts[server], n.c.apart[[2]string{self, server}]
-	hung := n.c.hangs[server]
+	hung, spoil := n.c.hangs[server], n.c.spoil
 	n.c.mu.Unlock()
 	if h == nil || cut {
 		return nil, fault.New(fault.Unavailable, "test.Call", server+" cannot be reached")
 	}
-	if hung != nil && (method == raftfsm.MethodPropose || method == raftfsm.MethodReadIndex) {
+	if hung != nil && (method == peercalls.MethodPropose || method == peercalls.MethodReadIndex) {
 		return nil, n.c.hang(ctx, hung, h, method, slices.Clone(payload))
 	}
-	out, err := h.Serve(ctx, method, payload)
+	serve := func() ([]byte, error) { return h.Serve(ctx, method, payload) }
+	if spoil != nil {
+		return spoil(method, payload, serve)
+	}
+	out, err := serve()
 	n.c.mu.Lock()
 	cut = n.c.apart[[2]string{server, self}]
 	n.c.mu.Unlock()
@@ -280,6 +288,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 }
 
 func TestCluster_AnyServerServesAnyRequest(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 2 })
 	lead := c.leader()
 	for _, follower := range c.others(lead) {
@@ -305,7 +314,8 @@ func TestCluster_AnyServerServesAnyRequest(t *testing.T) {
 }
 
 func TestEventualRead_FollowsOwnWritesOfNode(t *testing.T) {
-	c := startCluster(t, 3, nil)
+	t.Parallel()
+	c := startCluster(t, 3, soonTold)
 	follower := c.others(c.leader())[0]
 	eventually(t, func() error { return follower.Ready(0) })
 	s := follower.Store("", "s")
@@ -316,7 +326,8 @@ func TestEventualRead_FollowsOwnWritesOfNode(t *testing.T) {
 }
 
 func TestSession_IsValidOnEveryServer(t *testing.T) {
-	c := startCluster(t, 3, nil)
+	t.Parallel()
+	c := startCluster(t, 3, soonTold)
 	lead := c.leader()
 	follower := c.others(lead)[0]
 	eventually(t, func() error { return follower.Ready(0) })
@@ -330,6 +341,7 @@ func TestSession_IsValidOnEveryServer(t *testing.T) {
 }
 
 func TestCluster_WriteSurvivesLeaderLoss(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	s := lead.Store("", "s")
@@ -369,6 +381,7 @@ func TestCluster_WriteSurvivesLeaderLoss(t *testing.T) {
 }
 
 func TestLostWrite_IsReportedToSession(t *testing.T) {
+	t.Parallel()
 	registries := map[string]*prometheus.Registry{} // by node id
 	c := startCluster(t, 3, func(o *raftfsm.Options) { registries[o.NodeID] = o.Registerer.(*prometheus.Registry) })
 	lead := c.leader()
@@ -414,6 +427,7 @@ func TestLostWrite_IsReportedToSession(t *testing.T) {
 
 // Without tokens, the application that wrote learns of the loss, even if others have read before.
 func TestLostWrite_IsReportedToItsApplication(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	s := lead.Store("", "s")
@@ -498,6 +512,7 @@ func TestLostWrite_IsNotReportedWithoutLeader(t *testing.T) {
 // The term of a committed position is the term at the time of the read, not that of the entry. A replica whose
 // log has the entry with an earlier term must wait for it as well.
 func TestSession_WaitsForPositionOfLaterTerm(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, func(o *raftfsm.Options) {
 		o.Timing.Commit = time.Minute // followers learn of a commit only with the next entry
 	})
@@ -521,6 +536,7 @@ func TestSession_WaitsForPositionOfLaterTerm(t *testing.T) {
 }
 
 func TestAdopt_RefusesServerOfAnotherCluster(t *testing.T) {
+	t.Parallel()
 	h := open(t, options(t, t.TempDir()))
 	if err := h.Adopt("another", 0); !fault.Is(err, fault.Invalid) {
 		t.Errorf("got %v", err)
@@ -529,6 +545,7 @@ func TestAdopt_RefusesServerOfAnotherCluster(t *testing.T) {
 }
 
 func TestForm_OtherServersJoin(t *testing.T) {
+	t.Parallel()
 	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}, wires: map[string]map[uint32]*raft.InmemTransport{},
 		apart: map[[2]string]bool{}, hangs: map[string]chan<- string{}}
 	a, b := c.add(2, nil), c.add(3, nil) // neither bootstraps a cluster
@@ -558,6 +575,7 @@ func TestForm_OtherServersJoin(t *testing.T) {
 }
 
 func TestForm_InterruptedIsCompletedByNextStart(t *testing.T) {
+	t.Parallel()
 	o := options(t, t.TempDir())
 	o.Bootstrap = false
 	o.Step = func(string) {}
@@ -573,19 +591,4 @@ func TestForm_InterruptedIsCompletedByNextStart(t *testing.T) {
 		t.Errorf("after the restart: %+v, before %+v", got, id)
 	}
 	set(t, again.Store("", "s"), "app||k", "1", state.Strong)
-}
-
-func TestServe_RefusesUnreadableCalls(t *testing.T) {
-	h := open(t, options(t, t.TempDir()))
-	for _, payload := range [][]byte{nil, {1}, {2, 0}, {1, 9}, {1, 0}, {1, 0, 0x80}} {
-		for _, method := range append(raftfsm.Methods(), "raft.nosuch") {
-			if (method == raftfsm.MethodProgress || method == raftfsm.MethodRoute) && len(payload) > 1 &&
-				payload[0] == 1 && payload[1] == 0 {
-				continue // complete calls, because they carry only the group
-			}
-			if _, err := h.Serve(t.Context(), method, payload); err == nil {
-				t.Errorf("%s with %v was served", method, payload)
-			}
-		}
-	}
 }

@@ -22,6 +22,7 @@ func configstore(t *testing.T, h *raftfsm.Host, name string) *records.Store {
 }
 
 func TestConfiguration_Conformance(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 2 })
 	side, _ := c.sidecar("side")
 	lead := c.leader()
@@ -40,6 +41,7 @@ func TestConfiguration_Conformance(t *testing.T) {
 // Subscriptions on every node see the newest value of each key while leaders stop, and the server that a sidecar reads
 // from.
 func TestConfiguration_SubscriptionSurvivesLossOfServers(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	side, _ := c.sidecar("side")
 	lead := c.leader()

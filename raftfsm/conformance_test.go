@@ -17,6 +17,7 @@ func (c *testClock) now() time.Time          { return time.Now().Add(time.Durati
 func (c *testClock) advance(d time.Duration) { c.offset.Add(int64(d)) }
 
 func TestStore_Conformance(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*raftlog.Engine, *uint32){
 		"boltdb, one partition": func(e *raftlog.Engine, p *uint32) { *e, *p = raftlog.BoltDB, 1 },
 		"wal, four partitions":  func(e *raftlog.Engine, p *uint32) { *e, *p = raftlog.WAL, 4 },

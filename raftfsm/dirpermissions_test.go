@@ -12,6 +12,7 @@ import (
 )
 
 func TestOpen_DirectoryThatOthersCanWrite(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, root string) (dir string)
 		refused bool

@@ -16,13 +16,14 @@ type DiskState uint8
 
 // The states of a disk.
 const (
-	DiskGood DiskState = iota // there is room, as far as is known
-	DiskLow                   // less is free than Options.MinFree of that server
-	DiskGone                  // the server has failed
+	DiskUnknown DiskState = iota // counts as a disk with room
+	DiskGood                     // there is room, as far as is known
+	DiskLow                      // less is free than Options.MinFree of that server
+	DiskGone                     // the server has failed
 )
 
-// groupRoom records whether values can be stored in a group, or why the disks of its voters do not have enough free
-// space. The zero value means that values can be stored. It is safe for concurrent use.
+// groupRoom records whether a group accepts new values. If not, it has the reason: the voters that have too little
+// free disk space. The zero value accepts values. It is safe for concurrent use.
 type groupRoom struct {
 	readOnly atomic.Pointer[fault.Error] // nil = values can be stored
 }
@@ -48,7 +49,7 @@ func (s *server) anyReadOnly() bool {
 	return false
 }
 
-// judgeRoom makes each group read-only or writable, depending on lackOfRoom, and logs each change. Only one goroutine
+// judgeRoom makes each group read-only or writable, depending on lackOfRoom. It logs each change. Only one goroutine
 // calls it.
 func (s *server) judgeRoom() {
 	for i, g := range s.groups {
@@ -64,9 +65,10 @@ func (s *server) judgeRoom() {
 	}
 }
 
-// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if the disk of at
-// least one voter is nearly full and no majority of the voters has enough free space. A failed voter counts as one
-// without free space. Without this rule, writes would fill the nearly full disk, and the group would stop.
+// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if two
+// conditions are met: the disk of at least one voter is nearly full, and fewer than a majority of the voters have
+// enough free space. A failed voter counts as one without free space. Further writes would fill the disk and stop
+// the group.
 func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 	own := s.space.Low()
 	voters, room := 0, 0
@@ -100,15 +102,12 @@ func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 		Hint: "free some space there; writes open again by themselves, deletes still work"}
 }
 
-// diskOf returns the state of the disk of a voter. The parameter own is the error if the disk of this server has too
-// little free space, otherwise nil.
+// diskOf returns the state of the disk of a voter. The parameter own is the error for this server's disk, or nil if
+// that disk has enough free space.
 func (s *server) diskOf(server string, own *fault.Error) DiskState {
 	switch {
 	case server != s.node.self.Server:
-		if s.opts.DiskOf == nil {
-			return DiskGood
-		}
-		return s.opts.DiskOf(server)
+		return s.opts.Cluster.DiskOf(server)
 	case own != nil:
 		return DiskLow
 	default:
@@ -116,15 +115,16 @@ func (s *server) diskOf(server string, own *fault.Error) DiskState {
 	}
 }
 
-// abstains reports whether this server should leave the elections of a group to other servers. This is the case if its
-// own disk is nearly full and another voter has a disk with enough space.
+// abstains reports whether this server should leave the elections of a group to other servers. It returns true if
+// its own disk is nearly full and the disk of another voter has enough space.
 func (s *server) abstains(gid uint32) bool {
-	if s.opts.DiskOf == nil || !s.opened.Load() || s.space.Low() == nil {
+	if !s.opened.Load() || s.space.Low() == nil {
 		return false
 	}
 	servers, _ := s.groups[gid].Servers()
 	for _, v := range servers {
-		if v.Suffrage == raft.Voter && string(v.ID) != s.node.self.Server && s.opts.DiskOf(string(v.ID)) == DiskGood {
+		other := v.Suffrage == raft.Voter && string(v.ID) != s.node.self.Server
+		if other && s.opts.Cluster.DiskOf(string(v.ID)) == DiskGood {
 			return true
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 // damageValue changes a stored value on the disk of a stopped node.
@@ -42,12 +43,12 @@ func damageValue(t *testing.T, dir, from, to string) {
 // closedState is a way to other servers that refuses to fetch their state until open is closed. So a replica in doubt
 // does not recover.
 type closedState struct {
-	raftfsm.Peers
+	peercalls.Peers
 	open chan struct{}
 }
 
 func (p closedState) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
-	if method == raftfsm.MethodState {
+	if method == peercalls.MethodState {
 		select {
 		case <-p.open:
 		default:
@@ -60,6 +61,7 @@ func (p closedState) Call(ctx context.Context, server, method string, payload []
 // This test sends state comparisons and the state itself through the calls between nodes. A follower detects that its
 // data is damaged. It returns nothing of that data, and reads at other servers until it has the state of one of them.
 func TestDoubt_DamagedFollowerReadsElsewhereUntilReinstalled(t *testing.T) {
+	t.Parallel()
 	dirs := map[string]string{}
 	c := startCluster(t, 3, func(o *raftfsm.Options) { dirs[o.NodeID] = o.Dir })
 	lead := c.leader()
@@ -141,7 +143,7 @@ func readsElsewhere(t *testing.T, bad *raftfsm.Host, registry *prometheus.Regist
 	}
 	// Another node may read at this server only if it has a replica that is trusted.
 	query := []byte{1, 0, 0, 0, 0, 0, 0, 1, 1, 's', 1, 1, 'k'}
-	if _, err := bad.Serve(t.Context(), raftfsm.MethodRead, query); !fault.Is(err, fault.Unavailable) {
+	if _, err := bad.Serve(t.Context(), peercalls.MethodRead, query); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("a read of another node at a server in doubt gave %v", err)
 	}
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/quorate/quorate/component/state"
-	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/session"
 )
@@ -26,11 +25,11 @@ func TestFrame_RoundTripsQueries(t *testing.T) {
 		"list": {kind: queryList, store: "/s", prefix: "p", after: "q", limit: 3,
 			listed: []kv.Listed{{Key: "r", Revision: 2, ExpireAt: 3, Size: 4}}, more: true},
 	} {
-		asked, err := readQuery(newFrame(q.append(nil)))
+		asked, err := readQuery(peercalls.NewFrame(q.append(nil)))
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if err := asked.readFound(newFrame(q.appendFound(nil))); err != nil {
+		if err := asked.readFound(peercalls.NewFrame(q.appendFound(nil))); err != nil {
 			t.Fatal(name, err)
 		}
 		if diff := cmp.Diff(&q, asked, cmp.AllowUnexported(query{}), cmpopts.EquateEmpty()); diff != "" {
@@ -46,25 +45,9 @@ func TestFrame_RoundTripsGiven(t *testing.T) {
 		{level: state.Stale, age: -1, at: at, reason: staleLost, forgive: true}, {level: state.SessionLevel,
 			age: 1, at: at},
 	} {
-		f := newFrame(appendGiven(nil, &g))
+		f := peercalls.NewFrame(appendGiven(nil, &g))
 		if got := readGiven(f, 3); f.Bad || got != g {
 			t.Errorf("%+v became %+v (bad %v)", g, got, f.Bad)
-		}
-	}
-}
-
-func TestFrame_TruncatedAnswerIsIndeterminate(t *testing.T) {
-	a := group.Answer{Position: raftlog.Position{Term: 1, Index: 5}}
-	whole := append(appendString([]byte{0}, appendAnswer(nil, &a)), appendString([]byte{1},
-		fault.Marshal(fault.New(fault.NotLeader, "x", "y")))...)
-	out := readOutcomes(whole, nil, 2)
-	if out[0].err != nil || out[0].answer.Position != a.Position || !fault.Is(out[1].err, fault.NotLeader) {
-		t.Errorf("%+v", out)
-	}
-	for cut := range len(whole) {
-		out := readOutcomes(whole[:cut], nil, 2)
-		if !fault.Is(out[1].err, fault.Indeterminate) {
-			t.Fatalf("cut at %d: %v", cut, out[1].err)
 		}
 	}
 }
@@ -75,16 +58,14 @@ func FuzzFrames(f *testing.F) {
 	f.Add(appendGiven(nil, &given{level: state.Stale, reason: "r"}))
 	f.Add([]byte{2, 1, 'a', 1, 1, 0, 0, 0})
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		if q, err := readQuery(newFrame(b)); err == nil && !bytes.Equal(q.append(nil), b) {
-			again, err := readQuery(newFrame(q.append(nil)))
+		if q, err := readQuery(peercalls.NewFrame(b)); err == nil && !bytes.Equal(q.append(nil), b) {
+			again, err := readQuery(peercalls.NewFrame(q.append(nil)))
 			if err != nil || len(again.keys) != len(q.keys) {
 				panic("a query changed by encoding")
 			}
 		}
-		_ = readGiven(newFrame(b), 0)
-		_, _ = readRoutes(b)
-		_ = readOutcomes(b, nil, 3)
-		_ = (&query{kind: queryList}).readFound(newFrame(b))
-		_ = (&query{kind: queryMany, keys: []string{"a", "b"}}).readFound(newFrame(b))
+		_ = readGiven(peercalls.NewFrame(b), 0)
+		_ = (&query{kind: queryList}).readFound(peercalls.NewFrame(b))
+		_ = (&query{kind: queryMany, keys: []string{"a", "b"}}).readFound(peercalls.NewFrame(b))
 	})
 }

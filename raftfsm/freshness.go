@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// freshness records the last time at which the replica of one group was known to be up to date. The method age derives
-// an upper bound of the replica's age. The zero value gives no bound. It is safe for concurrent use.
+// freshness records when the replica of one group was last known to be up to date. The method age returns an upper
+// bound of the replica's age, computed from this time. The zero value gives no bound. It is safe for concurrent use.
 type freshness struct {
-	// freshUntil is the time at which this node sent the newest read index request whose index the replica has
-	// applied. The replica reflects every write that was acknowledged before that time, because only a leader that a
-	// quorum has confirmed returns a read index.
+	// freshUntil is when this node sent the newest read index request whose index the replica has applied. The
+	// replica reflects every write that was acknowledged before that time, because a quorum has confirmed the leader
+	// that returned the read index.
 	freshUntil atomic.Pointer[time.Time]
 }
 
@@ -24,8 +24,9 @@ func (f *freshness) verified(sent time.Time) {
 	}
 }
 
-// age returns an upper bound of the age of a replica's state. byGroup is the bound that the group has computed; it is
-// ignored if known is false. age returns the smaller of that bound and its own. ok is false if neither exists.
+// age returns an upper bound of the age of a replica's state. It is the smaller of two bounds: byGroup, which the
+// group has computed, and the bound of f. byGroup is ignored if known is false. The second result is false if there
+// is no bound.
 func (f *freshness) age(byGroup time.Duration, known bool) (time.Duration, bool) {
 	if at := f.freshUntil.Load(); at != nil {
 		if own := time.Since(*at); !known || own < byGroup {

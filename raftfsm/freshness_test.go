@@ -12,6 +12,7 @@ import (
 )
 
 func TestFreshness_FollowerCallsLeaderOnlyWhenTooOld(t *testing.T) {
+	t.Parallel()
 	registries := map[string]*prometheus.Registry{}
 	c := startCluster(t, 3, func(o *raftfsm.Options) { registries[o.NodeID] = o.Registerer.(*prometheus.Registry) })
 	follower := c.others(c.leader())[0]
@@ -47,6 +48,7 @@ func TestFreshness_FollowerCallsLeaderOnlyWhenTooOld(t *testing.T) {
 }
 
 func TestFreshness_CutOffFollowerAndDeposedLeader(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	follower := c.others(lead)[0]
@@ -75,6 +77,7 @@ func TestFreshness_CutOffFollowerAndDeposedLeader(t *testing.T) {
 }
 
 func TestEventualReads_WithoutQuorumKeepSessionAndAreCounted(t *testing.T) {
+	t.Parallel()
 	registries := map[string]*prometheus.Registry{}
 	c := startCluster(t, 3, func(o *raftfsm.Options) { registries[o.NodeID] = o.Registerer.(*prometheus.Registry) })
 	lead := c.leader()

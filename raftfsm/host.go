@@ -1,12 +1,12 @@
 // Package raftfsm is the replicated store of Quorate: the Raft groups of one node, and the state store of type
 // state.raft that uses them.
 //
-// It owns a data directory, which package datadir describes, with one folder for each group (partition). It maps keys
-// to groups and chooses the replica that serves a call. It makes retries safe, and implements the guarantees of
-// docs/consistency.md. It never uses HTTP, applications, components or gossip.
+// It owns a data directory, which has one folder for each group (see package datadir). It maps keys to groups,
+// chooses the replica that serves a call, makes retries safe, and implements the guarantees of docs/consistency.md.
+// It does not use HTTP, applications, components or gossip.
 //
-// The interface replica has two implementations: server, for a node that holds data, and sidecar, for a node without
-// data. Host creates one of the two, and router sends requests to it.
+// The interface replica has two implementations: server, for a node with data, and sidecar, for a node without data.
+// Host creates one of the two. The router sends requests to it.
 //
 // Host.Close ends every goroutine of a Host: those of its groups, the one that watches free disk space and, on a
 // sidecar, the one that polls servers.
@@ -22,46 +22,36 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
 // Options configure a Host. Dir, Transport, Logger, Registerer and Fatal are required.
 type Options struct {
-	Dir        string // data directory; created if absent
-	NodeID     string // empty = from the directory, or DefaultID
-	DefaultID  string // node id for a new directory if NodeID is empty; empty = a random one
-	Partitions uint32 // 0 = as stored in the directory; for a server without a cluster: from Count, or 1
-	// Count returns the number of partitions of the cluster that the node with this id is about to join; 0 = not
-	// known. A nil Count counts as not known.
-	Count     func(ctx context.Context, node string) uint32
-	Engine    raftlog.Engine // empty = from the directory, or wal
-	Bootstrap bool           // form a cluster with only this node if the directory is new
+	Dir        string         // data directory; created if absent
+	NodeID     string         // empty = from the directory, or DefaultID
+	DefaultID  string         // node id for a new directory if NodeID is empty; empty = a random one
+	Partitions uint32         // 0 = as stored in the directory; for a server without a cluster: from Cluster, or 1
+	Engine     raftlog.Engine // empty = from the directory, or wal
+	Bootstrap  bool           // form a cluster with only this node if the directory is new
 
 	Transport func(id uint32, server raft.ServerID) raft.Transport // one per group
-	Peers     Peers                                                // the other servers; nil = there are none
+	Peers     peercalls.Peers                                      // the other servers; nil = there are none
 
-	// Newest returns the highest version of log entries that another server understands. known is false if that
-	// is not known at present. nil = all servers run this build.
-	Newest func(server string) (version uint8, known bool)
-
-	// DiskOf returns the state of another server's disk. It must not block. nil = the state of no disk is known.
-	DiskOf func(server string) DiskState
-
-	// NoLeader explains why a group has no leader, and what to do; empty = not known. It must not block.
-	// nil = there is no explanation.
-	NoLeader func(group uint32) (why, hint string)
-
-	Sidecar bool            // hold no replicas and serve requests through servers; needs Peers and Servers
-	Servers func() []string // with Sidecar: ids of the servers that are known to be alive
+	// Cluster describes the other servers. nil = NoCluster.
+	Cluster Cluster
+	Sidecar bool // hold no replicas and serve requests through servers; needs Peers
 
 	CacheBytes int64  // block cache shared by all groups; default 64 MiB
 	MemTable   uint64 // bytes of one memtable; default 16 MiB, less with many partitions
 	MinFree    uint64 // free bytes of the disk below which values are refused; default 256 MiB
 
-	Timing group.Timing
-	Bounds group.Bounds
+	Timing   group.Timing
+	Bounds   group.Bounds
+	MaxLocks int // locks that a group may have; default locks.MaxLocks
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -71,6 +61,41 @@ type Options struct {
 	Step       func(step string)                // crash points, for tests
 }
 
+// Cluster is what a node knows of the other servers of its cluster. Its methods may be called from any goroutine. Only
+// CountPartitions may block.
+type Cluster interface {
+	// LiveServers returns the ids of the servers that are known to be alive. Only a node without data asks for them.
+	LiveServers() []string
+	// CountPartitions returns the number of partitions of the cluster that the node with this id is about to join;
+	// 0 = unknown.
+	CountPartitions(ctx context.Context, node string) uint32
+	// NewestFormat returns the highest version of log entries that another server can read. The result known is false
+	// if the version is unknown at present.
+	NewestFormat(server string) (version uint8, known bool)
+	// DiskOf returns the state of another server's disk.
+	DiskOf(server string) DiskState
+	// NoLeader explains why a group has no leader, and what to do; empty = unknown.
+	NoLeader(group uint32) (why, hint string)
+}
+
+// NoCluster implements Cluster for a node that knows no other server. Embed it to implement only some methods.
+type NoCluster struct{}
+
+// LiveServers returns no server.
+func (NoCluster) LiveServers() []string { return nil }
+
+// CountPartitions returns 0.
+func (NoCluster) CountPartitions(context.Context, string) uint32 { return 0 }
+
+// NewestFormat returns the version of this build, and true.
+func (NoCluster) NewestFormat(string) (version uint8, known bool) { return command.Version, true }
+
+// DiskOf returns DiskUnknown.
+func (NoCluster) DiskOf(string) DiskState { return DiskUnknown }
+
+// NoLeader explains nothing.
+func (NoCluster) NoLeader(uint32) (why, hint string) { return "", "" }
+
 const (
 	defaultCache    = 64 << 20
 	defaultMemTable = 16 << 20
@@ -79,8 +104,8 @@ const (
 )
 
 func (o Options) withDefaults() Options {
-	if o.NoLeader == nil {
-		o.NoLeader = func(uint32) (string, string) { return "", "" }
+	if o.Cluster == nil {
+		o.Cluster = NoCluster{}
 	}
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCache
@@ -94,7 +119,7 @@ func (o Options) withDefaults() Options {
 // directory returns the options that concern the data directory.
 func (o Options) directory() datadir.Settings {
 	return datadir.Settings{Dir: o.Dir, NodeID: o.NodeID, DefaultID: o.DefaultID, Partitions: o.Partitions,
-		Count: o.Count, Engine: o.Engine, Bootstrap: o.Bootstrap, Logger: o.Logger}
+		Cluster: o.Cluster, Engine: o.Engine, Bootstrap: o.Bootstrap, Logger: o.Logger}
 }
 
 // Host is the part of one node in the Raft groups of its cluster. Safe for concurrent use.
@@ -115,7 +140,7 @@ type Host struct {
 }
 
 // Open locks the data directory, reads or creates the identity of the server, and opens its groups. ctx limits only
-// how long Open takes. If this node forms a cluster alone, it leads every group when Open returns.
+// how long Open takes. A node that forms a cluster alone leads every group when Open returns.
 func Open(ctx context.Context, o Options) (*Host, error) {
 	o = o.withDefaults()
 	if err := datadir.Create(o.Dir); err != nil {
@@ -142,22 +167,22 @@ func Open(ctx context.Context, o Options) (*Host, error) {
 // Identity returns the identity stored in the data directory.
 func (h *Host) Identity() datadir.Identity { return h.node.current() }
 
-// Groups returns the groups of this node, indexed by partition. The slice is empty on a node without data and on a
-// server that was removed from its cluster. The caller must not change the slice.
+// Groups returns the groups of this node, indexed by partition. It is empty on a node without data, and on a server
+// that was removed from its cluster. The caller must not change the slice.
 func (h *Host) Groups() []*group.Group { return h.groups }
 
-// Partitions returns the number of groups of the cluster. On a node without data it returns 0 until the node has
-// reached a server.
+// Partitions returns the number of groups of the cluster. A node without data returns 0 until it has reached a
+// server.
 func (h *Host) Partitions() uint32 { return h.replica.partitions() }
 
 // Leader returns the leader of a group as far as this node knows; empty if it knows none.
-func (h *Host) Leader(gid uint32) string { return string(h.replica.leader(gid)) }
+func (h *Host) Leader(gid uint32) string { return string(h.replica.Leader(gid)) }
 
 // Route returns how a node without replicas reaches a group. It is empty on a server.
-func (h *Host) Route(gid uint32) Route { return h.replica.route(gid) }
+func (h *Host) Route(gid uint32) peercalls.Route { return h.replica.route(gid) }
 
-// WritesAllowed returns nil if values can be stored in the group gid now. Otherwise it returns an error that says
-// which voters have too little free disk space.
+// WritesAllowed returns nil if values can be stored in the group gid. Otherwise it returns an error that names the
+// voters with too little free disk space.
 func (h *Host) WritesAllowed(gid uint32) error { return h.replica.writesAllowed(gid) }
 
 // DiskLow returns an error if the disk of this server is nearly full, and nil otherwise. A server with a nearly full
@@ -171,9 +196,9 @@ func (h *Host) DiskLow() error {
 	return nil
 }
 
-// DiskFree returns the free bytes on the disk of the data directory. It also returns the reserve, which is the number
-// of free bytes below which the disk becomes nearly full. known is false if the disk was not measured yet, and on a
-// node without data.
+// DiskFree returns the free bytes on the disk of the data directory, and the reserve. With fewer free bytes than the
+// reserve, the disk counts as nearly full. The result known is false on a node without data, and until the disk has
+// been measured.
 func (h *Host) DiskFree() (free, reserve uint64, known bool) {
 	s, ok := h.replica.(*server)
 	if !ok || s.space == nil {
@@ -182,8 +207,8 @@ func (h *Host) DiskFree() (free, reserve uint64, known bool) {
 	return s.space.Measured()
 }
 
-// Ready returns nil if the group with the given id can serve reads and writes now. Otherwise it returns an error with
-// the reason.
+// Ready returns nil if the group with the given id can serve reads and writes now, and otherwise an error with the
+// reason.
 func (h *Host) Ready(id uint32) error {
 	if err := h.node.allowed(); err != nil {
 		return err
@@ -191,8 +216,8 @@ func (h *Host) Ready(id uint32) error {
 	return h.replica.ready(id)
 }
 
-// Serve answers a call from another node. It never forwards the call: if the call is for the leader and this server
-// does not lead, Serve returns fault.NotLeader.
+// Serve answers a call from another node and never forwards it. It returns fault.NotLeader for a call that only the
+// leader can answer, if this server does not lead.
 func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte, error) {
 	if err := h.node.allowed(); err != nil {
 		return nil, err

@@ -89,6 +89,7 @@ func get(t testing.TB, s state.Store, key string, c state.Consistency) state.Ite
 }
 
 func TestHost_KeepsDataAfterReopen(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []raftlog.Engine{raftlog.BoltDB, raftlog.WAL} {
 		t.Run(string(engine), func(t *testing.T) {
 			o := options(t, t.TempDir())
@@ -138,6 +139,7 @@ func TestOpen_RefusesDirectoryInUse(t *testing.T) {
 
 // A new directory gets the default log store. An existing one keeps what it has.
 func TestOpen_ChoosesLogStoreOfNewDirectory(t *testing.T) {
+	t.Parallel()
 	for first, want := range map[raftlog.Engine]raftlog.Engine{
 		"": raftlog.WAL, raftlog.WAL: raftlog.WAL, raftlog.BoltDB: raftlog.BoltDB,
 	} {
@@ -178,6 +180,7 @@ func TestOpen_RefusesContradictingSettings(t *testing.T) {
 }
 
 func TestOpen_RefusesForeignOrDamagedDirectory(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]struct {
 		do   func(t *testing.T, dir string)
 		code fault.Code
@@ -229,6 +232,7 @@ func TestOpen_RefusesForeignOrDamagedDirectory(t *testing.T) {
 }
 
 func TestDiskSpace_LowMakesStoreReadOnly(t *testing.T) {
+	t.Parallel()
 	var free atomic.Uint64
 	free.Store(1 << 30)
 	o := options(t, t.TempDir())
@@ -268,6 +272,7 @@ func TestDiskSpace_LowMakesStoreReadOnly(t *testing.T) {
 // With Durable, the answer comes before the entry is committed or applied. The reader must wait for the entry
 // and must not consider it lost.
 func TestEventualWrite_IsReadAtOnce(t *testing.T) {
+	t.Parallel()
 	o := options(t, t.TempDir())
 	o.Partitions = 4
 	s := open(t, o).Store("", "s")

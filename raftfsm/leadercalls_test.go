@@ -12,6 +12,7 @@ import (
 // Calls to a hanging leader end as soon as another leader is known, before their own deadline. A write that
 // reaches the old leader late is not applied again.
 func TestLeaderCalls_LeaderHangs(t *testing.T) {
+	t.Parallel()
 	for name, sidecar := range map[string]bool{"at a server": false, "at a sidecar": true} {
 		t.Run(name, func(t *testing.T) { goesOn(t, sidecar) })
 	}

@@ -3,7 +3,9 @@ package raftfsm_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +13,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/locks"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 func claimOf(resource, owner string, expiry time.Duration) lock.Claim {
@@ -32,10 +36,16 @@ func unlock(t testing.TB, l lock.Store, resource, owner string) lock.Status {
 }
 
 // lockNodes returns the locks of one component at three servers and at a node without data.
-func lockNodes(t *testing.T) (*cluster, []*raftfsm.Locks) {
+func lockNodes(t *testing.T) (*cluster, []*locks.Store) {
 	t.Helper()
-	c := startCluster(t, 3, nil)
-	var nodes []*raftfsm.Locks
+	return lockNodesWith(t, nil)
+}
+
+// lockNodesWith is lockNodes with a change to the options of the servers.
+func lockNodesWith(t *testing.T, change func(*raftfsm.Options)) (*cluster, []*locks.Store) {
+	t.Helper()
+	c := startCluster(t, 3, change)
+	var nodes []*locks.Store
 	for _, h := range c.running() {
 		nodes = append(nodes, h.Store("", "s").Locks("lockstore", false))
 	}
@@ -44,6 +54,7 @@ func lockNodes(t *testing.T) (*cluster, []*raftfsm.Locks) {
 }
 
 func TestLocks_OneOwnerAtATime(t *testing.T) {
+	t.Parallel()
 	_, nodes := lockNodes(t)
 	const rounds = 5
 	var mu sync.Mutex
@@ -80,6 +91,7 @@ func TestLocks_OneOwnerAtATime(t *testing.T) {
 }
 
 func TestLocks_LongestExpiry(t *testing.T) {
+	t.Parallel()
 	_, nodes := lockNodes(t)
 	if g := tryLock(t, nodes[0], claimOf("day", "x", 24*time.Hour)); !g.Granted || g.Expiry != 24*time.Hour {
 		t.Errorf("24 hours: %+v", g)
@@ -94,7 +106,72 @@ func TestLocks_LongestExpiry(t *testing.T) {
 	}
 }
 
+func TestLocks_LongestNames(t *testing.T) {
+	t.Parallel()
+	_, nodes := lockNodes(t)
+	longest := strings.Repeat("n", 1024)
+	if g := tryLock(t, nodes[0], claimOf(longest, longest, time.Minute)); !g.Granted {
+		t.Errorf("names of 1 KiB: %+v", g)
+	}
+	for what, c := range map[string]lock.Claim{"resource": claimOf(longest+"n", "x", time.Minute),
+		"owner": claimOf("r", longest+"n", time.Minute)} {
+		if _, err := nodes[0].TryLock(t.Context(), c); !fault.Is(err, fault.TooLarge) {
+			t.Errorf("a longer %s: %v", what, err)
+		}
+	}
+}
+
+// A group with the maximum number of locks refuses more of them at every node. It serves those that it has, and locks
+// that end make room.
+func TestLocks_GroupHasLimitedNumber(t *testing.T) {
+	c, nodes := lockNodesWith(t, func(o *raftfsm.Options) { o.MaxLocks = 2 })
+	reentrant := c.running()[0].Store("", "s").Locks("lockstore", true)
+	tryLock(t, nodes[0], claimOf("a", "x", time.Hour))
+	tryLock(t, nodes[0], claimOf("b", "x", time.Hour))
+	refused := func(at int) { // the leader may not have counted the newest change yet
+		t.Helper()
+		eventually(t, func() error {
+			g, err := nodes[at].TryLock(within(t, time.Minute), claimOf("c", "x", time.Hour))
+			if fault.Is(err, fault.Overloaded) && strings.Contains(err.Error(), "has 2 locks") {
+				return nil
+			}
+			if g.Granted {
+				unlock(t, nodes[at], "c", "x")
+			}
+			return fmt.Errorf("node %d: a lock over the limit: %+v, %w", at, g, err)
+		})
+	}
+	granted := func(resource string, expiry time.Duration) {
+		t.Helper()
+		eventually(t, func() error {
+			g, err := nodes[3].TryLock(within(t, time.Minute), claimOf(resource, "x", expiry))
+			if err == nil && !g.Granted {
+				err = fmt.Errorf("%s: %+v", resource, g)
+			}
+			return err
+		})
+	}
+	for i := range nodes {
+		refused(i)
+	}
+	if g := tryLock(t, nodes[1], claimOf("a", "y", time.Hour)); g.Granted {
+		t.Errorf("a second owner: %+v", g)
+	}
+	if g := tryLock(t, reentrant, claimOf("a", "x", time.Hour)); !g.Granted {
+		t.Errorf("the renewal by TryLock: %+v", g)
+	}
+	if s := unlock(t, nodes[1], "a", "x"); s != lock.Unlocked {
+		t.Errorf("Unlock: %d", s)
+	}
+	granted("d", 200*time.Millisecond)
+	granted("e", time.Hour) // after d has expired
+	refused(3)
+	c.stop(c.leader())
+	refused(3) // by the next leader
+}
+
 func TestLocks_AnswersOfDapr(t *testing.T) {
+	t.Parallel()
 	_, nodes := lockNodes(t)
 	a, b := nodes[0], nodes[3]
 	first := tryLock(t, a, claimOf("r", "x", time.Hour))
@@ -121,7 +198,62 @@ func TestLocks_AnswersOfDapr(t *testing.T) {
 	}
 }
 
+// spoilLocks passes the calls about locks to spoil, which may execute them.
+func (c *cluster) spoilLocks(spoil func(payload []byte, serve func() ([]byte, error)) ([]byte, error)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spoil = func(method string, payload []byte, serve func() ([]byte, error)) ([]byte, error) {
+		if method != peercalls.MethodLock {
+			return serve()
+		}
+		return spoil(payload, serve)
+	}
+}
+
+// unlocks checks the three answers of Unlock at a node without data.
+func unlocks(t *testing.T, nodes []*locks.Store) {
+	t.Helper()
+	tryLock(t, nodes[0], claimOf("r", "x", time.Hour))
+	for _, step := range []struct {
+		owner string
+		want  lock.Status
+	}{{"y", lock.BelongsToOthers}, {"x", lock.Unlocked}, {"x", lock.DoesNotExist}} {
+		if s := unlock(t, nodes[3], "r", step.owner); s != step.want {
+			t.Errorf("Unlock of %s: %d, want %d", step.owner, s, step.want)
+		}
+	}
+}
+
+func TestLocks_UnlockWhoseAnswerIsLost(t *testing.T) {
+	c, nodes := lockNodes(t)
+	var calls atomic.Int32
+	c.spoilLocks(func(_ []byte, serve func() ([]byte, error)) ([]byte, error) {
+		out, err := serve()
+		if calls.Add(1)%2 == 1 {
+			return nil, fault.New(fault.Indeterminate, "test.Call", "the answer was lost")
+		}
+		return out, err
+	})
+	unlocks(t, nodes)
+	if calls.Load() < 6 {
+		t.Errorf("%d calls", calls.Load())
+	}
+}
+
+// A leader of an earlier version cannot unlock by owner.
+func TestLocks_UnlockAtLeaderOfEarlierVersion(t *testing.T) {
+	c, nodes := lockNodes(t)
+	c.spoilLocks(func(payload []byte, serve func() ([]byte, error)) ([]byte, error) {
+		if what := payload[2]; what > 3 { // after the form and the group
+			return nil, fault.New(fault.Unimplemented, "test.Call", "this version does not know the call about a lock")
+		}
+		return serve()
+	})
+	unlocks(t, nodes)
+}
+
 func TestLocks_RenewAndLook(t *testing.T) {
+	t.Parallel()
 	_, nodes := lockNodes(t)
 	n := nodes[3]
 	key := lock.Key{Prefix: "app", Resource: "r"}
@@ -163,6 +295,7 @@ func TestLocks_ReentrantTryLockRenews(t *testing.T) {
 
 // The hazard that a token removes: a process that was paused writes after its lock went to another one.
 func TestFencing_LateWriteOfFormerOwnerIsRefused(t *testing.T) {
+	t.Parallel()
 	c, nodes := lockNodes(t)
 	store := c.running()[0].Store("", "s")
 	old := tryLock(t, nodes[0], claimOf("r", "paused", 50*time.Millisecond))
@@ -197,6 +330,7 @@ func TestFencing_LateWriteOfFormerOwnerIsRefused(t *testing.T) {
 }
 
 func TestLocks_WaiterGetsLockAfterLossOfLeader(t *testing.T) {
+	t.Parallel()
 	c, nodes := lockNodes(t)
 	side := nodes[3]
 	tryLock(t, side, claimOf("r", "x", time.Hour))
@@ -237,6 +371,7 @@ func TestLocks_RestoreRemovesLocksAndTokensGrow(t *testing.T) {
 }
 
 func TestHost_ListsAndReleasesLocks(t *testing.T) {
+	t.Parallel()
 	c, nodes := lockNodes(t)
 	first := tryLock(t, nodes[0], claimOf("r", "x", time.Hour))
 	other := claimOf("r", "y", time.Hour)

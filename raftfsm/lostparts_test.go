@@ -293,6 +293,7 @@ func caughtUp(t *testing.T, h, lead *raftfsm.Host) {
 
 // A directory of an earlier version has no floor, and its identity does not require one.
 func TestOpen_DirectoryOfEarlierVersionGetsFloorOnce(t *testing.T) {
+	t.Parallel()
 	o := options(t, t.TempDir())
 	h := open(t, o)
 	set(t, h.Store("", "s"), "k", "v", state.Strong)

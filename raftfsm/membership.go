@@ -8,14 +8,15 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/datadir"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
 // membership holds the identity of this node and of its cluster. Safe for concurrent use.
 type membership struct {
 	dir string // data directory
-	// temporary means that the identity exists only in this process. It is not written to disk, and a newer epoch of
-	// the cluster is adopted.
+	// temporary means that the identity exists only in this process and is not written to disk. A temporary member
+	// also adopts a newer epoch of the cluster.
 	temporary bool
 	self      datadir.Identity // as it was when the node started; Node, Server, Partitions and Engine never change
 	stop      chan struct{}    // closed when the node closes
@@ -51,7 +52,7 @@ func ownerOf(id *datadir.Identity) raftlog.Owner {
 	return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch}
 }
 
-// amend applies the function change to the identity of this server and makes the result durable. A temporary identity
+// amend calls the function change on the identity of this server and makes the result durable. A temporary identity
 // is changed only in memory. After an error the identity is unchanged.
 func (m *membership) amend(change func(*datadir.Identity) error) error {
 	m.mu.Lock()
@@ -77,7 +78,7 @@ func (m *membership) amend(change func(*datadir.Identity) error) error {
 	return nil
 }
 
-// wait waits until the node belongs to a cluster. It returns the tag of the cluster, which is part of session tokens.
+// wait waits until the node belongs to a cluster. It returns the tag of the cluster, which session tokens contain.
 func (m *membership) wait(ctx context.Context) (uint64, error) {
 	if err := m.allowed(); err != nil {
 		return 0, err
@@ -91,7 +92,7 @@ func (m *membership) wait(ctx context.Context) (uint64, error) {
 	case <-m.joined:
 		return m.tag.Load(), nil
 	case <-m.stop:
-		return 0, errClosing()
+		return 0, peercalls.ErrClosing()
 	case <-ctx.Done():
 		return 0, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.membership",
 			Msg: "this node belongs to no cluster yet", Err: ctx.Err(),
@@ -146,8 +147,8 @@ func (m *membership) promise(candidate string) error {
 	})
 }
 
-// Adopt makes this server a permanent member of a cluster, at the cluster's epoch. The membership is durable when
-// Adopt returns nil. Adopt returns fault.Invalid if the server belongs to another cluster.
+// Adopt makes this server a permanent member of a cluster at the given epoch. The membership is durable when Adopt
+// returns nil. Adopt returns fault.Invalid if the server belongs to another cluster.
 func (h *Host) Adopt(cluster string, epoch uint64) error {
 	if h.node.startsEpoch(epoch) {
 		h.router.forgetOwnWrites() // they name positions in a log that may be lost
@@ -155,9 +156,8 @@ func (h *Host) Adopt(cluster string, epoch uint64) error {
 	return h.node.adopt(cluster, epoch)
 }
 
-// Supersede records that other servers of the cluster have the given epoch, which is newer than that of this server.
-// The record is durable when Supersede returns nil. If this server already knows that epoch or a later one, Supersede
-// does nothing.
+// Supersede records that other servers of the cluster have an epoch newer than that of this server. The record is
+// durable when Supersede returns nil. Supersede does nothing if this server already knows that epoch or a later one.
 func (h *Host) Supersede(epoch uint64) error {
 	if have := h.node.current(); epoch <= max(have.Epoch, have.Superseded) {
 		return nil
@@ -168,17 +168,17 @@ func (h *Host) Supersede(epoch uint64) error {
 	})
 }
 
-// Promise gives candidate permanent permission to form a cluster with this server. A server gives this promise to only
-// one candidate and never withdraws it. The promise is durable when Promise returns nil. Promise returns
-// fault.Conflict if this server belongs to a cluster or has given its promise to another candidate.
+// Promise permanently allows candidate to form a cluster with this server. A server gives this promise to only one
+// candidate and never withdraws it. The promise is durable when Promise returns nil. Promise returns fault.Conflict
+// if this server belongs to a cluster, or has given its promise to another candidate.
 //
 // Invariant: at most one candidate can have the promises of all servers in a set. So the set forms at most one
 // cluster.
 func (h *Host) Promise(candidate string) error { return h.node.promise(candidate) }
 
-// Form creates a cluster with this server as its only member. When it returns nil, the server leads every group. It
-// returns fault.Conflict if the server already belongs to a cluster. If Form is interrupted, the next Open completes
-// it.
+// Form creates a cluster with this server as its only member. The server leads every group when Form returns nil.
+// Form returns fault.Conflict if the server already belongs to a cluster. The next Open completes an interrupted
+// Form.
 func (h *Host) Form(ctx context.Context) error {
 	err := h.node.amend(func(id *datadir.Identity) error {
 		if id.Cluster != "" {

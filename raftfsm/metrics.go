@@ -8,11 +8,12 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/backup"
+	"github.com/quorate/quorate/raftfsm/due"
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// Metrics has the metrics of the store itself. The metrics of groups and state machines are in group.Metrics and in
-// collector.
+// Metrics has the metrics of the store itself. group.Metrics has the metrics of groups, and collector those of state
+// machines.
 type Metrics struct {
 	retries      *prometheus.CounterVec // by cause
 	staleReads   *prometheus.CounterVec // by reason
@@ -28,7 +29,7 @@ type Metrics struct {
 	lastBackup   prometheus.Gauge       // Unix seconds
 	backupBytes  prometheus.Gauge
 	restores     *prometheus.CounterVec // by outcome
-	due          *dueMetrics
+	due          *due.Metrics
 }
 
 // readKind holds the labels of a read.
@@ -44,18 +45,9 @@ const (
 	servedReplica = "replica" // another server
 )
 
-// causeOrigin is a value of the label "cause". It counts retries after the group no longer knew the origin of the
-// request.
+// causeOrigin is a value of the label "cause": the group no longer knew the origin of a request, and the request was
+// sent again.
 const causeOrigin = "origin"
-
-// Values of the label "kind" of forwards.
-const (
-	forwardPropose   = "propose"
-	forwardRead      = "read"
-	forwardReadIndex = "read_index"
-	forwardLock      = "lock"
-	forwardActor     = "actor"
-)
 
 func newMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
@@ -105,7 +97,7 @@ func newMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(m.retries, m.staleReads, m.lostEvents, m.sessionWait, m.reads, m.leaderless, m.readAge,
 		m.forwards, m.forwardBatch, m.backups, m.lastBackup, m.backupBytes, m.restores)
-	m.due = newDueMetrics(reg)
+	m.due = due.NewMetrics(reg)
 	return m
 }
 
@@ -141,8 +133,8 @@ func (m *Metrics) gave(g *given, led bool) {
 	}
 }
 
-// forwarded counts a call to another server.
-func (m *Metrics) forwarded(kind string, err error) {
+// Forwarded implements peercalls.Observer.
+func (m *Metrics) Forwarded(kind string, err error) {
 	m.forwards.WithLabelValues(kind, outcomeWord(err)).Inc()
 }
 
@@ -259,3 +251,6 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(readOnlyDesc, prometheus.GaugeValue, flag(c.server.anyReadOnly()))
 	ch <- prometheus.MustNewConstMetric(lowDesc, prometheus.GaugeValue, flag(c.server.space.Low() != nil))
 }
+
+// ForwardedBatch implements peercalls.Observer.
+func (m *Metrics) ForwardedBatch(writes int) { m.forwardBatch.Observe(float64(writes)) }

@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// notePrefix begins the keys of all notes. Notes are small records about the cluster itself, for example the progress
-// of scheduled backups. They are in the system store of group 0, so no application can access them. Backups do not
-// contain them, and a restore does not change them.
+// notePrefix begins the keys of all notes. A note is a small record about the cluster itself, for example the
+// progress of scheduled backups. Notes are in the system store of group 0, so no application can access them.
+// Backups do not contain them, and a restore does not change them.
 const notePrefix = "note/"
 
 // noteGroup is the group that holds all notes.
@@ -39,8 +39,8 @@ func (h *Host) Note(ctx context.Context, name string) (Note, error) {
 	return Note{Value: v.Value, Revision: v.Revision}, nil
 }
 
-// NoteNames returns the names of the notes that begin with prefix, in byte order. It reads in pages, and each page is
-// a linearizable read.
+// NoteNames returns the names of the notes that begin with prefix, in byte order. It reads in pages. Each page is a
+// linearizable read.
 func (h *Host) NoteNames(ctx context.Context, prefix string) (names []string, err error) {
 	if _, err := h.replica.waitPartitions(ctx); err != nil {
 		return nil, err
@@ -60,9 +60,9 @@ func (h *Host) NoteNames(ctx context.Context, prefix string) (names []string, er
 	}
 }
 
-// SetNote writes a note, on the condition that the existing note has the given revision. Revision 0 means that no note
-// with this name may exist. SetNote returns the new revision, or fault.Conflict if the condition is not met. Otherwise
-// it returns the errors of a strong write.
+// SetNote writes a note if the existing note has the given revision. Revision 0 means that no note with this name
+// may exist. SetNote returns the new revision, or fault.Conflict if the revision differs. It also returns the errors
+// of a strong write.
 func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision uint64) (uint64, error) {
 	if _, err := h.replica.waitPartitions(ctx); err != nil {
 		return 0, err
@@ -83,8 +83,8 @@ func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision 
 	return a.Result.Revisions[0], nil
 }
 
-// LocalNote reads a note from the replica of this node, which may lag behind the leader. It returns fault.Unavailable
-// while the replica is being replaced, and fault.Invalid on a node without data.
+// LocalNote reads a note from the replica of this node, which may lag behind the leader. It returns
+// fault.Unavailable while the replica is being replaced, and fault.Invalid on a node without data.
 func (h *Host) LocalNote(name string) (Note, error) {
 	if len(h.groups) == 0 {
 		return Note{}, errNoData("raftfsm.LocalNote")

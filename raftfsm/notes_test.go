@@ -10,6 +10,7 @@ import (
 )
 
 func TestNotes_AreReplicatedAndChangeOnlyAtTheirRevision(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	if n, err := lead.Note(t.Context(), "plan"); err != nil || n.Value != nil || n.Revision != 0 {

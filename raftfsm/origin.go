@@ -10,12 +10,12 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// origin assigns ids to the requests that this node sends to one group, so that the group applies a retried request
-// only once. An id consists of the number of the origin and a sequence number. The group assigns the number when it
-// applies a registration (command.KindRegister).
+// origin assigns ids to the requests that this node sends to one group. With these ids, the group applies a retried
+// request only once. An id consists of the number of the origin and a sequence number. The group assigns the number
+// of the origin when it applies a registration (command.KindRegister).
 //
 // Invariant: a sequence number is used for one request only. The field done is below the sequence number of every
-// request that may still be sent again.
+// request that may be sent again.
 type origin struct {
 	name     string // different for every incarnation of a process
 	register func(context.Context, func() *command.Request) (group.Answer, error)
@@ -84,8 +84,8 @@ func (o *origin) drop(number uint64) {
 	}
 }
 
-// prove records that the group has answered a request with this origin number, so the group knows the origin. After
-// that, the group removes the origin only if it is idle for too long.
+// prove records that the group has answered a request that was registered under this origin number. So the group knows
+// the origin, and removes it only after it was idle for too long.
 func (o *origin) prove(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,9 +101,9 @@ func (o *origin) isProven() bool {
 	return o.proven
 }
 
-// ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration. Every
-// attempt uses a different name, so if the answer to an attempt is lost, its registration is never used and expires.
-// If ctx ends, ensure returns fault.Timeout.
+// ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration.
+// Every attempt uses a different name. So if the answer to an attempt is lost, that registration stays unused and
+// expires. ensure returns fault.Timeout if ctx ends.
 func (o *origin) ensure(ctx context.Context) error {
 	select {
 	case o.registering <- struct{}{}:
@@ -163,9 +163,8 @@ func (r *router) register(ctx context.Context, gid uint32, attempt func() *comma
 	}
 }
 
-// notStarted converts an error of the registration into the error of the request that needed the registration. That
-// request was certainly not applied, so notStarted replaces fault.Indeterminate and fault.NotLeader by
-// fault.Unavailable.
+// notStarted converts an error of the registration into the error of the request that needed it. The request was
+// certainly not applied. So notStarted replaces fault.Indeterminate and fault.NotLeader by fault.Unavailable.
 func notStarted(err error) error {
 	code := fault.CodeOf(err)
 	if code == fault.Indeterminate || code == fault.NotLeader {

@@ -8,19 +8,19 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// maxOwn is the maximum number of applications for which a node stores a separate position of the newest write, in
-// each group.
+// maxOwn is the maximum number of applications for which ownWrites records a separate position. All other
+// applications share one position.
 const maxOwn = 1024
 
 // application identifies an application: its keys are those of one store with one prefix.
 type application struct{ store, prefix string }
 
-// ownWrites records, for one group, the log position of the newest write of each application on this node. An eventual
-// read of an application waits until the replica has applied that application's newest write. If the write was lost,
-// the application's next read reports the loss.
+// ownWrites records, for one group, the log position of the newest write of each application on this node. The next
+// eventual read of the application waits until the replica has applied this write. If the write was lost, that read
+// reports the loss.
 //
-// At most maxOwn applications have a position of their own; all others share the position in rest. Invariant: until a
-// read has seen a write or reported its loss, the write is at or below the position of its application, or at or below
+// At most maxOwn applications have a position of their own. All others share the position rest. Invariant: until a
+// read has seen a write or reported its loss, the write is at or below the position of its application or at or below
 // rest.
 type ownWrites struct {
 	mu sync.Mutex
@@ -114,8 +114,8 @@ func (o *ownWrites) newest() (at session.Seen) {
 	return at
 }
 
-// settle removes the positions for which the read q has waited. The parameter done contains these positions. If an
-// application has written again since, its new position is not among them, so settle does not remove it.
+// settle removes the positions done, for which a read of q has waited. ownWrites.of has returned them. A position
+// stays if the application has written again in the meantime.
 func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	if len(done) == 0 {
 		return
@@ -143,10 +143,10 @@ func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates the positions in the parameter own after another server has answered the read q. The
-// parameter got describes the answer, and the parameter done contains the positions for which the read has waited.
-// settleElsewhere removes these positions if the answer reflects them. Unless the answer is stale, it also records the
-// position of the answer, because a later read from another replica must not return older data.
+// settleElsewhere updates the positions in own after another server has answered the read of q. got describes the
+// answer. The positions done are those for which the read has waited. If the answer reflects them, they are removed.
+// If the answer is not stale, its own position is recorded. So a later read from another replica returns no older
+// data.
 func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {
@@ -157,9 +157,9 @@ func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) 
 	}
 }
 
-// moveTo records the position in the parameter at. Another server has answered the read q at this position. The
-// position is recorded because a later read may go to a different server and must not return older data. If shared is
-// true, moveTo records the position for all applications, otherwise only for those whose keys q reads.
+// moveTo records the position at which another server has answered the read q. Later reads from other servers then
+// return no older data. If shared is true, the position is recorded for all applications. Otherwise it is recorded
+// only for those whose keys q reads.
 func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	if shared || q.all() {
 		o.shareAll(&at)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/session"
 )
@@ -91,13 +92,13 @@ func TestOwnWrites_SidecarReadsOfTwoApplications(t *testing.T) {
 
 func TestOwnWrites_EncodingRoundTrip(t *testing.T) {
 	first, second := at(3, 1, 7, false), at(3, 2, 9, true)
-	f := newFrame(append(appendOwn(nil, []*session.Seen{&first, &second}), 5))
-	got := f.own(3)
+	f := peercalls.NewFrame(append(peercalls.AppendOwn(nil, []*session.Seen{&first, &second}), 5))
+	got := f.Own(3)
 	if len(got) != 2 || *got[0] != first || *got[1] != second || f.Bad || f.Byte() != 5 {
 		t.Errorf("got %v", got)
 	}
-	cut := newFrame(appendOwn(nil, []*session.Seen{&first})[:1])
-	if cut.own(3); !cut.Bad {
+	cut := peercalls.NewFrame(peercalls.AppendOwn(nil, []*session.Seen{&first})[:1])
+	if cut.Own(3); !cut.Bad {
 		t.Error("a truncated message was decoded")
 	}
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // partitionOf returns the group of a stored key. The group depends only on the store and on the part of the key before
-// the first "||". That part is the application id, unless the store has another keyPrefix; it is empty for a key
-// without "||". So all keys of one application, and every transaction on them, are in one group. The function is part
-// of the data format and must never change.
+// the first "||". The part is empty for a key without "||". By default it is the application id; a keyPrefix of the
+// store can change it. So all keys of one application, and every transaction on them, are in one group. The function
+// is part of the data format and must never change.
 func partitionOf(store, key string, partitions uint32) uint32 {
 	if partitions == 1 {
 		return 0
@@ -31,13 +31,13 @@ func partitionOf(store, key string, partitions uint32) uint32 {
 }
 
 // prefixOf returns the part of a stored key before the first "||", or "" for a key without "||". With the default
-// keyPrefix of a store, this part is the id of the application that wrote the key.
+// keyPrefix of a store, it is the id of the application that wrote the key.
 func prefixOf(key string) string {
 	return kv.PrefixOf(key)
 }
 
-// listPartition returns the group that has all keys with the given prefix. It returns fault.Invalid if such keys may
-// be in several groups.
+// listPartition returns the group that has all keys with the given prefix. It returns fault.Invalid if they may be
+// in several groups.
 func (s *Store) listPartition(prefix string, n uint32) (uint32, error) {
 	if n > 1 && !strings.Contains(prefix, "||") {
 		return 0, &fault.Error{Code: fault.Invalid, Op: "raftfsm.List", Key: prefix,

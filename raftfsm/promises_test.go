@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
@@ -44,8 +45,12 @@ func TestEventualWrite_AfterLongPauseIsNotLost(t *testing.T) {
 	}
 }
 
+// soonTold makes an idle leader announce its commit index to followers soon, so that each round of a test waits less.
+func soonTold(o *raftfsm.Options) { o.Timing.Commit = 2 * time.Millisecond }
+
 func TestEventualRead_FollowsOwnStrongWrites(t *testing.T) {
-	c := startCluster(t, 3, nil)
+	t.Parallel()
+	c := startCluster(t, 3, soonTold)
 	follower := c.others(c.leader())[0]
 	eventually(t, func() error { return follower.Ready(0) })
 	s := follower.Store("", "s")
@@ -76,6 +81,7 @@ func TestRequestID_ReuseIsRefused(t *testing.T) {
 
 // A lost eventual write is reported once to the reads of its node.
 func TestLostWrite_IsReportedOnce(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	s := lead.Store("", "s")
@@ -108,6 +114,7 @@ func TestLostWrite_IsReportedOnce(t *testing.T) {
 // Only a new directory may form a cluster. A directory created to join one would add a second leader to that
 // cluster.
 func TestOpen_JoiningDirectoryNeverFormsCluster(t *testing.T) {
+	t.Parallel()
 	for name, prepare := range map[string]func(*raftfsm.Host) error{
 		"nothing yet":     func(*raftfsm.Host) error { return nil },
 		"part of another": func(h *raftfsm.Host) error { return h.Adopt("0123456789abcdef", 0) },
@@ -134,6 +141,7 @@ func TestOpen_JoiningDirectoryNeverFormsCluster(t *testing.T) {
 }
 
 func TestServe_RefusesInvalidProposal(t *testing.T) {
+	t.Parallel()
 	h := open(t, options(t, t.TempDir()))
 	last := h.Groups()[0].LastIndex()
 	for name, payload := range map[string][]byte{
@@ -141,7 +149,7 @@ func TestServe_RefusesInvalidProposal(t *testing.T) {
 		"nothing":      {1, 0, 0, 0},
 		"far too much": append([]byte{1, 0, 0, 0}, make([]byte, raftfsm.MaxRequest+1)...),
 	} {
-		if _, err := h.Serve(t.Context(), raftfsm.MethodPropose, payload); !fault.Is(err, fault.Invalid) &&
+		if _, err := h.Serve(t.Context(), peercalls.MethodPropose, payload); !fault.Is(err, fault.Invalid) &&
 			!fault.Is(err, fault.TooLarge) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -196,6 +204,7 @@ func TestLargestWrite_SurvivesRestartOnBothEngines(t *testing.T) {
 }
 
 func TestDiskSpace_UnknownIsNotFull(t *testing.T) {
+	t.Parallel()
 	o := options(t, t.TempDir())
 	o.FreeBytes = func(string) (uint64, error) { return 0, errors.New("no such call") }
 	set(t, open(t, o).Store("", "s"), "k", "1", state.Strong)

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 // queryKind is the kind of a query. The numbers are part of the protocol.
@@ -16,8 +18,8 @@ const (
 	queryList                      // a page of keys
 )
 
-// query is a read of one group. It contains what to read, and later the result. It is executed on the local replica,
-// or sent to a server that has a replica.
+// query is a read of one group, and later its result. It is executed on the local replica, or sent to a server with
+// a replica.
 type query struct {
 	kind          queryKind
 	store         string
@@ -25,7 +27,7 @@ type query struct {
 	prefix, after string // queryList
 	limit         int    // queryList: 1 to maxPage
 	// maxBytes limits the size of the value, or of all values together; 0 = no limit. It is not sent to other
-	// servers: they use maxAnswer.
+	// servers, which use maxAnswer.
 	maxBytes int64
 	strong   bool // expired items must be expired for every later leader too
 
@@ -45,9 +47,9 @@ func queryOne(store, key string) *query {
 	return q
 }
 
-// look executes the query on m and stores the result in q. The parameter now is the cluster time of the read. pending
-// is true if the result omits an item that has expired at that time but not yet at the cluster time of m. Another
-// reader may still see such an item.
+// look executes the query on m at the cluster time now, and stores the result in q. pending is true if the result
+// omits an item that has expired at the time now, but not yet at the cluster time of m. Another reader may still see
+// this item.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:
@@ -84,20 +86,20 @@ func (q *query) list(m *kv.Machine, now uint64) (pending bool, err error) {
 // append encodes the request of q.
 func (q *query) append(b []byte) []byte {
 	b = append(b, byte(q.kind))
-	b = appendString(b, q.store)
+	b = lenprefix.Append(b, q.store)
 	if q.kind == queryList {
-		b = appendString(appendString(b, q.prefix), q.after)
+		b = lenprefix.Append(lenprefix.Append(b, q.prefix), q.after)
 		return binary.AppendUvarint(b, uint64(q.limit)) //nolint:gosec // positive
 	}
 	b = binary.AppendUvarint(b, uint64(len(q.keys)))
 	for _, k := range q.keys {
-		b = appendString(b, k)
+		b = lenprefix.Append(b, k)
 	}
 	return b
 }
 
 // readQuery decodes what append encodes. The result is validated.
-func readQuery(f *frame) (*query, error) {
+func readQuery(f *peercalls.Frame) (*query, error) {
 	q := &query{kind: queryKind(f.Byte()), store: f.Text()}
 	switch q.kind {
 	case queryGet, queryMany:
@@ -118,7 +120,7 @@ func readQuery(f *frame) (*query, error) {
 		f.Bad = true
 	}
 	if f.Bad || len(f.Rest) > 0 {
-		return nil, errFrame(MethodRead)
+		return nil, peercalls.ErrFrame(peercalls.MethodRead)
 	}
 	return q, nil
 }
@@ -139,7 +141,7 @@ func (q *query) appendFound(b []byte) []byte {
 		b = binary.AppendUvarint(binary.AppendUvarint(b, more), uint64(len(q.listed)))
 		for i := range q.listed {
 			l := &q.listed[i]
-			b = appendString(b, l.Key)
+			b = lenprefix.Append(b, l.Key)
 			b = binary.AppendUvarint(binary.AppendUvarint(b, l.Revision), l.ExpireAt)
 			b = binary.AppendUvarint(b, uint64(l.Size)) //nolint:gosec // not negative
 		}
@@ -152,15 +154,15 @@ func (q *query) appendFound(b []byte) []byte {
 			continue
 		}
 		b = append(b, valueFound)
-		b = appendString(b, v.Value)
-		b = appendString(b, v.ContentType)
+		b = lenprefix.Append(b, v.Value)
+		b = lenprefix.Append(b, v.ContentType)
 		b = binary.AppendUvarint(binary.AppendUvarint(b, v.Revision), v.ExpireAt)
 	}
 	return b
 }
 
 // readFound decodes what appendFound encodes, into q. On an error q is unchanged.
-func (q *query) readFound(f *frame) error {
+func (q *query) readFound(f *peercalls.Frame) error {
 	var listed []kv.Listed
 	var values []kv.Value
 	more := false
@@ -175,7 +177,7 @@ func (q *query) readFound(f *frame) error {
 		}
 	} else {
 		for i := 0; i < len(q.keys) && !f.Bad; i++ {
-			values = append(values, f.value())
+			values = append(values, readValue(f))
 		}
 	}
 	if f.Bad || len(f.Rest) > 0 {
@@ -186,16 +188,11 @@ func (q *query) readFound(f *frame) error {
 	return nil
 }
 
-// value reads one value, or its absence.
-func (f *frame) value() kv.Value {
+// readValue reads one value, or its absence.
+func readValue(f *peercalls.Frame) kv.Value {
 	if f.Byte()&valueFound == 0 {
 		return kv.Value{}
 	}
 	return kv.Value{Found: true, Value: append([]byte{}, f.Bytes()...), ContentType: f.Text(), Revision: f.Uvarint(),
 		ExpireAt: f.Uvarint()}
-}
-
-// appendString appends the length of a text and the text.
-func appendString[T ~string | ~[]byte](b []byte, s T) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// sessionPatience limits how long an eventual read waits until the replica reaches the position in its session
-	// token. If this takes longer, there is probably no quorum to commit that position. The read is then answered and
-	// marked as stale.
+	// sessionPatience limits how long an eventual read waits until the replica reaches the position in the session
+	// token. If this takes longer, there is probably no quorum to commit that position, and the answer is marked as
+	// stale.
 	sessionPatience = time.Second
 
 	// replicaPatience is how long a read waits for the local replica before it sends a query to the leader.
@@ -54,7 +54,7 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 		return state.Proof{}, err
 	}
 	r.replica.settle(own, q, ask.own, got)
-	r.metrics.gave(&got, r.replica.leader(gid) != "")
+	r.metrics.gave(&got, r.replica.Leader(gid) != "")
 	p := state.Proof{Level: got.level, Age: got.age, Session: opts.Session}
 	if got.level != state.Stale || got.forgive {
 		token := opts.Session
@@ -70,7 +70,7 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 type asking struct {
 	bound   time.Duration // maximum age of an eventual read; 0 = none
 	session *session.Seen // what the session has seen of the group
-	// own are the newest writes of the application at the requesting node, if the replica may not have applied them
+	// own are the newest writes of the application on the requesting node that the replica may not have applied
 	own     []*session.Seen
 	foreign bool // the session is of another cluster
 }
@@ -86,8 +86,8 @@ type given struct {
 	served  string        // value of the label "served"
 }
 
-// read implements replica. It reads from the replica of this node, or from another server while that replica is not
-// trusted.
+// read implements replica. It reads from the replica of this node. If that replica is not trusted, it reads from
+// another server.
 func (s *server) read(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
 	for patience := firstTry; ; patience *= 2 {
 		got, trusted, err := s.readHere(ctx, gid, ask, q)
@@ -110,8 +110,8 @@ func (s *server) read(ctx context.Context, gid uint32, ask asking, q *query) (gi
 	}
 }
 
-// readHere reads from the replica of this node. trusted is false if that replica is not trusted; err is then the
-// reason.
+// readHere reads from the replica of this node. The result trusted is false if that replica is not trusted; err is
+// then the reason.
 func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query) (got given, trusted bool, err error) {
 	r := reading{server: s, group: s.groups[gid], id: gid, asking: ask, q: q}
 	if err := r.group.Trusted(); err != nil {
@@ -126,8 +126,8 @@ func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query)
 	return r.out, !r.untrusted, err
 }
 
-// others returns the other servers of a group, in the order in which a read should try them. The order is random,
-// except that the leader comes first for a strong read.
+// others returns the other servers of a group, in the order in which a read should try them. The order is random. A
+// strong read tries the leader first.
 func (s *server) others(gid uint32, strong bool) []string {
 	var ids []string
 	if s.opts.Peers == nil {
@@ -140,7 +140,7 @@ func (s *server) others(gid uint32, strong bool) []string {
 		}
 	}
 	rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
-	if i := slices.Index(ids, string(s.leader(gid))); strong && i > 0 {
+	if i := slices.Index(ids, string(s.Leader(gid))); strong && i > 0 {
 		ids[0], ids[i] = ids[i], ids[0]
 	}
 	return ids
@@ -158,9 +158,11 @@ type reading struct {
 	untrusted bool
 }
 
-// strong performs a linearizable read. It gets a read index, waits until the local replica has applied that index, and
-// reads. If an item has expired at the time of the read but not at the cluster time in the log, strong first advances
-// the time in the log. Otherwise a later leader with a slow clock could return the item again.
+// strong performs a linearizable read. It gets a read index, waits until the local replica has applied that index,
+// and reads.
+//
+// An item may have expired at the leader's time but not yet at the cluster time in the log. A later leader with a
+// slow clock could then return the item again. To prevent this, strong first advances the time in the log.
 func (r *reading) strong(ctx context.Context) error {
 	// An eventual write of the session, or of this node, may be on the leader's disk and not committed yet.
 	var after session.Seen
@@ -193,16 +195,15 @@ func (r *reading) strong(ctx context.Context) error {
 	}
 }
 
-// readIndex requests a read index until a leader returns one or ctx ends. The Holding reports whether the leader's log
-// contains the entry at the position given by the parameter after. If the log contains it, the read index is at or
-// above that position.
+// readIndex requests a read index until a leader returns one or ctx ends. The second result tells whether the leader's
+// log contains the entry at the position after. If it does, the read index is at or above that position.
 func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		var ri group.ReadIndex
 		var held group.Holding
 		var err error
 		if to := r.server.otherLeader(r.id); to != "" {
-			ri, held, err = r.server.remote.readIndex(ctx, to, r.id, after)
+			ri, held, err = r.server.remote.ReadIndex(ctx, to, r.id, after)
 		} else {
 			ri, held, err = leaderIndex(ctx, r.group, after)
 		}
@@ -229,9 +230,9 @@ func (r *reading) tick(ctx context.Context) error {
 	return err
 }
 
-// eventual reads the local replica. Before that, it waits until the replica has applied the position of the session
-// and the application's newest writes on the requesting node. If the read has a maximum age and the replica may be
-// older, eventual performs a strong read instead.
+// eventual reads the local replica. It first waits until the replica has applied the position of the session and the
+// application's newest writes on the requesting node. If the replica may exceed the maximum age of the read,
+// eventual performs a strong read instead.
 func (r *reading) eventual(ctx context.Context) error {
 	reason, err := r.catchUp(ctx)
 	if err != nil {
@@ -257,9 +258,9 @@ func (r *reading) eventual(ctx context.Context) error {
 	return nil
 }
 
-// catchUp waits until the local replica has applied the position of the session and the application's newest writes on
-// the requesting node. It returns "" if the replica has applied them. Otherwise it returns the reason, and the caller
-// must mark the answer as stale.
+// catchUp waits until the local replica has applied the position of the session and the application's newest writes
+// on the requesting node. It returns "" on success. Otherwise it returns the reason, and the caller must mark the
+// answer as stale.
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
 		r.out.forgive = true
@@ -303,8 +304,8 @@ func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 	return reason, nil
 }
 
-// restored reports whether a restore has replaced the data at position s. If so, it sets a flag in the answer, and the
-// router then removes the position from the session token. So the loss is reported only once.
+// restored reports whether a restore has replaced the data at position s. If so, it sets a flag in the answer. The
+// router then removes the position from the session token, so the loss is reported only once.
 func (r *reading) restored(s session.Seen) bool {
 	if s.Pos.Index >= r.group.Machine().Restored() {
 		return false
@@ -313,8 +314,14 @@ func (r *reading) restored(s session.Seen) bool {
 	return true
 }
 
-// await waits until the local replica has applied s, or returns the reason why that is impossible. If the local log
-// still has no entry at s after replicaPatience, await asks the leader whether the leader's log contains s.
+// await waits until the local replica has applied the position s. If the local log does not show whether the entry at
+// s exists, await asks the leader whether its log has the entry. A follower waits up to replicaPatience before it
+// asks. The result is one of these:
+//
+//   - reason is "" and err is nil: the replica has applied s.
+//   - reason is staleLost: entries of another leader have replaced s.
+//   - reason is staleNoQuorum: sessionPatience has passed.
+//   - err is set: ctx has ended, or another failure.
 func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err error) {
 	if r.done(s) {
 		return "", nil
@@ -351,7 +358,7 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 }
 
 // holds reports whether the local log contains the entry at s. For a committed position it compares only the index,
-// because the term in s may be higher than the term of the entry.
+// because the term in s may be higher than that of the entry.
 func (r *reading) holds(s session.Seen) group.Holding {
 	switch {
 	case !s.Committed:
@@ -367,8 +374,8 @@ func (r *reading) done(s session.Seen) bool {
 	return r.group.Machine().Applied() >= s.Pos.Index && (s.Committed || r.group.Holds(s.Pos) == group.Held)
 }
 
-// see reads the local replica and records the position of the answer, which is at or above every write that the answer
-// reflects. pending means the same as in query.look.
+// see reads the local replica and records the position of the answer. The position is at or above every write that
+// the answer reflects. pending means the same as in query.look.
 func (r *reading) see(now uint64) (pending bool, err error) {
 	for {
 		m := r.group.Machine()

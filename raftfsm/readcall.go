@@ -7,24 +7,26 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
-// firstTry is how long a read waits for an answer of the first server. It is short, so that a paused server delays a
-// read only a little. The time doubles each time all servers have been tried.
+// firstTry is how long a read waits for each server in its first round (see readClient.round). It is short, so that
+// a paused server delays a read only a little. The time doubles after each round.
 const firstTry = 1500 * time.Millisecond
 
 // readClient reads at other servers. Safe for concurrent use.
 type readClient struct {
-	peers   Peers
+	peers   peercalls.Peers
 	metrics *Metrics
-	leaders leaders
+	leaders peercalls.Leaders
 	failed  func(server string, err error) // called for each server that did not answer
 }
 
-// round sends q to the servers in targets, one after the other, until one answers. An answer of a replica that has not
-// caught up is used only if no other server answers. A strong read tries only the first server, because the leader may
-// have changed. The result done is false if no server has answered but a later round may succeed; err is then the last
-// error, or nil if targets is empty.
+// round sends q to the servers in targets, one after the other, until one answers. It uses the answer of a lagging
+// replica if no other server answers. A strong read tries only the first server, because the caller must determine the
+// leader again after a failure. The result done is false if no server has answered but a later round may succeed. err
+// is then the last error, or nil if targets is empty.
 func (c *readClient) round(ctx context.Context, gid uint32, ask asking, q *query, targets []string,
 	patience time.Duration) (got given, done bool, err error) {
 	var stale *given
@@ -54,22 +56,23 @@ func (c *readClient) read(ctx context.Context, to string, gid uint32, ask asking
 	patience time.Duration) (given, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	b := append(message(formFirst, gid), boolByte(q.strong), boolByte(ask.foreign))
+	b := peercalls.Message(peercalls.FormFirst, gid)
+	b = append(b, peercalls.BoolByte(q.strong), peercalls.BoolByte(ask.foreign))
 	b = binary.AppendUvarint(b, uint64(max(ask.bound, 0))) //nolint:gosec // not negative
-	b = q.append(appendOwn(appendSeen(b, ask.session), ask.own))
+	b = q.append(peercalls.AppendOwn(peercalls.AppendSeen(b, ask.session), ask.own))
 	sent := time.Now()
-	out, err := c.peers.Call(ctx, to, MethodRead, b)
-	c.metrics.forwarded(forwardRead, err)
+	out, err := c.peers.Call(ctx, to, peercalls.MethodRead, b)
+	c.metrics.Forwarded(peercalls.ForwardRead, err)
 	if err != nil {
 		return given{}, err
 	}
-	f := newFrame(out)
+	f := peercalls.NewFrame(out)
 	got := readGiven(f, gid)
 	if got.age > 0 || got.level == state.SessionLevel && got.age == 0 {
 		got.age += time.Since(sent) // add the time of the answer's transfer
 	}
 	got.served = servedReplica
-	if to == string(c.leaders.leader(gid)) {
+	if to == string(c.leaders.Leader(gid)) {
 		got.served = servedLeader
 	}
 	return got, q.readFound(f)
@@ -92,13 +95,13 @@ func retryCause(err error) string {
 	return string(fault.Unavailable)
 }
 
-// serveRead executes a read for another node that has no replica or does not trust its own. It reads only from the
-// replica of this node and never forwards the read.
-func (s *server) serveRead(ctx context.Context, gid uint32, r *frame) ([]byte, error) {
+// serveRead executes a read for another node, which has no trusted replica. It reads only from the replica of this
+// node and never forwards the read.
+func (s *server) serveRead(ctx context.Context, gid uint32, r *peercalls.Frame) ([]byte, error) {
 	strong := r.Byte() == 1
 	ask := asking{foreign: r.Byte() == 1}
 	ask.bound = time.Duration(r.Uvarint()) //nolint:gosec // the sender sends no negative bound
-	ask.session, ask.own = r.seen(gid), r.own(gid)
+	ask.session, ask.own = r.Seen(gid), r.Own(gid)
 	q, err := readQuery(r)
 	if err != nil {
 		return nil, err
@@ -125,12 +128,12 @@ func appendGiven(b []byte, g *given) []byte {
 			b = append(b, byte(i))
 		}
 	}
-	b = append(b, boolByte(g.forgive), boolByte(g.ownDone))
+	b = append(b, peercalls.BoolByte(g.forgive), peercalls.BoolByte(g.ownDone))
 	b = binary.AppendUvarint(b, uint64(max(g.age+1, 0))) //nolint:gosec // not negative; 0 = not known
-	return appendString(appendSeen(b, &g.at), g.reason)
+	return lenprefix.Append(peercalls.AppendSeen(b, &g.at), g.reason)
 }
 
-func readGiven(f *frame, gid uint32) given {
+func readGiven(f *peercalls.Frame, gid uint32) given {
 	var g given
 	level := f.Byte()
 	if int(level) >= len(levels()) {
@@ -140,7 +143,7 @@ func readGiven(f *frame, gid uint32) given {
 	g.level = levels()[level]
 	g.forgive, g.ownDone = f.Byte() == 1, f.Byte() == 1
 	g.age = time.Duration(f.Uvarint()) - 1 //nolint:gosec // a duration was sent
-	if at := f.seen(gid); at != nil {
+	if at := f.Seen(gid); at != nil {
 		g.at = *at
 	}
 	g.reason = f.Text()

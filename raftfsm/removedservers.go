@@ -13,10 +13,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Tombstones record which servers an operator has removed, so that no later leader adds such a server again. They are
-// in the replicated data of every group. They are never deleted, because a server id is never reused.
+// Tombstones record which servers an operator has removed. No later leader adds such a server again. They are in the
+// replicated data of every group. They are never deleted, because a server id is never reused.
 //
-// No application can access systemStore: its name has no slash, while the name of every application's store has one.
+// No application can access systemStore, because its name has no slash. The name of every application's store has
+// one.
 const (
 	systemStore   = kv.SystemStore // a restore does not change it
 	removedPrefix = "removed/"
@@ -27,8 +28,8 @@ func tombstone(server string) command.Op {
 	return command.Op{Kind: command.OpSet, Store: systemStore, Key: removedPrefix + server, Value: []byte("{}")}
 }
 
-// MarkRemoved permanently records in the group gid that an operator has removed a server. It returns the same errors
-// as a strong write.
+// MarkRemoved permanently records in the group gid that an operator has removed a server. It returns the errors of a
+// strong write.
 func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string) error {
 	a, err := h.router.write(ctx, gid, &command.Request{Kind: command.KindWrite, Ops: []command.Op{tombstone(server)}},
 		group.Committed)
@@ -38,8 +39,8 @@ func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string) error
 	return outcome(&a.Result, nil)
 }
 
-// RemovedServers returns the servers for which the group gid has a tombstone. It reads the replica of this node, which
-// may lag behind the leader. If the replica is closed or is being replaced, the list is incomplete.
+// RemovedServers returns the servers for which the group gid has a tombstone. It reads the replica of this node,
+// which may lag behind the leader. The list is incomplete if the replica is closed or is being replaced.
 func (h *Host) RemovedServers(gid uint32) []string {
 	if int(gid) >= len(h.groups) {
 		return nil
@@ -66,8 +67,8 @@ type Standing struct {
 	Removed bool // it has a tombstone
 }
 
-// Standing returns what this server knows about another server's membership in a group. If Removed and Settled are
-// true and Member is false, the other server has left the group permanently.
+// Standing returns what this server knows about another server's membership in a group. The other server has left
+// the group permanently if Removed and Settled are true and Member is false.
 func (h *Host) Standing(gid uint32, server string) Standing {
 	g := h.groups[gid]
 	servers, index := g.Servers()
@@ -81,9 +82,9 @@ func (h *Host) Standing(gid uint32, server string) Standing {
 	return s
 }
 
-// Retire records that the cluster has permanently removed this server. From then on, even after a restart, the server
-// answers no requests and does not take part in its groups. The record is durable when Retire returns nil. Retire is
-// idempotent.
+// Retire records that the cluster has permanently removed this server. From then on, also after a restart, the
+// server answers no requests and does not take part in its groups. The record is durable when Retire returns nil.
+// Retire is idempotent.
 func (h *Host) Retire() error {
 	if err := h.node.amend(func(id *datadir.Identity) error {
 		id.Removed = true
@@ -108,6 +109,6 @@ func errRemoved(node, dir string) *fault.Error {
 		Hint: "stop it; to let it join again, empty " + dir + " and start it again"}
 }
 
-// Removed returns an error with a hint for the operator if this server was removed from its cluster, and nil
-// otherwise.
+// Removed returns an error with a hint for the operator if this server was removed from its cluster. Otherwise it
+// returns nil.
 func (h *Host) Removed() error { return h.node.allowed() }

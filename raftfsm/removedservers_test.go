@@ -10,9 +10,11 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 func TestMarkRemoved_ReachesEveryReplicaAndSurvivesRestore(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 2 })
 	lead := c.leader()
 	set(t, lead.Store("", "s"), "app0||k", "v", state.Strong)
@@ -75,7 +77,7 @@ func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
 			Value: []byte("1")}}}); err == nil {
 			t.Error("a retired server accepted a write")
 		}
-		if _, err := h.Serve(t.Context(), raftfsm.MethodRoute, []byte{1, 0}); err == nil {
+		if _, err := h.Serve(t.Context(), peercalls.MethodRoute, []byte{1, 0}); err == nil {
 			t.Error("a retired server answered another server")
 		}
 		if h.Removed() == nil || h.Ready(0) == nil {

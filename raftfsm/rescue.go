@@ -17,8 +17,8 @@ import (
 type RescueOptions struct {
 	Dir    string // data directory of a stopped server
 	Logger *slog.Logger
-	// Agree receives the content of the directory before Rescue changes anything, and returns whether to continue.
-	// It is required.
+	// Agree receives the content of the directory before Rescue changes anything. It returns whether to continue. It
+	// is required.
 	Agree func(Survey) (bool, error)
 	Step  func(step string) // crash points, for tests
 }
@@ -29,8 +29,8 @@ type Survey struct {
 	Groups   []group.Survey // ordered by id
 }
 
-// Alone reports whether this server is the only voter of every group and no rescue of it was interrupted. In that case
-// no rescue is needed.
+// Alone reports whether this server is the only voter of every group and no rescue of it was interrupted. Such a
+// server needs no rescue.
 func (s *Survey) Alone() bool {
 	for _, g := range s.Groups {
 		if voters := g.Voters(); len(voters) != 1 || string(voters[0]) != s.Identity.Server {
@@ -40,15 +40,16 @@ func (s *Survey) Alone() bool {
 	return s.Identity.Rescuing == 0
 }
 
-// Rescue makes the server in o.Dir the only voter of all its groups. Use it for a cluster that has permanently lost a
-// majority of its voters. The server must not be running. Its data becomes the data of the cluster, including log
-// entries that were never committed. Rescue raises the revision counters, so that no ETag is used twice, and starts a
-// new epoch. Servers of the old epoch are refused until their data directories are emptied.
+// Rescue makes the server in o.Dir the only voter of all its groups. Use it for a cluster that has permanently lost
+// a majority of its voters. The server must not be running. Its data becomes the data of the cluster, including log
+// entries that were never committed.
 //
-// If Rescue is interrupted, the server does not start until Rescue is run again.
+// Rescue raises the revision counters, so that no ETag is used twice. It also starts a new epoch. Servers of the old
+// epoch are refused until their data directories are emptied. After an interrupted Rescue, the server does not start
+// until Rescue is run again.
 //
-// Rescue returns fault.Unavailable if the server is running, fault.Invalid if the directory belongs to no cluster, and
-// fault.Corrupt if the directory is damaged.
+// Rescue returns fault.Unavailable if the server is running, fault.Invalid if the directory belongs to no cluster,
+// and fault.Corrupt if the directory is damaged.
 func Rescue(o RescueOptions) (s Survey, err error) {
 	lock, err := datadir.LockDir(o.Dir)
 	if err != nil {
@@ -113,8 +114,8 @@ func rescuable(dir string) (*datadir.Identity, error) {
 }
 
 // epochCount is the number of random low bits in an epoch. The upper bits count the rescues. If two servers of one
-// cluster are rescued separately by mistake, the random bits give them different epochs, so they refuse each other as
-// members.
+// cluster are rescued separately by mistake, the random bits make their epochs differ. The two servers then refuse
+// each other.
 const epochCount = 20
 
 func nextEpoch(epoch uint64) uint64 {

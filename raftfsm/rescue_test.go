@@ -51,6 +51,7 @@ func alone(t *testing.T, dir string) *raftfsm.Host {
 }
 
 func TestRescue_ServerServesAloneInNewEpoch(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []raftlog.Engine{raftlog.BoltDB, raftlog.WAL} {
 		t.Run(string(engine), func(t *testing.T) {
 			dir, session := survivor(t, engine)
@@ -90,6 +91,7 @@ func TestRescue_ServerServesAloneInNewEpoch(t *testing.T) {
 }
 
 func TestRescue_DeclinedChangesNothing(t *testing.T) {
+	t.Parallel()
 	dir, _ := survivor(t, raftlog.BoltDB)
 	before, err := os.ReadFile(filepath.Join(dir, "node.json"))
 	must(t, err)
@@ -113,6 +115,7 @@ func TestRescue_DeclinedChangesNothing(t *testing.T) {
 }
 
 func TestRescue_RefusesUnsuitableDirectories(t *testing.T) {
+	t.Parallel()
 	running := options(t, t.TempDir())
 	open(t, running)
 	unformed := options(t, t.TempDir())
@@ -136,6 +139,7 @@ func TestRescue_RefusesUnsuitableDirectories(t *testing.T) {
 // At every step the directory is copied as a crash would leave it. The server must refuse to start until the
 // rescue has been run again. Afterwards it must have all data.
 func TestRescue_InterruptedCanBeRepeated(t *testing.T) {
+	t.Parallel()
 	dir, _ := survivor(t, raftlog.BoltDB)
 	copies := map[string]string{}
 	step := func(name string) {

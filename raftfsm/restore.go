@@ -31,17 +31,20 @@ type Restored struct {
 }
 
 // Restore replaces all data of all groups with the backup in r. It first writes the backup to a second set of tables
-// in each group (staging), while the live data remains in use. When it has read and verified all of r, one final log
-// entry per group replaces the live data with the staged data. Writes continue while Restore runs, but the final entry
-// also replaces what they have written.
+// in each group (staging), while the live data stays in use. After it has verified all of r, one final log entry per
+// group replaces the live data with the staged data. The final entry also replaces writes that were made during the
+// restore.
 //
-// After an error or a crash before the final entries, the live data is unchanged and the staged data is dropped. If
-// Restore fails between the final entries of two groups, the error lists the groups that are restored. Restore can
-// then be run again.
+// After an error or a crash before the first final entry, the live data is unchanged and the staged data is dropped.
+// If Restore fails later, the error says how many groups are restored. Restore can then be run again. An interrupted
+// restore blocks a new one for ten seconds. Errors:
 //
-// An interrupted restore blocks a new one for ten seconds. Restore returns fault.Invalid if the backup is from another
-// program or version, or has another number of partitions; fault.Corrupt if it is damaged; fault.Conflict while
-// another restore is running; fault.ReadOnly if disks are nearly full; fault.Unavailable without a quorum.
+//	invalid        the backup is from another program or version, or has another number of partitions
+//	corrupt        the backup is damaged
+//	conflict       another restore is running
+//	read_only      disks are nearly full
+//	unavailable    there is no quorum
+//	indeterminate  some groups may be restored
 func (h *Host) Restore(ctx context.Context, r io.Reader) (Restored, error) {
 	if !h.restoring.TryLock() {
 		return Restored{}, errRestoring()
@@ -116,8 +119,8 @@ func (s *restore) stage(ctx context.Context) (totals backup.Totals, err error) {
 	}
 }
 
-// begin starts the restore of a group. If another restore was active in the last ten seconds, the group returns
-// fault.Conflict. begin then retries for 20 seconds before it returns this error.
+// begin starts the restore of a group. The group returns fault.Conflict if another restore was active in the last
+// ten seconds. begin retries for 20 seconds before it returns this error.
 func (s *restore) begin(ctx context.Context, gid uint32) error {
 	s.begun = gid + 1
 	for last := time.Now().Add(takeOver); ; {
@@ -169,8 +172,8 @@ func (s *restore) commit(ctx context.Context) error {
 	return nil
 }
 
-// keepRemoved adds the current tombstones of removed servers to the staged data. Otherwise these servers could join
-// again after the restore.
+// keepRemoved adds the current tombstones of removed servers to the restore, as a further chunk. The state machine
+// ignores them, because a restore keeps the records of kv.SystemStore anyway.
 func (s *restore) keepRemoved(ctx context.Context, gid uint32) error {
 	r := &command.Request{Restore: &command.Restore{Step: command.StepChunk, Part: s.parts[gid]}}
 	for _, server := range s.host.RemovedServers(gid) {
@@ -196,7 +199,7 @@ func partly(err error, at, groups uint32) error {
 }
 
 // abort drops the staged data of all groups that it can reach within two seconds. The other groups drop their staged
-// data later without a request.
+// data later on their own.
 func (s *restore) abort() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -206,7 +209,7 @@ func (s *restore) abort() {
 }
 
 // step proposes one step of the restore to a group. It retries until stepTime has passed. A retry is safe, because a
-// step that was applied before has no further effect.
+// step has no effect the second time.
 func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (group.Answer, error) {
 	r.Kind, r.Restore.ID = command.KindRestore, s.id
 	data, err := command.AppendRequest(nil, r)

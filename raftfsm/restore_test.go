@@ -68,6 +68,7 @@ func sameState(t testing.TB, hosts ...*raftfsm.Host) {
 }
 
 func TestRestore_EveryReplicaHasBackupState(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 3 })
 	lead := c.leader()
 	others := c.others(lead)
@@ -136,6 +137,7 @@ func TestRestore_EveryReplicaHasBackupState(t *testing.T) {
 }
 
 func TestRestore_FailureChangesNothing(t *testing.T) {
+	t.Parallel()
 	h := open(t, func() raftfsm.Options { o := options(t, t.TempDir()); o.Partitions = 2; return o }())
 	s := h.Store("", "s")
 	for app := range 4 {
@@ -212,6 +214,7 @@ func TestRestore_IsReportedToEarlierSessions(t *testing.T) {
 }
 
 func TestRestore_ConcurrentWritesAreBeforeOrAfter(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	set(t, lead.Store("", "s"), "marker", "restored", state.Strong)
@@ -281,6 +284,7 @@ func TestRestore_ConcurrentWritesAreBeforeOrAfter(t *testing.T) {
 
 // The leader stops in the middle of the restore, and the restore continues with the next leader.
 func TestRestore_SurvivesLeaderLoss(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	for i := range 300 {
@@ -308,6 +312,7 @@ func TestRestore_SurvivesLeaderLoss(t *testing.T) {
 
 // A server that joins during the restore receives the staged data with the rest of the state.
 func TestRestore_ServerThatJoinsDuringItGetsSameState(t *testing.T) {
+	t.Parallel()
 	small := func(o *raftfsm.Options) { o.Bounds.TrailingEntries, o.Bounds.TrailingBytes = 1, 1 }
 	c := startCluster(t, 1, small)
 	one := c.leader()

@@ -42,8 +42,8 @@ func newRouter(node *membership, rep replica, m *Metrics, stop chan struct{}) *r
 		"/" + datadir.RandomID()}
 }
 
-// group returns what this node stores about its requests to a group. The caller must have called waitPartitions
-// before, so that the number of groups is known.
+// group returns what this node stores about its requests to a group. The number of groups must be known: the caller
+// must have called waitPartitions.
 func (r *router) group(gid uint32) *groupRequests {
 	if p := r.groups.Load(); p != nil {
 		return &(*p)[gid]
@@ -67,8 +67,8 @@ func (r *router) makeGroups() []groupRequests {
 	return made
 }
 
-// noteWrite records the log position of a write that this node has acknowledged. ops are the operations of the write.
-// Later eventual reads of the same application on this node wait for that position.
+// noteWrite records the log position of a write that this node has acknowledged. ops are the operations of the
+// write. Later eventual reads of the same application on this node wait for that position.
 func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 	own := &r.group(at.Group).own
 	for i := range ops {
@@ -97,9 +97,9 @@ type retries struct {
 	stop    chan struct{} // closed when the node closes
 }
 
-// again reports whether the caller should retry a call to a group. The parameter err is the error of that call. Before
-// it returns true, it waits until the leader may have changed. It returns false if a retry cannot help, if ctx has
-// ended, or if the node is closing.
+// again reports whether the caller should retry a call to a group. err is the error of the call. Before it returns
+// true, it waits until the leader may have changed. It returns false if a retry cannot help, if ctx has ended, or if
+// the node is closing.
 func (r retries) again(ctx context.Context, rep replica, gid uint32, err error) bool {
 	code := fault.CodeOf(err)
 	switch code {

@@ -6,43 +6,16 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/due"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
-
-// Peers makes calls to the other servers of the cluster. A call returns the error that the called server has returned,
-// fault.Unavailable if the call certainly did not arrive, or fault.Indeterminate if it may have arrived.
-type Peers interface {
-	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
-}
-
-// Methods of the calls between servers, which Host.Serve answers. The names and the message formats are part of the
-// protocol.
-const (
-	MethodPropose   = "raft.propose"    // requests for the leader's log
-	MethodRead      = "raft.read"       // a read for a node without replicas
-	MethodRoute     = "raft.route"      // the leaders known to a server, and the groups it can read
-	MethodReadIndex = "raft.read-index" // a read index of the leader
-	MethodConfirm   = "raft.confirm"    // whether a term is still the newest known
-	MethodProgress  = "raft.progress"   // how far the log and the machine are
-	MethodCompare   = "raft.compare"    // the digest of a server's state at an index, and the state of its disk
-	MethodState     = "raft.state"      // a request for the server's whole state
-	MethodWatch     = "raft.watch"      // the history of a prefix, for a node without replicas
-	MethodLock      = "raft.lock"       // waits for a lock, or ends it
-	MethodActor     = "raft.actor"      // the directory of actors
-	MethodDue       = "raft.due"        // puts, removes or runs due work
-	MethodRecall    = "raft.recall"     // what the server has seen of the caller in earlier incarnations
-	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
-)
-
-// Methods lists the calls that Serve answers.
-func Methods() []string {
-	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
-		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodActor,
-		MethodDue, MethodLost}
-}
 
 // serve implements replica.
 func (s *server) serve(ctx context.Context, method string, payload []byte) ([]byte, error) {
@@ -52,40 +25,40 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 	}
 	g := s.groups[gid]
 	switch method {
-	case MethodPropose:
-		if form == formFirst {
+	case peercalls.MethodPropose:
+		if form == peercalls.FormFirst {
 			return s.serveProposeOne(ctx, g, r)
 		}
 		return s.servePropose(ctx, g, r)
-	case MethodRead:
+	case peercalls.MethodRead:
 		return s.serveRead(ctx, gid, r)
-	case MethodRoute:
+	case peercalls.MethodRoute:
 		return s.serveRoute(r)
-	case MethodReadIndex:
+	case peercalls.MethodReadIndex:
 		return serveReadIndex(ctx, g, r)
-	case MethodConfirm:
+	case peercalls.MethodConfirm:
 		term := r.Uvarint()
 		if r.Bad {
-			return nil, errFrame(method)
+			return nil, peercalls.ErrFrame(method)
 		}
 		return nil, g.AnswerConfirm(term)
-	case MethodCompare:
+	case peercalls.MethodCompare:
 		return serveCompare(g, r)
-	case MethodState:
+	case peercalls.MethodState:
 		return nil, serveState(g, r)
-	case MethodWatch:
+	case peercalls.MethodWatch:
 		return s.serveWatch(ctx, gid, r)
-	case MethodLock:
-		return s.serveLock(ctx, gid, r)
-	case MethodActor:
-		return s.serveActor(ctx, gid, r)
-	case MethodDue:
+	case peercalls.MethodLock:
+		return s.keepers[gid].Serve(ctx, &r.Reader)
+	case peercalls.MethodActor:
+		return s.actors[gid].Serve(ctx, &r.Reader)
+	case peercalls.MethodDue:
 		return s.serveDue(ctx, gid, r)
-	case MethodRecall:
+	case peercalls.MethodRecall:
 		return serveRecall(g, r)
-	case MethodLost:
+	case peercalls.MethodLost:
 		return serveLost(g, r)
-	case MethodProgress:
+	case peercalls.MethodProgress:
 		at := g.Status()
 		b := binary.AppendUvarint(binary.AppendUvarint(nil, at.AppliedIndex), at.LastIndex)
 		return binary.AppendUvarint(b, wallClock(s.opts.Now)), nil
@@ -93,15 +66,29 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 	return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "unknown call "+method)
 }
 
+// serveDue answers a call about due work of a group that this server leads.
+func (s *server) serveDue(ctx context.Context, gid uint32, r *peercalls.Frame) ([]byte, error) {
+	c, err := due.ReadCall(&r.Reader)
+	if err != nil {
+		return nil, err
+	}
+	if c.Stores() {
+		if err := s.writesAllowed(gid); err != nil {
+			return nil, err
+		}
+	}
+	return s.due[gid].Serve(ctx, &c)
+}
+
 // openCall reads the head of a call and validates it for a node with this number of groups.
-func openCall(method string, payload []byte, groups int) (r *frame, form uint64, gid uint32, err error) {
-	r = newFrame(payload)
+func openCall(method string, payload []byte, groups int) (r *peercalls.Frame, form uint64, gid uint32, err error) {
+	r = peercalls.NewFrame(payload)
 	form, id := r.Uvarint(), r.Uvarint()
 	switch {
-	case !r.Bad && form > newestForm(method):
+	case !r.Bad && form > peercalls.NewestForm(method):
 		return nil, 0, 0, &fault.Error{Code: fault.Unimplemented, Op: "raftfsm.Serve",
 			Msg: fmt.Sprintf("call %s has form %d, this server understands up to %d; nothing was done", method, form,
-				newestForm(method)),
+				peercalls.NewestForm(method)),
 			Hint: "upgrade the older of the two nodes"}
 	case r.Bad || form == 0 || id >= uint64(groups): //nolint:gosec // not negative
 		return nil, 0, 0, fault.New(fault.Invalid, "raftfsm.Serve", fmt.Sprintf("call %s of form %d for group %d "+
@@ -110,20 +97,26 @@ func openCall(method string, payload []byte, groups int) (r *frame, form uint64,
 	return r, form, uint32(id), nil //nolint:gosec // one of a few groups
 }
 
-// newestForm is the newest form of a call that this build understands.
-func newestForm(method string) uint64 {
-	if method == MethodPropose {
-		return formBatches
+// serveRoute answers another node's query about all groups.
+func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
+	if len(r.Rest) > 0 {
+		return nil, peercalls.ErrFrame(peercalls.MethodRoute)
 	}
-	return formFirst
+	routes := make([]peercalls.GroupRoute, len(s.groups))
+	for i, g := range s.groups {
+		member := false
+		servers, _ := g.Servers()
+		for _, m := range servers {
+			member = member || string(m.ID) == s.node.self.Server
+		}
+		routes[i] = peercalls.GroupRoute{Leader: string(g.Leader()), Term: g.Term(), Reads: member && g.CaughtUp(),
+			Full: s.writesAllowed(uint32(i)) != nil} //nolint:gosec // few
+	}
+	return peercalls.AppendRoutes(nil, routes), nil
 }
 
-func errFrame(method string) error {
-	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is truncated")
-}
-
-// whole returns nil if data is exactly one request that every replica can apply. Otherwise it returns fault.Invalid or
-// fault.TooLarge. The caller must then not propose data, because applying it would halt all replicas.
+// whole returns nil if data is exactly one request that every replica can apply, and otherwise fault.Invalid or
+// fault.TooLarge. Any other data must not be proposed, because it would halt all replicas.
 func whole(data []byte) error {
 	if len(data) > MaxRequest+restoreSlack {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
@@ -138,10 +131,10 @@ func whole(data []byte) error {
 	return nil
 }
 
-func serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
-	after := r.position()
+func serveReadIndex(ctx context.Context, g *group.Group, r *peercalls.Frame) ([]byte, error) {
+	after := r.Position()
 	if r.Bad {
-		return nil, errFrame(MethodReadIndex)
+		return nil, peercalls.ErrFrame(peercalls.MethodReadIndex)
 	}
 	ri, held, err := leaderIndex(ctx, g, after)
 	if err != nil {
@@ -153,12 +146,11 @@ func serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]byte, erro
 	return binary.AppendUvarint(b, uint64(held)), nil
 }
 
-// leaderIndex returns a read index. It also returns whether the log of this leader contains the entry at the position
-// given by the parameter after. If the log contains the entry, committed or not, the read index is at or above that
-// position.
+// leaderIndex returns a read index, and whether the log of this leader contains the entry at the given position. If
+// it does, the read index is at or above that position, even if the entry is not yet committed.
 //
-// Invariant: leaderIndex returns group.Lost only on a server that led the group at that moment, because the log of any
-// other server may just be behind. The session then removes the position that was reported as lost.
+// Invariant: leaderIndex returns group.Lost only on a server that led the group at that moment, because the log of
+// any other server may just be behind. The caller removes a lost position from the session.
 func leaderIndex(ctx context.Context, g *group.Group, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		held := holds(g, after)
@@ -191,23 +183,23 @@ func holds(g *group.Group, p raftlog.Position) group.Holding {
 }
 
 // serveProposeOne answers the first form, which servers of older versions send.
-func (s *server) serveProposeOne(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
+func (s *server) serveProposeOne(ctx context.Context, g *group.Group, r *peercalls.Frame) ([]byte, error) {
 	ack, values, data := group.Ack(r.Uvarint()), r.Uvarint() == 1, r.All()
 	if r.Bad || ack > group.Durable { //nolint:gosec // bounded
-		return nil, errFrame(MethodPropose)
+		return nil, peercalls.ErrFrame(peercalls.MethodPropose)
 	}
 	a, err := s.proposeFor(ctx, g, data, ack, values)
 	if err != nil {
 		return nil, err
 	}
-	return appendAnswer(nil, &a), nil
+	return peercalls.AppendAnswer(nil, &a), nil
 }
 
 // servePropose proposes every request of a batch and returns the outcomes in order.
-func (s *server) servePropose(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
+func (s *server) servePropose(ctx context.Context, g *group.Group, r *peercalls.Frame) ([]byte, error) {
 	ack, n := group.Ack(r.Uvarint()), r.Uvarint()
-	if r.Bad || ack > group.Durable || n == 0 || n > forwardCount {
-		return nil, errFrame(MethodPropose)
+	if r.Bad || ack > group.Durable || n == 0 || n > peercalls.ForwardCount {
+		return nil, peercalls.ErrFrame(peercalls.MethodPropose)
 	}
 	type item struct {
 		values bool
@@ -218,7 +210,7 @@ func (s *server) servePropose(ctx context.Context, g *group.Group, r *frame) ([]
 		items[i] = item{values: r.Byte() == 1, data: r.Bytes()}
 	}
 	if r.Bad || len(r.Rest) > 0 {
-		return nil, errFrame(MethodPropose)
+		return nil, peercalls.ErrFrame(peercalls.MethodPropose)
 	}
 	answers := make([][]byte, n)
 	var wg sync.WaitGroup
@@ -226,10 +218,10 @@ func (s *server) servePropose(ctx context.Context, g *group.Group, r *frame) ([]
 		wg.Go(func() {
 			a, err := s.proposeFor(ctx, g, it.data, ack, it.values)
 			if err != nil {
-				answers[i] = appendString([]byte{1}, fault.Marshal(err))
+				answers[i] = lenprefix.Append([]byte{1}, fault.Marshal(err))
 				return
 			}
-			answers[i] = appendString([]byte{0}, appendAnswer(nil, &a))
+			answers[i] = lenprefix.Append([]byte{0}, peercalls.AppendAnswer(nil, &a))
 		})
 	}
 	wg.Wait()
@@ -240,11 +232,20 @@ func (s *server) servePropose(ctx context.Context, g *group.Group, r *frame) ([]
 	return out, nil
 }
 
-// proposeFor proposes a request of another node. values is true if the request stores values.
+// proposeFor proposes a request of another node. The parameter values is true if the request stores values.
 func (s *server) proposeFor(ctx context.Context, g *group.Group, data []byte, ack group.Ack, values bool) (group.Answer,
 	error) {
 	if err := whole(data); err != nil {
 		return group.Answer{}, err
 	}
 	return s.proposeHere(ctx, g, data, ack, values)
+}
+
+// serveLost answers LeaderLost of another server with one byte, 0 or 1.
+func serveLost(g *group.Group, f *peercalls.Frame) ([]byte, error) {
+	leader := f.Text()
+	if f.Bad {
+		return nil, peercalls.ErrFrame(peercalls.MethodLost)
+	}
+	return []byte{peercalls.BoolByte(g.LeaderLost(raft.ServerID(leader)))}, nil
 }

@@ -16,23 +16,23 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/actors"
-	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/due"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/locks"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// server implements replica for a node with data. Such a node has a replica of every group. server forwards calls that
-// need the leader.
+// server implements replica for a node with data. Such a node has a replica of every group. server forwards calls
+// that need the leader.
 type server struct {
 	opts    Options
 	node    *membership
 	metrics *Metrics
 	retry   retries
-	remote  *leaderClient // client for other servers
+	remote  *peercalls.LeaderClient // client for other servers
 	// elsewhere reads at other servers while a replica of this one is not trusted
 	elsewhere readClient
 	cache     *pebble.Cache  // shared by all groups; nil if none is open
@@ -49,8 +49,8 @@ type server struct {
 	wg        sync.WaitGroup
 }
 
-// openServer sets h.replica to the replica of a node with data. If the server was removed from its cluster, openServer
-// opens no groups, because the groups continue without this server.
+// openServer sets h.replica to the replica of a node with data. It opens no groups if the server was removed from
+// its cluster.
 func openServer(ctx context.Context, h *Host) error {
 	id, err := datadir.Identify(ctx, h.opts.directory())
 	if err != nil {
@@ -58,7 +58,7 @@ func openServer(ctx context.Context, h *Host) error {
 	}
 	h.node = newMembership(h.opts.Dir, id, false, h.stop)
 	s := &server{opts: h.opts, node: h.node, metrics: h.metrics, retry: retries{h.metrics, h.stop}, stop: h.stop}
-	s.remote = newLeaderClient(h.opts.Peers, h.metrics, newLeaderCalls(s))
+	s.remote = peercalls.NewLeaderClient(h.opts.Peers, h.metrics, s)
 	s.elsewhere = readClient{h.opts.Peers, h.metrics, s, func(string, error) {}}
 	h.replica = s
 	if id.Removed {
@@ -88,13 +88,12 @@ func (s *server) open(ctx context.Context) error {
 	s.opened.Store(true)
 	s.judgeRoom()
 	s.wg.Go(func() { s.space.Watch(spacePeriod, s.judgeRoom, s.stop) })
-	s.opts.Registerer.MustRegister(&collector{server: s}, newDueCollector(s.due))
+	s.opts.Registerer.MustRegister(&collector{server: s}, due.NewCollector(s.due))
 	return nil
 }
 
-// noteGroupsMade records durably that every group and its floor file exist. If one of them is missing at a later
-// start, the start fails. Without this check, an empty group would replace the lost one and could vote twice in a
-// term.
+// noteGroupsMade records durably that every group and its floor file exist. A later start fails if one of them is
+// missing. Otherwise an empty group would replace the lost one and could vote twice in a term.
 func (s *server) noteGroupsMade() error {
 	if self := &s.node.self; self.Made && self.Floors && !self.Forming {
 		return nil
@@ -119,7 +118,8 @@ func (s *server) openGroups(ctx context.Context) error {
 	eg.SetLimit(8)
 	for i := range n {
 		eg.Go(func() error {
-			s.keepers[i] = locks.NewKeeper(s.opts.Logger.With("group", i))
+			s.keepers[i] = locks.NewKeeper(locks.Options{Logger: s.opts.Logger.With("group", i),
+				MaxLocks: s.opts.MaxLocks})
 			s.due[i] = due.NewKeeper(due.Options{Logger: s.opts.Logger.With("group", i), Observer: s.metrics.due})
 			g, err := group.Open(ctx, s.groupOptions(uint32(i), shared))
 			if err != nil {
@@ -141,7 +141,8 @@ func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
 	me := raft.ServerID(self.Server)
 	return group.Options{
 		ID: id, Dir: datadir.Group(o.Dir, id), ServerID: me,
-		Transport: o.Transport(id, me), Confirmer: confirmer{o.Peers, id}, Contacts: contactsOf(o.Peers, id),
+		Transport: o.Transport(id, me), Confirmer: peercalls.ConfirmerOf(o.Peers, id),
+		Contacts: peercalls.ContactsOf(o.Peers, id),
 		Replicas: replicasOf(o.Peers, id), Witnesses: witnessesOf(o.Peers, id), Engine: self.Engine,
 		Bootstrap: self.Forming, MustExist: self.Made, MustFloor: self.Floors,
 		Server: groupServer{s, id},
@@ -164,19 +165,16 @@ func (g groupServer) Owner() raftlog.Owner {
 	return ownerOf(&id)
 }
 
-func (g groupServer) NewLeader(leader raft.ServerID) { g.server.remote.calls.moved(g.group, leader) }
+func (g groupServer) NewLeader(leader raft.ServerID) { g.server.remote.NewLeader(g.group, leader) }
 
 func (g groupServer) Abstain() bool { return g.server.abstains(g.group) }
 
-// Newest returns the answer of Options.Newest. Without it, all servers run this build.
+// Newest returns the answer of Options.Cluster.
 func (g groupServer) Newest(id raft.ServerID) (version uint8, known bool) {
-	if g.server.opts.Newest == nil {
-		return command.Version, true
-	}
-	return g.server.opts.Newest(string(id))
+	return g.server.opts.Cluster.NewestFormat(string(id))
 }
 
-// Raise records in the identity that the directory is about to hold log entries of a version.
+// Raise durably records that the data directory may contain log entries of the given format version.
 func (g groupServer) Raise(version uint8) error {
 	return g.server.node.amend(func(id *datadir.Identity) error {
 		id.Format = max(id.Format, uint32(version))
@@ -184,7 +182,7 @@ func (g groupServer) Raise(version uint8) error {
 	})
 }
 
-// checkFormats returns an error if a newer version of the program has written files of any group. It changes no files.
+// checkFormats returns an error if a newer version of Quorate has written files of any group. It changes no files.
 func checkFormats(dir string, id *datadir.Identity, logger *slog.Logger) error {
 	for gid := range id.Partitions {
 		err := group.CheckFormats(group.Options{
@@ -198,8 +196,8 @@ func checkFormats(dir string, id *datadir.Identity, logger *slog.Logger) error {
 	return nil
 }
 
-// memTable returns the size in bytes of the memtable of one group. This is the configured size, if there is one, and
-// otherwise an equal part of the default, but at least 1 MiB. Pebble takes this memory from the block cache.
+// memTable returns the size of one group's memtable in bytes: the configured size, or an equal share of
+// defaultMemTable (but at least 1 MiB) if none is configured. Pebble takes this memory from the block cache.
 func memTable(asked uint64, partitions uint32) uint64 {
 	if asked != 0 {
 		return asked
@@ -213,16 +211,16 @@ func (s *server) partitions() uint32 { return s.node.self.Partitions }
 // waitPartitions implements replica. The number is in the directory.
 func (s *server) waitPartitions(context.Context) (uint32, error) { return s.node.self.Partitions, nil }
 
-// leader implements replica.
-func (s *server) leader(gid uint32) raft.ServerID {
+// Leader implements replica.
+func (s *server) Leader(gid uint32) raft.ServerID {
 	if int(gid) >= len(s.groups) {
 		return ""
 	}
 	return s.groups[gid].Leader()
 }
 
-// otherLeader returns the id of the other server that leads a group. It returns an empty id if this server leads or no
-// leader is known.
+// otherLeader returns the id of the other server that leads a group. It is empty if this server leads or no leader
+// is known.
 func (s *server) otherLeader(gid uint32) raft.ServerID {
 	if s.opts.Peers == nil {
 		return ""
@@ -239,7 +237,7 @@ func (s *server) waitChange(ctx context.Context, gid uint32) {
 }
 
 // route implements replica. A server needs no route.
-func (s *server) route(uint32) Route { return Route{} }
+func (s *server) route(uint32) peercalls.Route { return peercalls.Route{} }
 
 // ready implements replica.
 func (s *server) ready(gid uint32) error {
@@ -250,7 +248,7 @@ func (s *server) ready(gid uint32) error {
 	if g.Leading() || s.otherLeader(gid) != "" && g.CaughtUp() {
 		return nil
 	}
-	switch string(s.leader(gid)) {
+	switch string(s.Leader(gid)) {
 	case "":
 	case s.node.self.Server:
 		return fault.New(fault.Unavailable, opReady,
@@ -260,28 +258,28 @@ func (s *server) ready(gid uint32) error {
 			Msg:  fmt.Sprintf("the replica of group %d on this server has not caught up", gid),
 			Hint: "it copies what it lacks from the leader; see 'quorate status'"}
 	}
-	return errLeaderless(gid, fmt.Sprintf("group %d has no leader", gid), s.opts.NoLeader,
+	return errLeaderless(gid, fmt.Sprintf("group %d has no leader", gid), s.opts.Cluster,
 		"it elects one as soon as a majority of its voters can reach each other")
 }
 
 const opReady = "raftfsm.Ready"
 
-// errLeaderless returns the error for a group without a known leader. Its message is msg, followed by the reason that
-// explain returns. Its hint is the one that explain returns, or the parameter hint if explain returns none.
-func errLeaderless(gid uint32, msg string, explain func(uint32) (why, hint string), hint string) error {
-	why, what := explain(gid)
+// errLeaderless returns the error for a group without a known leader. The message is msg, followed by the reason that
+// the cluster knows. The hint is also from the cluster, or the parameter hint if the cluster knows none.
+func errLeaderless(gid uint32, msg string, c Cluster, hint string) error {
+	why, what := c.NoLeader(gid)
 	if why != "" {
 		msg += ": " + why
 	}
 	return &fault.Error{Code: fault.Unavailable, Op: opReady, Msg: msg, Hint: cmp.Or(what, hint)}
 }
 
-// propose implements replica. values is true if the request stores values. If this server leads the group, it proposes
-// the request here; otherwise it forwards the request to the leader.
+// propose implements replica. It proposes the request here if this server leads the group, and otherwise forwards it
+// to the leader. The parameter values is true if the request stores values.
 func (s *server) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer,
 	error) {
 	if to := s.otherLeader(gid); to != "" {
-		return s.remote.propose(ctx, to, gid, data, ack, values)
+		return s.remote.Propose(ctx, to, gid, data, ack, values)
 	}
 	return s.proposeHere(ctx, s.groups[gid], data, ack, values)
 }
@@ -289,26 +287,29 @@ func (s *server) propose(ctx context.Context, gid uint32, data group.Encoded, ac
 // ask implements replica.
 func (s *server) ask(ctx context.Context, gid uint32, method string, payload []byte) ([]byte, error) {
 	if to := s.otherLeader(gid); to != "" {
-		return s.remote.ask(ctx, to, gid, method, payload)
+		return s.remote.Ask(ctx, to, gid, method, payload)
 	}
 	return s.serve(ctx, method, payload)
 }
 
-// proposeHere proposes to a group of this node. values is true if the request stores values; then the error of
-// writesAllowed is returned while the group is read-only.
+// proposeHere proposes to a group of this node. The parameter values is true if the request stores values. A read-only
+// group refuses such a request with the error of writesAllowed. Locks are no values (see storesValues). A group with
+// the maximum number of locks refuses a request for another one with fault.Overloaded.
 func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Encoded, ack group.Ack,
 	values bool) (group.Answer, error) {
 	if values {
 		if err := s.writesAllowed(g.ID()); err != nil {
 			return group.Answer{}, err
 		}
+	} else if err := s.keepers[g.ID()].Admit(data); err != nil {
+		return group.Answer{}, err
 	}
 	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }
 
-// outcomeKnown returns the acknowledgement to use for a request. It replaces Durable by Committed while an origin of
-// the group may expire. An entry in flight may then remove the origin of the request, so the outcome is certain only
-// after the commit.
+// outcomeKnown returns the acknowledgement to use for a request. This is Committed instead of Durable while an origin
+// of the group may expire, and otherwise ack. An entry in flight could then remove the origin of the request, so only
+// the commit shows the outcome.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed
@@ -329,7 +330,7 @@ func (s *server) settle(own *ownWrites, q *query, done []*session.Seen, got give
 
 // close implements replica.
 func (s *server) close() error {
-	s.remote.close()
+	s.remote.Close()
 	s.wg.Wait()
 	errs := make([]error, len(s.groups))
 	var closing sync.WaitGroup

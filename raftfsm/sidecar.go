@@ -13,12 +13,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// sidecarSuffix is the end of the id of a node without data. A server id never ends with it, because the part of a
-// server id after the last dot is hexadecimal.
+// sidecarSuffix is the end of the id of a node without data. No server id ends with it, because the part of a server
+// id after the last dot is hexadecimal.
 const sidecarSuffix = ".sidecar"
 
 // SidecarID returns the id by which other nodes know a node without replicas.
@@ -26,22 +27,22 @@ func SidecarID(node string) string { return node + sidecarSuffix }
 
 // sidecar implements replica for a node without data: it reads and writes through servers.
 type sidecar struct {
-	peers   Peers
-	explain func(group uint32) (why, hint string) // Options.NoLeader
+	peers   peercalls.Peers
+	cluster Cluster
 	node    *membership
 	metrics *Metrics
 	retry   retries
-	remote  *leaderClient
+	remote  *peercalls.LeaderClient
 	reads   readClient
-	routes  *routeTable
+	routes  *peercalls.RouteTable
 	wg      sync.WaitGroup
 }
 
 // openSidecar gives h the replica of a node without data.
 func openSidecar(_ context.Context, h *Host) error {
 	o := h.opts
-	if o.Peers == nil || o.Servers == nil {
-		return fault.New(fault.Invalid, "raftfsm.Open", "a host without replicas needs Peers and Servers")
+	if o.Peers == nil {
+		return fault.New(fault.Invalid, "raftfsm.Open", "a host without replicas needs Peers")
 	}
 	id, err := datadir.IdentifySidecar(o.directory())
 	if err != nil {
@@ -49,30 +50,30 @@ func openSidecar(_ context.Context, h *Host) error {
 	}
 	id.Server, id.Cluster = SidecarID(id.Node), "" // a sidecar belongs to the cluster it joins
 	h.node = newMembership(o.Dir, id, true, h.stop)
-	s := &sidecar{peers: o.Peers, explain: o.NoLeader, node: h.node, metrics: h.metrics,
-		retry: retries{h.metrics, h.stop}, routes: newRouteTable(o.Peers, o.Servers, h.stop)}
-	s.remote = newLeaderClient(o.Peers, h.metrics, s.routes.calls)
+	s := &sidecar{peers: o.Peers, cluster: o.Cluster, node: h.node, metrics: h.metrics,
+		retry: retries{h.metrics, h.stop}, routes: peercalls.NewRouteTable(o.Peers, o.Cluster, h.stop)}
+	s.remote = s.routes.Client(h.metrics)
 	s.reads = readClient{o.Peers, h.metrics, s, s.noteFailure}
-	s.wg.Go(s.routes.run)
+	s.wg.Go(s.routes.Run)
 	h.replica = s
 	return nil
 }
 
 // partitions implements replica.
-func (s *sidecar) partitions() uint32 { return s.routes.count.Load() }
+func (s *sidecar) partitions() uint32 { return s.routes.Partitions() }
 
 // waitPartitions implements replica. It waits until a server has been reached.
 func (s *sidecar) waitPartitions(ctx context.Context) (uint32, error) {
 	select {
-	case <-s.routes.known:
+	case <-s.routes.Reached():
 		return s.partitions(), nil
 	default:
 	}
 	select {
-	case <-s.routes.known:
+	case <-s.routes.Reached():
 		return s.partitions(), nil
 	case <-s.retry.stop:
-		return 0, errClosing()
+		return 0, peercalls.ErrClosing()
 	case <-ctx.Done():
 		return 0, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.route",
 			Msg: "no server of the cluster has been reached yet", Err: ctx.Err(),
@@ -80,26 +81,26 @@ func (s *sidecar) waitPartitions(ctx context.Context) (uint32, error) {
 	}
 }
 
-// leader implements replica.
-func (s *sidecar) leader(gid uint32) raft.ServerID { return s.routes.leader(gid) }
+// Leader implements replica.
+func (s *sidecar) Leader(gid uint32) raft.ServerID { return s.routes.Leader(gid) }
 
 // waitChange implements replica.
-func (s *sidecar) waitChange(ctx context.Context, _ uint32) { s.routes.waitChange(ctx, retryPause) }
+func (s *sidecar) waitChange(ctx context.Context, _ uint32) { s.routes.WaitChange(ctx, retryPause) }
 
 // route implements replica.
-func (s *sidecar) route(gid uint32) Route { return s.routes.route(gid) }
+func (s *sidecar) route(gid uint32) peercalls.Route { return s.routes.Route(gid) }
 
 // ready implements replica.
 func (s *sidecar) ready(gid uint32) error {
 	var msg string
-	leader := s.leader(gid)
+	leader := s.Leader(gid)
 	switch {
 	case s.partitions() == 0:
 		msg = "no server of the cluster has been reached yet"
 	case leader == "":
 		msg = fmt.Sprintf("no server that this node reaches knows a leader of group %d", gid)
-		return errLeaderless(gid, msg, s.explain, "check that servers run, and that this node reaches their peer ports")
-	case !s.routes.answers(string(leader)):
+		return errLeaderless(gid, msg, s.cluster, "check that servers run, and that this node reaches their peer ports")
+	case !s.routes.Answers(string(leader)):
 		msg = fmt.Sprintf("%s, which leads group %d, does not answer this node", leader, gid)
 	default:
 		return nil
@@ -111,41 +112,41 @@ func (s *sidecar) ready(gid uint32) error {
 // propose implements replica. It always forwards the request to the leader.
 func (s *sidecar) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack,
 	values bool) (group.Answer, error) {
-	to := s.leader(gid)
+	to := s.Leader(gid)
 	if to == "" {
 		return group.Answer{}, errNoLeader("raftfsm.forward", gid)
 	}
-	a, err := s.remote.propose(ctx, to, gid, data, ack, values)
+	a, err := s.remote.Propose(ctx, to, gid, data, ack, values)
 	s.noteFailure(string(to), err)
 	return a, err
 }
 
 // ask implements replica.
 func (s *sidecar) ask(ctx context.Context, gid uint32, method string, payload []byte) ([]byte, error) {
-	to := s.leader(gid)
+	to := s.Leader(gid)
 	if to == "" {
 		return nil, errNoLeader("raftfsm.forward", gid)
 	}
-	out, err := s.remote.ask(ctx, to, gid, method, payload)
+	out, err := s.remote.Ask(ctx, to, gid, method, payload)
 	s.noteFailure(string(to), err)
 	return out, err
 }
 
-// noteFailure reports a failed call to the route table, with the id of the called server. It ignores errors that are
-// caused by the request and not by the server.
+// noteFailure records in the route table that a call to a server has failed. It ignores errors that the request, not
+// the server, has caused.
 func (s *sidecar) noteFailure(to string, err error) {
 	if err == nil {
 		return
 	}
 	switch fault.CodeOf(err) {
 	case fault.NotLeader, fault.Unavailable, fault.Indeterminate, fault.Timeout:
-		s.routes.failed(to)
+		s.routes.Failed(to)
 	}
 }
 
 // writesAllowed implements replica. It returns what the leader has reported last.
 func (s *sidecar) writesAllowed(gid uint32) error {
-	if !s.routes.readOnly(gid) {
+	if !s.routes.ReadOnly(gid) {
 		return nil
 	}
 	return &fault.Error{Code: fault.ReadOnly, Op: "raftfsm.space", Key: utoa(gid),
@@ -171,13 +172,14 @@ func (s *sidecar) settle(own *ownWrites, q *query, done []*session.Seen, got giv
 
 // close implements replica.
 func (s *sidecar) close() error {
-	s.remote.close()
+	s.remote.Close()
 	s.wg.Wait()
 	return nil
 }
 
-// read implements replica. It sends a strong read to the leader, and an eventual read to the nearest server. If that
-// server fails or its replica has not caught up, read tries the next server.
+// read implements replica. It sends a strong read to the leader, and an eventual read to the nearest server. If the
+// leader fails, a strong read determines the leader again. If the nearest server fails or its replica has not caught
+// up, an eventual read tries the next server.
 func (s *sidecar) read(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
 	var last error
 	for patience := firstTry; ; patience *= 2 {
@@ -196,10 +198,11 @@ func (s *sidecar) read(ctx context.Context, gid uint32, ask asking, q *query) (g
 	}
 }
 
-// targets returns the servers to call, best first. If strong is true and the leader is known, the leader is the first.
+// targets returns the servers to call, best first. If strong is true and the leader is known, the leader is the
+// first.
 func (s *sidecar) targets(gid uint32, strong bool) []string {
-	readers := s.routes.readers(gid)
-	leader := string(s.leader(gid))
+	readers := s.routes.Readers(gid)
+	leader := string(s.Leader(gid))
 	if !strong || leader == "" {
 		return readers
 	}

@@ -24,7 +24,7 @@ func (c *cluster) sidecar(name string) (*raftfsm.Host, *prometheus.Registry) {
 	reg := prometheus.NewRegistry()
 	o := options(c.t, c.t.TempDir())
 	o.NodeID, o.Bootstrap, o.Sidecar, o.Registerer = name, false, true, reg
-	o.Peers, o.Servers = &network{c: c, self: raftfsm.SidecarID(name)}, c.servers
+	o.Peers, o.Cluster = &network{c: c, self: raftfsm.SidecarID(name)}, c
 	h := open(c.t, o)
 	must(c.t, h.Adopt(c.id(), 0))
 	eventually(c.t, func() error {
@@ -52,14 +52,14 @@ func (c *cluster) id() string {
 // another cluster, and the session would lose its positions.
 func TestSidecar_SessionBeginsAfterJoining(t *testing.T) {
 	c := startCluster(t, 1, nil)
-	server := c.hosts[c.servers()[0]].Store("", "s")
+	server := c.hosts[c.LiveServers()[0]].Store("", "s")
 	seen, err := server.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1")}},
 		Consistency: state.Strong})
 	must(t, err)
 
 	o := options(t, t.TempDir())
 	o.NodeID, o.Bootstrap, o.Sidecar = "side", false, true
-	o.Peers, o.Servers = &network{c: c, self: raftfsm.SidecarID("side")}, c.servers
+	o.Peers, o.Cluster = &network{c: c, self: raftfsm.SidecarID("side")}, c
 	h := open(t, o)
 	s := h.Store("", "s")
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -89,8 +89,8 @@ func TestSidecar_SessionBeginsAfterJoining(t *testing.T) {
 	}
 }
 
-// servers returns the ids of the running servers.
-func (c *cluster) servers() []string {
+// LiveServers implements raftfsm.Cluster.
+func (c *cluster) LiveServers() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []string
@@ -123,6 +123,7 @@ func TestSidecar_Conformance(t *testing.T) {
 }
 
 func TestSidecar_SurvivesLeaderLoss(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	h, _ := c.sidecar("side")
 	s := h.Store("", "s")
@@ -143,10 +144,11 @@ func TestSidecar_SurvivesLeaderLoss(t *testing.T) {
 }
 
 func TestSidecar_EventualReadsNeverGoBack(t *testing.T) {
-	c := startCluster(t, 3, nil)
+	t.Parallel()
+	c := startCluster(t, 3, soonTold)
 	h, _ := c.sidecar("side")
 	s := h.Store("", "s")
-	servers := c.servers()
+	servers := c.LiveServers()
 	seesAll(t, 90, func(i int, value string) state.Item {
 		// A different server answers each time, because the other two are unreachable.
 		c.mu.Lock()
@@ -159,6 +161,7 @@ func TestSidecar_EventualReadsNeverGoBack(t *testing.T) {
 }
 
 func TestSidecar_WritesShareCalls(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	h, reg := c.sidecar("side")
 	s := h.Store("", "s")
@@ -218,6 +221,7 @@ func counter(t *testing.T, reg *prometheus.Registry, name, label, value string) 
 }
 
 func TestSidecar_ReadsHaveAgeWithinBound(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	h, reg := c.sidecar("side")
 	s := h.Store("", "s")
@@ -237,7 +241,7 @@ func TestSidecar_ReadsHaveAgeWithinBound(t *testing.T) {
 func TestSidecar_WithoutServersIsUnavailable(t *testing.T) {
 	o := options(t, t.TempDir())
 	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}}
-	o.Sidecar, o.Peers, o.Servers = true, &network{c: c}, func() []string { return nil }
+	o.Sidecar, o.Peers = true, &network{c: c}
 	h := open(t, o)
 	if err := h.Ready(0); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Text(err), "no server") {
 		t.Errorf("ready: %v", err)
@@ -252,7 +256,7 @@ func TestSidecar_WithoutServersIsUnavailable(t *testing.T) {
 func TestSidecar_NotesWaitForAServer(t *testing.T) {
 	o := options(t, t.TempDir())
 	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}}
-	o.Sidecar, o.Peers, o.Servers = true, &network{c: c}, func() []string { return nil }
+	o.Sidecar, o.Peers = true, &network{c: c}
 	h := open(t, o)
 	must(t, h.Adopt("0123456789abcdef0123456789abcdef", 0))
 	ctx := within(t, 100*time.Millisecond)
@@ -268,11 +272,10 @@ func TestSidecar_NotesWaitForAServer(t *testing.T) {
 }
 
 func TestSidecar_RefusesDirectoryOfServer(t *testing.T) {
+	t.Parallel()
 	o := options(t, t.TempDir())
 	closeHost(t, open(t, o))
-	o.Registerer, o.Sidecar, o.Peers, o.Servers = prometheus.NewRegistry(), true, &network{}, func() []string {
-		return nil
-	}
+	o.Registerer, o.Sidecar, o.Peers = prometheus.NewRegistry(), true, &network{}
 	_, err := raftfsm.Open(t.Context(), o)
 	if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.Text(err), "--role server") {
 		t.Errorf("got %v", err)
@@ -280,9 +283,10 @@ func TestSidecar_RefusesDirectoryOfServer(t *testing.T) {
 }
 
 func TestSidecar_KeepsNodeIDAndCanBecomeServer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	o := options(t, dir)
-	o.Sidecar, o.Peers, o.Servers = true, &network{c: &cluster{}}, func() []string { return nil }
+	o.Sidecar, o.Peers = true, &network{c: &cluster{}}
 	first := open(t, o)
 	id := first.Identity().Node
 	closeHost(t, first)
@@ -302,6 +306,7 @@ func TestSidecar_KeepsNodeIDAndCanBecomeServer(t *testing.T) {
 // The bound of a bulk read is not sent to servers: the requesting node checks it, and the server has a bound of
 // its own.
 func TestSidecar_BoundsBulkReads(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, nil)
 	h, _ := c.sidecar("side")
 	s := h.Store("", "s")

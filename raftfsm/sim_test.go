@@ -61,7 +61,7 @@ func TestSimulation_ThousandSidecarsSurviveLeaderLoss(t *testing.T) {
 			o := options(t, t.TempDir())
 			o.NodeID, o.Bootstrap, o.Sidecar, o.Registerer = fmt.Sprintf("side%d", i), false, true,
 				prometheus.NewRegistry()
-			o.Peers, o.Servers = &network{c: c, self: raftfsm.SidecarID(o.NodeID)}, c.servers
+			o.Peers, o.Cluster = &network{c: c, self: raftfsm.SidecarID(o.NodeID)}, c
 			sides[i] = open(t, o)
 			must(t, sides[i].Adopt(old.Cluster, 0))
 		}

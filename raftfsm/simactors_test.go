@@ -52,7 +52,7 @@ type simHost struct {
 	s    *actorSim
 	at   int
 	node *raftfsm.Host
-	dir  *raftfsm.ActorDirectory
+	dir  *actors.Directory
 	rnd  *rand.Rand // of its session
 	next int        // number of its session
 
@@ -60,7 +60,7 @@ type simHost struct {
 	revision uint64
 	valid    time.Time // end of the lease
 	paused   time.Time // until when it does nothing
-	owned    [simActors]raftfsm.Activation
+	owned    [simActors]actors.Activated
 }
 
 // run keeps a session.
@@ -127,7 +127,7 @@ func (h *simHost) renew(ctx context.Context, session string) {
 	case err == nil && sent.Add(actors.Lease).After(h.valid):
 		h.valid = sent.Add(actors.Lease)
 	case fault.Is(err, fault.NotFound):
-		h.session, h.valid, h.owned = "", time.Time{}, [simActors]raftfsm.Activation{}
+		h.session, h.valid, h.owned = "", time.Time{}, [simActors]actors.Activated{}
 	}
 }
 
@@ -147,7 +147,7 @@ func (h *simHost) serve(ctx context.Context, actor int, rnd *rand.Rand) {
 }
 
 // begin begins a turn if the host owns the actor. The session is empty if it must not start turns.
-func (h *simHost) begin(actor int) (a raftfsm.Activation, session string, revision uint64) {
+func (h *simHost) begin(actor int) (a actors.Activated, session string, revision uint64) {
 	s := h.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (h *simHost) activate(ctx context.Context, actor int, session string) {
 
 // turn reads and writes the counter. It returns false if the outcome is unknown: a write that is under way may be
 // applied at any time until the actor has another epoch.
-func (h *simHost) turn(ctx context.Context, actor int, a raftfsm.Activation, revision uint64, rnd *rand.Rand) bool {
+func (h *simHost) turn(ctx context.Context, actor int, a actors.Activated, revision uint64, rnd *rand.Rand) bool {
 	s, key := h.s, state.ActorKey("app", "T", fmt.Sprint(actor), "n")
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -246,9 +246,9 @@ func (h *simHost) release(ctx context.Context, actor int, epoch uint64) {
 		h.s.mu.Unlock()
 		return
 	}
-	h.owned[actor] = raftfsm.Activation{}
+	h.owned[actor] = actors.Activated{}
 	h.s.mu.Unlock()
-	for given := []raftfsm.ReleasedActor{{Type: "T", ID: fmt.Sprint(actor), Epoch: epoch}}; ctx.Err() == nil; {
+	for given := []actors.Released{{Type: "T", ID: fmt.Sprint(actor), Epoch: epoch}}; ctx.Err() == nil; {
 		limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := h.dir.Release(limit, given)
 		cancel()
@@ -282,6 +282,10 @@ func TestSimulation_ActorsHaveOneOwner(t *testing.T) {
 		t.Skip("simulates whole clusters")
 	}
 	first, n := testutil.Seeds(t, 3)
+	var turns, writes, fenced, moved int
+	defer func() {
+		t.Logf("all: %d turns, %d writes, %d refused, %d activations", turns, writes, fenced, moved)
+	}()
 	for seed := first; seed < first+n; seed++ {
 		var s *actorSim
 		start := time.Now()
@@ -313,9 +317,11 @@ func TestSimulation_ActorsHaveOneOwner(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
-		t.Logf("seed %d: %d turns, %d writes, %d refused, %d activations, in %s", seed, s.turns,
-			s.acked[0]+s.acked[1]+s.acked[2], s.fenced, s.moved, time.Since(start).Round(time.Millisecond))
-		if s.acked[0]+s.acked[1]+s.acked[2] < 20 || s.moved < 5 {
+		acked := s.acked[0] + s.acked[1] + s.acked[2]
+		t.Logf("seed %d: %d turns, %d writes, %d refused, %d activations, in %s", seed, s.turns, acked, s.fenced,
+			s.moved, time.Since(start).Round(time.Millisecond))
+		turns, writes, fenced, moved = turns+s.turns, writes+acked, fenced+s.fenced, moved+s.moved
+		if acked < 20 || s.moved < 5 {
 			t.Errorf("seed %d: the schedule has hardly any writes or activations", seed)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/locks"
 )
 
 // grantSeen is a lock that a client was granted. Times are since the start of the schedule.
@@ -70,7 +71,7 @@ func (s *lockSim) own(ctx context.Context, id int, rnd *rand.Rand) {
 	}
 }
 
-func (s *lockSim) hold(ctx context.Context, rnd *rand.Rand, locks *raftfsm.Locks, c lock.Claim, one *grantSeen) {
+func (s *lockSim) hold(ctx context.Context, rnd *rand.Rand, locks *locks.Store, c lock.Claim, one *grantSeen) {
 	s.mu.Lock()
 	s.granted = append(s.granted, one)
 	s.mu.Unlock()

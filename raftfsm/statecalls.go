@@ -8,19 +8,21 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/integrity"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
-// replicas queries other servers about the state of their replicas. It skips servers of older versions, because they
-// do not support these queries.
+// replicas queries other servers about the state of their replicas. It skips servers of older versions, which do not
+// support these queries.
 type replicas struct {
-	peers Peers
+	peers peercalls.Peers
 	id    uint32
 }
 
 // replicasOf returns nil if there are no peers.
-func replicasOf(p Peers, id uint32) integrity.Replicas {
+func replicasOf(p peercalls.Peers, id uint32) integrity.Replicas {
 	if p == nil {
 		return nil
 	}
@@ -36,12 +38,12 @@ const (
 
 // Compare implements integrity.Replicas.
 func (c replicas) Compare(ctx context.Context, server raft.Server, index uint64) (integrity.Report, error) {
-	out, err := c.peers.Call(ctx, string(server.ID), MethodCompare, binary.AppendUvarint(message(formFirst, c.id),
-		index))
+	b := binary.AppendUvarint(peercalls.Message(peercalls.FormFirst, c.id), index)
+	out, err := c.peers.Call(ctx, string(server.ID), peercalls.MethodCompare, b)
 	if err != nil {
 		return integrity.Report{}, err
 	}
-	f := newFrame(out)
+	f := peercalls.NewFrame(out)
 	bits := f.Byte()
 	r := integrity.Report{Marked: bits&reportMarked != 0, Doubted: bits&reportDoubted != 0, Slow: bits&reportSlow != 0}
 	for i := range r.Digest {
@@ -49,15 +51,15 @@ func (c replicas) Compare(ctx context.Context, server raft.Server, index uint64)
 	}
 	r.Append = time.Duration(f.Uvarint()) //nolint:gosec // nanoseconds of a write
 	if f.Bad {
-		return integrity.Report{}, errFrame(MethodCompare)
+		return integrity.Report{}, peercalls.ErrFrame(peercalls.MethodCompare)
 	}
 	return r, nil
 }
 
-func serveCompare(g *group.Group, f *frame) ([]byte, error) {
+func serveCompare(g *group.Group, f *peercalls.Frame) ([]byte, error) {
 	index := f.Uvarint()
 	if f.Bad {
-		return nil, errFrame(MethodCompare)
+		return nil, peercalls.ErrFrame(peercalls.MethodCompare)
 	}
 	r := g.AnswerCompare(index)
 	bits := byte(0)
@@ -75,17 +77,18 @@ func serveCompare(g *group.Group, f *frame) ([]byte, error) {
 
 // AskState implements integrity.Replicas.
 func (c replicas) AskState(ctx context.Context, server raft.Server, ask integrity.StateRequest) error {
-	b := binary.AppendUvarint(binary.AppendUvarint(message(formFirst, c.id), ask.Applied), ask.Nonce)
-	_, err := c.peers.Call(ctx, string(server.ID), MethodState, appendString(b, string(ask.To)))
+	b := binary.AppendUvarint(peercalls.Message(peercalls.FormFirst, c.id), ask.Applied)
+	b = binary.AppendUvarint(b, ask.Nonce)
+	_, err := c.peers.Call(ctx, string(server.ID), peercalls.MethodState, lenprefix.Append(b, string(ask.To)))
 	return err
 }
 
 // serveState starts to send the state of this server to the server that has requested it. It returns fault.Denied if
-// the requesting server is not a member of the group.
-func serveState(g *group.Group, f *frame) error {
+// that server is not a member of the group.
+func serveState(g *group.Group, f *peercalls.Frame) error {
 	ask := integrity.StateRequest{Applied: f.Uvarint(), Nonce: f.Uvarint(), To: raft.ServerID(f.Text())}
 	if f.Bad || len(f.Rest) > 0 {
-		return errFrame(MethodState)
+		return peercalls.ErrFrame(peercalls.MethodState)
 	}
 	servers, _ := g.Servers()
 	for _, s := range servers {

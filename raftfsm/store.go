@@ -16,22 +16,23 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/locks"
+	"github.com/quorate/quorate/raftfsm/records"
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // MaxRequest is the maximum size in bytes of one write with all its operations. It is below 64 MiB, the limit of
-// entries in raft-wal.
+// raft-wal for an entry.
 const MaxRequest = 64<<20 - 64<<10
 
-// maxAnswer is the maximum total size in bytes of the values that a server returns in one read for another node. It is
-// at least as large as the API's limit for one read.
+// maxAnswer is the maximum total size of values in one read for another node, in bytes. It is not below the API's
+// limit for one read.
 const maxAnswer = 32 << 20
 
 // maxPage is the maximum number of keys in one page of a listing.
-const maxPage = 1000
+const maxPage = records.MaxPage
 
-// Store is one state store of type state.raft. Several stores share the groups of a Host. A store is identified in the
-// whole cluster by its namespace and name. It is safe for concurrent use.
+// Store is one state store of type state.raft. Several stores share the groups of a Host. The namespace and name
+// identify a store in the whole cluster. It is safe for concurrent use.
 type Store struct {
 	router *router
 	id     string // namespace "/" name
@@ -113,7 +114,7 @@ func expiry(ms uint64) time.Time {
 }
 
 // BulkGet reads many keys at the requested consistency level. All keys of one group are read in one consistent view.
-// Groups are read one after the other, so their values may be from different moments.
+// Groups are read one after the other, so values of different groups may be from different moments.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	if err := s.enter(ctx, "raftfsm.BulkGet"); err != nil {
 		return nil, err
@@ -176,8 +177,8 @@ func (s *Store) bulkGet(ctx context.Context, p uint32, r *state.BulkGetRequest, 
 	return nil
 }
 
-// List returns one page of the keys that begin with the prefix. It returns fault.Invalid if the prefix does not
-// contain "||", unless the cluster has only one partition.
+// List returns one page of the keys that begin with the prefix. If the cluster has several partitions, the prefix must
+// contain "||". Otherwise List returns fault.Invalid.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	if err := s.enter(ctx, "raftfsm.List"); err != nil {
 		return state.Page{}, err
@@ -259,8 +260,8 @@ func (s *Store) del(key, tag string) command.Op {
 	return op
 }
 
-// condition converts an ETag into a condition and a revision. If this store never issues such an ETag, it returns
-// CondNever, which makes the write fail with a conflict.
+// condition converts an ETag into a condition and a revision. For an ETag that this store never issues it returns
+// CondNever, and the write fails with a conflict.
 func condition(tag string) (command.Cond, uint64) {
 	rev, err := strconv.ParseUint(tag, 10, 64)
 	if err != nil || etag(rev) != tag {
@@ -366,7 +367,7 @@ func (w *writing) checks(store string) []command.Op {
 	for i := range w.locks {
 		l := &w.locks[i]
 		key := lock.Key{Prefix: l.Prefix, Resource: l.Resource}
-		ops[i] = locks.Check(lockRecordName(store, l.Component, key), l.Token)
+		ops[i] = locks.Check(locks.RecordName(store, l.Component, key), l.Token)
 	}
 	return ops
 }
@@ -377,7 +378,7 @@ func (w *writing) epoch(store string) []command.Op {
 	if e == nil {
 		return nil
 	}
-	a := actors.Actor{Scope: actorScope(store, e.App), Type: e.Type, ID: e.ID}
+	a := actors.Actor{Scope: actors.ScopeOf(store, e.App), Type: e.Type, ID: e.ID}
 	return actors.Check(a, e.Epoch, e.Host, e.Revision)
 }
 
@@ -433,8 +434,9 @@ func etags(revisions []uint64) []string {
 	return out
 }
 
-// MergeSessions returns a session token that contains all positions of the tokens a and b. An empty token contains no
-// position. ok is false if a token cannot be decoded or belongs to another cluster.
+// MergeSessions returns a session token that contains, for each group, the newer of the positions in the tokens a
+// and b. An empty token contains no position. MergeSessions returns false if a token cannot be decoded or belongs to
+// another cluster.
 func (h *Host) MergeSessions(a, b string) (string, bool) {
 	return h.router.tokens.Merge(a, b, h.node.tag.Load())
 }

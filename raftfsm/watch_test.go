@@ -49,6 +49,7 @@ func collect(t *testing.T, w state.Watch, n int) (seen []string, end error) {
 }
 
 func TestWatch_DeliversChangesOnEveryNode(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 2 })
 	lead := c.leader()
 	set(t, lead.Store("", "s"), "app||old", "0", state.Strong)
@@ -74,6 +75,7 @@ func TestWatch_DeliversChangesOnEveryNode(t *testing.T) {
 }
 
 func TestWatch_OnSidecar(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	side, _ := c.sidecar("side")
 	s, lead := side.Store("", "s"), c.leader().Store("", "s")
@@ -103,6 +105,7 @@ func TestWatch_OnSidecar(t *testing.T) {
 // The list of changes that a watcher collects, on changing nodes and through changes of leadership and stops of nodes,
 // is exactly the list of acknowledged writes.
 func TestWatch_HasEveryWriteOnceThroughFailures(t *testing.T) {
+	t.Parallel()
 	writes := 10_000
 	if testing.Short() {
 		writes = 1_000

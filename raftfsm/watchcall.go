@@ -9,7 +9,9 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/feed"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 // The parts of MethodWatch. Numbers are part of the protocol.
@@ -43,7 +45,9 @@ type remoteHistory struct {
 }
 
 // ask sends a part of MethodWatch to the nearest server, and to the next one if that fails.
-func (r *remoteHistory) ask(ctx context.Context, patience time.Duration, body []byte) (f *frame, to string, err error) {
+func (r *remoteHistory) ask(
+	ctx context.Context, patience time.Duration, body []byte,
+) (f *peercalls.Frame, to string, err error) {
 	err = errNoLeader("raftfsm.Watch", r.at.group)
 	for _, to = range r.sidecar.targets(r.at.group, false) {
 		if f, err = r.askOne(ctx, to, patience, body); err == nil || !readElsewhere(err) || ctx.Err() != nil {
@@ -54,15 +58,17 @@ func (r *remoteHistory) ask(ctx context.Context, patience time.Duration, body []
 	return nil, "", err
 }
 
-func (r *remoteHistory) askOne(ctx context.Context, to string, patience time.Duration, body []byte) (*frame, error) {
+func (r *remoteHistory) askOne(
+	ctx context.Context, to string, patience time.Duration, body []byte,
+) (*peercalls.Frame, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	b := appendString(appendString(message(formFirst, r.at.group), r.at.store), r.at.prefix)
-	out, err := r.sidecar.peers.Call(ctx, to, MethodWatch, append(b, body...))
+	b := lenprefix.Append(lenprefix.Append(peercalls.Message(peercalls.FormFirst, r.at.group), r.at.store), r.at.prefix)
+	out, err := r.sidecar.peers.Call(ctx, to, peercalls.MethodWatch, append(b, body...))
 	if err != nil {
 		return nil, err
 	}
-	return newFrame(out), nil
+	return peercalls.NewFrame(out), nil
 }
 
 func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (kv.Changes, error) {
@@ -78,9 +84,9 @@ func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (k
 	}
 	c := kv.Changes{Kept: f.Byte() == 1, ID: f.Uvarint(), Floor: f.Uvarint(), Until: f.Uvarint(), Revision: f.Uvarint(),
 		Restored: f.Uvarint(), Seen: f.Uvarint()}
-	c.Items = f.changes()
+	c.Items = readChanges(f)
 	if f.Bad {
-		return kv.Changes{}, errFrame(MethodWatch)
+		return kv.Changes{}, peercalls.ErrFrame(peercalls.MethodWatch)
 	}
 	return c, nil
 }
@@ -102,8 +108,8 @@ func (r *remoteHistory) scan(ctx context.Context, prefix string) (feed.Scan, err
 // scanBytes is about how many bytes of items one call returns.
 const scanBytes = 256 << 10
 
-// remoteScan implements feed.Scan on a node without data. All pages of the scan come from one server, which keeps a
-// snapshot open, so all items are from the same state.
+// remoteScan implements feed.Scan on a node without data. All pages come from one server, which keeps a snapshot
+// open. So all items are from the same state.
 type remoteScan struct {
 	history  *remoteHistory
 	prefix   string
@@ -116,9 +122,9 @@ type remoteScan struct {
 }
 
 func (s *remoteScan) fetch(ctx context.Context, maxBytes int) (err error) {
-	body := appendString(binary.AppendUvarint([]byte{watchScan}, s.id), s.prefix)
+	body := lenprefix.Append(binary.AppendUvarint([]byte{watchScan}, s.id), s.prefix)
 	body = binary.AppendUvarint(body, uint64(maxBytes)) //nolint:gosec // positive
-	var f *frame
+	var f *peercalls.Frame
 	if s.to == "" {
 		f, s.to, err = s.history.ask(ctx, firstTry, body)
 	} else {
@@ -128,8 +134,8 @@ func (s *remoteScan) fetch(ctx context.Context, maxBytes int) (err error) {
 		return err
 	}
 	s.id, s.revision, s.more = f.Uvarint(), f.Uvarint(), f.Byte() == 1
-	if s.items = f.changes(); f.Bad {
-		return errFrame(MethodWatch)
+	if s.items = readChanges(f); f.Bad {
+		return peercalls.ErrFrame(peercalls.MethodWatch)
 	}
 	return nil
 }
@@ -159,13 +165,13 @@ func appendChanges(b []byte, items []kv.Change) []byte {
 			}
 		}
 		b = binary.AppendUvarint(append(b, bits), c.Revision)
-		b = appendString(appendString(appendString(b, c.Key), c.ContentType), c.Value)
+		b = lenprefix.Append(lenprefix.Append(lenprefix.Append(b, c.Key), c.ContentType), c.Value)
 		b = binary.AppendUvarint(b, c.ExpireAt)
 	}
 	return b
 }
 
-func (f *frame) changes() (items []kv.Change) {
+func readChanges(f *peercalls.Frame) (items []kv.Change) {
 	for n := f.Count(); n > 0 && !f.Bad; n-- {
 		bits := f.Byte()
 		items = append(items, kv.Change{Deleted: bits&sentDeleted != 0, Expired: bits&sentExpired != 0,
@@ -176,7 +182,7 @@ func (f *frame) changes() (items []kv.Change) {
 }
 
 // serveWatch answers a part of MethodWatch for a node without replicas.
-func (s *server) serveWatch(ctx context.Context, gid uint32, f *frame) ([]byte, error) {
+func (s *server) serveWatch(ctx context.Context, gid uint32, f *peercalls.Frame) ([]byte, error) {
 	at := history{store: f.Text(), prefix: f.Text(), group: gid}
 	local := &localHistory{s.groups[gid], at}
 	part, n := f.Byte(), f.Uvarint()
@@ -196,7 +202,7 @@ func (s *server) serveWatch(ctx context.Context, gid uint32, f *frame) ([]byte, 
 			return s.scans.next(ctx, local, n, prefix, size)
 		}
 	}
-	return nil, errFrame(MethodWatch)
+	return nil, peercalls.ErrFrame(peercalls.MethodWatch)
 }
 
 func readWatch(ctx context.Context, l *localHistory, after, size uint64) ([]byte, error) {
@@ -207,7 +213,7 @@ func readWatch(ctx context.Context, l *localHistory, after, size uint64) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	b := []byte{boolByte(c.Kept)}
+	b := []byte{peercalls.BoolByte(c.Kept)}
 	for _, n := range [...]uint64{c.ID, c.Floor, c.Until, c.Revision, c.Restored, c.Seen} {
 		b = binary.AppendUvarint(b, n)
 	}
@@ -243,7 +249,7 @@ func (s *scans) next(ctx context.Context, l *localHistory, id uint64, prefix str
 		return nil, err
 	}
 	b := binary.AppendUvarint(binary.AppendUvarint(nil, id), one.scan.Revision())
-	return appendChanges(append(b, boolByte(more)), items), nil
+	return appendChanges(append(b, peercalls.BoolByte(more)), items), nil
 }
 
 func (s *scans) get(ctx context.Context, l *localHistory, id uint64, prefix string) (*openScan, uint64, error) {

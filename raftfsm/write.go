@@ -12,8 +12,8 @@ import (
 // write puts one request into the log of a group exactly once, and retries until ctx ends. It returns the position and
 // the result of the request.
 //
-// With Ack Durable the outcome in the result is zero, because it is not known yet. write uses Durable only if the
-// group certainly knows the origin of the request (see servePropose).
+// With Ack Durable the result has no outcome, because the outcome is not known yet. write uses Durable only if the
+// group certainly knows the origin of the request (see origin.prove and outcomeKnown).
 func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (group.Answer, error) {
 	if err := r.node.allowed(); err != nil {
 		return group.Answer{}, err
@@ -49,8 +49,8 @@ func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ac
 	}
 }
 
-// send sends a request until its outcome is known or ctx ends. Every attempt has the same request id. sure is false if
-// an attempt before the last one may have been applied.
+// send sends a request until its outcome is known or ctx ends. Every attempt has the same request id. The result sure
+// is false if an attempt that returned an error may have been applied.
 func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (a group.Answer, sure bool,
 	err error) {
 	data, err := command.AppendRequest(nil, req)
@@ -82,9 +82,9 @@ func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack
 	return a, sure, err
 }
 
-// storesValues reports whether a request stores values, which are refused if disk space is low. Tombstones of servers
-// and locks do not count, because they are small, and because an operator must be able to remove a server even if the
-// disk is full.
+// storesValues reports whether a request stores values. A read-only group, whose disks are nearly full, refuses such
+// requests. Locks and the tombstones of removed servers do not count as values: they are small, and an operator must
+// be able to remove a server even if the disk is full.
 func storesValues(r *command.Request) bool {
 	for i := range r.Ops {
 		if r.Ops[i].Kind == command.OpSet && r.Ops[i].Store != systemStore &&

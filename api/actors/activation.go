@@ -3,7 +3,9 @@ package actors
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
+	"unique"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/fault"
@@ -12,27 +14,29 @@ import (
 // maxQueued is how many calls may wait for one actor.
 const maxQueued = 1000
 
-// activation is an actor that this host owns, or asks the directory for. Host.mu guards it.
+// activation is an actor that this host owns, or is requesting from the directory. Host.mu guards it. A host may have
+// hundreds of thousands of activations. To save memory, an active one has no channels.
 type activation struct {
 	key      api.Actor
-	settings TypeConfig
-	ready    chan struct{} // closed when the directory has answered
-	done     chan struct{} // closed when the activation is no longer in Host.actors
+	settings *TypeConfig
+	starting chan struct{} // closed when the directory has answered; nil = it has
+	done     chan struct{} // closed when the activation is no longer in Host.actors; nil = no call waits for that
 
 	session  string // of the host
 	revision uint64
 	epoch    uint64
 	token    string
 
-	running bool // a turn is in the application
 	chain   string
 	depth   int
 	queue   []*waiter
-	last    time.Time // end of the last turn
+	last    time.Duration // end of the last turn, since Host.begun
 	timers  map[string]*timer
+	turns   *turn         // in the application
+	idle    chan struct{} // closed when the running turn of a gone activation has ended; nil = not waited for
+	running bool          // a turn is in the application
 	gone    bool          // gets no further turns
 	dropped bool          // the application has dropped the actor, or never had it
-	idle    chan struct{} // closed when the running turn of a gone activation has ended; nil = not waited for
 }
 
 // waiter is a call that waits for its turn.
@@ -80,18 +84,37 @@ func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, e
 	}
 }
 
-func newActivation(key api.Actor, settings TypeConfig) *activation {
-	return &activation{key: key, settings: settings, ready: make(chan struct{}), done: make(chan struct{}),
-		dropped: true}
+// newActivation returns an activation that has not started. It copies the strings of key, because a string of a
+// request would keep the whole request in memory.
+func newActivation(key api.Actor, settings *TypeConfig) *activation {
+	key = api.Actor{Type: unique.Make(key.Type).Value(), ID: strings.Clone(key.ID)}
+	return &activation{key: key, settings: settings, starting: make(chan struct{}), dropped: true}
+}
+
+// accepts reports whether this host activates actors of a type now.
+func (h *Host) accepts(kind string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.acceptedLocked(kind) != nil
+}
+
+// acceptedLocked returns the settings of an actor type, or nil if this host activates no actors of that type now.
+func (h *Host) acceptedLocked(kind string) *TypeConfig {
+	if h.session == "" || h.draining {
+		return nil
+	}
+	return h.config.Types[kind]
 }
 
 // unknown means that the caller asks the directory for the actor.
 type unknown struct{}
 
-// tryEnter tries to begin a turn for c, and returns the activation of the actor. If the results wait and err are both
-// nil, the turn has begun. If only err is nil, the type of the result wait says what the caller must do:
+// tryEnter tries to begin a turn for c, and returns the activation of the actor. It returns an error if this node does
+// not host the actor, if c belongs to an activation that has ended, if a reentrant call is too deep, or if too many
+// calls wait. Otherwise the result wait says what the caller must do:
 //
-//   - *waiter: wait until the queue grants the turn. Then the turn has begun.
+//   - nil: nothing. The turn has begun.
+//   - *waiter: wait until the queue grants the turn. The turn has then begun.
 //   - chan struct{}: wait until the channel is closed, because the activation is starting or ending. Then try again.
 //   - unknown: activate the actor in the directory. Then try again.
 func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err error) {
@@ -103,21 +126,21 @@ func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err err
 		return nil, nil, errMoved("the activation has ended")
 	}
 	if a == nil {
-		settings, hosted := h.config.Types[key.Type]
-		if !hosted || h.session == "" || h.draining {
+		settings := h.acceptedLocked(key.Type)
+		if settings == nil {
 			return nil, nil, errMoved("this node does not host the actor")
 		}
 		a = newActivation(key, settings)
-		h.actors[key] = a
+		h.actors[a.key] = a
 		return a, unknown{}, nil
 	}
-	select {
-	case <-a.ready:
-	default:
-		return a, a.ready, nil
-	}
 	switch {
+	case a.starting != nil:
+		return a, a.starting, nil
 	case a.gone:
+		if a.done == nil {
+			a.done = make(chan struct{})
+		}
 		return a, a.done, nil
 	case !a.running:
 		a.running, a.chain, a.depth = true, chain, 1
@@ -169,7 +192,7 @@ func (h *Host) leave(a *activation) {
 	if a.depth--; a.depth > 0 {
 		return
 	}
-	a.running, a.chain, a.last = false, "", time.Now()
+	a.running, a.chain, a.last = false, "", time.Since(h.begun)
 	switch {
 	case a.gone:
 		h.settleLocked(a)
@@ -184,9 +207,8 @@ func (h *Host) leave(a *activation) {
 	}
 }
 
-// retireLocked ends an activation. The activation gets no further turns, and calls in its queue fail with
-// fault.ActorMoved, so that they are sent to the new owner. The parameter reason is a label value of the metric of
-// deactivations. h.mu must be held.
+// retireLocked ends an activation: it gets no further turns. Calls in its queue fail with fault.ActorMoved, so that
+// they are sent to the new owner. reason is a label value of the metric of deactivations. The caller holds h.mu.
 func (h *Host) retireLocked(a *activation, reason string) {
 	if !a.gone {
 		m := h.parts.Metrics
@@ -205,9 +227,9 @@ func (h *Host) retireLocked(a *activation, reason string) {
 	a.queue = nil
 }
 
-// settleLocked removes a retired activation, if its session has ended and no turn is running. If the session is still
-// valid, settleLocked does not remove it. In that case, the goroutine that retired the activation releases it in the
-// directory and then removes it. h.mu must be held.
+// settleLocked removes a retired activation if no turn is running and the session of the activation has ended. If the
+// session is still valid, the goroutine that retired the activation releases it in the directory and then removes it.
+// If no turn is running, settleLocked also ends the wait in awaitTurns. The caller holds h.mu.
 func (h *Host) settleLocked(a *activation) {
 	if !a.running && (a.session == "" || a.session != h.session) {
 		h.removeLocked(a)
@@ -221,16 +243,17 @@ func (h *Host) settleLocked(a *activation) {
 func (h *Host) removeLocked(a *activation) {
 	if h.actors[a.key] == a {
 		delete(h.actors, a.key)
-		close(a.done)
+		if a.done != nil {
+			close(a.done)
+		}
 		if !a.dropped {
 			h.kept[a.key] = struct{}{}
 		}
 	}
 }
 
-// activate makes this host the owner of an actor in the directory. If the application still holds the actor from an
-// earlier activation, the application must first deactivate it, because its state in memory may be outdated: another
-// host may have changed the actor since.
+// activate makes this host the owner of an actor in the directory. The application may still have the actor in memory
+// from an earlier activation, with outdated state. Then activate first makes the application deactivate it.
 func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	h.mu.Lock()
 	session, revision, d := h.session, h.revision, h.directory
@@ -251,7 +274,8 @@ func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	close(a.ready)
+	close(a.starting)
+	a.starting = nil
 	defer func() { h.parts.Metrics.activations.WithLabelValues(a.key.Type, outcomeOf(err)).Inc() }()
 	switch {
 	case err != nil:
@@ -260,7 +284,8 @@ func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	case h.session != session || h.draining:
 		err = errMoved("the session of the host has ended")
 	default:
-		a.session, a.revision, a.epoch, a.token, a.last = session, revision, got.Epoch, got.Token, time.Now()
+		a.session, a.revision, a.epoch, a.token = session, revision, got.Epoch, got.Token
+		a.last = time.Since(h.begun)
 		a.dropped = false
 		h.parts.Metrics.active.WithLabelValues(a.key.Type).Inc()
 		return nil
@@ -270,8 +295,8 @@ func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	return err
 }
 
-// notDelivered converts an error of the directory into the error of the call. If the directory could not name an
-// owner, the result is fault.Unavailable: the application has not got the call, and the caller may retry.
+// notDelivered converts an error of the directory into the error of the call. The result is fault.Unavailable if the
+// directory did not return an owner. The application has then not received the call, and the caller may retry.
 func notDelivered(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.NotFound, fault.Indeterminate, fault.NotLeader, fault.Unavailable:

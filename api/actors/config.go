@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// declared is the answer of an application to GET /dapr/config. As in Dapr, a duration that cannot be parsed is
-// replaced by the default.
+// declared is the answer of an application to GET /dapr/config. As in Dapr, the default replaces a duration that
+// cannot be parsed.
 type declared struct {
 	Entities []string `json:"entities"`
 	settings
@@ -60,17 +60,17 @@ func ParseConfig(body []byte) (Config, error) {
 	return NewConfig(d.Entities, base, own)
 }
 
-// NewConfig returns the configuration of an application that hosts the given types of actors. The parameter own maps
+// NewConfig returns the configuration of an application that hosts the given actor types. The parameter own maps
 // single types to their settings. All other types get the settings in base.
 func NewConfig(types []string, base TypeConfig, own map[string]TypeConfig) (Config, error) {
-	c := Config{Types: map[string]TypeConfig{}}
+	c := Config{Types: map[string]*TypeConfig{}}
 	for _, t := range types {
 		if err := state.ValidateActor(t, "id"); err != nil {
 			return Config{}, err
 		}
-		c.Types[t] = base
+		c.Types[t] = &base
 		if settings, given := own[t]; given {
-			c.Types[t] = settings
+			c.Types[t] = &settings
 		}
 	}
 	return c, nil

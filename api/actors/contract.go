@@ -38,8 +38,7 @@ type Released struct {
 	Epoch    uint64
 }
 
-// Directory records which host owns which actor, for the actors of one application. Implementations are safe for
-// concurrent use.
+// Directory records which host owns which actor of one application. Implementations are safe for concurrent use.
 type Directory interface {
 	// Register begins the session of a host, or describes it anew. It returns the revision of the session, and
 	// fault.NotFound if the session has ended.
@@ -69,13 +68,13 @@ type Directories interface {
 }
 
 // Carrier sends a call to the Runtime of another node. Carry returns fault.Unavailable if that node has certainly not
-// received the call, and otherwise the errors of Runtime.Take.
+// received the call. All other errors are those of Runtime.Take.
 type Carrier interface {
 	Carry(ctx context.Context, to Owner, target api.App, c *Call) (Answer, error)
 }
 
-// Holdings remember, over a restart of the node, which applications may hold actors in memory. Implementations are safe
-// for concurrent use.
+// Holdings records durably which applications may have actors in memory. The records survive a restart of the node.
+// Implementations are safe for concurrent use.
 type Holdings interface {
 	// Begin records that an application may hold actors. It returns true if that was already recorded: an earlier
 	// process of the node has not deactivated the actors of the application. held is valid even if err is not nil.
@@ -115,7 +114,7 @@ type Turn struct {
 type Call struct {
 	Actor    api.Actor
 	Callback string // CallbackReminder, CallbackTimer, or "" for a method
-	Method   string // or the name of the reminder or timer; not escaped
+	Method   string // a result of ParseMethod or CleanMethod, or the name of the reminder or timer; not escaped
 	Verb     string // of the caller
 	Header   http.Header
 	Body     []byte
@@ -125,8 +124,8 @@ type Call struct {
 	only      *activation // the call is not delivered to another activation; nil = any
 }
 
-// Path segments after "method" in requests to an application. They mark the request as a reminder or a timer. Without
-// one of them, the request is a method call.
+// Path segments after "method" in requests to an application. They show that the request is a reminder or a timer.
+// All other requests are method calls.
 const (
 	CallbackReminder = "remind"
 	CallbackTimer    = "timer"
@@ -139,8 +138,7 @@ type Answer struct {
 	Body   []byte
 }
 
-// Reminder describes a reminder or a timer of an actor. DueTime, Period and TTL are strings exactly as the caller sent
-// them.
+// Reminder describes a reminder or a timer of an actor. DueTime, Period and TTL are as the caller sent them.
 type Reminder struct {
 	Actor    api.Actor
 	Name     string
@@ -152,8 +150,8 @@ type Reminder struct {
 	Policy   *api.JobPolicy // of a reminder; nil = three retries, one second apart
 }
 
-// Reminders stores the reminders of actors in the replicated store, and delivers their ticks when they are due.
-// Implementations are safe for concurrent use.
+// Reminders stores the reminders of actors in the replicated store, and delivers each tick when it is due. A tick is
+// one due time of a reminder. Implementations are safe for concurrent use.
 type Reminders interface {
 	// Put stores a reminder. It returns fault.Conflict if the actor has one with that name and overwrite is false, and
 	// fault.Invalid if a time cannot be read.
@@ -178,7 +176,7 @@ type Plan interface {
 
 // Config says which types an application hosts, and how.
 type Config struct {
-	Types map[string]TypeConfig
+	Types map[string]*TypeConfig
 }
 
 // TypeConfig are the settings of one type.

@@ -3,6 +3,7 @@ package actors
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -43,11 +44,13 @@ func request(ctx context.Context, verb string, header http.Header, body []byte,
 	return r.WithContext(ctx)
 }
 
-// read reads the answer of the application whole.
+// read reads the whole answer of the application. As in Dapr, an answer that is shorter than its Content-Length is no
+// error.
 func read(r *http.Response, limit int64) ([]byte, error) {
 	defer r.Body.Close() //nolint:errcheck // it was read
 	b, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF) && r.ContentLength > 0:
 	case err != nil:
 		return nil, &fault.Error{Code: fault.Indeterminate, Op: "actors.Call",
 			Msg: "the answer of the application was cut short", Err: err}
@@ -59,8 +62,8 @@ func read(r *http.Response, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// Headers returns the headers of the request that delivers a turn to the application: the forwarded headers of the
-// caller and the headers that the runtime adds.
+// Headers returns the headers of the request that delivers a turn to the application. They are the forwarded headers
+// of the caller and the headers that the runtime adds.
 func (t *Turn) Headers() http.Header {
 	header := t.Header.Clone()
 	if t.Callback == "" {
@@ -96,8 +99,8 @@ func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
 	return Answer{Status: answer.StatusCode, Header: answer.Header, Body: body}, nil
 }
 
-// drop notifies the application that an actor was deactivated. It does nothing if the application was already notified
-// or never had the actor. It returns an error if the application does not answer.
+// drop notifies the application that an actor was deactivated, and returns an error if the application does not
+// answer. It does nothing if the application was already notified or has never received a call for the actor.
 func (h *Host) drop(ctx context.Context, a *activation) error {
 	h.mu.Lock()
 	dropped := a.dropped
@@ -134,7 +137,7 @@ func (a *httpApp) Deactivate(ctx context.Context, key api.Actor) error {
 	return err
 }
 
-// Config implements App. The result known is false if the application answers that it has no endpoint /dapr/config.
+// Config implements App. The result known is false if the application has no endpoint /dapr/config.
 func (a *httpApp) Config(ctx context.Context) (c Config, known bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.options.PlaceTime)
 	defer cancel()

@@ -12,10 +12,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// drain waits until running turns have ended, and releases every actor, so that other hosts can activate it. It returns
-// false if the directory did not answer; drain then only waits for the turns.
+// drain ends the activations of this host, waits until their running turns have ended, and releases the actors, so
+// that other hosts can activate them. For each turn it waits at most the drain timeout. If the directory does not
+// answer, drain does not release the actors, and returns false. After a call that has returned true, drain does
+// nothing.
 func (h *Host) drain(ctx context.Context) (answered bool) {
 	h.mu.Lock()
+	if h.drained {
+		h.mu.Unlock()
+		return true
+	}
 	session, d := h.session, h.directory
 	types := slices.Sorted(maps.Keys(h.config.Types))
 	h.draining = true
@@ -49,6 +55,9 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 		})
 	}
 	ending.Wait()
+	h.mu.Lock()
+	h.drained = true
+	h.mu.Unlock()
 	return true
 }
 
@@ -63,15 +72,11 @@ func drained(answered, late bool) string {
 	return outcomeOK
 }
 
-// retireForLocked retires an activation, so that the caller can pass it to awaitTurns. It returns false if the
-// activation is already retired or has not finished starting. h.mu must be held.
+// retireForLocked retires an activation and returns true. The caller must then pass the activation to awaitTurns. If
+// the activation is already retired or is still starting, retireForLocked does nothing and returns false. The caller
+// holds h.mu.
 func (h *Host) retireForLocked(a *activation, reason string) bool {
-	select {
-	case <-a.ready:
-	default:
-		return false
-	}
-	if a.gone {
+	if a.starting != nil || a.gone {
 		return false
 	}
 	h.retireLocked(a, reason)
@@ -81,8 +86,8 @@ func (h *Host) retireForLocked(a *activation, reason string) bool {
 	return true
 }
 
-// handOver waits for the running turns of the given actors. It then transfers these actors to the host whose session
-// has the given id. It returns how many of the actors were active here. Queued calls continue at the new owner.
+// handOver waits for the running turns of the given actors, and then transfers the actors to the host with the session
+// id to. It returns how many of the actors were active here. Queued calls continue at the new owner.
 func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	h.mu.Lock()
 	var all []*activation
@@ -99,9 +104,9 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	return len(all)
 }
 
-// awaitTurns waits until none of the given activations has a running turn. All of them must be retired. awaitTurns
-// waits for each activation at most as long as the drain timeout of that activation, counted from the call. It returns
-// false if some turns did not end in time.
+// awaitTurns waits until none of the given retired activations has a running turn. For each one, it waits at most the
+// drain timeout of its type, counted from the call of awaitTurns. It then cancels the turns that still run, so that the
+// application can stop its work. It returns false if some turns did not end in time.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	ended = true
 	begun := time.Now()
@@ -117,8 +122,10 @@ func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 		case <-idle:
 		case <-limit.C:
 			ended = false
-			h.log.Warn("a call of an actor did not end in time: the actor moves while it runs", "type", a.key.Type,
-				"actor", a.key.ID, "limit", a.settings.DrainTimeout)
+			h.log.Warn("a call of an actor did not end in time: it is canceled, and the actor moves", "type",
+				a.key.Type, "actor", a.key.ID, "limit", a.settings.DrainTimeout, "hint",
+				"raise drainOngoingCallTimeout")
+			h.cancelTurns(ctx, a, idle)
 		case <-ctx.Done():
 			ended = false
 		}
@@ -127,20 +134,27 @@ func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	return ended
 }
 
+// errDrained is the error of a turn that outlasts the drain timeout.
+var errDrained error = &fault.Error{Code: fault.Indeterminate, Op: "actors.Call",
+	Msg:  "the actor moves to another host, and the call did not end within the drain timeout of its type",
+	Hint: "look at the state of the actor before you call again"}
+
 // close drains the host and ends its goroutines.
 func (h *Host) close(ctx context.Context) {
 	drained := h.drain(ctx)
+	h.mu.Lock()
+	h.closed = true // no new session begins
+	h.mu.Unlock()
 	if drained {
 		h.leaveSession()
 	}
 	h.mu.Lock()
 	h.forgetLocked()
-	h.closed = true
 	h.mu.Unlock()
 	h.end()
 	h.running.Wait()
 	h.endTurns()
-	h.turns.Wait()
+	h.turns.Close()
 	if drained {
 		h.endHolding()
 	}

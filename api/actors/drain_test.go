@@ -3,6 +3,8 @@ package actors_test
 import (
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/api"
 )
 
 // A host that stops lets the running turn end before it gives the actor up, so that no other host starts a turn of it
@@ -30,6 +32,78 @@ func TestClose_AfterTheRunningTurn(t *testing.T) {
 		defer w.mu.Unlock()
 		if len(w.owned) != 0 || len(w.deleted) != 1 {
 			t.Errorf("%d actors are owned, and %q were deactivated after the end", len(w.owned), w.deleted)
+		}
+	})
+}
+
+// A turn that outlasts the drain timeout is canceled, so that the application can stop its work.
+func TestHandOver_CancelsTheTurnAfterTheDrainTimeout(t *testing.T) {
+	inWorld(t, `{"entities":["T"],"drainOngoingCallTimeout":"3s"}`, func(t *testing.T, w *world) {
+		running := w.call(t.Context(), "obey1", "")
+		begun := time.Now()
+		if n := w.runtime.HandOver(t.Context(), "app", []api.Actor{{Type: "T", ID: "1"}}, "s"); n != 1 {
+			t.Errorf("%d actors moved", n)
+		}
+		if got := time.Since(begun); got != 3*time.Second {
+			t.Errorf("moved after %v", got)
+		}
+		if err := <-running; reason(err) != api.ReasonIndeterminate {
+			t.Errorf("the canceled call: %v", err)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.given) != 1 || len(w.deleted) != 1 {
+			t.Errorf("given %q, deactivated %q", w.given, w.deleted)
+		}
+	})
+}
+
+// An application that goes on with a canceled turn does not keep the actor from moving.
+func TestHandOver_DoesNotWaitForACanceledTurn(t *testing.T) {
+	inWorld(t, `{"entities":["T"],"drainOngoingCallTimeout":"3s"}`, func(t *testing.T, w *world) {
+		running := w.call(t.Context(), "wait1", "")
+		begun := time.Now()
+		w.runtime.HandOver(t.Context(), "app", []api.Actor{{Type: "T", ID: "1"}}, "s")
+		if got := time.Since(begun); got != 4*time.Second {
+			t.Errorf("moved after %v", got)
+		}
+		w.finish("wait1")
+		<-running
+	})
+}
+
+// A drained host has given up its actors and takes no further ones, but its application still runs. So the later close
+// has nothing left to do.
+func TestDrain_EndsTurnsAndTakesNoFurtherActors(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		running := w.call(t.Context(), "wait1", "")
+		drained := make(chan struct{})
+		go func() { w.runtime.Drain(t.Context()); close(drained) }()
+		in(time.Second)
+		w.finish("wait1")
+		if err := <-running; err != nil {
+			t.Errorf("the turn that ran: %v", err)
+		}
+		<-drained
+		w.mu.Lock()
+		owned, deleted := len(w.owned), len(w.deleted)
+		w.mu.Unlock()
+		if owned != 0 || deleted != 1 {
+			t.Errorf("%d actors are owned, and %d were deactivated after the drain", owned, deleted)
+		}
+		late := w.call(t.Context(), "add", "")
+		in(time.Second)
+		if got := w.turns(); got != "wait1" {
+			t.Errorf("turns %q after the drain, want wait1 only", got)
+		}
+		if err := w.runtime.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		<-late
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.deleted) != 1 {
+			t.Errorf("%q were deactivated after the close, want one actor", w.deleted)
 		}
 	})
 }

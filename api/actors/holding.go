@@ -5,11 +5,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxEarlier is how many actors a host remembers as dropped after an unclean start. Each takes about 100 bytes.
+// maxEarlier limits how many actors a host remembers that it has deactivated because an earlier process of the node did
+// not end cleanly (see beginHolding). Each takes about 100 bytes.
 const maxEarlier = 100_000
 
-// beginHolding records that the application may hold actors from now on. It also learns whether the application may
-// hold some since an earlier process of this node.
+// beginHolding records durably that the application may have actors in memory from now on. It also finds out whether
+// an earlier process of this node has left actors in the memory of the application.
 func (h *Host) beginHolding() {
 	h.mu.Lock()
 	holding := h.holding
@@ -33,8 +34,8 @@ func (h *Host) beginHolding() {
 	h.earlier = map[api.Actor]struct{}{}
 }
 
-// endHolding records that the application holds no actors. It does nothing if the application may hold some: it did not
-// answer, or the actors of an earlier process were not all activated again.
+// endHolding records durably that the application has no actors in memory. It does nothing if the application may
+// still have some: because a deactivation was not confirmed, or actors of an earlier process were not deactivated.
 func (h *Host) endHolding() {
 	h.mu.Lock()
 	clean := h.holding && h.earlier == nil && len(h.kept) == 0 && len(h.actors) == 0
@@ -47,8 +48,8 @@ func (h *Host) endHolding() {
 	}
 }
 
-// mayHoldLocked reports whether the application may hold an actor since an earlier process of this node. h.mu must be
-// held.
+// mayHoldLocked reports whether an earlier process of this node may have left the actor in the memory of the
+// application. The caller holds h.mu.
 func (h *Host) mayHoldLocked(key api.Actor) bool {
 	if h.earlier == nil {
 		return false

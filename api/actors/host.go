@@ -12,10 +12,11 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lifecycle"
 )
 
-// Intervals and timeouts of a host. A lease is valid for leaseTime after the host sent the renewal; see package
-// raftfsm/actors.
+// Intervals and timeouts of a host. A lease is valid for leaseTime after the host has sent the request to renew it.
+// Package raftfsm/actors has the rules for leases.
 const (
 	renewEvery  = 200 * time.Millisecond
 	leaseTime   = 800 * time.Millisecond
@@ -23,8 +24,9 @@ const (
 	configEvery = time.Second
 	idleEvery   = time.Second // between looks for idle actors
 	releaseTime = 10 * time.Second
-	batch       = 500 // activations released at once
-	parallel    = 32  // actors that are deactivated at a time
+	cancelTime  = time.Second // for a canceled turn to end
+	batch       = 500         // activations released at once
+	parallel    = 32          // actors that are deactivated at a time
 )
 
 // Host hosts the actors of one application of this node. It is safe for concurrent use.
@@ -32,8 +34,9 @@ type Host struct {
 	app      string
 	parts    *Options
 	log      *slog.Logger
+	begun    time.Time
 	running  sync.WaitGroup
-	turns    sync.WaitGroup
+	turns    lifecycle.Tracker
 	life     context.Context
 	end      context.CancelFunc
 	turnLife context.Context // of the turns in the application, which outlive their callers
@@ -51,14 +54,17 @@ type Host struct {
 	kept      map[api.Actor]struct{} // the application has them still, although their activation has ended
 	holding   bool                   // recorded in Holdings
 	earlier   map[api.Actor]struct{} // dropped since an unclean start; nil = the start was clean
+	asked     bool                   // the types of the application are known, or refused
+	tried     bool                   // the first attempt to register its types has ended
 	active    bool                   // a goroutine asks for the configuration, or hosts
 	draining  bool
+	drained   bool // has released its actors
 	closed    bool
 }
 
 func newHost(app string, o *Options) *Host {
-	h := &Host{app: app, parts: o, log: o.Logger.With("app_id", app), renewed: make(chan struct{}),
-		actors: map[api.Actor]*activation{}, kept: map[api.Actor]struct{}{}}
+	h := &Host{app: app, parts: o, log: o.Logger.With("app_id", app), begun: time.Now(),
+		renewed: make(chan struct{}), actors: map[api.Actor]*activation{}, kept: map[api.Actor]struct{}{}}
 	h.life, h.end = context.WithCancel(context.Background())
 	h.turnLife, h.endTurns = context.WithCancel(context.Background())
 	return h
@@ -71,8 +77,9 @@ func (h *Host) application() App {
 	return h.current
 }
 
-// returned is called when the application accepts calls again; a is the connection to it. The host then requests the
-// application's configuration. If the application has a healthy stream, returned ignores a connection over HTTP.
+// returned makes a the current connection to the application, and starts to request the configuration of the
+// application. It is called when the application accepts calls again over a. It ignores an HTTP connection while the
+// application has a healthy stream.
 func (h *Host) returned(a App) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,8 +98,8 @@ func (h *Host) returned(a App) {
 	h.running.Go(h.run)
 }
 
-// serves reports whether a is the current connection to the application and accepts calls. If not, the string is the
-// reason.
+// serves reports whether the connection a accepts calls and is the current connection to the application. If not, it
+// also returns the reason.
 func (h *Host) serves(a App) (bool, string) {
 	if h.application() != a {
 		return false, "another stream of the application has begun"
@@ -100,14 +107,16 @@ func (h *Host) serves(a App) (bool, string) {
 	return a.Healthy()
 }
 
-// run hosts the actors of the application. It returns when the application is unhealthy, when it hosts no actors, or
-// when the host closes.
+// run hosts the actors of the application. It returns when the application is unhealthy or hosts no actors, or when
+// the host closes.
 func (h *Host) run() {
 	for {
 		a := h.application()
 		c, ok := h.askConfig(a)
 		ok = ok && len(c.Types) > 0
-		if ok && h.claim(a, c) {
+		hosts := ok && h.claim(a, c)
+		h.setAsked()
+		if hosts {
 			h.serve(a)
 		}
 		h.mu.Lock()
@@ -124,8 +133,8 @@ func (h *Host) run() {
 	}
 }
 
-// askConfig requests the configuration of the application until the application answers or becomes unhealthy. ok is
-// false if the application is unhealthy or hosts no actors.
+// askConfig requests the configuration of the application until the application answers. It returns false if the
+// application becomes unhealthy or hosts no actors, or if the host closes.
 func (h *Host) askConfig(a App) (c Config, ok bool) {
 	said := false
 	for h.life.Err() == nil {
@@ -139,6 +148,7 @@ func (h *Host) askConfig(a App) (c Config, ok bool) {
 		if err == nil {
 			return c, false // the application has no such endpoint
 		}
+		h.setTried()
 		if !said && h.life.Err() == nil {
 			h.log.Warn("the application does not say which actors it hosts", "error", fault.Text(err),
 				"hint", "answer GET /dapr/config with 200, or with 404 if there are none")
@@ -149,8 +159,8 @@ func (h *Host) askConfig(a App) (c Config, ok bool) {
 	return c, false
 }
 
-// claim records in the directory that the application hosts the types of c. It retries until that succeeds. It returns
-// false if the application becomes unhealthy or the host closes.
+// claim registers the application in the directory as a host of the actor types of c. It retries until it succeeds. It
+// returns false if the application becomes unhealthy or the host closes.
 func (h *Host) claim(a App, c Config) bool {
 	said := ""
 	for h.life.Err() == nil {
@@ -164,6 +174,10 @@ func (h *Host) claim(a App, c Config) bool {
 			h.config, h.directory = c, d
 			h.mu.Unlock()
 			return true
+		}
+		h.setTried()
+		if fault.Is(err, fault.Conflict) {
+			h.setAsked()
 		}
 		if text := fault.Text(err); text != said && h.life.Err() == nil {
 			h.log.Warn("the application cannot host its actors", "error", text)
@@ -234,8 +248,11 @@ func (h *Host) register() bool {
 	r := Registration{Session: h.parts.NewID()}
 	h.mu.Lock()
 	r.Types, r.Draining = slices.Sorted(maps.Keys(h.config.Types)), h.draining
-	d := h.directory
+	d, closed := h.directory, h.closed
 	h.mu.Unlock()
+	if closed {
+		return false // close has left the directory, or lets the session expire
+	}
 	sent := time.Now()
 	revision, err := d.Register(ctx, r)
 	if err != nil {
@@ -306,11 +323,9 @@ func (h *Host) forgetLocked() {
 	close(h.renewed)
 	h.renewed = make(chan struct{})
 	for _, a := range h.actors {
-		select {
-		case <-a.ready:
+		if a.starting == nil { // otherwise activate finds that the session has ended
 			h.retireLocked(a, reasonSession)
 			h.settleLocked(a)
-		default: // activate finds that the session has ended
 		}
 	}
 }
@@ -333,7 +348,8 @@ func (h *Host) leaveSession() {
 	}
 }
 
-// leased waits until the lease of the host is valid. It returns an error if another host may own the actor.
+// leased waits until the lease of the host is valid, at most Options.PlaceTime. It returns fault.ActorMoved if the
+// session of the activation a has ended, because another host may then own the actor.
 func (h *Host) leased(ctx context.Context, a *activation) error {
 	limit := time.NewTimer(h.parts.PlaceTime)
 	defer limit.Stop()
@@ -365,66 +381,16 @@ func (h *Host) holds(a *activation) bool {
 	return a.session == h.session && time.Now().Before(h.valid)
 }
 
-// take executes a call as one turn. If the caller disconnects, the turn continues until the application answers,
-// because the application is still working on it. The metrics count the turn.
-func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
-	begun := time.Now()
-	defer func() { h.parts.Metrics.turned(c, begun, &answer, err) }()
-	chain := ""
-	if v := c.Header[headerReentrancy]; len(v) > 0 {
-		chain = v[0]
-	}
-	if chain == "" {
-		chain = h.parts.NewID()
-	}
-	a, err := h.enter(ctx, c, chain)
-	if err != nil {
-		return Answer{}, err
-	}
-	if err := h.leased(ctx, a); err != nil {
-		h.leave(a)
-		return Answer{}, err
-	}
-	type result struct {
-		answer Answer
-		err    error
-	}
-	got := make(chan result, 1)
-	h.turns.Go(func() {
-		t := &Turn{Call: c, Epoch: a.epoch}
-		if a.settings.Reentrancy {
-			t.Chain = chain
-		}
-		answer, err := h.application().Take(h.turnLife, t)
-		if err == nil && !h.holds(a) {
-			err = &fault.Error{Code: fault.Indeterminate, Op: "actors.Call", Msg: "the host lost its lease while the " +
-				"application worked on the call", Hint: "look at the state of the actor before you call again"}
-		}
-		h.leave(a)
-		got <- result{answer, err}
-	})
-	select {
-	case r := <-got:
-		return r.answer, r.err
-	case <-ctx.Done():
-		return Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "actors.Call", Err: context.Cause(ctx),
-			Msg: "the call ended before the application answered"}
-	}
-}
-
 // deactivateIdle deactivates the actors that had no turn for their idle timeout.
 func (h *Host) deactivateIdle() {
 	h.mu.Lock()
-	now := time.Now()
+	now := time.Since(h.begun)
 	var idle []*activation
 	for _, a := range h.actors {
-		select {
-		case <-a.ready:
-			if !a.running && !a.gone && a.session == h.session && now.Sub(a.last) >= a.settings.IdleTimeout {
-				h.retireLocked(a, reasonIdle)
-				idle = append(idle, a)
-			}
-		default:
+		if a.starting == nil && !a.running && !a.gone && a.session == h.session &&
+			now-a.last >= a.settings.IdleTimeout {
+			h.retireLocked(a, reasonIdle)
+			idle = append(idle, a)
 		}
 	}
 	h.mu.Unlock()
@@ -433,17 +399,17 @@ func (h *Host) deactivateIdle() {
 	}
 }
 
-// dropEnded notifies the application of actors whose activations ended with their session, so that the application can
+// dropEnded notifies the application of actors whose activations ended with their session. The application can then
 // free their memory.
 func (h *Host) dropEnded() {
 	h.mu.Lock()
 	var ended []*activation
 	for key := range h.kept {
 		if h.actors[key] == nil && len(ended) < batch {
-			a := newActivation(key, TypeConfig{DrainTimeout: defaultDrain})
-			close(a.ready)
+			a := newActivation(key, &TypeConfig{DrainTimeout: defaultDrain})
+			a.starting = nil
 			a.running, a.gone, a.dropped = true, true, false // its calls wait until it is removed
-			h.actors[key] = a
+			h.actors[a.key] = a
 			delete(h.kept, key)
 			ended = append(ended, a)
 		}
@@ -471,10 +437,9 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 	dropping.Wait()
 }
 
-// deactivate notifies the application that each of the given actors is deactivated. It then releases these actors in
-// the directory, so that any host can activate them. If the parameter to is not empty, it is the id of another host's
-// session, and deactivate transfers the actors to that host instead. The activations must be retired and have no
-// running turn.
+// deactivate notifies the application that the given actors are deactivated. It then transfers them to the host with
+// the session id to. If to is empty, it only releases them in the directory, so that any host can activate them. The
+// activations must be retired and have no running turn.
 func (h *Host) deactivate(ctx context.Context, all []*activation, to string) {
 	h.dropAll(ctx, all)
 	released := make([]Released, len(all))
@@ -489,12 +454,12 @@ func (h *Host) deactivate(ctx context.Context, all []*activation, to string) {
 	}
 }
 
-// release removes activations from the directory. If the parameter to is not empty, it is the id of another host's
-// session, and release transfers the actors to that host instead. If that session has ended, release removes them.
+// release transfers activations in the directory to the host with the session id to. If to is empty or its session has
+// ended, release only removes the activations from the directory.
 //
-// release repeats the request until the directory has answered, the session of this host has ended, or ctx ends. A
-// request without an answer may still be applied later. If this host activated the actors again before that, it would
-// get the same epochs, and continue to serve the actors after they were removed from the directory.
+// It repeats the request until the directory has answered, the session of this host has ended, or ctx ends. The
+// repeats are needed, because a request without an answer may still be applied later. If this host had activated the
+// actor again by then, the late request would remove the new activation, which has the same epoch.
 func (h *Host) release(ctx context.Context, released []Released, to string) {
 	h.mu.Lock()
 	session, d := h.session, h.directory
@@ -523,6 +488,14 @@ func (h *Host) release(ctx context.Context, released []Released, to string) {
 	}
 }
 
+// owns reports whether an actor is active here, or starts.
+func (h *Host) owns(key api.Actor) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.actors[key]
+	return a != nil && !a.gone
+}
+
 // hosts reports whether the application has registered types.
 func (h *Host) hosts() bool {
 	h.mu.Lock()
@@ -538,7 +511,35 @@ func (h *Host) hostsType(kind string) bool {
 	return hosted
 }
 
-// epoch returns the write condition and the session token for a request about the state of an actor. ok is false if
+// setAsked records that the types of the application are known, or refused.
+func (h *Host) setAsked() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked, h.tried = true, true
+}
+
+// setTried records that the first attempt to register the types of the application has ended.
+func (h *Host) setTried() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tried = true
+}
+
+// wasTried reports whether the first attempt to register the types of the application has ended.
+func (h *Host) wasTried() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.tried
+}
+
+// starting reports whether the types of the application are not known yet.
+func (h *Host) starting() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.active && !h.asked
+}
+
+// epoch returns the epoch of an active actor, which its state writes must have, and its session token. ok is false if
 // the actor is not active here.
 func (h *Host) epoch(key api.Actor) (e *state.ActorEpoch, token string, ok bool) {
 	h.mu.Lock()
@@ -550,8 +551,8 @@ func (h *Host) epoch(key api.Actor) (e *state.ActorEpoch, token string, ok bool)
 	return a.epochOf(h.app), a.token, true
 }
 
-// wrote handles the result of a state write by the activation with this epoch. If moved is false, it records the
-// session token. If moved is true, another host owns the actor, so wrote ends the activation.
+// wrote handles the result of a state write by the activation with this epoch. If moved is true, another host owns
+// the actor, and wrote ends the activation. Otherwise it stores the session token.
 func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -568,13 +569,18 @@ func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	}
 }
 
-// counts returns how many actors of each type are active.
+// counts returns how many actors of each type are active. It has the types without actors too, unless the application
+// is unhealthy or its stream has ended, because this node does not host them then.
 func (h *Host) counts() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := map[string]int{}
-	for t := range h.config.Types {
-		out[t] = 0
+	if h.current != nil {
+		if healthy, _ := h.current.Healthy(); healthy {
+			for t := range h.config.Types {
+				out[t] = 0
+			}
+		}
 	}
 	for key := range h.actors {
 		out[key.Type]++

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -34,13 +36,17 @@ type world struct {
 	epoch    uint64
 	owned    map[string]uint64
 	config   string
-	begun    []string // turns
+	slow     time.Duration // until the application says which types it hosts
+	begun    []string      // turns
 	deleted  []string
 	given    []string                 // to other hosts
 	hangs    bool                     // the application does not answer DELETE
 	release  map[string]chan struct{} // turns that wait
 	headers  []http.Header
 	bodies   []string
+	contexts []context.Context // of the calls of the application
+	located  int               // requests for an owner
+	forgets  bool              // does not record the turns
 	registry *prometheus.Registry
 	policy   *resiliency.Policy
 }
@@ -54,20 +60,31 @@ func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
 func inWorldWithHoldings(t *testing.T, config string, holdings actors.Holdings, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, owned: map[string]uint64{}, config: config, release: map[string]chan struct{}{},
-			registry: prometheus.NewRegistry()}
-		w.runtime = actors.NewRuntime(actors.Options{Directories: w, Carrier: w, Node: func() string { return "n" },
-			NewID: w.newID, Plan: planTicks, Allow: func(*invoke.Inbound) error { return nil },
-			Policy:    func(string) *resiliency.Policy { return w.policy },
-			PlaceTime: 10 * time.Second, Metrics: actors.NewMetrics(w.registry),
-			MaxAnswer: 100, Holdings: holdings, Logger: slog.New(slog.DiscardHandler)})
-		w.runtime.Open()
+		w := newWorld(t, config, holdings)
 		w.runtime.Returned("app", w)
 		<-time.After(time.Second)
 		test(t, w)
 		_ = w.runtime.Close(t.Context())
 	})
 }
+
+// newWorld returns a world in which the application has not been reached yet.
+func newWorld(t *testing.T, config string, holdings actors.Holdings) *world {
+	w := &world{t: t, owned: map[string]uint64{}, config: config, release: map[string]chan struct{}{},
+		registry: prometheus.NewRegistry()}
+	w.runtime = actors.NewRuntime(actors.Options{Directories: w, Carrier: w, Node: func() string { return "n" },
+		NewID: w.newID, Plan: planTicks, Allow: func(*invoke.Inbound) error { return nil },
+		Policy:    func(string) *resiliency.Policy { return w.policy },
+		PlaceTime: 10 * time.Second, Metrics: actors.NewMetrics(w.registry),
+		MaxAnswer: 100, Holdings: holdings, Reminders: accepting{}, Logger: slog.New(slog.DiscardHandler)})
+	w.runtime.Open()
+	return w
+}
+
+// accepting accepts all reminders.
+type accepting struct{ actors.Reminders }
+
+func (accepting) Put(context.Context, *actors.Reminder, bool) error { return nil }
 
 func (w *world) newID() string {
 	w.mu.Lock()
@@ -118,6 +135,9 @@ func (w *world) Activate(_ context.Context, session, _, id string) (actors.Activ
 }
 
 func (w *world) Locate(context.Context, string, string) (actors.Owner, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.located++
 	return actors.Owner{Node: "n"}, nil
 }
 
@@ -145,7 +165,8 @@ func (w *world) Transfer(_ context.Context, released []actors.Released, to strin
 
 func (w *world) Healthy() (bool, string) { return true, "" }
 
-// RoundTrip is the application. A method that begins with "wait" answers when finish is called with it.
+// RoundTrip is the application. A method that begins with "wait" answers when finish is called with it, and one that
+// begins with "obey" when its context ends.
 func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 	path := r.URL.Opaque
 	method := path[strings.LastIndexByte(path, '/')+1:]
@@ -153,6 +174,7 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 		method))}
 	switch {
 	case path == "/dapr/config":
+		<-time.After(w.slow)
 		answer.Body = io.NopCloser(strings.NewReader(w.config))
 		return answer, nil
 	case r.Method == http.MethodDelete:
@@ -165,6 +187,11 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer, nil
 	}
 	w.mu.Lock()
+	if w.forgets {
+		w.mu.Unlock()
+		return answer, nil
+	}
+	w.contexts = append(w.contexts, r.Context())
 	w.begun = append(w.begun, method)
 	w.headers = append(w.headers, r.Header)
 	w.bodies = append(w.bodies, readAll(r.Body))
@@ -173,6 +200,10 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 		answer.Header.Set("X-DaprReminderCancel", "true")
 	case "none":
 		answer.StatusCode = http.StatusNotFound
+	case "short":
+		answer.ContentLength, answer.Body = 999, endsEarly("ok")
+	case "broken":
+		answer.ContentLength, answer.Body = -1, endsEarly("ok")
 	}
 	var wait chan struct{}
 	if strings.HasPrefix(method, "wait") {
@@ -183,7 +214,15 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 	if wait != nil {
 		<-wait
 	}
+	if strings.HasPrefix(method, "obey") {
+		<-r.Context().Done()
+		return nil, fault.New(fault.Timeout, "test", "canceled")
+	}
 	return answer, nil
+}
+
+func endsEarly(text string) io.ReadCloser {
+	return io.NopCloser(io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF)))
 }
 
 func (w *world) finish(method string) {
@@ -272,6 +311,28 @@ func TestTurns_OutliveTheirCaller(t *testing.T) {
 		w.finish("wait1")
 		if err := <-second; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// net/http registers each request at its context, so a context that outlives the request keeps its memory.
+func TestTurns_EndTheirContext(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		running, done := w.call(t.Context(), "wait1", ""), w.call(t.Context(), "b", "")
+		if w.contexts[0].Err() != nil {
+			t.Error("the context has ended while the turn runs")
+		}
+		w.finish("wait1")
+		for _, ended := range []chan error{running, done} {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		synctest.Wait()
+		for i, ctx := range w.contexts {
+			if ctx.Err() == nil {
+				t.Errorf("the context of turn %d has not ended", i+1)
+			}
 		}
 	})
 }
@@ -477,12 +538,15 @@ func TestParseConfig_ReadsSettings(t *testing.T) {
 	c, err := actors.ParseConfig([]byte(`{"entities":["A","B"],"actorIdleTimeout":"1m","drainOngoingCallTimeout":"",
 		"drainBalancedActors":true,"entitiesConfig":[{"entities":["B","C"],"actorIdleTimeout":"2m",
 		"reentrancy":{"enabled":true}}]}`))
-	want := map[string]actors.TypeConfig{
+	got, want := map[string]actors.TypeConfig{}, map[string]actors.TypeConfig{
 		"A": {IdleTimeout: time.Minute, DrainTimeout: 10 * time.Second, MaxDepth: 32},
 		"B": {IdleTimeout: 2 * time.Minute, DrainTimeout: 10 * time.Second, MaxDepth: 32, Reentrancy: true},
 	}
-	if err != nil || fmt.Sprint(c.Types) != fmt.Sprint(want) {
-		t.Errorf("%v, %v", c, err)
+	for kind, settings := range c.Types {
+		got[kind] = *settings
+	}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v", got, err)
 	}
 	if _, err := actors.ParseConfig([]byte(`[]`)); !fault.Is(err, fault.Invalid) {
 		t.Errorf("not an object: %v", err)

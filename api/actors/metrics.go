@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics measure the actors of a node. They have no series until the first call of an actor. Values of the label type
-// are the types that applications of this node host.
+// Metrics are the metrics of the actors of a node. They have no series until an actor is called for the first time.
+// The values of the label "type" are the actor types that applications of this node host.
 type Metrics struct {
 	requests      *prometheus.CounterVec   // by outcome
 	turns         *prometheus.CounterVec   // by type, kind and outcome
@@ -88,7 +88,8 @@ func outcomeOf(err error) string {
 // requested counts a call or a reminder of this node.
 func (m *Metrics) requested(a *Answer, err error) { m.requests.WithLabelValues(answered(a, err)).Inc() }
 
-// turned counts a turn that arrived at begun. A call that goes on at another node is no turn here.
+// turned counts a turn and records its duration. begun is when the call arrived. A call that continues at another node
+// is not counted.
 func (m *Metrics) turned(c *Call, begun time.Time, a *Answer, err error) {
 	if fault.Is(err, fault.ActorMoved) {
 		return

@@ -18,12 +18,12 @@ const (
 	headerCancel  = "X-Daprremindercancel" // of an answer: stop the reminder or the timer
 )
 
-// Tick is the body of a callback. The field callback is left out for reminders.
+// Tick is the body of a callback. The field callback is left out for reminders, and data if the registration had none.
 type Tick struct {
-	Data     json.RawMessage `json:"data"`
+	Data     json.RawMessage `json:"data,omitempty"`
+	Callback *string         `json:"callback,omitempty"`
 	DueTime  string          `json:"dueTime"`
 	Period   string          `json:"period"`
-	Callback *string         `json:"callback,omitempty"`
 }
 
 // callback returns the call by which the application learns of a tick.
@@ -43,11 +43,13 @@ func (r *Reminder) callback(kind string) (*Call, error) {
 // canceled reports whether an answer says that there should be no more ticks.
 func canceled(a *Answer) bool { return a.Header.Get(headerCancel) == "true" }
 
-// Remind delivers one tick of the reminder rem to its actor in a namespace, on whichever node the actor is. The request
-// carries the id of the tick, which is the parameter tick, and the number of the attempt. The result cancel is true if
-// the application wants no more ticks. A nil err means that the application answered, with the HTTP status in the
-// result status. Otherwise err is an error of a call, as from Runtime.Take. The timeout of the type's Resiliency policy
-// bounds the delivery; the failure policy of the reminder, not that of the type, decides about another attempt.
+// Remind delivers one tick of the reminder rem to its actor, on whichever node the actor is. The application also gets
+// the id of the tick and the number of the delivery attempt.
+//
+// If err is nil, the application has answered. status is the HTTP status of the answer, and cancel is true if the
+// application wants no more ticks. If err is fault.NotFound, no node hosts the actor type. Other errors have the same
+// meaning as those of Runtime.Take. The Resiliency policy of the actor type limits the time of the delivery, but not
+// the number of attempts. The failure policy of the reminder decides about further attempts.
 func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, tick string,
 	attempt uint64) (status int, cancel bool, err error) {
 	c, err := rem.callback(CallbackReminder)
@@ -104,14 +106,15 @@ func reminderFailed(code, sentence string, a api.Actor, err error) *api.Error {
 		Details: api.Details{Reason: reason, Metadata: api.Attributes("actorType", a.Type, "actorID", a.ID)}}
 }
 
-// SetReminder stores a reminder. The application must host the type of the actor. If overwrite is false and the actor
-// has a reminder with that name, SetReminder returns an error of kind api.Exists. When SetReminder returns nil, the
-// reminder is in the replicated log. All errors are *api.Error.
+// SetReminder stores a reminder. When it returns nil, the reminder is in the replicated log. The application must
+// host the actor type. While the application starts, SetReminder waits up to Options.HostWait for its types. If
+// overwrite is false and the actor has a reminder with that name, the error is of kind api.Exists. All errors are
+// *api.Error.
 func (s *Service) SetReminder(ctx context.Context, r *Reminder, overwrite bool) error {
 	if err := checkReminder(r); err != nil {
 		return err
 	}
-	if h := s.runtime.host(s.app.ID); h == nil || !h.hostsType(r.Actor.Type) {
+	if h := s.runtime.started(ctx, s.app.ID); h == nil || !h.hostsType(r.Actor.Type) {
 		return &api.Error{Kind: api.Denied, Code: api.CodeReminderNonHosted,
 			Details: api.Details{Reason: api.CodeReminderNonHosted},
 			Message: "this application does not host actors of type " + api.Shorten(r.Actor.Type) +
@@ -146,8 +149,8 @@ func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Remin
 	return r, nil
 }
 
-// Reminders returns the reminders of the actor a. If a.ID is empty, it returns those of all actors of that type. All
-// errors are *api.Error.
+// Reminders returns the reminders of the actor a, or of all actors of its type if a.ID is empty. All errors are
+// *api.Error.
 func (s *Service) Reminders(ctx context.Context, a api.Actor) ([]Reminder, error) {
 	if err := checkFamily(a); err != nil {
 		return nil, err
@@ -170,8 +173,8 @@ func checkFamily(a api.Actor) error {
 	return nil
 }
 
-// RemoveReminder removes a reminder; it returns nil if there is none with that name. When it returns nil, the
-// application gets no further tick, except a tick that is already being delivered. All errors are *api.Error.
+// RemoveReminder removes a reminder, if there is one with that name. When it returns nil, only a tick that is already
+// being delivered may still arrive. All errors are *api.Error.
 func (s *Service) RemoveReminder(ctx context.Context, a api.Actor, name string) error {
 	if err := checkReminderName(a, name); err != nil {
 		return err
@@ -182,8 +185,8 @@ func (s *Service) RemoveReminder(ctx context.Context, a api.Actor, name string) 
 	return nil
 }
 
-// RemoveReminders removes all reminders of the actor a. If a.ID is empty, it removes those of all actors of that type.
-// After an error, some of them may have been removed. All errors are *api.Error.
+// RemoveReminders removes all reminders of the actor a, or of all actors of its type if a.ID is empty. After an
+// error, some of them may have been removed. All errors are *api.Error.
 func (s *Service) RemoveReminders(ctx context.Context, a api.Actor) error {
 	if err := checkFamily(a); err != nil {
 		return err

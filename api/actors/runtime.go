@@ -1,12 +1,14 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +24,7 @@ type Options struct {
 	Directories Directories
 	Carrier     Carrier
 	Node        func() string // id of this node
+	Namespace   string        // of this node, canonical
 	NewID       func() string // a random id
 	Reminders   Reminders
 	// Plan returns the ticks of a timer from now on, or fault.Invalid if a time cannot be read.
@@ -32,15 +35,18 @@ type Options struct {
 	// policies.
 	Policy    func(actorType string) *resiliency.Policy
 	PlaceTime time.Duration // how long a call may wait for an owner
+	HostWait  time.Duration // how long a call waits for a host of a type that no node hosts; 0 = DefaultHostWait
 	MaxAnswer int64         // bytes
 	Holdings  Holdings      // nil = none are kept
 	Metrics   *Metrics
 	Logger    *slog.Logger
 }
 
+// DefaultHostWait is the default of Options.HostWait.
+const DefaultHostWait = 5 * time.Second
+
 // Pauses and bounds of calls.
 const (
-	noHostWait  = 5 * time.Second // for a host of a type that no node hosts
 	noHostPause = 100 * time.Millisecond
 	movedPause  = 20 * time.Millisecond
 	maxCached   = 100_000 // owners that a node remembers
@@ -72,6 +78,7 @@ func NewRuntime(o Options) *Runtime {
 	if o.Policy == nil {
 		o.Policy = func(string) *resiliency.Policy { return nil }
 	}
+	o.HostWait = cmp.Or(o.HostWait, DefaultHostWait)
 	return &Runtime{options: o, hosts: map[string]*Host{}, owners: map[ownerKey]Owner{},
 		pending: map[string]App{}}
 }
@@ -89,7 +96,7 @@ func (r *Runtime) Open() {
 }
 
 // Returned notifies the Runtime that an application of this node accepts calls over HTTP. The Runtime then requests
-// the list of hosted actor types from the application. Returned does not block.
+// the hosted actor types from the application. Returned does not block.
 func (r *Runtime) Returned(app string, channel Channel) {
 	r.attach(app, &httpApp{channel, &r.options})
 }
@@ -115,19 +122,30 @@ func (r *Runtime) attach(app string, a App) {
 	h.returned(a)
 }
 
-// Close deactivates all actors of this node. It waits for each running turn, at most for the drain timeout of its
-// actor.
+// Drain deactivates all actors of this node while their applications still run, and lets the node host no more. It
+// waits for each running turn, at most the drain timeout of the actor type. Waiting calls continue at the new owners.
+func (r *Runtime) Drain(ctx context.Context) {
+	r.each(func(h *Host) { h.drain(ctx) })
+}
+
+// Close deactivates all actors of this node. It waits for each running turn, at most the drain timeout of the actor
+// type.
 func (r *Runtime) Close(ctx context.Context) error {
+	r.each(func(h *Host) { h.close(ctx) })
+	return nil
+}
+
+// each calls f for all hosts at once, and waits for the calls. No host is added any more.
+func (r *Runtime) each(f func(h *Host)) {
 	r.mu.Lock()
 	r.closed = true
 	hosts := r.hosts
 	r.mu.Unlock()
 	var all sync.WaitGroup
 	for _, h := range hosts {
-		all.Go(func() { h.close(ctx) })
+		all.Go(func() { f(h) })
 	}
 	all.Wait()
-	return nil
 }
 
 func (r *Runtime) host(app string) *Host {
@@ -136,9 +154,11 @@ func (r *Runtime) host(app string) *Host {
 	return r.hosts[app]
 }
 
-// Take executes a call of an actor that this node hosts. It returns fault.ActorMoved if this node does not host the
-// actor, fault.Unavailable if the application has certainly not received the call, and fault.Indeterminate if the
-// application may have received it.
+// Take executes a call of an actor that this node hosts. Errors:
+//
+//	actor_moved    this node does not host the actor
+//	unavailable    the application has certainly not received the call
+//	indeterminate  the application may have received the call
 func (r *Runtime) Take(ctx context.Context, target api.App, c *Call) (Answer, error) {
 	h := r.host(target.ID)
 	if h == nil {
@@ -185,7 +205,28 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	return answer, nil
 }
 
-// repeat calls an actor as often as the policy of its type allows. Without a policy it calls the actor once.
+// CleanMethod returns a method that is not escaped without its dot segments. Its errors are those of ParseMethod.
+func CleanMethod(method string) (string, error) {
+	parts := strings.Split(method, "/")
+	for i, part := range parts {
+		parts[i] = url.PathEscape(part)
+	}
+	return ParseMethod(strings.Join(parts, "/"))
+}
+
+// ParseMethod returns the method that an escaped path names, without dot segments. Control characters and escaped dot
+// segments are errors. All errors are *api.Error.
+func ParseMethod(escaped string) (string, error) {
+	method, err := invoke.ParseMethod("/" + escaped)
+	if err != nil {
+		return "", &api.Error{Kind: api.Malformed, Code: api.CodeActorInvoke, Cause: err,
+			Message: "error invoke actor method: the method " + strconv.Quote(api.Shorten(escaped)) + " is not valid " +
+				"(it must not be empty, and have no control characters and no escaped dot segments)"}
+	}
+	return method.Decoded[1:], nil
+}
+
+// repeat calls an actor as often as the policy of the actor type permits. Without a policy, it calls the actor once.
 func (r *Runtime) repeat(ctx context.Context, c *Call) (answer Answer, err error) {
 	policy := r.options.Policy(c.Actor.Type)
 	_ = policy.Repeat(ctx, func(ctx context.Context) error {
@@ -198,8 +239,9 @@ func (r *Runtime) repeat(ctx context.Context, c *Call) (answer Answer, err error
 	return answer, err
 }
 
-// again reports whether a policy repeats a call because of its result: a status that the policy names, or an error that
-// another call may not have. A call that the application may have executed is repeated, as everywhere with a policy.
+// again reports whether a call with this result may be repeated. If the application has answered, the policy p decides
+// by the status of the answer. If the call has failed, again returns true for errors that may be temporary, even if
+// the application may have executed the call.
 func again(p *resiliency.Policy, answer *Answer, err error) bool {
 	switch fault.CodeOf(err) {
 	case "":
@@ -211,8 +253,8 @@ func again(p *resiliency.Policy, answer *Answer, err error) bool {
 	return false
 }
 
-// find looks up the owner of the actor and calls it. It retries until the call was delivered or the time limit for
-// finding an owner has passed.
+// find looks up the owner of the actor and sends the call to it. If the owner has certainly not received the call,
+// find retries until Options.PlaceTime has passed. If no node hosts the actor type, it retries for Options.HostWait.
 func (r *Runtime) find(ctx context.Context, c *Call) (answer Answer, err error) {
 	defer func() { r.options.Metrics.requested(&answer, err) }()
 	begun := time.Now()
@@ -222,7 +264,7 @@ func (r *Runtime) find(ctx context.Context, c *Call) (answer Answer, err error) 
 		switch fault.CodeOf(err) {
 		case fault.ActorMoved, fault.Unavailable, fault.NotLeader:
 		case fault.NotFound:
-			if time.Since(begun) >= noHostWait {
+			if time.Since(begun) >= r.options.HostWait {
 				return answer, err
 			}
 			wait = noHostPause
@@ -265,19 +307,27 @@ func (r *Runtime) attempt(ctx context.Context, c *Call, begun time.Time) (Answer
 	return answer, err
 }
 
+// owner returns the presumed owner of an actor. It caches only owners on other nodes, because the host on this node
+// knows which actors it owns.
 func (r *Runtime) owner(ctx context.Context, key ownerKey, d Directory) (Owner, error) {
 	r.mu.Lock()
 	owner, known := r.owners[key]
+	h := r.hosts[key.app.ID]
 	r.mu.Unlock()
 	if known {
 		return owner, nil
 	}
+	here := r.options.Node()
+	if h != nil && key.app.Namespace == r.options.Namespace && h.owns(key.actor) {
+		return Owner{Node: here}, nil
+	}
 	owner, err := d.Locate(ctx, key.actor.Type, key.actor.ID)
-	if err != nil {
-		return Owner{}, err
+	if err != nil || owner.Node == here {
+		return owner, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	key.actor.Type, key.actor.ID = strings.Clone(key.actor.Type), strings.Clone(key.actor.ID) // not the request
 	if len(r.owners) >= maxCached {
 		clear(r.owners)
 	}
@@ -299,7 +349,7 @@ func failed(c *Call, err error) *api.Error {
 	e.Kind, e.Details.Reason = verdict(err)
 	switch code := fault.CodeOf(err); {
 	case err == errDepth || fault.Is(err, fault.TooLarge) && fault.Text(err) == errDepth.Msg:
-		e.Kind, e.Code = api.Failed, api.CodeActorStackDepth
+		e.Kind, e.Code, e.Message, e.Details = api.Failed, api.CodeActorStackDepth, errDepth.Msg, api.Details{}
 	case code == fault.NotFound:
 		e.Message = "error invoke actor method: did not find address for actor '" + c.Actor.Type + "/" + c.Actor.ID +
 			"': no node hosts the type"
@@ -330,7 +380,7 @@ func verdict(err error) (kind api.Kind, reason string) {
 }
 
 // HandOver waits for the running turns of the given actors of an application of this node. It then transfers these
-// actors to the host whose session has the given id. It returns how many of the actors were active here.
+// actors to the host with the session id to. It returns how many of them were active here.
 func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor, to string) int {
 	h := r.host(app)
 	if h == nil {
@@ -339,9 +389,26 @@ func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor, to 
 	return h.handOver(ctx, all, to)
 }
 
-// Epoch implements api.ActorHosts.
-func (r *Runtime) Epoch(app string, a api.Actor) (e *state.ActorEpoch, token string, hosts bool) {
+// Tried reports whether the first attempt to register the actor types of an application of this node has ended, with
+// or without success. It never returns false again.
+func (r *Runtime) Tried(app string) bool {
 	h := r.host(app)
+	return h != nil && h.wasTried()
+}
+
+// started returns the host of an application of this node, or nil if there is none. While the types of the application
+// are not known yet, it waits, at most Options.HostWait.
+func (r *Runtime) started(ctx context.Context, app string) *Host {
+	h := r.host(app)
+	for begun := time.Now(); h != nil && h.starting() && time.Since(begun) < r.options.HostWait && ctx.Err() == nil; {
+		sleep(ctx, noHostPause)
+	}
+	return h
+}
+
+// Epoch implements api.ActorHosts.
+func (r *Runtime) Epoch(ctx context.Context, app string, a api.Actor) (e *state.ActorEpoch, token string, hosts bool) {
+	h := r.started(ctx, app)
 	if h == nil || !h.hosts() {
 		return nil, "", false
 	}

@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"context"
 	"time"
 
 	"github.com/quorate/quorate/api"
@@ -17,15 +18,19 @@ type timer struct {
 	stop func() bool // of the next tick
 }
 
-// SetTimer starts a timer of an actor that is active on this node. A timer with the same name is replaced. All errors
-// are *api.Error.
-func (s *Service) SetTimer(t *Reminder) error {
+// SetTimer starts a timer of an actor, and replaces a timer with the same name. If the actor is not active, SetTimer
+// activates it on this node. If this node does not host the type, SetTimer waits up to Options.HostWait for that, and
+// then returns an error. It also returns an error if the actor is active on another node. All errors are *api.Error.
+func (s *Service) SetTimer(ctx context.Context, t *Reminder) error {
 	if err := checkReminder(t); err != nil {
 		return err
 	}
 	plan, err := s.runtime.options.Plan(t)
 	if err == nil {
-		err = s.onHost(t.Actor, func(h *Host, a *activation) error { return h.setTimerLocked(a, t, plan) })
+		start := func(h *Host, a *activation) error { return h.setTimerLocked(a, t, plan) }
+		if err = s.onHost(t.Actor, start); err == errInactive { //nolint:errorlint // the value itself is the signal
+			err = s.activated(ctx, t.Actor, start)
+		}
 	}
 	if err != nil {
 		return reminderFailed(api.CodeTimerCreate, "error creating actor timer "+api.Shorten(t.Name), t.Actor, err)
@@ -57,8 +62,42 @@ func (s *Service) onHost(key api.Actor, f func(h *Host, a *activation) error) er
 			return f(h, a)
 		}
 	}
-	return fault.New(fault.Unavailable, "actors.Timer", "the actor is not active on this node (use its timers only "+
-		"while it handles a call)")
+	return errInactive
+}
+
+// errInactive is the error of a timer whose actor is not active on this node.
+var errInactive = fault.New(fault.Unavailable, "actors.Timer", "the actor is not active on this node (use its timers "+
+	"while it handles a call)")
+
+// activated activates an actor on this node and calls f with the activation. It does so in a turn, so that the actor
+// stays active until f returns.
+func (s *Service) activated(ctx context.Context, key api.Actor, f func(h *Host, a *activation) error) error {
+	h := s.awaitHost(ctx, key.Type)
+	if h == nil {
+		return errInactive
+	}
+	a, err := h.enter(ctx, &Call{Actor: key}, h.parts.NewID())
+	if fault.Is(err, fault.ActorMoved) {
+		return errInactive
+	}
+	if err != nil {
+		return err
+	}
+	defer h.leave(a)
+	return s.onHost(key, f)
+}
+
+// awaitHost returns the host of an actor type on this node. It waits up to Options.HostWait for one, and
+// then returns nil.
+func (s *Service) awaitHost(ctx context.Context, kind string) *Host {
+	for begun := time.Now(); ; sleep(ctx, noHostPause) {
+		if h := s.runtime.host(s.app.ID); h != nil && h.accepts(kind) {
+			return h
+		}
+		if time.Since(begun) >= s.runtime.options.HostWait || ctx.Err() != nil {
+			return nil
+		}
+	}
 }
 
 func (h *Host) setTimerLocked(a *activation, of *Reminder, plan Plan) error {
@@ -92,9 +131,12 @@ func (h *Host) tick(a *activation, t *timer) {
 		h.mu.Unlock()
 		return
 	}
-	h.turns.Add(1) // close waits for turns after it has ended all timers
+	counted := h.turns.Enter()
 	h.mu.Unlock()
-	defer h.turns.Done()
+	if !counted {
+		return // the host is closed
+	}
+	defer h.turns.Leave()
 	cancel := h.call(a, t)
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -33,7 +33,8 @@ func planTicks(t *actors.Reminder) (actors.Plan, error) {
 func (w *world) service() *actors.Service { return actors.NewService(api.App{ID: "app"}, w.runtime) }
 
 func (w *world) setTimer(name, period string, ticks int) error {
-	return w.service().SetTimer(&actors.Reminder{Actor: api.Actor{Type: "T", ID: "1"}, Name: name, Period: period,
+	return w.service().SetTimer(context.Background(), &actors.Reminder{Actor: api.Actor{Type: "T", ID: "1"},
+		Name: name, Period: period,
 		TTL: strings.Repeat(".", ticks), Callback: "cb", Data: []byte(`{"a":1}`)})
 }
 
@@ -45,9 +46,6 @@ func in(d time.Duration) {
 
 func TestTimer_CallsTheActorWhileItIsActive(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
-		if err := w.setTimer("t", "1s", 9); err == nil || api.AsError(err).Code != api.CodeTimerCreate {
-			t.Errorf("a timer of an actor that is not active: %v", err)
-		}
 		if err := <-w.call(t.Context(), "a", ""); err != nil {
 			t.Fatal(err)
 		}
@@ -61,12 +59,57 @@ func TestTimer_CallsTheActorWhileItIsActive(t *testing.T) {
 		w.mu.Lock()
 		body := w.bodies[len(w.bodies)-1]
 		w.mu.Unlock()
-		if want := `{"data":{"a":1},"dueTime":"","period":"10s","callback":"cb"}`; body != want {
+		if want := `{"data":{"a":1},"callback":"cb","dueTime":"","period":"10s"}`; body != want {
 			t.Errorf("the application got %s, want %s", body, want)
 		}
 		in(time.Minute)
 		if got := w.turns(); got != "a t t t" {
 			t.Errorf("turns %q after all periods", got)
+		}
+	})
+}
+
+func TestTimer_ActivatesTheActor(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := w.setTimer("t", "10s", 2); err != nil {
+			t.Fatal(err)
+		}
+		in(10*time.Second + time.Millisecond)
+		if got := w.turns(); got != "t" {
+			t.Errorf("turns %q after one period", got)
+		}
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		in(time.Minute)
+		if got := w.turns(); got != "t a t" {
+			t.Errorf("turns %q after all periods", got)
+		}
+	})
+}
+
+func TestTimer_WaitsForTheTypesOfTheApplication(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, plain, nil)
+		done := make(chan error, 1)
+		go func() { done <- w.setTimer("t", "10s", 1) }()
+		<-time.After(time.Second)
+		w.runtime.Returned("app", w)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		_ = w.runtime.Close(t.Context())
+	})
+}
+
+func TestTimer_OfAnotherHostIsRefused(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		other := &actors.Reminder{Actor: api.Actor{Type: "Unknown", ID: "1"}, Name: "t", Period: "1s", TTL: "."}
+		for range 2 {
+			err := w.service().SetTimer(t.Context(), other)
+			if err == nil || api.AsError(err).Code != api.CodeTimerCreate || api.AsError(err).Kind != api.Unavailable {
+				t.Errorf("a timer of a type that this node does not host: %v", err)
+			}
 		}
 	})
 }
@@ -181,8 +224,63 @@ func TestRemind_CallsTheActor(t *testing.T) {
 		if got := h.Get("Quorate-Reminder-Tick") + " " + h.Get("Quorate-Reminder-Attempt"); got != "7.1 2" {
 			t.Errorf("headers %q", got)
 		}
-		if got, want := w.bodies[0], `{"data":null,"dueTime":"1s","period":""}`; got != want {
+		if got, want := w.bodies[0], `{"dueTime":"1s","period":""}`; got != want {
 			t.Errorf("the application got %s, want %s", got, want)
+		}
+	})
+}
+
+// A reminder waits for the types of an application that is starting. Afterwards, other types are refused at once.
+func TestSetReminder_WaitsForTheTypesOfAStartingApplication(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, plain, nil)
+		w.slow = time.Second
+		set := func(kind string) (string, time.Duration) {
+			begun := time.Now()
+			err := w.service().SetReminder(t.Context(), &actors.Reminder{Name: "r", Actor: api.Actor{Type: kind,
+				ID: "1"}}, true)
+			return reason(err), time.Since(begun)
+		}
+		if got, after := set("T"); got != api.CodeReminderNonHosted || after != 0 {
+			t.Errorf("before the application accepts calls: %q after %v", got, after)
+		}
+		w.runtime.Returned("app", w)
+		if got, after := set("T"); got != "" || after < w.slow || after > 2*w.slow {
+			t.Errorf("while the application starts: %q after %v", got, after)
+		}
+		if got, after := set("Other"); got != api.CodeReminderNonHosted || after != 0 {
+			t.Errorf("another type: %q after %v", got, after)
+		}
+		_ = w.runtime.Close(t.Context())
+	})
+}
+
+// The state of an actor is not accessible without its epoch while the types of an application are being registered.
+func TestEpoch_WaitsForTheTypesOfAStartingApplication(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, plain, nil)
+		w.slow = time.Second
+		w.runtime.Returned("app", w)
+		if w.runtime.Tried("app") {
+			t.Error("the types are registered before the application has named them")
+		}
+		begun := time.Now()
+		e, _, hosts := w.runtime.Epoch(t.Context(), "app", api.Actor{Type: "T", ID: "1"})
+		if after := time.Since(begun); e != nil || !hosts || after < w.slow || after > 2*w.slow {
+			t.Errorf("epoch %v, hosts %v after %v", e, hosts, after)
+		}
+		if !w.runtime.Tried("app") {
+			t.Error("the types are not registered")
+		}
+		_ = w.runtime.Close(t.Context())
+	})
+}
+
+// The first attempt to register the types of an application ends with its first answer, even if that is wrong.
+func TestTried_AfterWrongConfiguration(t *testing.T) {
+	inWorld(t, "{", func(t *testing.T, w *world) {
+		if !w.runtime.Tried("app") || w.runtime.Tried("other") {
+			t.Errorf("%v, an application that never returned %v", w.runtime.Tried("app"), w.runtime.Tried("other"))
 		}
 	})
 }

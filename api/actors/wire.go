@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// Method is the name of the peer call that carries an actor call to another node. The encoding of this call is part of
-// the wire protocol between nodes.
+// Method is the name of the peer call that carries an actor call to another node. The name and the encoding of the
+// peer call are part of the wire protocol between nodes.
 const Method = "actors.call"
 
 const wireForm = 1

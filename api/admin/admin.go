@@ -37,8 +37,8 @@ func groupPath(pattern string, group uint64) string {
 // maxBody bounds a request to the admin API, in bytes.
 const maxBody = 64 << 10
 
-// Node is the set of operations that the admin API needs from the node. Implementations are safe for concurrent use
-// and return when ctx ends. All errors are *fault.Error.
+// Node has the operations that the admin API needs from the node. Implementations are safe for concurrent use and
+// return when ctx ends. All errors are *fault.Error.
 type Node interface {
 	// Status describes the node as it is now, whether it is ready or not.
 	Status(ctx context.Context) (schema.NodeStatus, error)
@@ -111,15 +111,16 @@ func (h *handler) routes() []route {
 	}
 }
 
-// NewHandler returns the handler of the admin API. It does not authenticate clients: serve it on the admin socket, or
-// on a port that authenticates its clients. Error bodies are encoded by fault.Marshal, so clients get the code and
-// the hint.
+// NewHandler returns the handler of the admin API. It does not authenticate clients. Serve it only on the admin
+// socket, or on a port that authenticates them. Error bodies are encoded by fault.Marshal, so clients get the code
+// and the hint.
 func NewHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, func(route) bool { return true })
 }
 
-// NewRemoteHandler returns the handler for admin requests from other nodes. It serves all reads. Of the changes, it
-// serves only those that any cluster member can also make without the admin API. It does not forward requests.
+// NewRemoteHandler returns the handler for admin requests that other nodes send. It serves reads, except backups and
+// configuration items. It serves only two changes: leadership transfer and the number of voters. It does not forward
+// requests.
 func NewRemoteHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, func(r route) bool { return r.remote })
 }

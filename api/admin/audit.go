@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// audited wraps a handler. It logs each administrative action that changes something or exports data, with its
-// outcome. If another node forwarded the action, the log line names that node. It names no user, because only the user
-// that runs the node can call the admin API.
+// audited wraps a handler. It logs the outcome of each administrative action that changes something or exports data.
+// If another node forwarded the action, the log line names that node. It names no user, because only the user of the
+// node can call the admin API.
 func audited(next http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !audits(r) {

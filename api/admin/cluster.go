@@ -17,8 +17,8 @@ import (
 const ClusterPath = "/v1/cluster"
 
 const (
-	// nodesPath is the pattern of requests forwarded to another node. {path...} is the path on that node without its
-	// "/v1/" prefix.
+	// nodesPath is the pattern of requests that are forwarded to another node. The variable path is the path on that
+	// node, without its prefix "/v1/".
 	nodesPath   = nodesPrefix + "{node}/{path...}"
 	nodesPrefix = "/v1/nodes/"
 	version     = "/v1/"
@@ -36,8 +36,8 @@ type Request struct {
 	Body   []byte `json:"body,omitempty"`
 }
 
-// Cluster gives the admin view of each node of the cluster. Implementations are safe for concurrent use. All errors
-// are *fault.Error.
+// Cluster gives access to the status and the admin API of every node of the cluster. Implementations are safe for
+// concurrent use. All errors are *fault.Error.
 type Cluster interface {
 	// ClusterStatus returns the status of all nodes that gossip knows. It asks them concurrently and waits at most
 	// two seconds for each. A node that does not answer has an error instead of a status.
@@ -63,9 +63,9 @@ func Get[T any](ctx context.Context, c Cluster, node, path string) (T, error) {
 	return out, nil
 }
 
-// Serve passes the request r to h and returns the body of the response. h must come from NewRemoteHandler. The
-// parameter from is the id of the node that sent the request. If h refuses the request, Serve returns the error in its
-// response as a *fault.Error.
+// Serve passes the request r to h, and returns the body of the response. The parameter from is the id of the node
+// that has forwarded r. h must come from NewRemoteHandler. If h refuses the request, Serve returns its error as a
+// *fault.Error.
 func Serve(ctx context.Context, h http.Handler, from string, r Request) ([]byte, error) {
 	req, err := http.NewRequestWithContext(context.WithValue(ctx, remoteKey{}, from), r.Method, r.Path,
 		bytes.NewReader(r.Body))
@@ -94,7 +94,8 @@ func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
 // remoteKey is the key of the node that forwarded a request.
 type remoteKey struct{}
 
-// remoteNode returns the id of the node that forwarded the request, or "" if the request came over the admin socket.
+// remoteNode returns the id of the node that forwarded the request. It returns "" for a request over the admin
+// socket.
 func remoteNode(ctx context.Context) string {
 	from, _ := ctx.Value(remoteKey{}).(string)
 	return from

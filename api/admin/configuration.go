@@ -25,8 +25,8 @@ const (
 // ConfigurationPath returns the path of a configuration store.
 func ConfigurationPath(store string) string { return "/v1/configuration/" + url.PathEscape(store) }
 
-// ConfigurationWatchPath returns the path that sends the items of a configuration store and then their changes,
-// one JSON object per line.
+// ConfigurationWatchPath returns the path for watching a configuration store. The response has the current items, and
+// then their changes, as one JSON object per line.
 func ConfigurationWatchPath(store string) string {
 	return ConfigurationPath(store) + watchSuffix
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// DoctorPath is the path of the self-check: the node checks itself and its connections to other nodes.
+// DoctorPath is the path of the self-check. The node checks itself and its connections to other nodes.
 const DoctorPath = "/v1/doctor"
 
 // Doctor is the part of Node that looks for problems of the node and its surroundings.

@@ -18,15 +18,15 @@ const (
 	socketFile = "admin.sock"
 	socketNote = "admin.path" // file with the path of a socket that lies in another directory
 
-	// maxSocketPath is the maximum length in bytes of the path of a unix socket. Linux allows 107 bytes, other
-	// systems 103; the smaller bound works on all of them.
+	// maxSocketPath is the maximum length in bytes of the path of a Unix socket. Linux permits 107 bytes, and other
+	// systems 103.
 	maxSocketPath = 103
 )
 
-// Listen opens the admin socket of the node with the data directory dataDir. Only the user of the node can
-// connect (mode 0600). If the path of a socket in dataDir would be too long, Listen puts the socket into
-// runtimeDir and writes its path to a file in dataDir. The caller must hold the lock of dataDir: Listen replaces
-// an existing socket, which a crashed node has left.
+// Listen opens the admin socket of the node with the data directory dataDir. Only the user of the node can connect
+// (mode 0600). If the path of a socket in dataDir would be too long, Listen creates it in runtimeDir and writes its
+// path to a file in dataDir. The caller must hold the lock of dataDir, because Listen replaces the socket of a
+// crashed node.
 func Listen(dataDir, runtimeDir string) (net.Listener, error) {
 	path, err := chooseSocket(dataDir, runtimeDir)
 	if err != nil {
@@ -47,8 +47,8 @@ func Listen(dataDir, runtimeDir string) (net.Listener, error) {
 	return l, nil
 }
 
-// FindSocket returns the path of the admin socket of the node with the data directory dataDir. It does not check that
-// the node is running.
+// FindSocket returns the path of the admin socket of the node with the data directory dataDir. The node need not be
+// running.
 func FindSocket(dataDir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dataDir, socketNote))
 	switch {
@@ -61,8 +61,8 @@ func FindSocket(dataDir string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// chooseSocket returns the path for the socket. If the socket is outside dataDir, chooseSocket writes its path to a
-// file in dataDir, which FindSocket reads.
+// chooseSocket returns the path for the socket. If it is outside dataDir, chooseSocket also writes it to a file in
+// dataDir, for FindSocket.
 func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	note, path := filepath.Join(dataDir, socketNote), filepath.Join(dataDir, socketFile)
 	if len(path) <= maxSocketPath {
@@ -87,8 +87,8 @@ func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	return path, nil
 }
 
-// privateDir creates dir if it does not exist. If dir exists, another user may have created it in a shared parent
-// directory, so privateDir returns an error unless only this user can access it.
+// privateDir creates dir if it does not exist. It returns an error if another user can access dir, because somebody
+// else may have created it in a shared parent directory.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return socketFault(fault.Denied, err, "the directory for sockets cannot be made: "+dir, "set XDG_RUNTIME_DIR")

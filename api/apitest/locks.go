@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// locks is a lock store in memory. Its locks do not expire. Resources that begin with "fail" fail.
+// locks is a lock store in memory. Its locks do not expire. Operations on a resource that begins with "fail" fail.
 type locks struct {
 	mu    sync.Mutex
 	token uint64

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Spellings returns variants of path that a server may treat as equal to path: with bytes percent-encoded once or
-// twice, doubled or replaced slashes, dot segments, path parameters, and letters in the opposite case. path must begin
-// with a slash. The result contains neither path itself nor path with a slash at the end.
+// Spellings returns variants of path that a server may treat as equal to path. They have percent-encoded bytes,
+// doubled or replaced slashes, dot segments, path parameters, or letters in the opposite case. path must begin with a
+// slash. The result contains neither path nor path with a slash at the end.
 func Spellings(path string) []string {
 	var out []string
 	add := func(targets ...string) { out = append(out, targets...) }

@@ -55,9 +55,9 @@ func (s *Stores) Loaded() bool { return s.Ready }
 // plainStore hides the optional abilities of a store.
 type plainStore struct{ state.Store }
 
-// faulty is a store whose failures are chosen by the key. The key is a fault code: a read of the key "timeout", for
-// example, returns fault.Timeout. A few other keys, such as "panic", fail in other ways. The embedded store serves all
-// remaining keys.
+// faulty is a store whose failures depend on the key. A key that is a fault code makes reads fail with that code. For
+// example, a read of "timeout" returns fault.Timeout. A few other keys, such as "panic", fail in other ways. All
+// remaining keys work.
 type faulty struct{ state.Store }
 
 func (s faulty) failure(ctx context.Context, stored string) error {

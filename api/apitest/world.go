@@ -1,6 +1,5 @@
 // Package apitest provides World, a fake node for tests of the HTTP and gRPC servers. Each store, secret store and
-// binding of a World has one behaviour under test. The recorded requests and responses of both servers use it, so both
-// are tested with the same data.
+// binding of a World has one behaviour under test. Both servers are tested with the same data.
 //
 // It owns the fake stores, secrets and bindings of a World. It is independent of HTTP and gRPC. It has no goroutines.
 package apitest
@@ -30,7 +29,7 @@ import (
 //	plain    in memory, without transactions, bulk reads or listing
 //	faulty   fails with the code in the key; see the type faulty
 //
-// A test changes the World before it starts a server. Only Health may change later.
+// A test must change the World before it starts a server. Only Health may change later.
 type World struct {
 	Stores         *Stores
 	Secrets        *Secrets
@@ -91,7 +90,7 @@ func (w *World) Services() Services {
 	return Services{
 		State: api.NewState(w.App, w.Stores, api.Limits{}).Fence(w.Locks),
 		Actors: actors.NewService(w.App, actors.NewRuntime(actors.Options{
-			Directories: noActors{}, Reminders: noActors{}, Plan: noPlan,
+			HostWait: time.Millisecond, Directories: noActors{}, Reminders: noActors{}, Plan: noPlan,
 			Metrics: actors.NewMetrics(prometheus.NewRegistry())})),
 		Secrets:  api.NewSecrets(w.App, w.Secrets),
 		Bindings: api.NewBindings(w.App, outside{}, nil),
@@ -144,8 +143,8 @@ func (w *World) Adapt(transcript string) {
 	}
 }
 
-// Health is an api.NodeHealth that a test sets. The zero value reports that the start is complete. It is safe for
-// concurrent use.
+// Health is an api.NodeHealth that a test sets. The zero value reports a complete start. It is safe for concurrent
+// use.
 type Health struct {
 	mu                 sync.Mutex
 	starting, outbound []api.Reason

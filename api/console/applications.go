@@ -24,8 +24,8 @@ func applicationsBody(r *request) (html, error) {
 		card("instances", "Instances", instanceTable(instances)), nil
 }
 
-// instances returns all application instances that are known to the node with this console. It returns nil if the
-// snapshot has no view of that node.
+// instances returns all application instances that the node with this console knows. It returns nil if the snapshot
+// has no view of that node.
 func (s *Snapshot) instances() []schema.AppInstance {
 	if v := s.self(); v != nil {
 		return v.Apps
@@ -40,7 +40,7 @@ type call struct {
 	Total, Errors uint64
 }
 
-// edges returns the calls between applications, summed over all nodes, the most frequent first.
+// edges returns the calls between applications, summed over all nodes. The most frequent calls come first.
 func (s *Snapshot) edges() []call {
 	sum := map[edge]*call{}
 	for _, m := range s.Members {
@@ -261,9 +261,9 @@ func marker(id html) html {
 		`markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M 0 0 L 10 5 L 0 10 z"/></marker>`, id)
 }
 
-// arrow draws one edge between two applications. The line is a curve, so that calls in both directions are two
-// separate lines. Its width grows with the rate of calls. label shows that rate near the caller, so that the labels of
-// both directions do not overlap.
+// arrow draws one edge between two applications. The line is a curve, so that calls in both directions have separate
+// lines. Its width grows with the rate of calls. label shows the rate near the caller, so that the labels of both
+// directions do not overlap.
 func arrow(c *call, from, to box) (line, label html) {
 	class, end := html("edge"), html("arrow")
 	shown := number(c.All) + "/s"

@@ -81,8 +81,7 @@ func (r *request) releaseLock() error {
 	return nil
 }
 
-// configurationBody renders the items of all configuration stores. It writes an audit log line for each store that it
-// reads.
+// configurationBody renders the items of all configuration stores. It writes an audit log line for each store.
 func configurationBody(r *request) (html, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), blocksTime)
 	defer cancel()

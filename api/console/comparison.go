@@ -25,8 +25,8 @@ type comparison struct {
 	err     string
 }
 
-// comparisons runs comparisons of the replicas of groups, at most one per group at a time, and stores the latest
-// result of each group. It is safe for concurrent use.
+// comparisons compares the replicas of groups and stores the latest result of each group. At most one comparison per
+// group runs at a time. It is safe for concurrent use.
 type comparisons struct {
 	closing context.Context
 	cease   context.CancelFunc
@@ -74,8 +74,8 @@ func (c *comparisons) close() {
 	c.running.Wait()
 }
 
-// compareReplicas handles the button of comparisonCard. It starts a comparison and returns; the page of the group
-// shows the result later. A comparison changes no data, so it is permitted in a read-only console.
+// compareReplicas handles the button of comparisonCard. It starts a comparison and returns. The page of the group
+// later shows the result. A comparison changes no data, so a read-only console permits it.
 func (r *request) compareReplicas() {
 	c := r.console
 	id, err := strconv.ParseUint(r.PathValue("group"), 10, 32)
@@ -105,7 +105,7 @@ func (c *Console) compare(leader string, group uint64) {
 	c.compared.end(group, one)
 }
 
-// comparisonCard shows the result of the latest comparison of a group, and a button that starts a new comparison.
+// comparisonCard shows the latest comparison of a group, and a button that starts a new one.
 func (r *request) comparisonCard(one group) html {
 	last := r.console.compared.of(one.ID)
 	var body html

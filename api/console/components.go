@@ -25,7 +25,7 @@ func componentsBody(r *request) (html, error) {
 			merge(bindings))), nil
 }
 
-// componentTable has one line for each component. If several nodes have an identical component, they share one line.
+// componentTable has one line for each component. Identical components of several nodes share one line.
 func componentTable(s *Snapshot) html {
 	nodes := map[schema.NodeComponent][]html{}
 	var list []schema.NodeComponent

@@ -19,8 +19,8 @@ type Rates struct {
 	CPU      float64 // cores
 }
 
-// ratesOf returns the rates of a node between two of its views. Known is false in the result if a view is missing, the
-// node restarted between the views, or the views are less than 100 ms apart.
+// ratesOf returns the rates of a node between two of its views. The rates are unknown if a view is missing, the node
+// has restarted between the views, or the views are less than 100 ms apart.
 func ratesOf(older, newer *schema.NodeView) Rates {
 	if older == nil || newer == nil || !older.Status.Node.Started.Equal(newer.Status.Node.Started) {
 		return Rates{P99: math.NaN(), SyncP99: math.NaN()}
@@ -59,8 +59,8 @@ func since(o, h schema.Histogram) schema.Histogram {
 	return out
 }
 
-// quantile returns the q-quantile of h, with the method of Prometheus's histogram_quantile. It returns NaN if h is
-// empty, and the last bound if the quantile is above that bound.
+// quantile returns the q-quantile of h, computed like histogram_quantile of Prometheus. It returns NaN if h is empty,
+// and the last bound if the quantile is above it.
 func quantile(h schema.Histogram, q float64) float64 {
 	if h.Total == 0 || len(h.Bounds) == 0 {
 		return math.NaN()

@@ -131,8 +131,8 @@ func (r *request) leaderList(group uint64) html {
 // maxLeaders bounds the leaders that the page of a group shows.
 const maxLeaders = 20
 
-// leaders returns the leaders of a group that any node remembers, the newest first. There is at most one leader per
-// term. The time of a leader is the earliest time at which any node learned of it.
+// leaders returns the known leaders of a group, the newest first: at most one per term, and at most maxLeaders. The
+// time of a leader is the earliest at which any node learned of it.
 func (s *Snapshot) leaders(group uint64) (out []schema.LeaderSeen) {
 	byTerm := map[uint64]schema.LeaderSeen{}
 	for _, m := range s.Members {

@@ -131,8 +131,8 @@ func plural(n int, word string) string {
 	return strconv.Itoa(n) + " " + word + "s"
 }
 
-// alert is a condition that an operator should know about. Name is the name of the matching Prometheus alert in
-// deploy/prometheus, or empty if there is none.
+// alert is a condition that an operator should know about. Name is the name of the same alert in deploy/prometheus,
+// or empty if there is none.
 type alert struct{ Level, Name, Where, Text string }
 
 const (
@@ -156,8 +156,8 @@ func sorted(alerts []alert) []alert {
 	return alerts
 }
 
-// alerts returns the present problems, errors first. They are the problems that nodes report, and the alerts of
-// deploy/prometheus that would fire if the condition lasted.
+// alerts returns the present problems, errors first. It returns the problems that nodes report, and the alerts of
+// deploy/prometheus whose conditions are true now. In Prometheus, such an alert may fire only after a delay.
 func (s *Snapshot) alerts() (out []alert) {
 	for _, m := range s.silent() {
 		name := "QuorateNodeDown"
@@ -201,8 +201,8 @@ func (s *Snapshot) leaderChanges(group uint64) (n int) {
 	return n
 }
 
-// backupAlerts returns the problems with the backups of the cluster. If the cluster has never had a backup, it returns
-// nothing, because backups are optional.
+// backupAlerts returns the problems with the backups of the cluster. Without any backup it returns none, because
+// backups are optional.
 func (s *Snapshot) backupAlerts() (out []alert) {
 	var b schema.Backups
 	for _, m := range s.Members {

@@ -8,8 +8,8 @@ import (
 
 // The functions that pages use often are not inlined: inlined, they would add some hundred kilobytes to the binary.
 
-// html is HTML that is safe to send, because any text in it is escaped. Only constants, the functions of this file and
-// the results of these functions may be converted to html.
+// html is HTML in which all text is escaped. Convert to this type only constants, numbers, and text that was built
+// from html values. For all other text, use the functions of this file.
 type html string
 
 // h returns format with each % replaced by the next argument. format must be a constant. An attribute value that

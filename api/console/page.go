@@ -19,7 +19,7 @@ type page struct {
 	body  func(*request) (html, error)
 }
 
-// pages lists all pages in the order of the navigation menu. Pages with a variable in the path are not in the menu.
+// pages lists all pages in the order of the menu. Pages with a variable in the path are not in the menu.
 func pages() []page {
 	return []page{
 		{"/{$}", "Overview", true, overviewBody},
@@ -234,8 +234,8 @@ func link(label string, segments ...string) html {
 // partly filled.
 const leastSamples = 30
 
-// chart draws values as a line, oldest value first. The vertical axis begins at zero. name describes the chart for
-// screen readers.
+// chart draws values as a line, the oldest value first. The vertical axis begins at zero. name describes the chart
+// for screen readers.
 //
 //go:noinline
 func chart(name string, values []float32) html {

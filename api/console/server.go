@@ -35,7 +35,7 @@ const (
 	sendTime   = 20 * time.Second // for one update of a page
 )
 
-// Config are the dependencies of a Console. Cluster, Data, Blocks, Work, OpenAPI, Logger and Now are required.
+// Config has the dependencies of a Console. Cluster, Data, Blocks, Work, OpenAPI, Logger and Now are required.
 type Config struct {
 	Cluster Cluster
 	Data    Data
@@ -83,7 +83,7 @@ func New(c Config) (*Console, error) {
 	return con, nil
 }
 
-// Close ends all open event streams, so that the HTTP server can stop. Then it waits for running comparisons of
+// Close ends all open event streams, so that the HTTP server can stop. It then waits for running comparisons of
 // replicas.
 func (c *Console) Close() { c.close() }
 
@@ -142,7 +142,7 @@ func (c *Console) Handler() http.Handler {
 	})
 }
 
-// knownHost reports whether a Host header is an IP address, localhost or the name of this machine. The check protects
+// knownHost reports whether a Host header is an IP address, localhost or the name of this machine. This protects
 // against DNS rebinding.
 func (c *Console) knownHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
@@ -164,8 +164,8 @@ type request struct {
 	snap    *Snapshot // set for pages
 }
 
-// signedIn wraps a handler of pages. It answers 401 to a browser that has not signed in, and 403 to a form without the
-// token of the session.
+// signedIn wraps a handler of pages. It answers 401 to a browser that has not signed in. It answers 403 to a form
+// without the CSRF token of the session.
 func (c *Console) signedIn(next func(*request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := c.sessions.of(r)
@@ -216,9 +216,8 @@ func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body) // an error here means that the browser has gone
 }
 
-// change handles a form that changes something. If the console is read-only, it answers 403. Otherwise it calls the
-// given function. If the function succeeds, it must have written the response, for example a redirect. If the function
-// fails, change writes the response for the error.
+// change handles a form that changes something. It answers 403 if the console is read-only. Otherwise it calls the
+// function do, which must write the response if it succeeds. If do returns an error, change writes the response.
 func (c *Console) change(r *request, do func(*request) error) {
 	if !c.config.Write {
 		c.failed(r, http.StatusForbidden, readOnlyText)

@@ -21,8 +21,8 @@ type session struct {
 	seen time.Time
 }
 
-// sessions holds the sessions of signed-in browsers and the unused tokens of sign-in links. They are only in memory
-// and lost when the node stops. It is safe for concurrent use.
+// sessions holds the sessions of signed-in browsers and the unused tokens of sign-in links. Both are lost when the
+// node stops. It is safe for concurrent use.
 type sessions struct {
 	cookie string // name of the cookie: one for each port, because browsers share cookies between ports
 	now    func() time.Time
@@ -36,8 +36,8 @@ func newSessions(cookie string, now func() time.Time) *sessions {
 	return &sessions{cookie: cookie, now: now, logins: map[string]time.Time{}, open: map[string]*session{}}
 }
 
-// login returns a new token for one sign-in and the time at which the token expires. If there are too many unused
-// tokens, login drops the oldest.
+// login returns a new token for one sign-in, and the time at which the token expires. If there are too many unused
+// tokens, it drops the oldest.
 func (s *sessions) login() (token string, expires time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,8 +48,8 @@ func (s *sessions) login() (token string, expires time.Time) {
 	return token, now.Add(loginTime)
 }
 
-// enter exchanges a sign-in token for a session and sets the session cookie. It returns false if the token is not
-// valid.
+// enter exchanges a sign-in token for a session and sets the session cookie. It returns false if the token is
+// invalid.
 func (s *sessions) enter(w http.ResponseWriter, token string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +75,7 @@ func (s *sessions) enter(w http.ResponseWriter, token string) bool {
 	return true
 }
 
-// of returns the session of a request, or nil if the browser is not signed in. It also extends the session.
+// of returns the session of a request and extends it. It returns nil if the browser is not signed in.
 func (s *sessions) of(r *http.Request) *session {
 	one := s.look(r)
 	if one != nil {

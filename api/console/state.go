@@ -181,9 +181,9 @@ func contentType(i state.Item) string {
 	return i.ContentType
 }
 
-// pretty formats a value for people. It indents JSON, returns other text unchanged, and shows other bytes as a
-// hexadecimal dump. The result shown has only the first part of a long value, and is empty if the value was too large
-// to read. In these cases, the result note explains what is missing.
+// pretty formats a value for people. It indents JSON, returns other text unchanged, and shows other bytes in
+// hexadecimal. If the value is long, the result shown has only its first part. If the value was too large to read,
+// shown is empty. In both cases the result note explains what is missing.
 func pretty(i state.Item) (shown, note string) {
 	if i.Size > int64(len(i.Value)) {
 		return "", "The value has " + size(float64(i.Size)) + ", too much to show. Read it with: quorate state get"
@@ -202,8 +202,8 @@ func pretty(i state.Item) (shown, note string) {
 	return hex.Dump(v[:min(len(v), 4<<10)]), "Binary: the first bytes are shown."
 }
 
-// change renders the form that replaces or deletes the value of item. The change succeeds only if the value still has
-// the ETag that the page shows.
+// change renders the form that replaces or deletes the value of item. A submitted form fails if the value no longer
+// has the ETag on the page.
 func (r *request) change(c choice, item state.Item, shown string) html {
 	deletion := h(`<form class="inline" method="post" action="/state/delete">%%<button class="danger" `+
 		`data-confirm="%">Delete</button></form>`, r.csrf(), of(c, item), esc("Delete "+c.key+"?"))

@@ -256,7 +256,7 @@ func (a *attempt) call(address string) (apiCall, error) {
 	return c, nil
 }
 
-// curl returns the request as a curl command. If secured is true, the command takes the API token from the
+// curl returns the request as a curl command. If secured is true, the command reads the API token from the
 // environment variable DAPR_API_TOKEN.
 func (c apiCall) curl(secured bool) string {
 	var b strings.Builder

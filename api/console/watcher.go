@@ -55,8 +55,8 @@ type Sample struct {
 	Requests, Errors, P99, SyncP99, Entries, CPU float32
 }
 
-// watcher polls all nodes periodically while any page is open, and otherwise once for each page request. It is safe
-// for concurrent use.
+// watcher polls all nodes: periodically while any page is open, otherwise once for each page request. It is safe for
+// concurrent use.
 type watcher struct {
 	cluster Cluster
 	now     func() time.Time
@@ -115,16 +115,16 @@ func (w *watcher) current(ctx context.Context) *Snapshot {
 	return w.poll(context.WithoutCancel(ctx), pollEvery+pollTime)
 }
 
-// latest returns the newest snapshot, which is nil before the first poll. The channel is closed when a newer snapshot
-// is available.
+// latest returns the newest snapshot, or nil before the first poll. The channel is closed when there is a newer
+// snapshot.
 func (w *watcher) latest() (*Snapshot, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last, w.changed
 }
 
-// poll returns the newest snapshot. If the age of that snapshot is at least the given duration, poll first requests a
-// new snapshot from all nodes.
+// poll returns the newest snapshot, if it is younger than fresh. Otherwise it requests a new snapshot from all nodes
+// and returns that.
 func (w *watcher) poll(ctx context.Context, fresh time.Duration) *Snapshot {
 	w.polling.Lock()
 	defer w.polling.Unlock()
@@ -268,8 +268,8 @@ func (s *Snapshot) countRecent(of partOf, all, failed float64) {
 	s.Recent[of] = r
 }
 
-// storeOf is the key of a store of a node in Snapshot.Recent. It contains a space, so it never equals the key of an
-// application.
+// storeOf returns the key in Snapshot.Recent for the calls to a store of a node. The space in the key keeps it
+// distinct from the keys for calls between applications.
 func storeOf(node, store string) partOf { return partOf{"node " + node, store} }
 
 // failing reports whether many of the recent calls have failed.

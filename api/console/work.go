@@ -122,8 +122,7 @@ func cut(n int) string {
 	return " The first " + strconv.Itoa(maxRows) + " are shown."
 }
 
-// actorsBody renders the applications that host actors: their instances, their active actors and their pending
-// reminders.
+// actorsBody renders the applications that host actors, with their instances, active actors and pending reminders.
 func actorsBody(r *request) (html, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), blocksTime)
 	defer cancel()

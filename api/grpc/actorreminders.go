@@ -6,11 +6,8 @@ import (
 	"encoding/json"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/quorate/quorate/api"
@@ -42,27 +39,20 @@ func reminderOf(in reminderMessage) (actors.Reminder, error) {
 	return out, fault.Wrap(err, "grpc.reminderOf", "the data cannot be encoded")
 }
 
-// reminderData converts the stored data of a reminder to a protobuf message: a BytesValue if data is a base64 string,
-// otherwise a structpb.Value with the JSON value.
+// reminderData converts the stored data of a reminder to a BytesValue: the bytes of a base64 string, or the text of any
+// other JSON value, as in Dapr.
 func reminderData(data json.RawMessage) (*anypb.Any, error) {
 	if len(data) == 0 {
 		return nil, nil
 	}
-	var message proto.Message
+	raw := []byte(data)
 	var text string
-	if json.Unmarshal(data, &text) == nil {
-		if raw, err := base64.StdEncoding.DecodeString(text); err == nil {
-			message = wrapperspb.Bytes(raw)
+	if data[0] == '"' && json.Unmarshal(data, &text) == nil {
+		if decoded, err := base64.StdEncoding.DecodeString(text); err == nil {
+			raw = decoded
 		}
 	}
-	if message == nil {
-		value := &structpb.Value{}
-		if err := protojson.Unmarshal(data, value); err != nil {
-			return nil, fault.Wrap(err, "grpc.reminderData", "the data cannot be decoded")
-		}
-		message = value
-	}
-	out, err := anypb.New(message)
+	out, err := anypb.New(wrapperspb.Bytes(raw))
 	return out, fault.Wrap(err, "grpc.reminderData", "the data cannot be encoded")
 }
 
@@ -128,8 +118,8 @@ func (s *Server) ListActorReminders(ctx context.Context,
 	return out, nil
 }
 
-// UnregisterActorRemindersByType removes all reminders of one actor, or of all actors of a type if the request has no
-// actor id.
+// UnregisterActorRemindersByType removes all reminders of one actor. If the request has no actor id, it removes those
+// of all actors of the type.
 func (s *Server) UnregisterActorRemindersByType(ctx context.Context,
 	in *runtimev1.UnregisterActorRemindersByTypeRequest) (*runtimev1.UnregisterActorRemindersByTypeResponse, error) {
 	err := s.actors.RemoveReminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()})
@@ -137,7 +127,7 @@ func (s *Server) UnregisterActorRemindersByType(ctx context.Context,
 }
 
 // RegisterActorTimer starts a timer.
-func (s *Server) RegisterActorTimer(_ context.Context,
+func (s *Server) RegisterActorTimer(ctx context.Context,
 	in *runtimev1.RegisterActorTimerRequest) (*emptypb.Empty, error) {
 	if err := s.state.CheckActors(); err != nil {
 		return nil, err
@@ -147,7 +137,7 @@ func (s *Server) RegisterActorTimer(_ context.Context,
 		return nil, err
 	}
 	t.Callback = in.GetCallback()
-	return &emptypb.Empty{}, s.actors.SetTimer(&t)
+	return &emptypb.Empty{}, s.actors.SetTimer(ctx, &t)
 }
 
 // UnregisterActorTimer ends a timer.

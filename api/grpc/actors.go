@@ -54,8 +54,12 @@ func (s *Server) InvokeActor(ctx context.Context,
 	for name, value := range in.GetMetadata() {
 		header.Set(name, value)
 	}
+	method, err := actors.CleanMethod(in.GetMethod())
+	if err != nil {
+		return nil, err
+	}
 	answer, err := s.actors.Do(ctx, &actors.Call{Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()},
-		Method: in.GetMethod(), Verb: http.MethodPut, Header: header, Body: in.GetData()})
+		Method: method, Verb: http.MethodPut, Header: header, Body: in.GetData()})
 	if err != nil {
 		return nil, err
 	}

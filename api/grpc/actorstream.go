@@ -37,12 +37,18 @@ type actorStream struct {
 	waiting map[string]chan *fromApp // capacity 1; by the id of the request
 }
 
-// SubscribeActorEventsAlpha1 lets an application host actors over a stream that the application opens. If the
-// application opens another stream, that stream replaces the first one. When the stream ends, the node no longer hosts
-// these actor types.
+// SubscribeActorEventsAlpha1 lets an application host actors over a stream that it opens. A new stream of the
+// application replaces the previous one. When the stream ends, the node no longer hosts these actors. An application
+// that is called over HTTP hosts its actors with GET /dapr/config, so its stream is refused.
 func (s *Server) SubscribeActorEventsAlpha1(out runtimev1.Dapr_SubscribeActorEventsAlpha1Server) error {
 	if err := s.state.CheckActors(); err != nil {
 		return err
+	}
+	d, _ := s.metadata.Describe()
+	if c := d.Channel; c.Port != 0 && !strings.HasPrefix(c.Protocol, "grpc") {
+		return &api.Error{Kind: api.NotConfigured, Code: api.CodeActorRuntimeNotFound,
+			Message: "the application is called over " + c.Protocol + ", so it hosts actors with GET /dapr/config; a " +
+				"stream needs --app-protocol grpc, or no --app-port"}
 	}
 	first, err := out.Recv()
 	if err != nil {

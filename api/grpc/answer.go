@@ -20,14 +20,14 @@ const (
 	freeAnswer  = 64 << 10  // size in bytes up to which an answer reserves no memory
 	answerPiece = 256 << 10 // size in bytes of the pieces of an answer; each is freed once it is sent
 	maxAnswers  = 32 << 20  // bytes of all answers of a server that wait for memory
-	// answerCopies is how much memory an answer needs, as a multiple of its size. An answer exists twice: as the value
-	// that was read and as the encoded message. If the connection breaks, both copies stay in memory until the next
-	// garbage collection.
+	// answerCopies is the memory for an answer, as a multiple of its size. An answer exists twice: as the value that
+	// was read, and as the encoded message. If the connection breaks, both stay in memory until the next garbage
+	// collection.
 	answerCopies = 2
 )
 
-// answer is a large message to a client. Memory for it is reserved in the budget for answers until it is sent, because
-// grpc-go queues messages that the client does not read.
+// answer is a large message to a client. Memory for it is reserved until it is sent, because grpc-go queues messages
+// that the client does not read.
 type answer struct {
 	message  any // proto.Message or *frame
 	conn     *conn
@@ -38,8 +38,8 @@ type answer struct {
 }
 
 // answering returns the value to pass to grpc-go for a message of size bytes. A small message is returned unchanged.
-// For a large message, answering reserves memory and returns an *answer. The caller must send the *answer or call its
-// end method. answering returns an error if the memory cannot be reserved.
+// For a large message, answering reserves memory and returns an *answer, which the caller must send or end. It
+// returns an error if the memory cannot be reserved.
 func (s *Server) answering(ctx context.Context, message any, size int) (any, error) {
 	c := connOf(ctx)
 	if s.answers == nil || size <= freeAnswer || c == nil {
@@ -59,10 +59,10 @@ func (s *Server) answering(ctx context.Context, message any, size int) (any, err
 	return a, nil
 }
 
-// held calls the function read, and reserves memory for the value that this function returns. The function must pass
-// the given options to the service. The first call has a limit for the value size, which held sets in options.MaxValue.
-// If the value is larger, or the reservation must wait, held discards the value and calls the function again after the
-// reservation. So no value is in memory while held waits.
+// held calls the function read and reserves memory for the value that it returns. No value is in memory while held
+// waits for a reservation. For this, the first call of read has a small options.MaxValue, which read must pass on. If
+// the value is larger, or the reservation has to wait, held drops the value and calls read again after the
+// reservation.
 func (s *Server) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -90,8 +90,8 @@ func (s *Server) held(
 	return read()
 }
 
-// smallBulk and largeBulk are limits for the total size in bytes of the values in a bulk read. The first attempt
-// reserves memory for smallBulk. If the values are larger, the second attempt reserves memory for largeBulk.
+// smallBulk and largeBulk limit the total size in bytes of the values in a bulk read. The first attempt reserves
+// memory for smallBulk. If the values are larger, a second attempt reserves memory for largeBulk.
 const (
 	smallBulk  = 128 << 10
 	largeBulk  = 32 << 20
@@ -121,8 +121,8 @@ func (s *Server) bulk(ctx context.Context, request api.BulkGetRequest) (api.Bulk
 	return out, err
 }
 
-// room reserves size bytes for an answer that is already in memory. It waits if the budget is exhausted. If more than
-// maxAnswers bytes of answers are already waiting, it returns fault.Overloaded.
+// room reserves size bytes for an answer that is already in memory, and waits while the budget is exhausted. It
+// returns fault.Overloaded if more than maxAnswers bytes of answers would wait.
 func (s *Server) room(ctx context.Context, a *answer, size int64) error {
 	if a.share.TryAdd(size) {
 		return nil
@@ -145,8 +145,8 @@ func (a *answer) end() {
 	a.conn.finish(a)
 }
 
-// marshal returns the encoded message as several buffers, without a copy of the value. grpc-go calls sent.Put for each
-// buffer after it was sent.
+// marshal returns the encoded message as several buffers, without copying the value. grpc-go calls sent.Put for each
+// buffer that was sent.
 func (a *answer) marshal() (mem.BufferSlice, error) {
 	if f, ok := a.message.(*frame); ok {
 		return a.cut(nil, f.data, nil), nil
@@ -193,7 +193,7 @@ func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
 	return out
 }
 
-// sent implements mem.BufferPool for the buffers of an answer. It counts returned buffers but does not reuse them,
+// sent implements mem.BufferPool for the buffers of an answer. It counts returned buffers. It does not reuse them,
 // because their bytes belong to the stored value.
 type sent answer
 

@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// arrival is the context of a call while its message is being received. The message of a unary call must arrive within
-// the request timeout. Without this limit, a client that sends no message would occupy a goroutine of grpc-go for as
-// long as it stays connected.
+// arrival is the context of a call while its message is being received. The message of a unary call must arrive
+// within the request timeout. Otherwise a client that sends no message would occupy a goroutine as long as it is
+// connected.
 type arrival struct {
 	context.Context
 	refused error              // why the call may not pass; nil = it may
@@ -36,8 +36,8 @@ func (a *arrival) Err() error {
 
 type arrivalKey struct{}
 
-// Value returns the arrival itself for the key that arrivalOf uses. For other keys it returns the value of the parent
-// context.
+// Value implements context.Context. For the key arrivalKey it returns a itself, for use by arrivalOf. For all other
+// keys it returns the value of the parent context.
 func (a *arrival) Value(key any) any {
 	if key == (arrivalKey{}) {
 		return a
@@ -50,8 +50,8 @@ func arrivalOf(ctx context.Context) *arrival {
 	return a
 }
 
-// arrived stops the timer that limits how long the message of a call may take to arrive. It returns an error if the
-// call was refused before its message was read.
+// arrived stops the timer for the arrival of a call's message. It returns an error if the call was refused before its
+// message was read.
 func arrived(ctx context.Context) error {
 	a := arrivalOf(ctx)
 	if a == nil {
@@ -63,8 +63,8 @@ func arrived(ctx context.Context) error {
 	return a.refused
 }
 
-// arrive is called before the first message of every call is read, in the goroutine that reads the connection. It
-// refuses a call without a valid token, before the message of the call is in memory.
+// arrive refuses calls without a valid token before their first message is read. For other unary calls, it starts the
+// timer for the arrival of the message. It runs in the goroutine that reads the connection.
 func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if err := s.check(info.Header, info.FullMethodName); err != nil {
 		s.away.Note(s.log, remote(ctx), s.metrics.label(info.FullMethodName), err)
@@ -78,9 +78,9 @@ func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, e
 	return a, nil
 }
 
-// refuse refuses a call with err before its message is read. Normally it returns err to grpc-go. But if the call has a
-// deadline later than the request timeout, grpc-go would keep a timer in memory until that deadline. In that case
-// refuse returns a context that makes guard answer with err, and pauses the connection until that answer is sent.
+// refuse refuses a call with err before its message is read. Usually it returns err to grpc-go. But grpc-go then keeps
+// a timer in memory until the deadline of the call. If that is later than the request timeout, refuse returns no
+// error. Instead, it pauses the connection, and returns a context with which guard and enter answer the call with err.
 func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
 	c := connOf(ctx)
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) <= s.timeout || c == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 )
 
-// InvokeBinding executes one operation of an output binding. If the operation fails, the metadata of the external
-// system's response is sent as header fields named metadata.<name>.
+// InvokeBinding executes one operation of an output binding. If the external system returns an error, the metadata of
+// its response becomes header fields with names of the form metadata.<name>.
 func (s *Server) InvokeBinding(ctx context.Context,
 	in *runtimev1.InvokeBindingRequest) (*runtimev1.InvokeBindingResponse, error) {
 	if s.bindings == nil {
@@ -38,7 +38,7 @@ func (s *Server) InvokeBinding(ctx context.Context,
 	return &runtimev1.InvokeBindingResponse{Data: r.Data, Metadata: r.Metadata}, nil
 }
 
-// traceKeys returns the names of the gRPC metadata keys that contain trace context. Their values are passed on to the
+// traceKeys returns the names of the gRPC metadata keys with trace context. Their values are passed on to the
 // external system.
 func traceKeys() []string { return []string{keyTraceparent, "tracestate", "baggage"} }
 

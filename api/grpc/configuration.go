@@ -42,7 +42,7 @@ func configurationItems(items []configuration.Item) map[string]*commonv1.Configu
 	return out
 }
 
-// SubscribeConfiguration sends the id of a new subscription and then each change. The stream ends when the client
+// SubscribeConfiguration sends the id of a new subscription, and then each change. The stream ends when the client
 // closes it or calls UnsubscribeConfiguration.
 func (s *Server) SubscribeConfiguration(in *runtimev1.SubscribeConfigurationRequest,
 	out runtimev1.Dapr_SubscribeConfigurationServer) error {
@@ -89,7 +89,7 @@ func (s *Server) subscribeConfiguration(in *runtimev1.SubscribeConfigurationRequ
 	}
 }
 
-// cut ends a call, unless it ends by itself within the time for which a connection may stall.
+// cut aborts a call that has not ended after the stall timeout of connections.
 func (s *Server) cut(ctx context.Context) {
 	if a := arrivalOf(ctx); a != nil {
 		time.AfterFunc(s.stall, a.cancel)

@@ -15,15 +15,16 @@ import (
 )
 
 // bounded is a listener with a connection limit. At the limit, it closes the connection that has been idle longest. A
-// connection is idle while it has no open call. Health watches do not count as calls, because they need no token.
+// connection without open calls is idle. Health watches do not count as open calls. They need no token, so any client
+// could use them to keep its connections.
 type bounded struct {
 	net.Listener
 	crowd *connlimit.Limiter
 	open  *openConns
 }
 
-// openConns are the open connections of all listeners of a Server. The zero value is empty and ready to use. It is
-// safe for concurrent use.
+// openConns is the set of open connections of all listeners of a Server. The zero value is empty and ready to use. It
+// is safe for concurrent use.
 type openConns struct {
 	mu    sync.Mutex // guards what follows
 	conns map[*conn]struct{}
@@ -59,11 +60,11 @@ func (o *openConns) list() []*conn {
 	return slices.Collect(maps.Keys(o.conns))
 }
 
-// helloSize is the smallest number of bytes that a client sends to open a connection: the preface of HTTP/2 and an
-// empty settings frame.
+// helloSize is the least number of bytes that a client sends to open a connection: the HTTP/2 preface and an empty
+// settings frame.
 const helloSize = len(http2.ClientPreface) + 9
 
-// opened reports whether the client has sent enough bytes to open the connection; see helloSize.
+// opened reports whether the client has sent at least helloSize bytes, and thus has opened the connection.
 func (c *conn) opened() bool { return c.received.Load() >= int64(helloSize) }
 
 // idle reports whether the connection carries no call.
@@ -73,8 +74,8 @@ func (c *conn) idle() bool {
 	return c.calls == 0
 }
 
-// Accept returns the next connection. If the connection limit is exceeded and no other connection is idle, Accept
-// closes the new connection. It still returns that connection, whose first Read then fails.
+// Accept returns the next connection. If the connection limit is exceeded and no other connection is idle, the
+// returned connection is already closed, and its first Read fails.
 func (l *bounded) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -87,8 +88,8 @@ func (l *bounded) Accept() (net.Conn, error) {
 	return out, nil
 }
 
-// conn is a connection that counts its open calls. connOf finds the conn of a call through the peer address of the
-// call. A conn is safe for concurrent use.
+// conn is a connection that counts its open calls. connOf finds the conn of a call by the peer address of the call. A
+// conn is safe for concurrent use.
 type conn struct {
 	net.Conn
 	crowd    *connlimit.Limiter
@@ -159,9 +160,9 @@ func (c *conn) finish(a *answer) {
 	delete(c.answers, a)
 }
 
-// pause stops reading from the connection because a call was refused. Reading continues after resume was called for
-// every pause and the answers to the refused calls are written. Without the pause, grpc-go could buffer one
-// flow-control window of data for each refused call.
+// pause stops reading from the connection because a call was refused. Otherwise grpc-go could buffer one flow-control
+// window of data for each refused call. Reading continues when resume was called as often as pause, and the answers to
+// the refused calls are written.
 func (c *conn) pause() {
 	c.gate.Lock()
 	defer c.gate.Unlock()
@@ -177,8 +178,8 @@ func (c *conn) resume() {
 	c.answered.Broadcast()
 }
 
-// Read reads from the connection. While the connection is paused, it blocks until all answers to refused calls are
-// sent.
+// Read reads from the connection. While the connection is paused, it blocks until the answers to all refused calls
+// are sent.
 func (c *conn) Read(b []byte) (int, error) {
 	if c.paused.Load() {
 		c.gate.Lock()
@@ -229,8 +230,8 @@ func (c *conn) leave() {
 	}
 }
 
-// hold marks the connection of a call as busy, so that the connection limit does not close it. The caller calls the
-// returned function when the call ends.
+// hold marks the connection of a call as busy, so that the connection limit does not close it. The caller must call
+// release when the call ends.
 func hold(ctx context.Context) (release func()) {
 	c := connOf(ctx)
 	if c == nil {

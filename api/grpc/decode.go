@@ -41,7 +41,7 @@ func decodeItem(in *commonv1.StateItem, where string, out *api.Item) (err error)
 }
 
 // present returns value, or an empty slice if value is nil. protobuf cannot distinguish a missing value from an empty
-// one, so both are treated as empty.
+// one, so both count as empty.
 func present(value []byte) []byte {
 	if value == nil {
 		return []byte{}
@@ -124,8 +124,8 @@ func prove(ctx context.Context, p *state.Proof) {
 	}
 }
 
-// itemMetadata returns the metadata of an item. It contains the content type unless that is JSON, and the expiry time
-// if the item has one.
+// itemMetadata returns the metadata of an item: its content type, if it is not JSON, and its expiry time, if it has
+// one.
 func itemMetadata(item *state.Item) map[string]string {
 	if item.ContentType == "" && item.Expires.IsZero() {
 		return nil

@@ -3,6 +3,6 @@
 //
 // It owns the translation between protobuf messages and package api, and from public errors to gRPC codes. A handler
 // decodes the message, calls one service of package api, and encodes the result. The package does not depend on a
-// store or on raft. Methods that Quorate does not offer fail with Unimplemented. All goroutines belong to grpc-go;
+// store or on raft. Methods that Quorate does not offer fail with Unimplemented. All goroutines belong to grpc-go.
 // Close waits for them.
 package grpc

@@ -44,7 +44,7 @@ func (f *fixture) refit() {
 }
 
 // serve opens a listener on loopback and returns a connection to it.
-func (f *fixture) serve(t testing.TB) *grpc.ClientConn {
+func (f *fixture) serve(t testing.TB, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	server, err := apigrpc.New(f.config)
 	if err != nil {
@@ -62,12 +62,13 @@ func (f *fixture) serve(t testing.TB) *grpc.ClientConn {
 			t.Errorf("closing the server: %v", err)
 		}
 	})
-	return dial(t, l.Addr().String())
+	return dial(t, l.Addr().String(), options...)
 }
 
-func dial(t testing.TB, addr string) *grpc.ClientConn {
+func dial(t testing.TB, addr string, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+addr, options...)
 	if err != nil {
 		t.Fatal(err)
 	}

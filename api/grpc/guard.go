@@ -19,8 +19,8 @@ import (
 // keyToken is the metadata key of the API token.
 const keyToken = "dapr-api-token"
 
-// isOpen reports whether calls of a method need no token. Only the methods of the health service need none. The full
-// method name must match exactly, because a service with a similar name belongs to an application.
+// isOpen reports whether calls of a method need no token. This is true only for the health service. The full method
+// name must match exactly, because a service with a similar name belongs to an application.
 func isOpen(method string) bool {
 	switch method {
 	case healthv1.Health_Check_FullMethodName, healthv1.Health_List_FullMethodName,
@@ -45,10 +45,12 @@ func (s *Server) check(md metadata.MD, method string) error {
 	return api.TokenInvalid()
 }
 
-// enter marks the connection of a call as busy, so that the connection limit does not close it. A call that needs no
-// token does not make its connection busy. For a unary call, enter is called when the message has arrived; for a
-// streaming call, at the start. The caller must call the returned function, which is never nil, when the call ends.
-// enter returns an error if the call was refused before its message was read.
+// enter begins to serve a call: a streaming call at its start, a unary call after its message has arrived. It stops
+// the timer for the arrival of the message. If the call needs a token, enter marks the connection as busy, so that the
+// connection limit does not close it. The caller must call leave when the call ends. leave is never nil.
+//
+// enter returns an error if arrive has refused the call. This can only be a streaming call, because Server.guard
+// answers a refused unary call earlier.
 func enter(ctx context.Context, method string) (leave func(), err error) {
 	if err := arrived(ctx); err != nil {
 		return func() {}, err
@@ -126,8 +128,8 @@ func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamSe
 	return handle(owner, stream)
 }
 
-// awaitStart blocks until the node has started, the request timeout has passed, or ctx ends. Calls of the metadata,
-// shutdown and health methods do not wait, because a node serves them while it starts.
+// awaitStart blocks until the node has started, the request timeout has passed, or ctx ends. It does not block for
+// the metadata, shutdown and health methods, which a starting node also serves.
 func (s *Server) awaitStart(ctx context.Context, method string) {
 	switch method {
 	case runtimev1.Dapr_GetMetadata_FullMethodName, runtimev1.Dapr_SetMetadata_FullMethodName,
@@ -150,7 +152,7 @@ func (s *Server) panicked(method string, cause any) error {
 	return api.Panicked()
 }
 
-// answer returns the gRPC error for a failed call. It logs an error that only the operator of the node can fix.
+// answer returns the gRPC error for a failed call. It logs errors that only the operator of the node can fix.
 func (s *Server) answer(method string, err error) error {
 	if err == nil {
 		return nil

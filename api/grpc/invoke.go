@@ -33,8 +33,8 @@ const (
 	errorText      = 63 // bytes of the application's answer that the details of an error may hold
 )
 
-// InvokeService calls a method of an application, with one request and one response message. The request timeout does
-// not apply, because methods of applications may take any time.
+// InvokeService calls a method of an application, with one request message and one response message. The request
+// timeout does not apply, because methods of applications may take any time.
 func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*commonv1.InvokeResponse,
 	error) {
 	if s.invoke == nil {
@@ -97,8 +97,8 @@ func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*invok
 		Header: h, Body: io.NopCloser(bytes.NewReader(data)), Length: int64(len(data)), Remote: remote(ctx)}, nil
 }
 
-// escape percent-encodes the characters that an HTTP request line cannot contain. It does not change existing
-// escapes.
+// escape percent-encodes the characters that an HTTP request line must not contain. It leaves existing escapes
+// unchanged.
 func escape(text string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder
@@ -112,8 +112,8 @@ func escape(text string) string {
 	return b.String()
 }
 
-// readAnswer reads the body of an application's answer, which must fit into one message. It reads the first freeAnswer
-// bytes. If the body is longer, it reserves memory before it reads the rest.
+// readAnswer reads the body of an application's answer, which must fit into one message. After the first freeAnswer
+// bytes, it reserves memory before it reads the rest.
 func (s *Server) readAnswer(ctx context.Context, r *http.Response) ([]byte, error) {
 	var read bytes.Buffer
 	_, err := read.ReadFrom(io.LimitReader(r.Body, freeAnswer))
@@ -199,8 +199,8 @@ func codeOfHTTP(code int) codes.Code {
 	return codes.Unknown
 }
 
-// ended returns the error that the trailers h of a gRPC call contain, or nil if the status is OK. If h has no status
-// message, the error has the text returned by message. message may be nil.
+// ended returns the error in the trailers h of a gRPC call, or nil if the status is OK. If h has no status message,
+// the error gets the result of the function message as its text. If message is nil, the text stays empty.
 func ended(h http.Header, message func() string) error {
 	n, err := strconv.ParseUint(h.Get("Grpc-Status"), 10, 32)
 	if err != nil {

@@ -92,8 +92,8 @@ func decodeJobs(all []api.Job) ([]*runtimev1.Job, error) {
 	return out, nil
 }
 
-// DeleteJobsByPrefix deletes the jobs whose names begin with the prefix of the request. With an empty prefix it
-// deletes all jobs of the application.
+// DeleteJobsByPrefix deletes the jobs whose names begin with the prefix of the request. An empty prefix deletes all
+// jobs of the application.
 func (s *Server) DeleteJobsByPrefix(ctx context.Context,
 	in *runtimev1.DeleteJobsByPrefixRequest) (*runtimev1.DeleteJobsByPrefixResponse, error) {
 	return &runtimev1.DeleteJobsByPrefixResponse{}, s.jobs.DeletePrefix(ctx, in.GetNamePrefix())

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// keyVersion is the metadata key of the runtime version. The version is also in the field runtime_version, but some
+// keyVersion is the metadata key of the runtime version. The field runtime_version has the same value, but some
 // clients read only this key.
 const keyVersion = "daprRuntimeVersion"
 
@@ -69,23 +69,22 @@ func (s *Server) SetMetadata(_ context.Context, in *runtimev1.SetMetadataRequest
 // keyForce is the metadata key that requests a shutdown without a grace period.
 const keyForce = "dapr-force-shutdown"
 
-// Shutdown makes the process stop. The process first answers all calls in progress, including this one. If the request
-// metadata has the key keyForce with the value "true", the process ends after a short time even if calls are in
-// progress.
+// Shutdown makes the process stop. The process first answers all calls in progress, including this one. If the
+// metadata key keyForce of the request has the value "true", the process waits only a short time for them.
 func (s *Server) Shutdown(ctx context.Context, _ *runtimev1.ShutdownRequest) (*emptypb.Empty, error) {
 	s.stop(first(ctx, keyForce) == "true")
 	return &emptypb.Empty{}, nil
 }
 
 // healthServer implements the standard gRPC health service. It reports the server and the Dapr service as serving
-// once the start of the node is complete.
+// when the start of the node is complete.
 type healthServer struct {
 	healthv1.UnimplementedHealthServer
 	owner *Server
 }
 
-// watchEvery is the interval at which a health watch checks the health of the node. The health changes only once, when
-// the node has started.
+// watchEvery is the interval at which a health watch checks the health of the node. The health changes only once, at
+// the end of the start.
 const watchEvery = 250 * time.Millisecond
 
 func (h *healthServer) Check(_ context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse,

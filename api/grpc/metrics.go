@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// metrics measure the gRPC API that this node serves for one application: its calls and its connections. The label
-// values are bounded: the names of the served methods, and the gRPC codes.
+// metrics are the metrics of the gRPC API for one application: its calls and its connections. The label values are
+// the names of the served methods and the gRPC codes, so their number is bounded.
 type metrics struct {
 	calls    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -60,7 +60,8 @@ func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// know computes the metric labels of all methods of the given services. Call it before the first call is served.
+// know computes the metric labels of all methods of the given services. It must be called before the first call is
+// served.
 func (m *metrics) know(services map[string]grpc.ServiceInfo) {
 	for service, info := range services {
 		short := service[strings.LastIndexByte(service, '.')+1:]
@@ -72,8 +73,8 @@ func (m *metrics) know(services map[string]grpc.ServiceInfo) {
 	}
 }
 
-// label returns the metric label of a method. All unknown methods share one label, because clients could otherwise
-// create any number of labels.
+// label returns the metric label of a method. All unknown methods share one label. Otherwise clients could create any
+// number of labels.
 func (m *metrics) label(method string) string {
 	if label, ok := m.methods[method]; ok {
 		return label

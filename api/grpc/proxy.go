@@ -27,10 +27,10 @@ import (
 // keyAppID names the application whose service is called.
 const keyAppID = "dapr-app-id"
 
-// proxy forwards a call of an unknown gRPC service to an application, which the metadata key dapr-app-id names. The
-// call is an invocation of the method /<service>/<method>, with the stream of messages as its body. Discovery, load
-// balancing, policies, access control and sessions apply as for other invocations. proxy forwards messages unchanged,
-// one at a time in each direction.
+// proxy forwards a call of an unknown gRPC service. The metadata key dapr-app-id of the call names the application
+// that receives it. The call is an invocation of the method /<service>/<method> with the stream of messages as its
+// body. Discovery, load balancing, policies, access control and sessions apply as for other invocations. Messages are
+// forwarded unchanged, one at a time in each direction.
 func (s *Server) proxy(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	method, _ := grpc.Method(ctx)
@@ -157,7 +157,7 @@ func proxyHeader(ctx context.Context) http.Header {
 	return h
 }
 
-// timeoutText formats a timeout for the header grpc-timeout: at most eight digits, followed by a unit.
+// timeoutText formats a timeout for the header grpc-timeout: at most eight digits and a unit.
 func timeoutText(d time.Duration) string {
 	const most = 99_999_999
 	d = max(d, 0)
@@ -189,7 +189,8 @@ func encoded(values []string) []string {
 	return out
 }
 
-// answerMetadata converts the headers or trailers of a gRPC answer to metadata, without the fields that gRPC reserves.
+// answerMetadata converts the headers or trailers of a gRPC answer to metadata. It omits the fields that gRPC
+// reserves.
 func answerMetadata(h http.Header) metadata.MD {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
@@ -209,8 +210,8 @@ func answerMetadata(h http.Header) metadata.MD {
 	return md
 }
 
-// prefixSize is the size in bytes of the prefix of each gRPC message: one byte for the compression flag and four bytes
-// for the message length.
+// prefixSize is the size in bytes of the prefix of a gRPC message: one byte for the compression flag, four for the
+// length.
 const prefixSize = 5
 
 // messages is the body of a request that reads the messages of a client's stream.
@@ -236,7 +237,7 @@ func (m *messages) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Single reports whether at most one message was received. It must not be called concurrently with Read.
+// Single reports whether at most one message was received. It must not run concurrently with Read.
 func (m *messages) Single() bool { return m.count <= 1 }
 
 // Close does nothing: the stream belongs to the handler.

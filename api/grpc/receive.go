@@ -36,8 +36,8 @@ const (
 	costFixed  = 4 << 10
 )
 
-// wire is the transport stream of grpc-go. It returns the bytes of a message as they arrive. In contrast,
-// grpc.ServerStream returns a message only after it has received and decoded all of it.
+// wire is a transport stream of grpc-go. It returns the bytes of a message as they arrive. grpc.ServerStream only
+// returns complete, decoded messages.
 type wire interface {
 	ReadMessageHeader(into []byte) error // fills into, or fails with io.EOF at the end of the stream
 	RecvCompress() string
@@ -57,8 +57,8 @@ type receiver struct {
 	ended   bool  // the call has ended and may not reserve more memory
 }
 
-// receiver returns the receiver of a call, or nil if the call did not arrive over the HTTP/2 transport of grpc-go. The
-// parameter single is true if the call has exactly one request message.
+// receiver returns the receiver of a call, or nil if the call did not arrive over the HTTP/2 transport of grpc-go.
+// The parameter single says whether the call has exactly one request message.
 func (s *Server) receiver(ctx context.Context, method string, single bool) *receiver {
 	w, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	a := arrivalOf(ctx)
@@ -72,7 +72,7 @@ func (s *Server) receiver(ctx context.Context, method string, single bool) *rece
 	return r
 }
 
-// receive receives one message and decodes it into m. The memory for the message stays reserved until release is
+// receive receives one message and decodes it into m. The memory of the message stays reserved until release is
 // called.
 func (r *receiver) receive(m any) error {
 	r.release()
@@ -118,8 +118,8 @@ func (r *receiver) release() {
 	r.share.Release()
 }
 
-// finish releases the reserved memory when the call ends. After finish, a receive that is still running in another
-// goroutine cannot reserve memory.
+// finish releases the reserved memory when the call ends. A receive that is still running in another goroutine can
+// then no longer reserve memory.
 func (r *receiver) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,8 +136,8 @@ func (r *receiver) unwaitLocked() {
 // read fills b. It fails when the call ends.
 func (r *receiver) read(b []byte) error { return r.wire.ReadMessageHeader(b) }
 
-// body reads a message of size bytes. It reserves memory only after the first part has arrived. So a client that
-// announces a large message but does not send it blocks no memory.
+// body reads a message of size bytes. It reserves memory after the first part has arrived. So a client cannot block
+// memory by only announcing a large message.
 func (r *receiver) body(size int64) (*[]byte, error) {
 	pool := r.server.buffers
 	data, have, reserved := pool.Get(int(min(size, firstPiece))), 0, false
@@ -175,9 +175,9 @@ func (r *receiver) body(size int64) (*[]byte, error) {
 	return data, nil
 }
 
-// wait adds bytes to the total of bytes that all calls may receive before memory is reserved for them. It does not
-// block. It returns false if the total would exceed maxWaiting or the call has ended. Then the caller must reserve
-// memory.
+// wait counts bytes that the call will receive without a reservation of memory. It returns false, and counts nothing,
+// if the total of all calls would exceed maxWaiting or the call has ended. The caller must then reserve memory. wait
+// does not block.
 func (r *receiver) wait(bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,7 +200,7 @@ func (r *receiver) work() {
 }
 
 // reserve reserves bytes in the memory budget of the node. It waits until the budget grants or refuses them, or the
-// call's context ends. If they are not reserved, it returns a gRPC status error or an *api.Error.
+// context of the call ends. If it fails, it returns a gRPC status error or an *api.Error.
 func (r *receiver) reserve(bytes int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,8 +217,8 @@ func (r *receiver) reserve(bytes int64) error {
 	return nil
 }
 
-// pieces fills b with the next part of a message. The parameter reserved is true if memory is reserved for the message.
-// In that case, pieces aborts the call if the client sends slowly while other requests wait for memory.
+// pieces fills b with the next part of a message. The parameter reserved says whether memory is reserved for the
+// message. If so, pieces aborts the call when the client sends slowly while other requests wait for memory.
 func (r *receiver) pieces(b []byte, reserved bool) error {
 	var transfer *admission.Transfer
 	if reserved {
@@ -299,8 +299,8 @@ func (r *receiver) unpack(flag byte, data *[]byte) (*[]byte, error) {
 	return &out, nil
 }
 
-// decode decodes data into m. For a large message, decode first counts the elements in data and reserves memory for
-// them, because an encoded element of two bytes can need more than a hundred bytes when decoded.
+// decode decodes data into m. Before a large message, it counts the elements in data and reserves memory for them: an
+// element of two bytes can need more than a hundred bytes when decoded.
 func (r *receiver) decode(data []byte, m any) error {
 	out, ok := m.(proto.Message)
 	if !ok {
@@ -321,8 +321,8 @@ func (r *receiver) decode(data []byte, m any) error {
 	return nil
 }
 
-// writes are the methods that change state. The memory budget measures how fast the node executes them; see
-// admission.Share.Work.
+// writes has the methods that change state. For these, the memory budget measures how fast the node executes them, as
+// described at admission.Share.Work.
 var writes = map[string]bool{
 	runtimev1.Dapr_SaveState_FullMethodName:                    true,
 	runtimev1.Dapr_DeleteBulkState_FullMethodName:              true,
@@ -331,7 +331,7 @@ var writes = map[string]bool{
 }
 
 // guarded returns a copy of a service whose unary calls are checked before their message is received. An interceptor
-// cannot do this, because grpc-go calls interceptors only after it has decoded the message.
+// cannot do this, because grpc-go decodes the message before it calls interceptors.
 func (s *Server) guarded(service *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *service
 	out.Methods = make([]grpc.MethodDesc, len(service.Methods))
@@ -374,8 +374,7 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 }
 
 // received returns the gRPC error for a call whose message could not be received, and counts the call as refused. It
-// does not count calls that the client cancelled. Nor does it count late messages, because tooLate has already counted
-// those.
+// does not count calls that the client cancelled, nor late messages, which tooLate has already counted.
 func (s *Server) received(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil

@@ -174,7 +174,7 @@ func TestReceive_SlowMessageIsCutWhenMemoryIsShort(t *testing.T) {
 
 func TestOverload_IsUnavailableAlsoForTransactions(t *testing.T) {
 	f := newFixture(t)
-	f.config.Requests = admission.New(admission.Options{Bytes: mib})
+	f.config.Requests = admission.New(admission.Options{Bytes: mib, LargePatience: 50 * time.Millisecond})
 	if !f.config.Requests.TryAcquire(600 << 10) {
 		t.Fatal("the budget is in use")
 	}

@@ -72,11 +72,12 @@ func (o *ownServer) Watch(in *runtimepb.WatchRequest, out grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	t := &watchStream{out: out, watch: w, values: !in.GetOmitValues(), stall: o.owner.stall, cut: func() {}}
+	t := &watchStream{out: out, watch: w, values: !in.GetOmitValues(),
+		snapshot: request.Snapshot, stall: o.owner.stall, cut: func() {}}
 	if a := arrivalOf(out.Context()); a != nil {
 		t.cut = a.cancel
 	}
-	err = t.run(in.GetSnapshot())
+	err = t.run()
 	if t.stalled.Load() { // grpc-go has answered with Canceled
 		w.Close(&state.WatchEnd{Reason: state.WatchSlow})
 		return err
@@ -90,23 +91,24 @@ func (o *ownServer) Watch(in *runtimepb.WatchRequest, out grpc.ServerStreamingSe
 
 // watchStream sends the events of one watch.
 type watchStream struct {
-	out    grpc.ServerStreamingServer[runtimepb.WatchEvent]
-	watch  *api.Watch
-	values bool
-	cut    func() // ends the call
-	stall  time.Duration
+	out      grpc.ServerStreamingServer[runtimepb.WatchEvent]
+	watch    *api.Watch
+	values   bool
+	snapshot bool   // its items are being sent
+	cut      func() // ends the call
+	stall    time.Duration
 
 	stalled atomic.Bool // the client has taken nothing for that long
 	failure *api.Error  // why the watch ended; nil = the client has gone
 }
 
-func (t *watchStream) run(snapshot bool) error {
+func (t *watchStream) run() error {
 	if t.watch.Session != "" {
 		if err := t.out.SendHeader(metadata.Pairs(keySession, t.watch.Session)); err != nil {
 			return err
 		}
 	}
-	if !snapshot {
+	if !t.snapshot {
 		if err := t.bookmark(); err != nil {
 			return err
 		}
@@ -135,6 +137,7 @@ func (t *watchStream) part(p *state.WatchPart) error {
 		}
 	}
 	if p.Synced {
+		t.snapshot = false
 		if err := t.send(&runtimepb.WatchEvent{Type: "synced", Revision: strconv.FormatUint(p.Seen, 10),
 			Position: t.watch.Position()}); err != nil {
 			return err
@@ -149,7 +152,8 @@ func (t *watchStream) part(p *state.WatchPart) error {
 			return err
 		}
 	}
-	if !p.Synced && len(p.Items)+len(p.Changes) == 0 {
+	// during a snapshot, a client must not continue from a bookmark
+	if !p.Synced && !t.snapshot && len(p.Items)+len(p.Changes) == 0 {
 		return t.bookmark()
 	}
 	return nil
@@ -185,8 +189,8 @@ func (t *watchStream) change(kind string, c *state.Change) error {
 	return t.send(e)
 }
 
-// send sends an event to the client. If the client has not received it within the stall timeout of a connection, send
-// ends the call.
+// send sends an event to the client. It ends the call if the client has not received the event within the stall
+// timeout of connections.
 func (t *watchStream) send(e *runtimepb.WatchEvent) error {
 	stall := time.AfterFunc(t.stall, func() {
 		t.stalled.Store(true)

@@ -211,12 +211,12 @@ func (s *Server) Serve(l net.Listener) {
 	})
 }
 
-// drainIdle is how long Close waits for a client to confirm the end of a connection that has no call.
+// drainIdle is how long Close waits for a client to confirm the end of a connection without calls.
 const drainIdle = time.Second
 
-// Close stops accepting connections and waits for the calls in progress. It closes connections without a call after
-// drainIdle. If ctx ends before the calls do, Close aborts them, waits until their handlers return, and returns the
-// error of ctx. Close may be called several times.
+// Close stops accepting connections and waits for the calls in progress. Connections without a call are closed after
+// drainIdle. If ctx ends first, Close aborts the calls, waits until their handlers return, and returns the error of
+// ctx. Close is idempotent.
 func (s *Server) Close(ctx context.Context) error {
 	s.end() // ends health watches, which otherwise last until their client closes them
 	graceful := make(chan struct{})

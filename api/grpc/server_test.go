@@ -394,6 +394,7 @@ func TestClose_WaitsForCallsAndEndsWatches(t *testing.T) {
 }
 
 func TestClose_ConnsWithoutCallDoNotDelayIt(t *testing.T) {
+	t.Parallel()
 	for name, opens := range map[string]bool{"silent": false, "open, and its end not confirmed": true} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

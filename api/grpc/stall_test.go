@@ -10,6 +10,7 @@ import (
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -97,6 +98,7 @@ func TestConfiguration_SlowSubscriberGetsNewestValues(t *testing.T) {
 // A process that is stopped does not answer pings. Its connection is closed, and its subscription ends: when it runs
 // again, it sees a broken connection and subscribes again.
 func TestConfiguration_StoppedSubscriberIsCut(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.config.PingEvery = time.Second // grpc-go pings at most once a second
 	w := knock(t, f.serve(t))
@@ -122,30 +124,52 @@ func TestConfiguration_StoppedSubscriberIsCut(t *testing.T) {
 // queued is a configuration store whose only subscription is a queue that the test fills.
 type queued struct {
 	configuration.Store
-	queue *configuration.Queue
+	queue *takenQueue
 }
 
 func (q queued) Subscribe(context.Context, configuration.SubscribeRequest) (configuration.Subscription, error) {
 	return q.queue, nil
 }
 
-// subscribed returns a subscription of a client whose changes the test puts into the queue. Nothing is read yet.
+// takenQueue is a queue that reports when changes were taken.
+type takenQueue struct {
+	*configuration.Queue
+	taken chan struct{} // capacity 1
+}
+
+func (q *takenQueue) Next(ctx context.Context) ([]configuration.Item, error) {
+	items, err := q.Queue.Next(ctx)
+	select {
+	case q.taken <- struct{}{}:
+	default:
+	}
+	return items, err
+}
+
+// subscribed returns a subscription of a client whose changes the test puts into the queue. The server has taken more
+// changes than it can send, because the client reads nothing yet.
 func subscribed(t *testing.T, stall time.Duration) (*fixture, *configuration.Queue,
 	runtimev1.Dapr_SubscribeConfigurationClient) {
 	t.Helper()
 	f := newFixture(t)
 	f.config.WriteStall = stall
 	q := configuration.NewQueue(func() {})
-	f.Configurations.List[0].Store = queued{queue: q}
-	stream, err := runtimev1.NewDaprClient(f.serve(t)).SubscribeConfiguration(t.Context(),
+	taken := make(chan struct{}, 1)
+	f.Configurations.List[0].Store = queued{queue: &takenQueue{q, taken}}
+	// A window that gRPC does not enlarge. On a slow machine it would enlarge it until all values fit.
+	conn := f.serve(t, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
+	stream, err := runtimev1.NewDaprClient(conn).SubscribeConfiguration(t.Context(),
 		&runtimev1.SubscribeConfigurationRequest{StoreName: "items"})
 	must(t, err)
 	_, err = stream.Recv()
 	must(t, err)
 	value := strings.Repeat("x", 32<<10)
+	var items []configuration.Item
 	for i := range 20 { // more than the flow control of a call lets through
-		q.Put(configuration.Item{Key: fmt.Sprint("k", i), Value: value, Version: "1"})
+		items = append(items, configuration.Item{Key: fmt.Sprint("k", i), Value: value, Version: "1"})
 	}
+	q.Put(items...)
+	<-taken // otherwise too many deleted keys would drop them, and the server would have nothing to send
 	return f, q, stream
 }
 

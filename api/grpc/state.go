@@ -75,7 +75,7 @@ func (s *Server) DeleteState(ctx context.Context, in *runtimev1.DeleteStateReque
 	return empty(ctx, &written, err)
 }
 
-// DeleteBulkState removes several keys. If the store supports transactions, DeleteBulkState removes all keys or none.
+// DeleteBulkState removes several keys. If the store supports transactions, it removes all keys or none.
 func (s *Server) DeleteBulkState(ctx context.Context, in *runtimev1.DeleteBulkStateRequest) (*emptypb.Empty, error) {
 	items, err := decodeItems(in.GetStates())
 	if err != nil {

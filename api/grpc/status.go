@@ -11,7 +11,7 @@ import (
 )
 
 // code returns the gRPC code for an error. Unavailable and DeadlineExceeded mean that the operation was not executed,
-// so a client may retry it. Unknown means that the operation may have been executed.
+// so clients may retry it. Unknown means that it may have been executed.
 func code(e *api.Error) codes.Code {
 	switch e.Kind {
 	case api.Malformed:
@@ -44,8 +44,11 @@ func code(e *api.Error) codes.Code {
 	case api.Indeterminate:
 		return codes.Unknown
 	default:
-		if e.Code == api.CodeConfigurationSubscribe {
-			return codes.InvalidArgument // as in Dapr
+		switch e.Code { // as in Dapr
+		case api.CodeConfigurationSubscribe:
+			return codes.InvalidArgument
+		case api.CodeActorStackDepth:
+			return codes.ResourceExhausted
 		}
 		return codes.Internal
 	}
@@ -57,7 +60,11 @@ func statusOf(method string, e *api.Error) error {
 	if transactional(method) && failedInStore(c) && e.Code != api.CodeOverloaded {
 		c = codes.Internal // clients of transactions expect this code for every store error
 	}
-	st := status.New(c, e.Code+": "+e.Message)
+	text := e.Code + ": " + e.Message
+	if e.Code == api.CodeActorStackDepth {
+		text = e.Message // as in Dapr
+	}
+	st := status.New(c, text)
 	list := details(e)
 	if len(list) == 0 {
 		return st.Err()

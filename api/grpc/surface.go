@@ -15,8 +15,8 @@ import (
 // ownServices begins the full names of the methods that Quorate has and Dapr has not.
 const ownServices = "/quorate.runtime.v1."
 
-// served returns an Unimplemented error if the Configuration resource disables a runtime method, otherwise nil. It
-// returns nil for methods of other services, because these belong to applications.
+// served returns an Unimplemented error if the Configuration resource disables a method of the services of Quorate or
+// Dapr. It returns nil for all other services, because they belong to applications.
 func (s *Server) served(method string) error {
 	name, ours := strings.CutPrefix(method, "/"+runtimev1.Dapr_ServiceDesc.ServiceName+"/")
 	if own, ok := strings.CutPrefix(method, ownServices); ok {

@@ -118,9 +118,9 @@ func shapeOf(shapes *sync.Map, d protoreflect.MessageDescriptor) *shape {
 	return s
 }
 
-// message counts the elements of one encoded message and of all messages nested in it. It returns an *api.Error if
-// there are too many elements or the nesting is too deep. It stops counting at the first invalid byte and returns no
-// error for it, because the decoder later rejects the message.
+// message counts the elements of an encoded message and of all messages nested in it. It returns an *api.Error if
+// there are too many elements or too many levels. It stops without an error at the first invalid byte, because the
+// decoder will reject the message.
 func (t *tally) message(d protoreflect.MessageDescriptor, b []byte) error {
 	s := shapeOf(t.shapes, d)
 	t.memory += s.memory
@@ -165,8 +165,8 @@ func (t *tally) message(d protoreflect.MessageDescriptor, b []byte) error {
 	return nil
 }
 
-// checkEvery is the number of elements after which tally checks the limit again. Without intermediate checks, tally
-// would count all of the two million elements that fit into 4 MiB.
+// checkEvery is the number of elements after which tally checks the limit again. Without these checks, it would count
+// all of the two million elements that fit into 4 MiB.
 const checkEvery = 1_000
 
 func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value []byte) error {
@@ -196,9 +196,9 @@ func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value [
 	return nil
 }
 
-// check returns an error if n is above the maximum number of elements of the field p. Some limits depend on the store.
-// If tally has not yet read the name of the store, check searches for it in the parameter rest, which is the part of
-// the message that is not counted yet.
+// check returns an error if the field p has more than its maximum number of elements. Some limits depend on the
+// store. If the name of the store has not been read yet, check searches for it in the unread part of the message, the
+// parameter rest.
 func (t *tally) check(p *part, n int, rest []byte) error {
 	switch {
 	case p.kind == ofEntries:

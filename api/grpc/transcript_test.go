@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -32,10 +33,18 @@ import (
 // The transcripts recorded over HTTP have the same outcomes over gRPC. The exceptions are those about malformed JSON,
 // paths and verbs, listings, browsers and probes, which gRPC cannot express.
 func TestTranscripts_MatchHTTP(t *testing.T) {
-	said, all := 0, 0
+	t.Parallel()
+	var said, all atomic.Int64
+	t.Cleanup(func() {
+		if said.Load() < all.Load()/2 {
+			t.Errorf("only %d of %d steps ran over gRPC", said.Load(), all.Load())
+		}
+		t.Logf("%d of %d steps ran over gRPC", said.Load(), all.Load())
+	})
 	for _, file := range transcripts(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".txt")
 		t.Run(filepath.Base(filepath.Dir(file))+"/"+name, func(t *testing.T) {
+			t.Parallel()
 			data, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -68,13 +77,10 @@ func TestTranscripts_MatchHTTP(t *testing.T) {
 			if here == 0 {
 				t.Error("no step was run")
 			}
-			said, all = said+here, all+len(want.Steps)
+			said.Add(int64(here))
+			all.Add(int64(len(want.Steps)))
 		})
 	}
-	if said < all/2 {
-		t.Errorf("only %d of %d steps ran over gRPC", said, all)
-	}
-	t.Logf("%d of %d steps ran over gRPC", said, all)
 }
 
 // transcripts returns the names of the transcripts with steps that gRPC can express.

@@ -7,10 +7,14 @@ import (
 	"github.com/quorate/quorate/api/actors"
 )
 
-// callActor serves calls of actor methods. The request timeout applies only while the node looks for the owner of the
-// actor, not to the execution of the method.
+// callActor serves calls of actor methods. The request timeout applies only to the search for the owner of the actor,
+// not to the execution of the method.
 func (f *Face) callActor(p *reply, r *http.Request) error {
-	actor, method, err := actorPath(r.URL)
+	actor, _, err := actorPath(r.URL)
+	if err != nil {
+		return err
+	}
+	method, err := actorMethod(r.URL)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type reminderBody struct {
 	OtherPolicy json.RawMessage `json:"failurePolicy"`
 }
 
-// reminder decodes a request that sets a reminder or a timer. overwrite is false if the request must not replace an
+// reminder decodes a request that sets a reminder or a timer. overwrite says whether the request may replace an
 // existing one with the same name.
 func (f *Face) reminder(p *reply, r *http.Request) (out actors.Reminder, overwrite bool, err error) {
 	if out.Actor, out.Name, err = actorPath(r.URL); err != nil {
@@ -50,9 +50,7 @@ func (f *Face) reminder(p *reply, r *http.Request) (out actors.Reminder, overwri
 		return out, false, api.MalformedRequest(fault.Text(err))
 	}
 	out.DueTime, out.Period, out.TTL, out.Callback = in.DueTime, in.Period, in.TTL, in.Callback
-	if out.Data = bytes.Clone(in.Data); string(out.Data) == "null" {
-		out.Data = nil
-	}
+	out.Data = bytes.Clone(in.Data)
 	return out, in.Overwrite == nil || *in.Overwrite, nil
 }
 
@@ -119,7 +117,9 @@ func (f *Face) setTimer(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := f.actors.SetTimer(&timer); err != nil {
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	if err := f.actors.SetTimer(ctx, &timer); err != nil {
 		return err
 	}
 	p.empty()

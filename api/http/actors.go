@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// getActorState serves GET /v1.0/actors/{type}/{id}/state/{key}. The answer has no ETag, because only the actor itself
-// writes its state.
+// getActorState serves GET /v1.0/actors/{type}/{id}/state/{key}. The answer has no ETag, because only the actor
+// itself writes its state.
 func (f *Face) getActorState(p *reply, r *http.Request) error {
 	actor, key, err := actorPath(r.URL)
 	if err != nil {

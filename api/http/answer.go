@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// countedAnswer is the minimum size in bytes of an answer for which memory is reserved. A smaller answer fits into
-	// the buffers of a connection.
+	// countedAnswer is the smallest answer in bytes for which memory is reserved. Smaller answers fit into the
+	// buffers of a connection.
 	countedAnswer = 16 << 10
-	// answerPiece is the number of bytes per write of an answer. After each write, admission.Transfer measures how
-	// fast the client reads.
+	// answerPiece is the number of bytes per write of an answer. admission.Transfer measures the speed of the client
+	// after each write.
 	answerPiece = 64 << 10
 )
 
-// smallBulk and largeBulk are limits for the total size in bytes of the values in a bulk read. The first attempt
-// reserves memory for smallBulk. If the values are larger, the second attempt reserves memory for largeBulk.
+// smallBulk and largeBulk limit the total size in bytes of the values in a bulk read. The first attempt reserves
+// memory for smallBulk. If the values are larger, a second attempt reserves memory for largeBulk.
 const (
 	smallBulk  = 128 << 10
 	largeBulk  = 32 << 20
 	bulkCopies = 2 // the values, and the answer made of them
 )
 
-// held calls the function read, and reserves memory for the value that this function returns. The function must pass
-// the given options to the service. The first call has a limit for the value size, which held sets in options.MaxValue.
-// If the value is larger, or the reservation must wait, held discards the value and calls the function again after the
-// reservation. So no value is in memory while held waits.
+// held calls the function read and reserves memory for the value that it returns. No value is in memory while held
+// waits for a reservation. For this, the first call of read has a small options.MaxValue, which read must pass on. If
+// the value is larger, or the reservation has to wait, held drops the value and calls read again after the
+// reservation.
 func (f *Face) held(
 	p *reply, r *http.Request, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -56,8 +56,8 @@ func (f *Face) held(
 	return read()
 }
 
-// bulk reads several keys within the memory budget for answers. The size of the result is unknown before the read. So
-// bulk tries with a small size limit first, and if the result is larger, again with a large limit.
+// bulk reads several keys within the memory budget for answers. The size of the result is not known before the read.
+// So bulk first reads with a small limit. If the values are larger, it reads them again with a large limit.
 func (f *Face) bulk(
 	p *reply, r *http.Request, request api.BulkGetRequest, read func(api.BulkGetRequest) (api.Bulk, error),
 ) (api.Bulk, error) {
@@ -77,8 +77,8 @@ func (f *Face) bulk(
 	return out, err
 }
 
-// transmit writes a body for which memory is reserved. If the client reads slowly while other answers wait for memory,
-// transmit aborts the answer.
+// transmit writes a body for which memory is reserved. It aborts the answer if the client reads slowly while other
+// answers wait for memory.
 func (p *reply) transmit(body []byte) {
 	control := http.NewResponseController(p.ResponseWriter)
 	transfer := p.answer.Transfer(func() { _ = control.SetWriteDeadline(time.Now()) })

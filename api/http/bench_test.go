@@ -20,6 +20,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
 	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/http/servertest"
 	"github.com/quorate/quorate/component/state"
 )
 
@@ -185,7 +186,7 @@ func newLoad(b *testing.B, h http.Handler, message string) *load {
 	base := serve(b, h)
 	l := &load{message: []byte(message), clients: make([]client, connections)}
 	for i := range l.clients {
-		conn := dial(b, base)
+		conn := servertest.Dial(b, base)
 		if err := conn.SetDeadline(time.Time{}); err != nil {
 			b.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/jsonbody"
 	"github.com/quorate/quorate/component/bindings"
 )
 
@@ -18,12 +19,12 @@ type bindingBody struct {
 	Operation string            `json:"operation"`
 }
 
-// traceHeaders returns the names of the headers that contain trace context. Their values are passed on to the external
-// system as metadata.
+// traceHeaders returns the names of the headers with trace context. Their values are passed on to the external system
+// as metadata.
 func traceHeaders() []string { return []string{"Traceparent", "Tracestate", "Baggage"} }
 
-// invokeBinding serves POST and PUT /v1.0/bindings/{name}. It sends the metadata of the external system's response as
-// headers named metadata.<name>, even if the operation failed.
+// invokeBinding serves POST and PUT /v1.0/bindings/{name}. The metadata of the external system's response becomes
+// headers with names of the form metadata.<name>, also if the operation failed.
 func (f *Face) invokeBinding(p *reply, r *http.Request) error {
 	path := restOf(r.URL, bindingsPrefix)
 	name, err := path.all()
@@ -57,12 +58,12 @@ func (f *Face) invokeBinding(p *reply, r *http.Request) error {
 }
 
 func (f *Face) decodeBinding(p *reply, r *http.Request, body []byte) (bindings.Request, error) {
-	t := tallyBinding(body)
+	t := jsonbody.TallyBinding(body)
 	if err := f.afford(p, r, body, &t, nil); err != nil {
 		return bindings.Request{}, err
 	}
 	var in bindingBody
-	if err := decode(body, &in); err != nil {
+	if err := jsonbody.Decode(body, &in); err != nil {
 		return bindings.Request{}, err
 	}
 	if in.Metadata == nil {
@@ -84,7 +85,7 @@ func (f *Face) decodeBinding(p *reply, r *http.Request, body []byte) (bindings.R
 	return bindings.Request{Operation: in.Operation, Data: data, Metadata: in.Metadata}, nil
 }
 
-// metadataHeaders adds metadata to h as headers. It skips names and values that an HTTP header cannot hold.
+// metadataHeaders adds metadata to h as headers. It skips names and values that are invalid in an HTTP header.
 func metadataHeaders(h http.Header, metadata map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(metadata)) {
 		value := metadata[name]

@@ -15,8 +15,8 @@ import (
 // buffer is a pooled byte slice. Its bytes must not be used after release.
 type buffer struct{ data []byte }
 
-// maxPooled is the maximum capacity in bytes of a buffer that is returned to the pool. Larger buffers are left to the
-// garbage collector.
+// maxPooled is the maximum capacity in bytes of a buffer that is put back into the pool. Larger buffers are garbage
+// collected.
 const maxPooled = 1 << 20
 
 func (f *Face) buffer() *buffer { return f.buffers.Get().(*buffer) }
@@ -29,8 +29,8 @@ func (f *Face) release(b *buffer) {
 	f.buffers.Put(b)
 }
 
-// The memory reserved for a request with a body of n bytes is costFixed + costCopies*n bytes. The three copies are the
-// body, its decoded values and the log entry.
+// The memory reserved for a request with a body of n bytes is costFixed + costCopies*n bytes. The three copies are
+// the body, its decoded values and the log entry.
 const (
 	costCopies = 3
 	costFixed  = 4 << 10
@@ -38,8 +38,8 @@ const (
 
 func cost(n int64) int64 { return costFixed + costCopies*n }
 
-// firstPiece is the number of bytes that are initially reserved for a body of unknown length. If the body is longer,
-// the method grow reserves more.
+// firstPiece is how many bytes are first reserved for a body of unknown length. For a longer body, grow reserves
+// more.
 const firstPiece = 64 << 10
 
 // reserve takes memory for the request from the budget of the node; finish gives it back.
@@ -53,8 +53,8 @@ func (f *Face) reserve(p *reply, r *http.Request, bytes int64) error {
 	return nil
 }
 
-// body reserves memory and reads the whole body of a request. The size limit and the request timeout apply. The caller
-// must release the returned buffer.
+// body reserves memory and reads the whole body of a request, within the size limit and the request timeout. The
+// caller must release the returned buffer.
 func (f *Face) body(p *reply, r *http.Request) (*buffer, error) {
 	limit := f.bodyLimit
 	if limit >= 0 && r.ContentLength > limit {
@@ -80,7 +80,7 @@ func (f *Face) body(p *reply, r *http.Request) (*buffer, error) {
 	return b, nil
 }
 
-// readInto reads up to one byte more than the limit.
+// readInto reads the body into b. It may stop early if the body exceeds the size limit.
 func (f *Face) readInto(b *buffer, p *reply, r *http.Request) error {
 	if r.ContentLength == 0 || r.Body == nil {
 		return nil
@@ -103,8 +103,8 @@ func (f *Face) readInto(b *buffer, p *reply, r *http.Request) error {
 	return api.BodyUnreadable("the body could not be read to its end")
 }
 
-// fill appends the body to b, at most limit+1 bytes, so that the caller can detect a body that is too large. If the
-// client sends slowly while other requests wait for memory, fill may abort the request.
+// fill appends the body to b. It may stop early if the body exceeds the size limit, which the caller checks. It may
+// abort the request if the client sends slowly while other requests wait for memory.
 func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.ResponseController) error {
 	const least = 512
 	reserved := r.ContentLength
@@ -144,8 +144,8 @@ func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 	return nil
 }
 
-// grow reserves more memory for a body of unknown length. The parameter reserved points to the number of bytes that are
-// reserved so far. grow does nothing until that many bytes have arrived. After a reservation, it updates the number.
+// grow reserves more memory for a body of unknown length when the reserved bytes have arrived. *reserved is the
+// number of bytes reserved so far. grow updates it.
 func (f *Face) grow(b *buffer, p *reply, r *http.Request, reserved *int64) error {
 	if r.ContentLength >= 0 || int64(len(b.data)) < *reserved {
 		return nil

@@ -12,9 +12,9 @@ const (
 	headerFetchSite = "Sec-Fetch-Site"
 )
 
-// checkOrigin refuses requests from web pages of other sites, unless the configuration allows the site. It accepts
-// requests without the headers that browsers send. The result answered is true if the request is a CORS preflight, to
-// which checkOrigin has sent the answer.
+// checkOrigin refuses requests from web pages of other sites, unless the configuration allows the site. Requests
+// without the headers of browsers are accepted. The result answered is true if the request is a CORS preflight and
+// checkOrigin has answered it.
 func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error) {
 	origin, site := header(r, headerOrigin), header(r, headerFetchSite)
 	if origin == "" {
@@ -56,15 +56,15 @@ func sameOrigin(origin string, r *http.Request) bool {
 	return ok && scheme == want && strings.EqualFold(host, r.Host)
 }
 
-// allowOrigin sets the response headers that let a web page of the given origin read the answer. It returns true if the
-// request is a CORS preflight, to which allowOrigin has sent the answer. Preflights get an answer here, before the
-// token is checked, because browsers send them without a token.
+// allowOrigin sets the response headers that let a web page of the given origin read the answer. If the request is a
+// CORS preflight, allowOrigin answers it and returns true. This happens before the token is checked, because browsers
+// send preflights without a token.
 func allowOrigin(p *reply, r *http.Request, origin string) (answered bool) {
 	h := p.Header()
 	h["Access-Control-Allow-Origin"] = []string{origin}
 	h["Vary"] = []string{headerOrigin}
 	h["Access-Control-Expose-Headers"] = []string{"ETag, metadata.ttlExpireTime, Quorate-Session, " +
-		"Quorate-Consistency, Quorate-Age"}
+		"Quorate-Consistency, Quorate-Age, Quorate-Lock-Revision, Quorate-Lock-Expires-In-Ms"}
 	if !isPreflight(r) {
 		return false
 	}

@@ -7,14 +7,15 @@ import (
 	"net/url"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/jsonbody"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// configurationMemory is the memory in bytes that one field of a request body needs when it is decoded.
+// configurationMemory is the memory in bytes for one decoded field of a request body.
 const configurationMemory = 128
 
-// configurationPath returns the two path segments after "configuration": the store and the segment after it.
+// configurationPath returns the two path segments after "configuration". The first one is the store.
 func configurationPath(u *url.URL) (store, second string, err error) {
 	path, store, err := storePath(u)
 	if err == nil {
@@ -76,8 +77,7 @@ func itemsByKey(items []configuration.Item) map[string]api.ConfigurationItem {
 	return out
 }
 
-// subscribeConfiguration serves GET /v1.0/configuration/{store}/subscribe, and the same path under the prefix
-// /v1.0-alpha1.
+// subscribeConfiguration serves GET /v1.0/configuration/{store}/subscribe, also with the prefix /v1.0-alpha1.
 func (f *Face) subscribeConfiguration(p *reply, r *http.Request) error {
 	request, err := configurationRequest(r)
 	if err != nil {
@@ -89,11 +89,11 @@ func (f *Face) subscribeConfiguration(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p.send(http.StatusOK, valueJSON, append(appendString([]byte(`{"id":`), id), '}'))
+	p.send(http.StatusOK, valueJSON, append(jsonbody.AppendString([]byte(`{"id":`), id), '}'))
 	return nil
 }
 
-// unsubscribeConfiguration serves GET /v1.0/configuration/{store}/{id}/unsubscribe, and the same path under the prefix
+// unsubscribeConfiguration serves GET /v1.0/configuration/{store}/{id}/unsubscribe, also with the prefix
 // /v1.0-alpha1.
 func (f *Face) unsubscribeConfiguration(p *reply, r *http.Request) error {
 	store, id, err := configurationPath(r.URL)
@@ -108,8 +108,8 @@ func (f *Face) unsubscribeConfiguration(p *reply, r *http.Request) error {
 	if e.Code != api.CodeConfigurationUnsubscribe {
 		return err
 	}
-	body := appendString([]byte(`{"ok":false,"errorCode":`), e.Code)
-	body = append(appendString(append(body, `,"message":`...), e.Message), '}')
+	body := jsonbody.AppendString([]byte(`{"ok":false,"errorCode":`), e.Code)
+	body = append(jsonbody.AppendString(append(body, `,"message":`...), e.Message), '}')
 	p.send(http.StatusInternalServerError, valueJSON, body)
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // deadline is a context that ends at a fixed time, or earlier with its parent. Unlike context.WithDeadline, it starts
-// a timer only when Done is called. So a read from memory, which does not call Done, needs no timer.
+// its timer at the first call of Done. So a read from memory, which does not call Done, needs no timer.
 type deadline struct {
 	parent context.Context
 	at     time.Time
@@ -18,8 +18,8 @@ type deadline struct {
 	cancel context.CancelFunc
 }
 
-// deadline returns a context for the service calls of a request. The context ends at the request timeout. The caller
-// must call its end method.
+// deadline returns a context for the service calls of a request. It ends at the request timeout. The caller must call
+// its end method.
 func (f *Face) deadline(p *reply, r *http.Request) *deadline {
 	return &deadline{parent: r.Context(), at: p.start.Add(f.timeout)}
 }
@@ -62,8 +62,8 @@ func (d *deadline) Err() error {
 	return nil
 }
 
-// Value returns the value of the timed context if Done has created it, otherwise the value of the parent. This way
-// package context can derive a context without starting a goroutine.
+// Value returns the value of the timed context if Done has created one, and otherwise the value of the parent. So
+// package context finds the timed context, and needs no goroutine for contexts that are derived from d.
 func (d *deadline) Value(key any) any {
 	if timed := d.made(); timed != nil {
 		return timed.Value(key)

@@ -1,65 +1,23 @@
 package http
 
 import (
-	"encoding/json"
-	"errors"
 	"net/http"
-	"reflect"
-	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/quorate/quorate/api"
-	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/api/http/jsonbody"
 )
 
-// The bodies of requests. Field names are case-insensitive and unknown ones are ignored. Values are kept byte for byte.
-
-type itemBody struct {
-	Key      string            `json:"key"`
-	Value    json.RawMessage   `json:"value"`
-	ETag     string            `json:"etag"`
-	Metadata map[string]string `json:"metadata"`
-	Options  struct {
-		Concurrency string `json:"concurrency"`
-		Consistency string `json:"consistency"`
-	} `json:"options"`
-}
-
-type operationBody struct {
-	Operation string   `json:"operation"`
-	Request   itemBody `json:"request"`
-}
-
-type transactionBody struct {
-	Operations []operationBody   `json:"operations"`
-	Metadata   map[string]string `json:"metadata"`
-}
-
-type bulkBody struct {
-	Keys        []string          `json:"keys"`
-	Parallelism int               `json:"parallelism"`
-	Metadata    map[string]string `json:"metadata"`
-}
-
-// nothing accepts any JSON value and ignores it.
-type nothing struct{}
-
-// UnmarshalJSON ignores its argument. The decoder calls it with valid JSON only.
-func (nothing) UnmarshalJSON([]byte) error { return nil }
-
-// afford reserves memory for the decoded values of a body. tooMany is the error if the body exceeds an element limit,
-// otherwise nil. If tooMany is set or the body has too much metadata, afford reserves nothing and returns that error.
-// But if such a body is also invalid JSON, afford returns the JSON error. It does not check the JSON of a body within
-// the limits.
-func (f *Face) afford(p *reply, r *http.Request, body []byte, t *tally, tooMany error) error {
+// afford reserves memory for the decoded values of a body. tooMany is the error for too many elements, or nil if their
+// number is permitted. If the body has too many elements or too much metadata, afford reserves nothing. It then
+// returns the JSON error of an invalid body, and otherwise the error for too many parts.
+func (f *Face) afford(p *reply, r *http.Request, body []byte, t *jsonbody.Tally, tooMany error) error {
 	if tooMany == nil {
-		tooMany = api.CheckMetadata(t.metadata)
+		tooMany = api.CheckMetadata(t.Metadata)
 	}
 	if tooMany == nil {
-		return f.reserve(p, r, t.memory())
+		return f.reserve(p, r, t.Memory())
 	}
-	if err := decode(body, new(nothing)); err != nil {
+	if err := jsonbody.Check(body); err != nil {
 		return err
 	}
 	return tooMany
@@ -67,192 +25,37 @@ func (f *Face) afford(p *reply, r *http.Request, body []byte, t *tally, tooMany 
 
 // decodeSave reads the body of a save.
 func (f *Face) decodeSave(p *reply, r *http.Request, body []byte) ([]api.Item, error) {
-	t := tallyItems(body)
-	if err := f.afford(p, r, body, &t, f.state.CheckItems(t.list)); err != nil {
+	t := jsonbody.TallyItems(body)
+	if err := f.afford(p, r, body, &t, f.state.CheckItems(t.List)); err != nil {
 		return nil, err
 	}
-	in := make([]itemBody, 0, t.list)
-	if err := decode(body, &in); err != nil {
-		return nil, err
-	}
-	items := make([]api.Item, len(in))
-	for i := range in {
-		if err := in[i].item(&items[i], i, len(in)); err != nil {
-			return nil, err
-		}
-	}
-	return items, nil
+	return jsonbody.DecodeSave(body, t.List)
 }
 
-// decodeTransaction decodes the body of a state transaction. The field "operations" must be present, but the list may
-// be empty.
+// decodeTransaction decodes the body of a state transaction.
 func (f *Face) decodeTransaction(p *reply, r *http.Request, store string, body []byte) ([]api.Operation,
 	map[string]string, error) {
-	t := tallyTransaction(body)
-	if err := f.afford(p, r, body, &t, f.state.CheckOperations(store, t.list)); err != nil {
+	t := jsonbody.TallyTransaction(body)
+	if err := f.afford(p, r, body, &t, f.state.CheckOperations(store, t.List)); err != nil {
 		return nil, nil, err
 	}
-	var in transactionBody
-	if err := decode(body, &in); err != nil {
-		return nil, nil, err
-	}
-	if in.Operations == nil {
-		return nil, nil, api.MalformedRequest(`"operations" is missing (an empty list is allowed)`)
-	}
-	operations, err := convertOperations(in.Operations)
-	return operations, in.Metadata, err
+	return jsonbody.DecodeTransaction(body)
 }
 
-// decodeActorTransaction decodes the body of an actor transaction, a list of operations. An upsert without a value
-// saves JSON null, because the Python and JavaScript SDKs omit a value of None or undefined.
+// decodeActorTransaction decodes the body of an actor transaction.
 func (f *Face) decodeActorTransaction(p *reply, r *http.Request, body []byte) ([]api.Operation, error) {
-	t := tallyOperations(body)
-	if err := f.afford(p, r, body, &t, f.state.CheckActorOperations(t.list)); err != nil {
+	t := jsonbody.TallyOperations(body)
+	if err := f.afford(p, r, body, &t, f.state.CheckActorOperations(t.List)); err != nil {
 		return nil, err
 	}
-	in := make([]operationBody, 0, t.list)
-	if err := decode(body, &in); err != nil {
-		return nil, err
-	}
-	for i := range in {
-		if in[i].Operation == api.OperationUpsert && in[i].Request.Value == nil {
-			in[i].Request.Value = json.RawMessage("null")
-		}
-	}
-	return convertOperations(in)
-}
-
-func convertOperations(in []operationBody) ([]api.Operation, error) {
-	out := make([]api.Operation, len(in))
-	for i := range in {
-		out[i].Name = in[i].Operation
-		if err := in[i].Request.item(&out[i].Item, i, len(in)); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	return jsonbody.DecodeOperations(body, t.List)
 }
 
 // decodeBulk reads the body of a bulk read.
-func (f *Face) decodeBulk(p *reply, r *http.Request, body []byte) (bulkBody, error) {
-	var in bulkBody
-	t := tallyBulk(body)
-	if err := f.afford(p, r, body, &t, f.state.CheckKeys(t.list)); err != nil {
-		return in, err
+func (f *Face) decodeBulk(p *reply, r *http.Request, body []byte) (jsonbody.Bulk, error) {
+	t := jsonbody.TallyBulk(body)
+	if err := f.afford(p, r, body, &t, f.state.CheckKeys(t.List)); err != nil {
+		return jsonbody.Bulk{}, err
 	}
-	return in, decode(body, &in)
-}
-
-func (b *itemBody) item(out *api.Item, index, of int) (err error) {
-	out.Key, out.Value, out.JSON, out.ETag, out.Metadata = b.Key, b.Value, true, b.ETag, b.Metadata
-	if out.Concurrency, err = state.ParseConcurrency(b.Options.Concurrency); err != nil {
-		return api.InvalidOption(itemName(index, of), err)
-	}
-	if out.Consistency, err = state.ParseConsistency(b.Options.Consistency); err != nil {
-		return api.InvalidOption(itemName(index, of), err)
-	}
-	return nil
-}
-
-func itemName(index, of int) string {
-	if of == 1 {
-		return ""
-	}
-	return "item " + strconv.Itoa(index) + ": "
-}
-
-// decode reads the first JSON value of body; what follows it is ignored.
-func decode(body []byte, into any) error {
-	if !utf8.Valid(body) {
-		return api.MalformedRequest("the body is not valid UTF-8 (send bytes as a base64 string with metadata " +
-			"contentType=application/octet-stream)")
-	}
-	err := json.Unmarshal(body, into)
-	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Offset > 1 &&
-		syntax.Offset <= int64(len(body)) {
-		// The invalid byte may follow a complete value. Then it is ignored.
-		if again := json.Unmarshal(body[:syntax.Offset-1], into); !isSyntax(again) {
-			err = again
-		}
-	}
-	if err != nil {
-		return api.MalformedRequest(describe(err, body))
-	}
-	return nil
-}
-
-func isSyntax(err error) bool {
-	_, ok := errors.AsType[*json.SyntaxError](err)
-	return ok
-}
-
-// describe returns the error text for a body that cannot be decoded. The text may contain field names of the body but
-// no values. It does not use the text of encoding/json, which may contain part of a value.
-func describe(err error, body []byte) string {
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return describeType(wrong)
-	}
-	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Offset < int64(len(body)) {
-		return "the body is not valid JSON: an unexpected character at byte " + strconv.FormatInt(syntax.Offset, 10)
-	}
-	if len(body) == 0 {
-		return "the body is empty"
-	}
-	return "the body is not valid JSON: it ends too early"
-}
-
-func describeType(wrong *json.UnmarshalTypeError) string {
-	given, _, _ := strings.Cut(wrong.Value, " ") // "number 12" would reveal the number
-	text := fieldName(wrong) + " must be " + kindName(wrong.Type)
-	if given != "number" || wrong.Type.Kind() != reflect.Int {
-		text += ", not " + article(given)
-	}
-	return text + " (near byte " + strconv.FormatInt(wrong.Offset, 10) + " of the body)"
-}
-
-// fieldName describes in words which part of the body has the wrong type. If it is an element of a list or object, the
-// text names that list or object.
-func fieldName(wrong *json.UnmarshalTypeError) string {
-	last := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
-	kind := wrong.Type.Kind()
-	switch {
-	case wrong.Field == "" && (wrong.Type == reflect.TypeFor[itemBody]() ||
-		wrong.Type == reflect.TypeFor[operationBody]()):
-		return "every item of the body"
-	case last == "metadata" && kind == reflect.String, last == "keys" && kind == reflect.String,
-		last == "operations" && kind == reflect.Struct:
-		return "every item of " + strconv.Quote(wrong.Field)
-	case wrong.Field == "":
-		return "the body"
-	default:
-		return strconv.Quote(wrong.Field)
-	}
-}
-
-func kindName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Int:
-		return "a whole number"
-	case reflect.Map, reflect.Struct:
-		return "an object"
-	default:
-		return "something else"
-	}
-}
-
-func article(kind string) string {
-	switch kind {
-	case "array":
-		return "a list"
-	case "object":
-		return "an object"
-	case "bool":
-		return "a boolean"
-	default:
-		return "a " + kind
-	}
+	return jsonbody.DecodeBulk(body)
 }

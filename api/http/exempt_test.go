@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/http/servertest"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
@@ -76,7 +77,7 @@ func (c *targets) status(verb, target, headers string) int {
 	c.t.Helper()
 	for range 2 { // the server may have closed the connection after the last answer
 		if c.r == nil {
-			conn := dial(c.t, c.base)
+			conn := servertest.Dial(c.t, c.base)
 			c.r = bufio.NewReader(conn)
 			c.send = func(text string) error {
 				_ = conn.SetDeadline(time.Now().Add(time.Minute))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/api/apitest"
 	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/http/httpserver"
 )
 
 // fixture is a Face over an apitest.World. A test that changes the world after newFixture calls refit, unless it
@@ -54,7 +54,7 @@ func (f *fixture) serve(t testing.TB) string {
 
 func serve(t testing.TB, h http.Handler) string {
 	t.Helper()
-	server := apihttp.NewServer(apihttp.ServerConfig{Address: "127.0.0.1:0", Handler: h,
+	server := httpserver.New(httpserver.Config{Address: "127.0.0.1:0", Handler: h,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err := server.Open(t.Context()); err != nil {
 		t.Fatal(err)
@@ -86,19 +86,4 @@ func do(t testing.TB, method, url, body string) (int, http.Header, string) {
 		t.Fatal(err)
 	}
 	return response.StatusCode, response.Header, string(text)
-}
-
-// dial opens a raw connection to a base address.
-func dial(t testing.TB, base string) net.Conn {
-	t.Helper()
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	return conn
 }

@@ -8,11 +8,13 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/jsonbody"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// guard checks every request before it is routed. It refuses requests from web pages of other sites, and records
-// whether the request has a valid token.
+// guard checks every request before it is routed. It refuses requests from web pages of other sites. On a loopback
+// listener without a token, it also refuses host names (see localHost). It records whether the request has a valid
+// token.
 type guard struct {
 	anyHost bool
 	origins origins
@@ -26,9 +28,9 @@ func newGuard(c Config) (guard, error) {
 	return g, err
 }
 
-// check returns an error if the request must be refused. The result answered is true if check has already answered the
-// request. check sets p.trusted if the request has a valid token or needs none. A request without a token is not
-// refused here, because some endpoints need no token.
+// check returns an error if the request must be refused. The result answered is true if check has answered the
+// request. check sets p.trusted if the request has a valid token or needs none. It does not refuse requests without a
+// token, because some endpoints need none.
 func (g *guard) check(p *reply, r *http.Request) (answered bool, err error) {
 	if !g.anyHost && !localHost(r.Host) {
 		return false, foreignHost("configure an API token to use names")
@@ -45,9 +47,9 @@ func foreignHost(fix string) error {
 		")")
 }
 
-// LocalHost returns a handler that calls the given handler if the Host header is an IP address, localhost or empty, and
-// otherwise answers 403. The API makes the same check on a loopback address if it requires no token; see localHost. The
-// error text ends with the parameter fix, which says how to allow host names.
+// LocalHost wraps next. It answers 403 unless the Host header is an IP address, localhost or empty. The API makes the
+// same check if it listens on a loopback address and needs no token; localHost says why. The error text
+// ends with fix, which says how to allow host names.
 func LocalHost(next http.Handler, fix string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if localHost(r.Host) {
@@ -58,12 +60,12 @@ func LocalHost(next http.Handler, fix string) http.Handler {
 		h := w.Header()
 		h[headerContentType] = valueJSON
 		w.WriteHeader(http.StatusForbidden)
-		_, _ = w.Write(append(appendError(nil, e), '}')) // an error here means that the client has gone
+		_, _ = w.Write(append(jsonbody.AppendError(nil, e), '}')) // an error here means that the client has gone
 	})
 }
 
 // HealthOnly returns a handler that serves only the health probes of face. It accepts every Host header, because
-// health information is not secret.
+// health is no secret.
 func HealthOnly(face http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -79,9 +81,9 @@ func HealthOnly(face http.Handler) http.Handler {
 	})
 }
 
-// localHost reports whether a Host header is an IP address, localhost or empty. The check protects against DNS
-// rebinding: in that attack, the browser sends the host name of the attacker's site. A browser never sends an empty
-// Host header, so an empty one is safe.
+// localHost reports whether a Host header is an IP address, localhost or empty. This protects against DNS rebinding,
+// in which the browser sends the host name of the attacker's site. A browser never sends an empty Host header, so an
+// empty one is safe.
 func localHost(host string) bool {
 	if host == "" {
 		return true
@@ -101,8 +103,8 @@ func localHost(host string) bool {
 
 const headerToken = "Dapr-Api-Token"
 
-// hasToken reports whether a request has a valid token, or no token is required. If a token is required, hasToken
-// removes it from the headers of the request.
+// hasToken reports whether a request has a valid token, or none is required. It removes a required token from the
+// headers of the request.
 func (g *guard) hasToken(r *http.Request) bool {
 	if !g.tokens.Required() {
 		return true

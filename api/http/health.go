@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/jsonbody"
 )
 
 // healthz serves GET /v1.0/healthz: 204 once the start is complete, permanently.
@@ -41,8 +42,7 @@ func (f *Face) readyz(p *reply, r *http.Request) error {
 	return f.works(p, r, f.health.Ready)
 }
 
-// readyzPlaced serves GET /readyz/placed. It answers like /readyz, but reports a server as not ready while it waits to
-// become a voter.
+// readyzPlaced serves GET /readyz/placed. It is like /readyz, but a server that waits to become a voter is not ready.
 func (f *Face) readyzPlaced(p *reply, r *http.Request) error {
 	return f.works(p, r, f.health.Placed)
 }
@@ -54,7 +54,7 @@ func (f *Face) works(p *reply, r *http.Request, ask func(context.Context) ([]api
 	b := f.buffer()
 	defer f.release(b)
 	if err != nil {
-		b.data = append(appendError(b.data, api.AsError(err)), `,"ready":false`...)
+		b.data = append(jsonbody.AppendError(b.data, api.AsError(err)), `,"ready":false`...)
 		b.data = append(appendChecks(b.data, checks), '}')
 		p.send(statusNotNow, valueJSON, b.data)
 		return nil
@@ -72,14 +72,14 @@ func appendChecks(dst []byte, checks []api.Check) []byte {
 			dst = append(dst, ',')
 		}
 		dst = append(dst, `{"kind":`...)
-		dst = appendString(dst, c.Kind)
-		dst = appendField(dst, "name", c.Name)
+		dst = jsonbody.AppendString(dst, c.Kind)
+		dst = jsonbody.AppendField(dst, "name", c.Name)
 		dst = append(dst, `,"reads":`...)
 		dst = strconv.AppendBool(dst, c.Reads)
 		dst = append(dst, `,"writes":`...)
 		dst = strconv.AppendBool(dst, c.Writes)
 		if c.Reason != "" {
-			dst = appendField(dst, "reason", c.Reason)
+			dst = jsonbody.AppendField(dst, "reason", c.Reason)
 		}
 		dst = append(dst, '}')
 	}

@@ -2,7 +2,6 @@ package http
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http/httptest"
@@ -13,13 +12,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/invoke"
 )
 
 func TestDeadline_MatchesPackageContext(t *testing.T) {
@@ -123,49 +122,6 @@ func TestDeadline_ChildContextsNeedNoGoroutine(t *testing.T) {
 	}
 }
 
-func FuzzJSONString(f *testing.F) {
-	for _, seed := range []string{"", "a", "\"\\/\b\f\n\r\t", "\x00\x1f\x7f", "<>&", "é😀\u2028", "\xff", "a\xe2\x82",
-		"\ufffd"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		out := appendString([]byte("x"), s)[1:]
-		var back string
-		if err := json.Unmarshal(out, &back); err != nil {
-			t.Fatalf("%q became %q: %v", s, out, err)
-		}
-		if want := strings.ToValidUTF8(s, "\ufffd"); utf8.ValidString(s) && back != s || len(want) > 0 && back == "" {
-			t.Errorf("%q became %q", s, back)
-		}
-	})
-}
-
-func TestActive_RefusesAfterCloseAndReportsLastExit(t *testing.T) {
-	t.Parallel()
-	var a active
-	for range 2 {
-		if !a.enter() {
-			t.Fatal("refused before drain")
-		}
-	}
-	empty := a.drain()
-	if a.enter() {
-		t.Error("entered after drain")
-	}
-	a.leave()
-	select {
-	case <-empty:
-		t.Error("empty although one is left")
-	default:
-	}
-	a.leave()
-	<-empty
-	<-a.drain()
-	if a.enter() {
-		t.Error("entered after it was empty")
-	}
-}
-
 // Reads of one key have the same answers on the fast path and through the mux.
 func TestDirect_AnswersLikeTheMux(t *testing.T) {
 	t.Parallel()
@@ -180,7 +136,7 @@ func TestDirect_AnswersLikeTheMux(t *testing.T) {
 		return f
 	}
 	fast, slow := face(), face()
-	slow.get = nil // so that everything goes through the mux
+	slow.get, slow.save = nil, nil // so that everything goes through the mux
 	do := func(f *Face, method, target, body string) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
 		r.Host = "127.0.0.1:3500"
@@ -194,6 +150,24 @@ func TestDirect_AnswersLikeTheMux(t *testing.T) {
 		t.Fatalf("the save: %d %s", w.Code, w.Body)
 	}
 	codes := map[int]int{}
+	same := func(verb, target, body string) {
+		t.Helper()
+		got, want := do(fast, verb, target, body), do(slow, verb, target, body)
+		g, w := got.Result().Header, want.Result().Header
+		for _, name := range []string{headerETag, headerSession} { // every write has its own
+			g.Del(name)
+			w.Del(name)
+		}
+		if diff := cmp.Diff(w, g); diff != "" || got.Code != want.Code || got.Body.String() != want.Body.String() {
+			t.Errorf("%s: %d %s, through the mux %d %s; headers:\n%s", target, got.Code, got.Body, want.Code,
+				want.Body, diff)
+		}
+		codes[got.Code]++
+	}
+	for _, path := range []string{store, store + "?consistency=strong", store + "/", "nowhere", "%7A", store + "%2F"} {
+		same("POST", "/v1.0/state/"+path, `[{"key":"saved","value":1}]`)
+		same("POST", "/v1.0/state/"+path, `[{]`)
+	}
 	for _, path := range []string{
 		store + "/a", store + "/a/b", store + "/a%2Fb", store + "/a%20b", store + "/none", store +
 			"/a?consistency=strong", store + "/a?consistency=odd",
@@ -216,40 +190,32 @@ func TestDirect_AnswersLikeTheMux(t *testing.T) {
 	}
 }
 
-// The fast path serves only requests that the mux would route to the same endpoint.
-func TestDirect_TakesOnlyReadsOfOneKey(t *testing.T) {
+// The fast path serves only calls that the mux would route to the same endpoint.
+func TestDirect_TakesCalls(t *testing.T) {
 	t.Parallel()
-	f, err := New(Config{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	f, err := New(Config{Invoke: &invoke.Service{}, Logger: slog.New(slog.DiscardHandler),
+		Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for target, want := range map[string]bool{
-		"/v1.0/state/orders/a":             true,
-		"/v1.0/state/orders/a/b":           true,
-		"/v1.0/state/orders/a?x=1":         true,
-		"/v1.0/state/orders/a%2Fb":         true,
-		"/v1.0/state/or%2Fders/a":          true,
-		"/v1.0/state/orders//":             true,
-		"/v1.0/state/orders/bulk":          true,
-		"/v1.0/state/orders/transaction":   true,
-		"/v1.0/state/orders/":              false,
-		"/v1.0/state/orders":               false,
-		"/v1.0/state/orders?prefix=a/b":    false,
-		"/v1.0/state//a":                   false,
-		"/v1.0/state/":                     false,
-		"/v1.0/state":                      false,
-		"/v1.0/stateful/orders/a":          false,
-		"/v1.0/secrets/vault/a":            false,
-		"/v1.0/actors/t/1/state/a":         false,
-		"//v1.0/state/orders/a":            false,
-		"/V1.0/state/orders/a":             false,
-		"/v1.0/%73tate/orders/a":           false,
-		"/v1.0/invoke/a/method/v1.0/state": false,
+		"/v1.0/invoke/a/method/b":        true,
+		"/v1.0/invoke/a/method/b%2F%2Fc": true,
+		"/v1.0/invoke/a":                 true,
+		"/v1.0/invoke/":                  false,
+		"/v1.0/invoke":                   false,
+		"/v1.0/invoke//a/method/b":       false,
+		"/v1.0/invoke/a/method//b":       false,
+		"/v1.0/%69nvoke/a/method/b":      false,
+		"/V1.0/invoke/a/method/b":        false,
+		"/v1.0/state/invoke":             false,
 	} {
-		for _, verb := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
+		for _, verb := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "get",
+			"SPY"} {
 			r := httptest.NewRequestWithContext(t.Context(), verb, target, nil)
-			past := f.direct(r) != nil
-			if past != (want && verb == "GET") {
+			known := verb != "get" && verb != "SPY"
+			past := f.direct(r) == f.call
+			if past != (want && known) {
 				t.Errorf("%s %s takes the fast path: %t", verb, target, past)
 			}
 			path := r.URL.RawPath
@@ -257,7 +223,55 @@ func TestDirect_TakesOnlyReadsOfOneKey(t *testing.T) {
 				path = r.URL.Path
 			}
 			routed := chi.NewRouteContext()
-			if past && (!f.mux.Match(routed, verb, path) || routed.RoutePattern() != "/v1.0/state/{store}/*") {
+			if past && (!f.mux.Match(routed, verb, path) || routed.RoutePattern() != "/v1.0/invoke/*") {
+				t.Errorf("%s %s would be routed to %q", verb, target, routed.RoutePattern())
+			}
+		}
+	}
+}
+
+// The fast path serves only requests that the mux would route to the same endpoint.
+func TestDirect_TakesOnlyReadsOfOneKeyAndSaves(t *testing.T) {
+	t.Parallel()
+	f, err := New(Config{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]string{
+		"/v1.0/state/orders/a":             "GET",
+		"/v1.0/state/orders/a/b":           "GET",
+		"/v1.0/state/orders/a?x=1":         "GET",
+		"/v1.0/state/orders/a%2Fb":         "GET",
+		"/v1.0/state/or%2Fders/a":          "GET",
+		"/v1.0/state/orders//":             "GET",
+		"/v1.0/state/orders/bulk":          "GET",
+		"/v1.0/state/orders/transaction":   "GET",
+		"/v1.0/state/orders/":              "",
+		"/v1.0/state/orders":               "POST",
+		"/v1.0/state/orders?prefix=a/b":    "POST",
+		"/v1.0/state//a":                   "",
+		"/v1.0/state/":                     "",
+		"/v1.0/state":                      "",
+		"/v1.0/stateful/orders/a":          "",
+		"/v1.0/secrets/vault/a":            "",
+		"/v1.0/actors/t/1/state/a":         "",
+		"//v1.0/state/orders/a":            "",
+		"/V1.0/state/orders/a":             "",
+		"/v1.0/%73tate/orders/a":           "",
+		"/v1.0/invoke/a/method/v1.0/state": "",
+	} {
+		for _, verb := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
+			r := httptest.NewRequestWithContext(t.Context(), verb, target, nil)
+			past := f.direct(r) != nil
+			if past != (verb == want) {
+				t.Errorf("%s %s takes the fast path: %t", verb, target, past)
+			}
+			path := r.URL.RawPath
+			if path == "" {
+				path = r.URL.Path
+			}
+			routed := chi.NewRouteContext()
+			if past && (!f.mux.Match(routed, verb, path) || routed.RoutePattern() != f.direct(r).path) {
 				t.Errorf("%s %s would be routed to %q", verb, target, routed.RoutePattern())
 			}
 		}
@@ -268,6 +282,10 @@ func TestDirect_TakesOnlyReadsOfOneKey(t *testing.T) {
 				strings.NewReplacer("{", "", "}", "", "*", "k").Replace(path), nil)
 			if slices.Contains(verbs(rt), "GET") && (f.direct(r) != nil) != rt.often {
 				t.Errorf("the fast path and the mux disagree whether GET %s reads one key", path)
+			}
+			r.Method = "POST"
+			if slices.Contains(verbs(rt), "POST") && (f.direct(r) != nil) != (rt.often && path == rt.path) {
+				t.Errorf("the fast path and the mux disagree whether POST %s saves items", path)
 			}
 		}
 	}

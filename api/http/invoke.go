@@ -19,8 +19,8 @@ const (
 )
 
 // byHeader reports whether a request that matches no endpoint is a call to an application. Such a call names the
-// application in the header dapr-app-id or in the user info of the URL. byHeader returns false if the path, after
-// path.Clean, is an endpoint that needs no token.
+// application in the header dapr-app-id or in the user info of the URL. byHeader returns false for other spellings of
+// an endpoint that needs no token.
 func (f *Face) byHeader(r *http.Request) bool {
 	if f.invoke == nil || f.exempt[strings.ToLower(path.Clean("/"+r.URL.Path))] {
 		return false
@@ -33,7 +33,7 @@ func (f *Face) byHeader(r *http.Request) bool {
 }
 
 // invokeMethod serves calls to methods of applications. The body limit and the request timeout do not apply, because
-// request and answer are streamed.
+// requests and answers are streamed.
 func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	if err := f.surface.HTTP(invokePrefix); err != nil {
 		return err
@@ -102,7 +102,7 @@ func decodeCall(r *http.Request) (*invoke.Call, error) {
 }
 
 // addressIn splits a path whose target is an address, such as /v1.0/invoke/https://host/method/name, into the address
-// and the method. It accepts a single slash after the scheme, because some clients collapse duplicate slashes.
+// and the method. It accepts a single slash after the scheme, because some clients merge duplicate slashes.
 func addressIn(path string) (target, method string, ok bool) {
 	rest, ok := strings.CutPrefix(path, invokePrefix)
 	scheme, after, found := strings.Cut(rest, ":/")
@@ -117,8 +117,8 @@ func addressIn(path string) (target, method string, ok bool) {
 	return scheme + "://" + address, "/" + method, err == nil
 }
 
-// received returns the path and query of a request exactly as the client sent them, without scheme and host. The result
-// mark is true if the request target contains a question mark, so that an empty query can be distinguished from none.
+// received returns the path and query of a request exactly as the client sent them, without scheme and host. mark says
+// whether there was a question mark. It distinguishes an empty query from none.
 func received(r *http.Request) (path, query string, mark bool) {
 	path, query, mark = strings.Cut(r.RequestURI, "?")
 	if !strings.HasPrefix(path, "/") {

@@ -20,7 +20,7 @@ const (
 	headerLockExpiresIn = "Quorate-Lock-Expires-In-Ms"
 )
 
-// lockPath returns the parts of a path after "lock" or "unlock": the store, and the rest of the path.
+// lockPath returns the parts of a path after "lock" or "unlock": the store, and the rest.
 func lockPath(u *url.URL) (store, after string, err error) {
 	path, store, err := storePath(u)
 	if err == nil {

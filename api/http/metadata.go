@@ -44,11 +44,12 @@ type applicationBody struct {
 	Callable  int    `json:"callable"`
 }
 
+// componentBody is one component. Dapr leaves the capabilities out if there are none.
 type componentBody struct {
 	Name         string   `json:"name"`
 	Type         string   `json:"type"`
 	Version      string   `json:"version"`
-	Capabilities []string `json:"capabilities"`
+	Capabilities []string `json:"capabilities,omitempty"`
 }
 
 type nameBody struct {
@@ -92,8 +93,8 @@ func activeActors(all []api.ActiveActors) []activeActorsBody {
 	return out
 }
 
-// extendedVersion is the key of the runtime version in the extended metadata. The version is also in the field
-// runtimeVersion, but some clients read only this key.
+// extendedVersion is the key of the runtime version in the extended metadata. The field runtimeVersion has the same
+// value, but some clients read only this key.
 const extendedVersion = "daprRuntimeVersion"
 
 // getMetadata serves GET /v1.0/metadata.

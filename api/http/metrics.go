@@ -2,6 +2,7 @@ package http
 
 import (
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,9 +16,11 @@ type Observer interface {
 	// ServedHTTP is called when a request has ended. Status 0 is a request without an answer. received and sent are
 	// the sizes of the bodies in bytes.
 	ServedHTTP(verb, path string, status int, received, sent int64, took time.Duration)
+	// Failed is called with the code of an error that a request is answered with.
+	Failed(code string)
 }
 
-// metrics are the metrics of the requests at one application's listener. Label values are from bounded sets: the path
+// metrics are the metrics of the requests at one application's listener. The label values are bounded: the path
 // patterns of routes.go, the standard verbs, and the classes of status codes.
 type metrics struct {
 	requests *prometheus.CounterVec
@@ -63,18 +66,18 @@ func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// route returns the metrics of one path pattern and verb. If verb is empty, the verb label is that of each request.
+// route returns the metrics of a path pattern and verb. If verb is empty, each request is labelled with its own verb.
 func (m *metrics) route(pattern, verb string) *routeMetrics {
 	return &routeMetrics{all: m, pattern: pattern, verb: verb}
 }
 
-// routeMetrics are the metrics of one route. Their time series are created at the first request, so a route without
-// requests has none.
+// routeMetrics are the metrics of one route. Their series are created at the first request.
 type routeMetrics struct {
 	all     *metrics
 	pattern string
 	verb    string // empty = as requested
 	live    atomic.Pointer[series]
+	byVerb  sync.Map // *series by the verb as a label, if verb is empty
 }
 
 type series struct {
@@ -88,7 +91,7 @@ type series struct {
 func (m *routeMetrics) observe(p *reply, verb string) {
 	s := m.live.Load()
 	if s == nil {
-		s = m.series(verb)
+		s = m.series(knownVerb(verb))
 	}
 	s.byClass[class(p.status)].Inc()
 	s.duration.Observe(time.Since(p.start).Seconds())
@@ -100,9 +103,11 @@ func (m *routeMetrics) observe(p *reply, verb string) {
 	}
 }
 
-// series returns the time series for a verb. It keeps them if the route has a fixed verb.
+// series returns the time series for a verb, and keeps them.
 func (m *routeMetrics) series(verb string) *series {
-	verb = knownVerb(verb)
+	if kept, ok := m.byVerb.Load(verb); ok {
+		return kept.(*series)
+	}
 	s := &series{
 		duration: m.all.duration.WithLabelValues(m.pattern, verb),
 		received: m.all.received.WithLabelValues(m.pattern, verb),
@@ -113,6 +118,8 @@ func (m *routeMetrics) series(verb string) *series {
 	}
 	if m.verb != "" {
 		m.live.Store(s)
+	} else {
+		m.byVerb.Store(verb, s)
 	}
 	return s
 }
@@ -124,13 +131,16 @@ func class(status int) int {
 	return status / 100
 }
 
-// knownVerb returns the verb as a label, or "other" for verbs that clients may invent.
+// otherVerb is the label of verbs that clients may invent.
+const otherVerb = "other"
+
+// knownVerb returns the verb as a label, or otherVerb.
 func knownVerb(verb string) string {
 	switch verb {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
 		http.MethodDelete, http.MethodOptions, http.MethodTrace, http.MethodConnect:
 		return verb
 	default:
-		return "other"
+		return otherVerb
 	}
 }

@@ -5,10 +5,11 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
 )
 
 // rest reads the path segments after a fixed prefix one by one. It decodes every segment exactly once: '+' stays '+',
-// and "%2F" is a slash within a segment.
+// and "%2F" is a slash in a segment.
 type rest struct {
 	text    string
 	escaped bool
@@ -68,8 +69,8 @@ func stateKey(u *url.URL) (store, key string, err error) {
 	return store, key, err
 }
 
-// actorPath returns the actor in a path such as /v1.0/actors/{type}/{id}/state/{key}. key is the rest of the path
-// after the word that follows the actor: a state key, or the name of a method, reminder or timer.
+// actorPath returns the actor and the key in a path such as /v1.0/actors/{type}/{id}/state/{key}. Instead of "state",
+// the path may have "method", "reminders" or "timers". The key is the part of the path after that word.
 func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
 	path := restOf(u, actorsPrefix)
 	if actor.Type, err = path.next(); err != nil {
@@ -83,6 +84,12 @@ func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
 	}
 	key, err = path.all()
 	return actor, key, err
+}
+
+// actorMethod returns the method in a path such as /v1.0/actors/{type}/{id}/method/{method}, without dot segments.
+func actorMethod(u *url.URL) (string, error) {
+	parts := strings.SplitN(u.EscapedPath()[len(actorsPrefix):], "/", 4) // type, id, "method", the method
+	return actors.ParseMethod(parts[3])
 }
 
 // storePath reads the first three segments of a path: the version, the building block and the store. It returns the

@@ -10,15 +10,15 @@ import (
 	"github.com/quorate/quorate/component/middleware"
 )
 
-// Pipeline is the sequence of middleware that inspects requests before they are routed. It is safe for concurrent use.
-// A nil *Pipeline accepts every request.
+// Pipeline is the sequence of middleware through which requests pass before they are routed. It is safe for
+// concurrent use. A nil *Pipeline accepts every request.
 type Pipeline struct {
 	expected bool
 	filters  atomic.Pointer[[]*middleware.Instance]
 }
 
-// NewPipeline returns a Pipeline without middleware. If expected is true, requests wait until Set is called; if the
-// node fails to start, they are refused.
+// NewPipeline returns a Pipeline without middleware. If expected is true, requests wait until Set is called, and are
+// refused if the node fails to start.
 func NewPipeline(expected bool) *Pipeline { return &Pipeline{expected: expected} }
 
 // Set replaces the middleware, in the order in which requests pass it.
@@ -76,8 +76,8 @@ func (f *Face) refuse(p *reply, r *http.Request, err error) {
 	f.problem(p, refusal.Status, &api.Error{Code: refusal.Code, Message: refusal.Message})
 }
 
-// allowed returns an error if the Configuration resource disables the endpoint, otherwise nil. Health probes and the
-// OpenAPI description are always allowed.
+// allowed returns an error if the Configuration resource disables the endpoint. Health probes and the OpenAPI
+// description are always allowed.
 func (e *endpoint) allowed() error {
 	if e.open || !strings.HasPrefix(e.path, "/v1.0/") {
 		return nil

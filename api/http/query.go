@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// query holds the query parameters that endpoints read. If a parameter is repeated, the first value applies. Names are
-// case-sensitive, and unknown names are ignored.
+// query holds the query parameters that endpoints read. If a parameter is repeated, its first value applies. Names are
+// case-sensitive. Unknown names are ignored.
 type query struct {
 	consistency string
 	concurrency string

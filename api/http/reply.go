@@ -2,16 +2,16 @@ package http
 
 import (
 	"net/http"
-	"reflect"
 	"strconv"
 	"time"
 
+	"github.com/quorate/quorate/api/http/jsonbody"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// reply is the response writer of one request. It also records status and sizes for the metrics. Replies are pooled,
-// so a reply must not be used after its request has ended.
+// reply is the response writer of one request. It also records status and sizes for the metrics. It is pooled, so it
+// must not be used after its request has ended.
 type reply struct {
 	http.ResponseWriter
 	start    time.Time
@@ -73,7 +73,7 @@ var (
 	valueStale        = []string{string(state.Stale)}
 )
 
-// autoLength is the minimum size in bytes of a body whose Content-Length net/http does not set itself.
+// autoLength is the smallest body in bytes for which net/http does not set the Content-Length itself.
 const autoLength = 2048
 
 // send answers 200 or another status with a body.
@@ -96,7 +96,7 @@ func (p *reply) send(status int, contentType []string, body []byte) {
 // empty answers 204.
 func (p *reply) empty() { p.WriteHeader(http.StatusNoContent) }
 
-// item answers a read of one key. If the parameter etag is true, the answer has an ETag header.
+// item answers a read of one key. The parameter etag says whether the answer has an ETag header.
 func (p *reply) item(item *state.Item, etag bool) {
 	h := p.Header()
 	values := make([]string, 0, 4) // one allocation for all
@@ -109,13 +109,13 @@ func (p *reply) item(item *state.Item, etag bool) {
 		values = setHeader(h, values, headerETag, item.ETag)
 	}
 	if !item.Expires.IsZero() {
-		setHeader(h, values, headerExpires, expires(item.Expires))
+		setHeader(h, values, headerExpires, jsonbody.Expires(item.Expires))
 	}
 	p.send(http.StatusOK, p.contentType(item), item.Value)
 }
 
-// contentType returns the content type of a value as a header value. If the type is not JSON, it also sets the header
-// that forbids browsers to guess the type.
+// contentType returns the content type of a value as a header value. For a type other than JSON, it also sets the
+// header that forbids browsers to guess the type.
 func (p *reply) contentType(item *state.Item) []string {
 	switch item.ContentType {
 	case "":
@@ -129,7 +129,8 @@ func (p *reply) contentType(item *state.Item) []string {
 	}
 }
 
-// written answers a successful write. etag is the new ETag if the write changed exactly one item, otherwise empty.
+// written answers a successful write. The parameter etag is the new ETag if exactly one item was written, and
+// otherwise empty.
 func (p *reply) written(w *state.Written, etag string) {
 	proof := w.Proof
 	proof.Age = -1 // only reads have an age
@@ -176,8 +177,3 @@ func levelValue(l state.Level) []string {
 		return nil
 	}
 }
-
-// expires formats the time of an expiry for headers and bodies.
-func expires(at time.Time) string { return at.UTC().Format(time.RFC3339) }
-
-func typeName(v any) string { return reflect.TypeOf(v).String() }

@@ -3,16 +3,17 @@ package http
 // anyVerb stands for every verb.
 const anyVerb = "*"
 
-// route is one endpoint. A "*" at the end of path stands for a key. The key is the rest of the request's path,
-// including slashes, decoded once.
+// route is one endpoint. A "*" at the end of path stands for a key: the rest of the request's path, including
+// slashes, decoded once.
 type route struct {
-	verbs string // separated by spaces; GET answers HEAD too
-	path  string
-	serve handler
-	open  bool // needs no token, and is served while the node starts
-	early bool // is served while the node starts
-	often bool // is found without the mux, by Face.direct; there is one
-	exact bool // has no form with a slash at the end: that is the way to an empty key
+	verbs  string // separated by spaces; GET answers HEAD too, except if noHead is set
+	path   string
+	serve  handler
+	noHead bool
+	open   bool // needs no token, and is served while the node starts
+	early  bool // is served while the node starts
+	often  bool // is found without the mux, by Face.direct: one route for GET, and one for POST
+	exact  bool // has no form with a slash at the end: that is the way to an empty key
 }
 
 // routes returns all endpoints.
@@ -20,13 +21,13 @@ func (f *Face) routes() []route {
 	return []route{
 		// State.
 		{verbs: "GET", path: "/v1.0/state/{store}", serve: f.listState, exact: true},
-		{verbs: "POST PUT", path: "/v1.0/state/{store}", serve: f.saveState},
+		{verbs: "POST PUT", path: "/v1.0/state/{store}", serve: f.saveState, often: true},
 		{verbs: "POST PUT", path: "/v1.0/state/{store}/bulk", serve: f.bulkGetState},
 		{verbs: "POST PUT", path: "/v1.0/state/{store}/transaction", serve: f.transactState},
 		{verbs: "GET", path: "/v1.0/state/{store}/*", serve: f.getState, often: true},
 		{verbs: "DELETE", path: "/v1.0/state/{store}/*", serve: f.deleteState},
 
-		{verbs: "GET", path: "/v1.0/watch/{store}", serve: f.watchState},
+		{verbs: "GET", path: "/v1.0/watch/{store}", serve: f.watchState, noHead: true},
 
 		// Actors.
 		{verbs: "POST PUT", path: "/v1.0/actors/{type}/{id}/state", serve: f.transactActorState},

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/jsonbody"
 )
 
 // headerCacheControl keeps answers with secrets out of every cache.
@@ -76,9 +77,9 @@ func appendSecret(dst []byte, secret map[string]string) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendString(dst, key)
+		dst = jsonbody.AppendString(dst, key)
 		dst = append(dst, ':')
-		dst = appendString(dst, secret[key])
+		dst = jsonbody.AppendString(dst, secret[key])
 	}
 	return append(dst, '}')
 }
@@ -89,7 +90,7 @@ func appendSecrets(dst []byte, secrets map[string]map[string]string) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendString(dst, name)
+		dst = jsonbody.AppendString(dst, name)
 		dst = append(dst, ':')
 		dst = appendSecret(dst, secrets[name])
 	}

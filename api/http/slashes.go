@@ -8,8 +8,8 @@ import (
 )
 
 // collapse removes duplicate slashes from the fixed part of the path of r: //v1.0//metadata becomes /v1.0/metadata. It
-// does not change keys, and removes only the leading slashes of a method name. If the result were a path that needs no
-// token, collapse leaves the path unchanged.
+// does not change keys. It removes only leading slashes from method names. It does nothing if the result is a path
+// that needs no token.
 func (f *Face) collapse(r *http.Request) {
 	path := r.URL.EscapedPath()
 	short := collapsed(r.Method, path)
@@ -54,9 +54,8 @@ func collapsed(verb, path string) string {
 	return out
 }
 
-// freeAfter reports whether the part that follows the given parts of a path is free text. The result key is true if
-// that part is a key. The result method is true if that part is the method name of an application. Both are false if it
-// is another fixed part.
+// freeAfter reports what follows the given parts of a path: the key of a request, if key is true, or a method name of
+// an application, if method is true. If both are false, another fixed part follows.
 func freeAfter(verb string, parts []string) (key, method bool) {
 	if len(parts) < 2 || parts[0] != "v1.0" {
 		return false, false

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/jsonbody"
 	"github.com/quorate/quorate/component/state"
 )
 
@@ -80,7 +81,7 @@ func (f *Face) bulkGetState(p *reply, r *http.Request) error {
 	proofHeaders(p.Header(), nil, &bulk.Proof)
 	b := f.buffer()
 	defer f.release(b)
-	b.data = appendBulk(b.data, bulk.Items)
+	b.data = jsonbody.AppendBulk(b.data, bulk.Items)
 	p.send(http.StatusOK, valueJSON, b.data)
 	return nil
 }
@@ -193,7 +194,7 @@ func (f *Face) listState(p *reply, r *http.Request) error {
 	proofHeaders(p.Header(), nil, &page.Proof)
 	b := f.buffer()
 	defer f.release(b)
-	b.data = appendPage(b.data, &page)
+	b.data = jsonbody.AppendPage(b.data, &page)
 	p.send(http.StatusOK, valueJSON, b.data)
 	return nil
 }
@@ -225,7 +226,7 @@ func parseLimit(text string) (int, error) {
 	return n, nil
 }
 
-// openState reads the store name and the query parameters of a request, before the body is read. It returns an error
+// openState reads the store name and the query parameters of a request, before its body is read. It returns an error
 // if the store cannot be used.
 func (f *Face) openState(r *http.Request) (store string, q query, err error) {
 	if store, err = stateStore(r.URL); err != nil {

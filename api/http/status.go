@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/jsonbody"
 )
 
 // status maps every kind of failure to an HTTP status.
@@ -35,7 +36,8 @@ func status(k api.Kind) int {
 	}
 }
 
-// statusNotNow is the HTTP status that load balancers and orchestrators interpret as temporarily unavailable.
+// statusNotNow is the HTTP status for which load balancers and orchestrators regard a node as temporarily
+// unavailable.
 const statusNotNow = http.StatusServiceUnavailable
 
 // fail answers with an error. It logs errors that only the operator of the node can fix.
@@ -48,6 +50,9 @@ func (f *Face) fail(p *reply, r *http.Request, err error) {
 	if e.Kind == api.Unauthenticated {
 		p.Header()["Www-Authenticate"] = []string{"dapr-api-token"}
 	}
+	if f.observer != nil {
+		f.observer.Failed(e.Code)
+	}
 	f.problem(p, status(e.Kind), e)
 }
 
@@ -55,6 +60,6 @@ func (f *Face) fail(p *reply, r *http.Request, err error) {
 func (f *Face) problem(p *reply, status int, e *api.Error) {
 	b := f.buffer()
 	defer f.release(b)
-	b.data = append(appendError(b.data, e), '}')
+	b.data = append(jsonbody.AppendError(b.data, e), '}')
 	p.send(status, valueJSON, b.data)
 }

@@ -14,11 +14,19 @@ import (
 
 	"github.com/quorate/quorate/api"
 	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/http/httpserver"
+	"github.com/quorate/quorate/api/http/servertest"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 // watched serves watches and returns the server, the gauge of its connections, and the registry of the watches.
-func watched(t *testing.T) (*apihttp.Server, prometheus.Gauge, *prometheus.Registry) {
+func watched(t *testing.T) (*httpserver.Server, prometheus.Gauge, *prometheus.Registry) {
+	t.Helper()
+	return watchedWith(t, httpserver.Config{})
+}
+
+// watchedWith is watched with other settings of the server.
+func watchedWith(t *testing.T, c httpserver.Config) (*httpserver.Server, prometheus.Gauge, *prometheus.Registry) {
 	t.Helper()
 	f, watches, reg := newFixture(t), api.NewWatches(), prometheus.NewRegistry()
 	reg.MustRegister(watches.Collectors()...)
@@ -28,12 +36,14 @@ func watched(t *testing.T) (*apihttp.Server, prometheus.Gauge, *prometheus.Regis
 		t.Fatal(err)
 	}
 	open := prometheus.NewGauge(prometheus.GaugeOpts{Name: "open"})
-	return openServer(t, apihttp.ServerConfig{Handler: face, Open: open}), open, reg
+	c.Handler, c.Open = face, open
+	return servertest.Open(t, c), open, reg
 }
 
 func TestWatch_ConnectionStaysCountedUntilClientCloses(t *testing.T) {
+	t.Parallel()
 	server, open, reg := watched(t)
-	conn := send(t, server, "GET /v1.0/watch/orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	conn := servertest.Send(t, server, "GET /v1.0/watch/orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +66,7 @@ func TestWatch_ConnectionStaysCountedUntilClientCloses(t *testing.T) {
 
 func TestWatch_HTTP10HasNoChunks(t *testing.T) {
 	server, _, _ := watched(t)
-	conn := send(t, server, "GET /v1.0/watch/orders HTTP/1.0\r\nHost: localhost\r\n\r\n")
+	conn := servertest.Send(t, server, "GET /v1.0/watch/orders HTTP/1.0\r\nHost: localhost\r\n\r\n")
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +80,7 @@ func TestWatch_HTTP10HasNoChunks(t *testing.T) {
 
 func TestClose_CutsWatchesThatDoNotEndInTime(t *testing.T) {
 	server, open, _ := watched(t)
-	conn := send(t, server, "GET /v1.0/watch/orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	conn := servertest.Send(t, server, "GET /v1.0/watch/orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -97,6 +97,30 @@ func TestWatch_EventsAndResume(t *testing.T) {
 		`data: {"type":"put","revision":"4","key":"c"}`)
 }
 
+// A browser that gets another status than 200 never connects again.
+func TestWatch_EventSourceThatReconnectsTooEarlyMayReconnect(t *testing.T) {
+	f := newFixture(t)
+	f.RequestTimeout = 20 * time.Millisecond
+	f.refit()
+	base := f.serve(t)
+	const ahead = "99"
+	w := openTap(t, base+"/v1.0/watch/orders", "Accept", "text/event-stream", "Last-Event-ID", ahead)
+	if w.resp.StatusCode != http.StatusOK || w.resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("got %d %v", w.resp.StatusCode, w.resp.Header)
+	}
+	w.want("retry: 1000", "", "event: error", `data: {"type":"error","errorCode":"ERR_WATCH","reason":"timeout",…`, "")
+	if rest, err := w.r.ReadString('\n'); rest != "" || err == nil {
+		t.Errorf("the answer goes on with %q", rest)
+	}
+	for what, headers := range map[string][]string{"first connection": {"Accept", "text/event-stream"},
+		"lines": {"Last-Event-ID", ahead}} {
+		w := openTap(t, base+"/v1.0/watch/orders?from="+ahead, headers...)
+		if w.resp.StatusCode != http.StatusInternalServerError {
+			t.Errorf("%s: got %s", what, w.resp.Status)
+		}
+	}
+}
+
 func TestWatch_SnapshotThenChanges(t *testing.T) {
 	base := newFixture(t).serve(t)
 	save(t, base, `[{"key":"b","value":2},{"key":"a","value":1}]`)
@@ -108,6 +132,7 @@ func TestWatch_SnapshotThenChanges(t *testing.T) {
 }
 
 func TestWatch_SendsBookmarks(t *testing.T) {
+	t.Parallel()
 	base := newFixture(t).serve(t)
 	w := openTap(t, base+"/v1.0/watch/orders?key=a&bookmark=1s")
 	w.want(`{"type":"bookmark","revision":"1"}`)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/quorate/quorate/api"
 	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/http/httpserver"
+	"github.com/quorate/quorate/api/http/servertest"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
@@ -42,7 +44,7 @@ func gathered(t *testing.T, reg *prometheus.Registry, name, label string) (value
 // node keeps no goroutine and no memory for it, and other readers must not notice. When it runs again, it continues
 // from its last position and misses nothing.
 func TestWatch_StoppedReaderIsCutAndResumes(t *testing.T) {
-	const writes = 200
+	const writes = 80
 	f, watches, reg := newFixture(t), api.NewWatches(), prometheus.NewRegistry()
 	reg.MustRegister(watches.Collectors()...)
 	f.config.State.Observe(watches)
@@ -50,7 +52,7 @@ func TestWatch_StoppedReaderIsCutAndResumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := openServer(t, apihttp.ServerConfig{WriteStall: 300 * time.Millisecond, Handler: face})
+	server := servertest.Open(t, httpserver.Config{WriteStall: 300 * time.Millisecond, Handler: face})
 	address := server.Addr().String()
 	base := "http://" + address
 

@@ -37,14 +37,13 @@ func (b *Body) done() bool {
 	return b.ended.Load() || b.length >= 0 && b.count.Load() >= b.length
 }
 
-// drainTime is how long the rest of a request body is read after the answer is complete. If the connection were closed
-// immediately, TCP could reset it before the client has read the answer.
+// drainTime is how long the rest of a request body is read after the answer is complete. If the connection were
+// closed at once, TCP could reset it before the client has read the answer.
 const drainTime = 250 * time.Millisecond
 
-// duplex prepares w for an answer that may begin before the whole request was read. By default, net/http then discards
-// the rest of an HTTP/1.1 request, although it is still being forwarded. duplex returns true if it has disabled that;
-// the caller must then call drain after the answer. In that case net/http also closes the connection after the answer,
-// because the end of the request is not known.
+// duplex permits the answer on w to begin before the whole HTTP/1.1 request was read. By default, net/http discards
+// the unread rest of the request at that time, although it is still being forwarded. If duplex returns true, the
+// caller must call drain after the answer. net/http then closes the connection.
 func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
 	if r.ProtoMajor != 1 || b.done() {
 		return false

@@ -22,18 +22,17 @@ import (
 )
 
 // ErrStarted is wrapped by errors that occur after a part of the answer was sent. The caller must then abort the
-// connection, so that the client notices that the answer is incomplete.
+// connection, so that the client sees that the answer is incomplete.
 var ErrStarted = errors.New("the answer had begun")
 
 // bufferSize is the size in bytes of a copy buffer.
 const bufferSize = 32 << 10
 
-// Copier forwards answers. It keeps a pool of buffers. The zero value is ready to use. It is safe for concurrent use.
+// Copier forwards answers. The zero value is ready to use. It is safe for concurrent use.
 type Copier struct{ buffers sync.Pool }
 
-// Relay writes answer to w and closes the body of answer. r is the request to which answer belongs, and the parameter
-// in is the body of that request. If the length of the answer is unknown, Relay flushes each piece, so that streams are
-// not delayed.
+// Relay writes answer to w and closes the body of answer. r is the request that was answered, and the parameter in is
+// the body of r. If the length of the answer is unknown, Relay flushes each piece, so that streams are not delayed.
 func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer *http.Response) error {
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		if there, ok := answer.Body.(io.ReadWriteCloser); ok {
@@ -85,10 +84,10 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer 
 	return nil
 }
 
-// beginning reads the body of answer into p if the whole body fits, and returns its size n. It reads nothing from a
-// larger answer. If the body is shorter than its Content-Length, beginning corrects that header and returns ended =
-// true, because Dapr also forwards the part that it received. It returns an error if no byte could be read or the
-// connection failed.
+// beginning reads the body of answer into p if all of it fits, and returns its size n. It reads nothing of a larger
+// body. If the connection ends before the announced Content-Length, beginning corrects that header and sets the
+// result ended. As in Dapr, the received part is still forwarded. beginning returns an error if the connection ended
+// before the first byte or failed.
 func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	if answer.ContentLength <= 0 || answer.ContentLength > int64(len(p)) {
 		return 0, false, nil
@@ -104,9 +103,9 @@ func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// trailers adds the received trailers, the parameter came, to the header h. The parameter announced is the number of
-// trailers in the Trailer header of the answer. If a different number was received, some were missing from that header.
-// Then all names get http.TrailerPrefix, as net/http requires.
+// trailers copies the received trailers into the header h. announced is the number of trailers that the answer
+// announced in its Trailer header. If the numbers differ, all names get http.TrailerPrefix, as net/http requires for
+// trailers that were not announced.
 func trailers(h, came http.Header, announced int) {
 	for name, values := range came {
 		if len(came) != announced {
@@ -116,7 +115,7 @@ func trailers(h, came http.Header, announced int) {
 	}
 }
 
-// copy copies a body to w, and uses p as the buffer. If the parameter stream is true, copy flushes each piece.
+// copy copies a body to w, with p as the buffer. The parameter stream says whether each piece is flushed.
 func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte, stream bool) error {
 	control := http.NewResponseController(w)
 	for {
@@ -140,9 +139,9 @@ func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte
 	}
 }
 
-// Informational returns a context for a request. Answers of the class 1xx to that request, such as early hints, are
-// forwarded to w as they arrive. Before that, the function clean removes headers from them. 100 (Continue) is not
-// forwarded, because each hop sends its own.
+// Informational returns a context for sending a request. The informational answers (1xx) to this request, such as
+// early hints, are forwarded to w as they arrive. The function clean removes headers from each of these answers. 100
+// (Continue) is not forwarded, because each hop sends its own.
 func Informational(ctx context.Context, w http.ResponseWriter, clean func(http.Header)) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
@@ -161,9 +160,9 @@ func Informational(ctx context.Context, w http.ResponseWriter, clean func(http.H
 	})
 }
 
-// notSwitched handles an answer 101 that names no protocol. It forwards the status and headers, and closes the
-// connection to the client, because the client may already use another protocol on it. HTTP/2 has no status 101, so
-// notSwitched returns fault.Internal for an HTTP/2 request.
+// notSwitched forwards an answer 101 that names no protocol. It then closes the connection to the client, because the
+// client may already use another protocol on it. For an HTTP/2 request it returns fault.Internal, because HTTP/2 has
+// no status 101.
 func notSwitched(w http.ResponseWriter, r *http.Request, answer *http.Response) error {
 	_ = answer.Body.Close() // it is empty
 	if r.ProtoMajor != 1 {

@@ -32,9 +32,8 @@ type accessOperation struct {
 	allow   bool
 }
 
-// NewAccess returns the rules of an accessControl section, or nil if spec is nil. The rules apply to the app id and
-// namespace of a caller only if its connection proves them. If insecure is true, the rules also apply to callers
-// without proof.
+// NewAccess returns the rules of an accessControl section, or nil if spec is nil. A rule for a caller applies only if
+// the connection proves the app id and namespace of the caller. If insecure is true, rules need no such proof.
 func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 	if spec == nil {
 		return nil
@@ -57,8 +56,8 @@ func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 	return a
 }
 
-// standardVerbs returns the standard HTTP verbs. Access.Allow refuses a verb that is neither standard nor named by a
-// rule. It refuses "delete" in lower case, for example, because some servers ignore the case of verbs.
+// standardVerbs returns the standard HTTP verbs. Access.Allow refuses any other verb that no rule names, for example
+// "delete" in lower case. Otherwise a caller could evade a rule, because some servers ignore the case of verbs.
 func standardVerbs() map[string]bool {
 	out := map[string]bool{}
 	for _, v := range []string{
@@ -87,10 +86,10 @@ func patternParts(name string) []string {
 	return slices.DeleteFunc(strings.Split(strings.ToLower(name), "/"), void)
 }
 
-// Allow returns nil if the rules allow the call, otherwise fault.Denied. A rule for an app id applies only if the
-// caller has proven its identity or the rules are insecure; see NewAccess. The default action applies to all other
-// callers. An application may always call itself. Servers decode paths in different ways, so Allow denies a call
-// unless the rules allow every decoding of its path.
+// Allow returns fault.Denied unless the rules allow the call. An application may call itself. This permission and the
+// rules for a caller apply only if the identity of the caller is proven, or the rules are insecure (see NewAccess).
+// The default action applies to all other callers. Servers decode paths in different ways, so the rules must allow
+// every possible decoding of the path.
 func (a *Access) Allow(in *Inbound) error {
 	if a == nil || in.Caller.App == in.Target && (in.Caller.Proven || a.insecure) {
 		return nil
@@ -139,7 +138,7 @@ func (p *accessPolicy) decide(verb string, path []string) bool {
 }
 
 // covers reports whether an operation applies to a verb. An operation that denies GET also denies HEAD, because
-// servers run the same handler for both.
+// servers use the same handler for both.
 func (o *accessOperation) covers(verb string) bool {
 	return o.verbs[verb] || o.verbs["*"] || verb == http.MethodHead && !o.allow && o.verbs[http.MethodGet]
 }
@@ -166,7 +165,7 @@ func (o *accessOperation) matches(path []string) bool {
 	return !o.deep || len(path) > len(o.pattern) || !o.allow
 }
 
-// wildcard reports whether text matches a pattern in which * matches any sequence of characters.
+// wildcard reports whether text matches pattern. Each * in pattern matches any sequence of characters.
 func wildcard(pattern, text string) bool {
 	head, rest, found := strings.Cut(pattern, "*")
 	if !found {

@@ -19,8 +19,8 @@ type Channel interface {
 	RoundTrip(r *http.Request) (*http.Response, error)
 }
 
-// Callee passes calls from this node and from other nodes to the applications of this node, and applies access
-// control. It is safe for concurrent use.
+// Callee passes calls to the applications of this node, and applies access control. The calls come from this node and
+// from other nodes. It is safe for concurrent use.
 type Callee struct {
 	channels atomic.Pointer[map[api.App]Channel]
 	access   atomic.Pointer[map[api.App]*Access]
@@ -38,7 +38,7 @@ func NewCallee(sessions *api.Sessions, metrics *Metrics, tracer Tracer) *Callee 
 }
 
 // Serve sets the applications that can be called, and their access rules. An application without an entry in access
-// accepts all callers. All calls fail until Serve is called. The maps must not be changed afterwards.
+// accepts all callers. All calls fail until Serve is called. The caller must not change the maps afterwards.
 func (c *Callee) Serve(channels map[api.App]Channel, access map[api.App]*Access) {
 	c.access.Store(&access)
 	c.channels.Store(&channels)
@@ -62,11 +62,14 @@ type Caller struct {
 	Proven      bool   // the connection authenticates the identity
 }
 
-// TakeRemote is Take for a call that another node has forwarded. In addition, it records metrics and a trace span.
+// TakeRemote does the same as Take, for a call that another node has forwarded. It also records metrics and a trace
+// span.
 func (c *Callee) TakeRemote(in *Inbound) (Answer, error) {
 	span := c.tracer.Start(in.Request.Context(), in.Request.Header, SpanCallee, "serve "+in.Target.String())
 	span.Inject(in.Request.Header)
-	in.Request = in.Request.WithContext(span.Context())
+	if ctx := span.Context(); ctx != in.Request.Context() {
+		in.Request = in.Request.WithContext(ctx)
+	}
 	meter := c.metrics.start(hopCallee, in.Caller.App, in.Target, in.Request.Header)
 	answer, err := c.Take(in)
 	meter.end(answer.Response, err)
@@ -74,8 +77,8 @@ func (c *Callee) TakeRemote(in *Inbound) (Answer, error) {
 	return answer, err
 }
 
-// Take passes a call to its application. It returns fault.Unavailable if this node cannot call the application,
-// fault.Denied if the access rules forbid the call, and otherwise the errors of Channel.
+// Take passes a call to its application. It returns fault.Unavailable if this node cannot call the application, and
+// fault.Denied if the access rules forbid the call. All other errors are those of Channel.
 func (c *Callee) Take(in *Inbound) (Answer, error) {
 	channel, ok := (*c.channels.Load())[in.Target]
 	if !ok {

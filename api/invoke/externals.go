@@ -40,7 +40,7 @@ func NewTransport(secured *tls.Config) *http.Transport {
 }
 
 // Externals are the servers outside of the cluster that applications of a node may call. The zero value and a nil
-// *Externals contain no servers. Externals are safe for concurrent use.
+// *Externals are empty. Externals are safe for concurrent use.
 type Externals struct{ table atomic.Pointer[externalTable] }
 
 type externalTable struct {
@@ -48,8 +48,8 @@ type externalTable struct {
 	others   *http.Transport // for addresses that are not declared; nil = they are refused
 }
 
-// Set replaces the list of servers. The transport others sends calls to addresses that are not declared; if it is nil,
-// such calls are refused. Set closes the idle connections of servers that are not in the new list.
+// Set replaces the list of servers. The transport others sends calls to all other addresses, or is nil if these calls
+// are refused. Set closes the idle connections of servers that are no longer in the list.
 func (e *Externals) Set(declared []*External, others *http.Transport) {
 	for _, one := range declared {
 		one.target = api.App{ID: one.Name}
@@ -86,8 +86,8 @@ func (e *Externals) Names(app string) (out []string) {
 func (x *External) allows(app string) bool { return x.VisibleTo == nil || x.VisibleTo(app) }
 
 // find returns the external server that target names, or nil if target is an application. It returns an api.Malformed
-// error if target is an address that cannot be called, and an api.Denied error if target is an undeclared address and
-// only declared addresses may be called.
+// error for an address that cannot be called. It returns an api.Denied error for an undeclared address if only
+// declared ones may be called.
 func (e *Externals) find(caller api.App, target string) (*External, error) {
 	for _, one := range e.Declared() {
 		if one.Name == target && one.allows(caller.ID) {
@@ -131,7 +131,7 @@ func (x *External) contains(u *url.URL) bool {
 		(rest == "" || rest[0] == '/')
 }
 
-// IsAddress reports whether the target of a call is an HTTP address. Otherwise it is an application.
+// IsAddress reports whether the target of a call is an HTTP address. Any other target is an application.
 func IsAddress(target string) bool {
 	lower := strings.ToLower(target)
 	return strings.HasPrefix(lower, "http://") || strings.HasPrefix(lower, "https://")

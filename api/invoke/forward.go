@@ -11,14 +11,14 @@ import (
 	"github.com/quorate/quorate/internal/headers"
 )
 
-// passes reports whether a header of a request or an answer is forwarded to the next hop. Fields whose name ends with
-// -bin (binary metadata of gRPC) are forwarded only if binary is true.
+// passes reports whether a header of a request or an answer is forwarded to the next hop. Names that end with -bin
+// (binary metadata of gRPC) are forwarded only if binary is true.
 func passes(name string, binary bool) bool {
 	return !headers.PerHop(name) && (binary || !strings.HasSuffix(name, "-Bin")) && !headers.FoldsToOurs(name)
 }
 
-// trailerPasses reports whether a trailer field is forwarded to the next hop. It returns false for every field that
-// passes excludes, and for every field that affects the framing, the target or the sender of a message.
+// trailerPasses reports whether a trailer is forwarded to the next hop. It excludes the same fields as passes, and
+// all fields that affect the framing, the target or the sender of a message.
 func trailerPasses(name string) bool {
 	switch name {
 	case "Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Host", "Authorization", "Cookie",
@@ -28,8 +28,8 @@ func trailerPasses(name string) bool {
 	return passes(name, true)
 }
 
-// ForwardHeader returns those headers of a message that are forwarded to the next hop. The result shares its values
-// with the original header, so the caller must not change them.
+// ForwardHeader returns the headers of a message that are forwarded to the next hop. The result shares its values
+// with the parameter, so the caller must not change them.
 func ForwardHeader(in http.Header) http.Header {
 	out := make(http.Header, len(in)+8)
 	binary := isGRPC(in)
@@ -86,7 +86,7 @@ func cleanAnswer(r *http.Response) {
 	r.Body = &finishedBody{ReadCloser: r.Body, finished: clean}
 }
 
-// CleanInformational removes from an answer of the class 1xx all headers that must not be forwarded.
+// CleanInformational removes from an informational (1xx) answer all headers that must not be forwarded.
 func CleanInformational(h http.Header) {
 	for _, name := range connectionNames(h) {
 		delete(h, name)
@@ -107,9 +107,8 @@ func cleanTrailer(trailer http.Header, hop []string) {
 }
 
 // ForwardTrailer returns the body and the trailers of a request for the next hop. The parameters header and came are
-// the headers and trailers of the received request. The returned trailers contain only fields that may be forwarded.
-// They are complete only when the returned body was read to its end, because net/http receives trailers while it reads
-// the body.
+// the headers and trailers of the received request. The returned trailers are only those that may be forwarded. They
+// are complete when the returned body was read to its end, because net/http receives trailers after the body.
 func ForwardTrailer(header http.Header, body io.ReadCloser, came http.Header) (io.ReadCloser, http.Header) {
 	if len(came) == 0 {
 		return body, nil
@@ -146,9 +145,8 @@ func isGRPC(h http.Header) bool {
 	return len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc")
 }
 
-// upgradeTo returns the protocol to which a message requests an upgrade, or "" if there is no such request. It ignores
-// upgrades to other versions of HTTP: after such an upgrade, a caller could send requests that no access rule has
-// checked.
+// upgradeTo returns the protocol in the upgrade request of a message, or "" if there is none. It ignores upgrades to
+// other versions of HTTP. After such an upgrade, a caller could send requests that no access rule has checked.
 func upgradeTo(h http.Header) string {
 	to := h["Upgrade"]
 	if len(to) == 0 || !hasToken(h["Connection"], "upgrade") {
@@ -174,6 +172,6 @@ func hasToken(lists []string, token string) bool {
 	return false
 }
 
-// Chunked returns the transfer encoding for requests with trailers. Without this encoding, net/http reads the first
-// byte of a GET body in another goroutine, which would be a data race with the code that fills the trailers.
+// Chunked returns the transfer encoding for requests with trailers. Without it, net/http reads the first byte of a
+// GET body in another goroutine. That would be a data race with the code that fills the trailers.
 func Chunked() []string { return []string{"chunked"} }

@@ -1,9 +1,9 @@
 // Package invoke calls methods of applications, and accepts calls to the applications of this node. It picks an
 // instance, applies the resiliency policy and checks access control.
 //
-// It owns the rules for paths, headers and trailers of calls. It represents a call as an HTTP message even if the
-// application uses another protocol, so it uses the types Request and Response of net/http. It does not listen or
-// dial, and has no goroutines.
+// It owns the rules for paths, headers and trailers of calls. It represents a call as an HTTP message, whatever
+// protocol the application uses. So it uses the types Request and Response of net/http. It does not listen or dial,
+// and has no goroutines.
 package invoke
 
 import (
@@ -72,14 +72,14 @@ type Call struct {
 	Remote  string // network address of the caller
 }
 
-// Answer is the answer to a call. The caller that receives it must close the body, and may change the header.
+// Answer is the answer to a call. Whoever receives it must close the body, and may change the header.
 type Answer struct {
 	*http.Response
 	Session string // session token of the callee; empty = none
 }
 
-// Do calls the target of c and returns the answer. An answer with an error status is not an error. The call ends when
-// ctx ends, even while the body of the answer is being read. All errors are *Error.
+// Do calls the target of c and returns the answer, also if its status is an error. If ctx ends, the call ends, even
+// while the body of the answer is being read. All errors are *Error.
 func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	target, external, err := i.parseTarget(c.Target)
 	if err != nil {
@@ -112,7 +112,7 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 }
 
 // parseTarget parses the target of a call: "app", "app.namespace", or the name or address of a server outside of the
-// cluster. The *External is nil if the target is an application.
+// cluster. The result *External is nil if the target is an application.
 func (i *Service) parseTarget(text string) (api.App, *External, error) {
 	if x, err := i.externals.find(i.app, text); err != nil || x != nil {
 		if err != nil {
@@ -132,14 +132,14 @@ func (i *Service) parseTarget(text string) (api.App, *External, error) {
 func (a *attempts) request(ctx context.Context) *http.Request {
 	c := a.call
 	body, trailer := ForwardTrailer(c.Header, a.body.open(), c.Trailer)
-	r := &http.Request{
-		Method: c.Verb, URL: MethodURL(a.method, c.Query, c.Mark), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: ForwardHeader(c.Header), Body: body, ContentLength: c.Length, Trailer: trailer,
-	}
+	r := new(http.Request).WithContext(ctx)
+	r.Method, r.URL = c.Verb, MethodURL(a.method, c.Query, c.Mark)
+	r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.1", 1, 1
+	r.Header, r.Body, r.ContentLength, r.Trailer = ForwardHeader(c.Header), body, c.Length, trailer
 	if len(trailer) > 0 {
 		r.ContentLength, r.TransferEncoding = -1, Chunked() // trailers need a body without a length
 	}
-	return r.WithContext(ctx)
+	return r
 }
 
 // attempts is one call, which is tried at one instance after the other.
@@ -154,17 +154,17 @@ type attempts struct {
 	body     *replay
 	trace    Span
 
-	tried []discovery.Instance
-	next  *discovery.Lease // chosen for the next attempt; nil = not yet
-	last  error            // of the previous attempt
-	late  bool             // the timeout of an attempt expired
+	pauses *resiliency.Pauses // between attempts; nil = there was one attempt
+	tried  []discovery.Instance
+	next   *discovery.Lease // chosen for the next attempt; nil = not yet
+	last   error            // of the previous attempt
+	late   bool             // the timeout of an attempt expired
 }
 
 // run makes attempts until one has an answer, or an error that does not allow a retry.
 func (a *attempts) run(ctx context.Context) (Answer, error) {
 	a.invoke.budget.Earn()
 	a.observePolicies()
-	pauses := a.policy.Pauses()
 	for {
 		answer, err := a.once(ctx)
 		if err == nil && !a.policy.RetryStatus(answer.Response) {
@@ -173,7 +173,7 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 		if ctx.Err() != nil {
 			return answer, err // the caller has gone
 		}
-		pause, again := a.again(pauses, answer, err)
+		pause, again := a.again(answer, err)
 		if !again {
 			return answer, err
 		}
@@ -216,9 +216,8 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 	return answer, nil
 }
 
-// choose returns the instance for the next attempt. If the previous call of again has already chosen an instance,
-// choose returns that one. Otherwise it picks an instance that this call has not tried yet. If all were tried, it
-// picks any instance.
+// choose returns the instance for the next attempt. If attempts.again has already chosen an instance, choose returns
+// that one. Otherwise it picks an instance that this call has not tried yet, or any instance if all were tried.
 func (a *attempts) choose(ctx context.Context) (*discovery.Lease, error) {
 	if a.external != nil {
 		return a.external.lease(), nil
@@ -249,10 +248,10 @@ func (a *attempts) release() {
 // at calls one instance.
 func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, error) {
 	ctx, limit := a.policy.Deadline(ctx)
-	i := a.invoke
+	i, id := a.invoke, a.trace.TraceID()
 	in := &Inbound{
 		Target: a.target, Caller: Caller{App: i.app}, Request: a.request(ctx), Method: a.method,
-		Trace: a.trace.TraceID(), Session: i.sessions.Outbound(i.app, a.trace.TraceID(), a.call.Header),
+		Trace: id, Session: i.sessions.Outbound(i.app, id, a.call.Header),
 		Remote: a.call.Remote,
 	}
 	a.trace.Inject(in.Request.Header)
@@ -275,7 +274,7 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 		return Answer{}, limit.Explain(err)
 	}
 	limit.Answered()
-	i.sessions.Inbound(i.app, a.trace.TraceID(), answer.Session)
+	i.sessions.Inbound(i.app, id, answer.Session)
 	return answer, nil
 }
 
@@ -292,9 +291,13 @@ func (a *attempts) hop(p *discovery.Instance) string {
 	return "node " + p.Node
 }
 
-// again reports whether to make another attempt, and how long to wait before it. If another instance can be called,
-// again also chooses that instance for the next attempt.
-func (a *attempts) again(pauses *resiliency.Pauses, answer Answer, err error) (time.Duration, bool) {
+// again reports whether to make another attempt, and returns the pause before it. If the last instance was unavailable
+// and another one can be called, again also chooses the instance for the next attempt.
+func (a *attempts) again(answer Answer, err error) (time.Duration, bool) {
+	if a.pauses == nil {
+		a.pauses = a.policy.Pauses()
+	}
+	pauses := a.pauses
 	if err == nil {
 		pause, ok := pauses.Next()
 		return pause, ok && !a.body.spent() && a.body.again()

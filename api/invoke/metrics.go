@@ -2,6 +2,7 @@ package invoke
 
 import (
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,11 +22,11 @@ type Metrics struct {
 	circuits *prometheus.CounterVec
 	known    func(api.App) bool
 	observer Observer // nil = none
+	kept     sync.Map // *invokeSeries by invokeLabels
 }
 
-// NewMetrics creates and registers the metrics. An application has its own time series only if the function known
-// returns true for it. All other applications have the label "unknown". If the function is nil, every application has
-// its own time series.
+// NewMetrics creates and registers the metrics. The applications for which known returns true have their own series.
+// All others share the label "unknown". If known is nil, every application has its own series.
 func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -56,8 +57,8 @@ func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, 
 	return m, nil
 }
 
-// Report sets an observer that receives each measured invocation in addition to the metrics. If o is nil, there is no
-// observer. Call Report before the first invocation.
+// Report makes o receive each measured invocation. If o is nil, there is no observer. Report must be called before
+// the first invocation.
 func (m *Metrics) Report(o Observer) { m.observer = o }
 
 // label returns the label of an application.
@@ -74,12 +75,45 @@ const (
 	hopCallee = "callee"
 )
 
+// invokeLabels are the labels of the calls of one application to another.
+type invokeLabels struct{ hop, source, target string }
+
+// invokeSeries are the time series of the calls with the same labels. They are kept, because finding a time series
+// takes longer than counting a call.
+type invokeSeries struct {
+	inFlight prometheus.Gauge
+	duration prometheus.Observer
+	byStatus sync.Map // prometheus.Counter by the label status
+}
+
+// series returns the time series with some labels.
+func (m *Metrics) series(l invokeLabels) *invokeSeries {
+	if s, ok := m.kept.Load(l); ok {
+		return s.(*invokeSeries)
+	}
+	if l.hop == hopCaller {
+		m.retries.WithLabelValues(l.target) // a rate needs the 0 before the first one
+	}
+	s, _ := m.kept.LoadOrStore(l, &invokeSeries{inFlight: m.inFlight.WithLabelValues(l.hop, l.target),
+		duration: m.duration.WithLabelValues(l.hop, l.source, l.target)})
+	return s.(*invokeSeries)
+}
+
+// count counts a call that has ended.
+func (m *Metrics) count(l invokeLabels, s *invokeSeries, status string) {
+	c, ok := s.byStatus.Load(status)
+	if !ok {
+		c, _ = s.byStatus.LoadOrStore(status, m.requests.WithLabelValues(l.hop, l.source, l.target, status))
+	}
+	c.(prometheus.Counter).Inc()
+}
+
 // invokeMeter measures one call.
 type invokeMeter struct {
-	of             *Metrics
-	hop            string
-	source, target string
-	begun          time.Time
+	of     *Metrics
+	labels invokeLabels
+	series *invokeSeries
+	begun  time.Time
 
 	sourceID, targetID string // for the observer
 	streaming          bool
@@ -90,11 +124,9 @@ func (m *Metrics) begin(source, target api.App, h http.Header) invokeMeter {
 }
 
 func (m *Metrics) start(hop string, source, target api.App, h http.Header) invokeMeter {
-	i := invokeMeter{of: m, hop: hop, source: m.label(source), target: m.label(target), begun: time.Now()}
-	m.inFlight.WithLabelValues(hop, i.target).Inc()
-	if hop == hopCaller {
-		m.retries.WithLabelValues(i.target) // a rate needs the 0 before the first one
-	}
+	i := invokeMeter{of: m, labels: invokeLabels{hop, m.label(source), m.label(target)}, begun: time.Now()}
+	i.series = m.series(i.labels)
+	i.series.inFlight.Inc()
 	if m.observer != nil {
 		i.sourceID, i.targetID, i.streaming = m.id(source), m.id(target), streaming(h)
 		i.observeBegin()
@@ -103,10 +135,9 @@ func (m *Metrics) start(hop string, source, target api.App, h http.Header) invok
 }
 
 func (i invokeMeter) end(r *http.Response, err error) {
-	m := i.of
-	m.inFlight.WithLabelValues(i.hop, i.target).Dec()
-	m.duration.WithLabelValues(i.hop, i.source, i.target).Observe(time.Since(i.begun).Seconds())
-	m.requests.WithLabelValues(i.hop, i.source, i.target, statusClass(r, err)).Inc()
+	i.series.inFlight.Dec()
+	i.series.duration.Observe(time.Since(i.begun).Seconds())
+	i.of.count(i.labels, i.series, statusClass(r, err))
 	i.observeEnd(r, err)
 }
 

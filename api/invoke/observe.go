@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/api/resiliency"
 )
 
-// Observer is notified of calls, access control decisions and applied policies. Its methods get application ids; an
-// application that no known node serves is "unknown". Implementations are safe for concurrent use.
+// Observer is notified of calls, access control decisions and applied policies. Its methods get application ids, or
+// "unknown" for an application that no known node serves. Implementations are safe for concurrent use.
 type Observer interface {
 	// Sent is called when an application calls another one.
 	Sent(source, target string, streaming bool)
@@ -49,7 +49,7 @@ func streaming(h http.Header) bool {
 	return err == nil && on
 }
 
-// statusOf returns the status of an answer: its gRPC code if it has one, otherwise its HTTP status.
+// statusOf returns the gRPC code of an answer, or its HTTP status if it has no gRPC code.
 func statusOf(r *http.Response) string {
 	if code := r.Header.Get("Grpc-Status"); code != "" {
 		return code
@@ -64,7 +64,7 @@ func (i invokeMeter) observeBegin() {
 	o := i.of.observer
 	switch {
 	case o == nil:
-	case i.hop == hopCaller:
+	case i.labels.hop == hopCaller:
 		o.Sent(i.sourceID, i.targetID, i.streaming)
 	default:
 		o.Received(i.targetID, i.sourceID)
@@ -75,7 +75,7 @@ func (i invokeMeter) observeEnd(r *http.Response, err error) {
 	o := i.of.observer
 	switch {
 	case o == nil || err != nil:
-	case i.hop == hopCaller:
+	case i.labels.hop == hopCaller:
 		o.Answered(i.sourceID, i.targetID, statusOf(r), i.streaming, time.Since(i.begun))
 	default:
 		o.Replied(i.targetID, i.sourceID, statusOf(r))

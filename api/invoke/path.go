@@ -37,9 +37,9 @@ type MethodPath struct {
 	Decoded string
 }
 
-// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects a path that
-// an application could interpret differently from the access rules: a path with a raw '?' or '#', with a control
-// character, or with a dot segment that is escaped, has parameters or is next to a backslash.
+// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects paths that
+// an application may interpret differently from the access rules. These contain a raw '?' or '#', a control
+// character, or a dot segment that is escaped, has parameters or is next to a backslash.
 func ParseMethod(escaped string) (MethodPath, error) {
 	switch {
 	case !strings.HasPrefix(escaped, "/"):
@@ -69,8 +69,8 @@ func ParseMethod(escaped string) (MethodPath, error) {
 	return MethodPath{Path: path, Decoded: decoded}, nil
 }
 
-// removeDotSegments resolves the segments "." and ".." of a path that begins with a slash. All other segments,
-// including empty ones, stay unchanged.
+// removeDotSegments resolves the segments "." and ".." of a path that begins with a slash. All other segments stay
+// unchanged, even empty ones.
 func removeDotSegments(path string) string {
 	if !strings.Contains(path, "/.") {
 		return path
@@ -92,9 +92,10 @@ func removeDotSegments(path string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// MethodURL returns a URL whose path net/http sends as m.Path, byte for byte if possible. If m.Path begins with two
-// slashes, MethodURL escapes the path again, because net/http would otherwise read its first segment as a host. If
-// mark is true, the URL has a question mark even if query is empty.
+// MethodURL returns a URL for the path m. net/http sends m.Path unchanged, with one exception: it would take the first
+// segment of a path that begins with two slashes for a host. MethodURL puts such a path into URL.RawPath, where it
+// must escape the bytes that net/url does not accept. If mark is true, the URL has a question mark even if query is
+// empty.
 func MethodURL(m MethodPath, query string, mark bool) *url.URL {
 	u := &url.URL{Path: m.Decoded, RawQuery: query, ForceQuery: mark}
 	if strings.HasPrefix(m.Path, "//") {

@@ -7,18 +7,20 @@ import (
 	"strings"
 )
 
-// Limits for a path that servers can interpret in more than one way. A path above one of these limits is refused,
-// because checking it takes long and no client needs such a path.
+// Limits for a path that servers may interpret in several ways. A path above one of them is refused, because checking
+// it takes long and no client needs it.
 const (
 	maxReadings       = 256 // readings, including intermediate steps
 	maxAmbiguousParts = 64  // parts, plus characters that may separate more parts
 )
 
-// everyReading reports whether the function allowed returns true for every common interpretation of a request path.
-// The path is escaped, begins with a slash, and was accepted by ParseMethod. The function gets the segments of one
-// interpretation, decoded and in lower case, without an empty segment at the end.
+// everyReading reports whether the function allowed returns true for every common interpretation of a request path. It
+// returns false for a path with too many interpretations. The path is escaped, begins with a slash, and was accepted
+// by ParseMethod. allowed gets the segments of one interpretation, decoded and in lower case, without an empty segment
+// at the end.
 //
 // Servers differ in these points:
+//
 //   - %2F separates segments (WSGI) or is part of one (net/http, Express).
 //   - A backslash, also an escaped one, may separate segments (WHATWG URL, .NET).
 //   - Parameters after ';' are part of the path (net/http, Node), are removed everywhere (Java servlets) or only from
@@ -71,7 +73,7 @@ func ambiguities(parts []string) (n int) {
 	return n
 }
 
-// reading is an intermediate form of a path, after some of the steps that a server may apply to it. parts are the path
+// reading is an intermediate form of a path, after some of the steps that a server may apply to it. parts has the
 // segments.
 type reading struct {
 	parts   []string
@@ -83,7 +85,7 @@ func (r reading) key() string {
 }
 
 // decodeParts returns the segments of r, decoded and in lower case. Decoding cannot fail, because ParseMethod has
-// already decoded the request path from which these segments come.
+// already decoded the path of these segments.
 func decodeParts(r reading) []string {
 	if r.decoded {
 		return r.parts
@@ -154,8 +156,8 @@ func trimEmpty(parts []string) []string {
 	return parts
 }
 
-// dropHost removes the first two segments of a path that begins with two slashes, because some servers read the second
-// one as a host. The host may be empty.
+// dropHost removes the first two segments of a path that begins with two slashes. Some servers read the second one,
+// which may be empty, as a host.
 func dropHost(parts []string) []string {
 	if len(parts) > 1 && parts[0] == "" {
 		return parts[2:]
@@ -163,8 +165,8 @@ func dropHost(parts []string) []string {
 	return parts
 }
 
-// dropHostAfterSlashes removes the first non-empty segment of a path that begins with two or more slashes, because
-// some servers read it as a host.
+// dropHostAfterSlashes removes the first non-empty segment of a path that begins with two or more slashes. Some
+// servers read that segment as a host.
 func dropHostAfterSlashes(parts []string) []string {
 	if rest := trimEmpty(parts); len(rest) < len(parts) && len(rest) > 0 {
 		return rest[1:]

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// replayLimit is the maximum size in bytes of a request body that is buffered for another attempt. If an instance did
-// not receive the call, such a body can be sent to another instance. A longer body can be sent only once.
+// replayLimit is the maximum size in bytes of a request body that is buffered for further attempts. A larger body can
+// be sent only once.
 const replayLimit = 64 << 10
 
-// replay is the body of a call that may be sent several times. Each attempt reads the body from the start, which is
-// possible until more than replayLimit bytes were read. When a new attempt begins, reads of the earlier attempts fail.
+// replay is the body of a call that may be sent several times. Each attempt reads it from the start. This is possible
+// until more than replayLimit bytes were read. When a new attempt begins, reads of earlier attempts fail.
 type replay struct {
 	source io.ReadCloser // nil = there is no body
 	stream bool          // its length is unknown
@@ -31,15 +31,18 @@ func newReplay(body io.ReadCloser, length int64) *replay {
 	return &replay{source: body, stream: length < 0}
 }
 
-// oneMessage is implemented by a request body of unknown length that may consist of a single message, such as the body
-// of a unary gRPC call.
+// oneMessage is a request body of unknown length that may consist of a single message, such as the body of a unary
+// gRPC call.
 type oneMessage interface {
 	// Single reports whether no more than one message was read.
 	Single() bool
 }
 
-// spent reports whether a part of a streamed body was already read. The call must then not be repeated, because the
-// application may have processed that part. A stream that consists of one message may be repeated.
+// spent reports whether the call must not be repeated because the application may have processed a part of a streamed
+// body. This is so in two cases:
+//
+//   - An earlier attempt is still reading the stream.
+//   - A part of the stream was read. If the stream is a oneMessage, more than one message was read.
 func (p *replay) spent() bool {
 	if p.source == nil || !p.stream {
 		return false

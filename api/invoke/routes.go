@@ -21,15 +21,15 @@ type Places interface {
 	Settling(app api.App) bool
 }
 
-// Carrier sends a call to the Callee of another node. Carry returns fault.Unavailable if that node cannot be reached,
-// and otherwise the errors of Callee.Take.
+// Carrier sends a call to the Callee of another node. Carry returns fault.Unavailable if that node cannot be reached.
+// All other errors are those of Callee.Take.
 type Carrier interface {
 	Carry(at *discovery.Instance, in *Inbound) (Answer, error)
 }
 
-// Routes find instances of applications and send calls to them. All applications of a node share one Routes. Calls
-// fail with fault.Unavailable until Open is called, because the API is served before the node has joined the cluster.
-// The zero value is ready to use. Routes are safe for concurrent use.
+// Routes finds instances of applications and sends calls to them. All applications of a node share one Routes. The
+// API is served before the node has joined the cluster, so calls fail with fault.Unavailable until Open is called.
+// The zero value is ready to use. Routes is safe for concurrent use.
 type Routes struct{ ways atomic.Pointer[ways] }
 
 type ways struct {
@@ -54,8 +54,8 @@ func (r *Routes) pick(app api.App, tried []discovery.Instance) (*discovery.Lease
 // settleTick is how often a call that waits for its target looks for it.
 const settleTick = 20 * time.Millisecond
 
-// pickFirst picks the instance for the first attempt of a call. Unlike pick, it retries while Settling reports true,
-// until pick succeeds or ctx ends.
+// pickFirst picks the instance for the first attempt of a call. While Places.Settling returns true, it retries until
+// an instance is found or ctx ends.
 func (r *Routes) pickFirst(ctx context.Context, app api.App) (*discovery.Lease, error) {
 	lease, err := r.pick(app, nil)
 	for err != nil {

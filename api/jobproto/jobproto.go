@@ -1,5 +1,5 @@
 // Package jobproto converts jobs between Dapr's protobuf messages and the types of package api. It owns the stored
-// form of a job, which is the protobuf message Job that the caller sent. It has no state and no goroutines.
+// form of a job, which is the message Job of the caller. It has no state and no goroutines.
 package jobproto
 
 import (
@@ -41,8 +41,8 @@ func PolicyOf(in *commonv1.JobFailurePolicy) *api.JobPolicy {
 	return nil
 }
 
-// ParsePolicy parses a failure policy in the JSON form of protobuf. The interval may be any Go duration, such as
-// 0h0m5s0ms, which the Python SDK sends. For an empty text or null, ParsePolicy returns nil.
+// ParsePolicy parses a failure policy in the JSON form of protobuf. The interval may be any Go duration, because the
+// Python SDK sends 0h0m5s0ms. For an empty text or null, ParsePolicy returns nil.
 func ParsePolicy(text json.RawMessage) (*api.JobPolicy, error) {
 	if len(text) == 0 || string(text) == "null" {
 		return nil, nil
@@ -55,8 +55,8 @@ func ParsePolicy(text json.RawMessage) (*api.JobPolicy, error) {
 	return PolicyOf(&p), nil
 }
 
-// inSeconds returns the JSON of a failure policy with its interval converted to seconds, the only unit in the JSON
-// form of protobuf. It returns invalid text unchanged.
+// inSeconds returns the JSON of a failure policy with its interval in seconds, the only unit in the JSON form of
+// protobuf. It returns invalid text unchanged.
 func inSeconds(text json.RawMessage) json.RawMessage {
 	var policy map[string]map[string]any
 	if err := json.Unmarshal(text, &policy); err != nil {
@@ -86,8 +86,8 @@ func Decode(record []byte) (*runtimev1.Job, error) {
 }
 
 // Parse parses the body of an HTTP request that schedules a job. The body has the fields of the message Job, and the
-// field overwrite. The field data may be any JSON. A field that is null counts as absent, and unknown fields are
-// ignored. All errors are *api.Error.
+// field overwrite. The field data may be any JSON. Null fields count as absent. Unknown fields are ignored. All
+// errors are *api.Error.
 func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
@@ -138,8 +138,8 @@ func malformed(text string) error {
 		Details: api.Details{Reason: api.CodeJobSchedule}}
 }
 
-// JSON returns a job in the form of HTTP answers. If this program does not know the type of the job's data, the field
-// data contains its bytes in base64.
+// JSON returns a job in the form of HTTP answers. If the type of its data is unknown to this program, the field data
+// has the bytes in base64.
 func JSON(job *runtimev1.Job) (json.RawMessage, error) {
 	text, err := protojson.Marshal(job)
 	if err == nil {
@@ -167,7 +167,7 @@ func JSON(job *runtimev1.Job) (json.RawMessage, error) {
 func compact(text []byte) (json.RawMessage, error) { return json.Marshal(json.RawMessage(text)) }
 
 // Body returns the body of the HTTP call that delivers data to an application. If data is a JSON value, the body is
-// that JSON, otherwise it is the bytes of data.
+// the JSON text of that value. Otherwise the body has the bytes of data.
 func Body(data *anypb.Any) []byte {
 	var value structpb.Value
 	if data.MessageIs(&value) && data.UnmarshalTo(&value) == nil {

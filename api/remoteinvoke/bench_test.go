@@ -25,12 +25,13 @@ type way struct {
 	times []time.Duration // of calls one after the other
 }
 
-// BenchmarkWays compares calls through one node and through two nodes with direct calls of the application and with
-// calls through a reverse proxy of the standard library. All of them run in this process.
-func BenchmarkWays(b *testing.B) {
+// waysTo starts an application that answers with a value, and returns the ways to reach it: direct, through a reverse
+// proxy of the standard library, through one node, and through two nodes.
+func waysTo(b *testing.B, value string) []*way {
+	b.Helper()
 	a, here := pair(b, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		_, _ = io.WriteString(w, `{"answer":42}`)
+		_, _ = io.WriteString(w, value)
 	})
 	target := &url.URL{Scheme: "http", Host: here.channel.Target()}
 	proxy := httputil.NewSingleHostReverseProxy(target)
@@ -39,10 +40,16 @@ func BenchmarkWays(b *testing.B) {
 	b.Cleanup(plain.Close)
 	b.Cleanup(proxy.Transport.(*http.Transport).CloseIdleConnections)
 	const method = "/v1.0/invoke/web/method/orders/7"
-	ways := []*way{
+	return []*way{
 		{name: "direct", url: target.String() + "/orders/7"}, {name: "proxy", url: plain.URL + "/orders/7"},
 		{name: "one-hop", url: here.url(method)}, {name: "two-hops", url: a.url(method)},
 	}
+}
+
+// BenchmarkWays compares calls through one node and through two nodes with direct calls of the application and with
+// calls through a reverse proxy of the standard library. All of them run in this process.
+func BenchmarkWays(b *testing.B) {
+	ways := waysTo(b, `{"answer":42}`)
 	c := client(b)
 	c.Transport.(*http.Transport).MaxIdleConnsPerHost = 64
 	for range b.N {

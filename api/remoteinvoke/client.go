@@ -16,7 +16,7 @@ import (
 
 // The bounds of connections to one node.
 const (
-	idleConnections = 128
+	idleConnections = 512              // opening one costs more than a call
 	idleTimeout     = 90 * time.Second // less than the server's, so that the client closes first
 	continueTimeout = time.Second
 )
@@ -26,20 +26,21 @@ type Dial func(ctx context.Context, server string) (net.Conn, error)
 
 // Client sends calls to other nodes. It is safe for concurrent use.
 type Client struct {
-	dial      Dial
-	self      func() netip.Addr
-	transport atomic.Pointer[http.Transport]
+	dial Dial
+	self func() netip.Addr
+	own  atomic.Pointer[forwarding] // for the last address that self returned; nil = none yet
+	http atomic.Pointer[atmostonce.Client]
 }
 
-// NewClient creates a Client. The function self returns the address at which other nodes reach this node; the address
-// is invalid until it is known. A valid address is sent to the called application in forwarding headers.
+// NewClient creates a Client. self returns the address at which other nodes reach this node, or the zero Addr while it
+// is unknown. The client writes this address into forwarding headers.
 func NewClient(dial Dial, self func() netip.Addr) *Client {
 	c := &Client{dial: dial, self: self}
-	c.transport.Store(c.newTransport())
+	c.http.Store(c.newHTTP())
 	return c
 }
 
-func (c *Client) newTransport() *http.Transport {
+func (c *Client) newHTTP() *atmostonce.Client {
 	connect := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		server, _, err := net.SplitHostPort(addr)
 		if err != nil {
@@ -47,19 +48,19 @@ func (c *Client) newTransport() *http.Transport {
 		}
 		return c.dial(ctx, server)
 	}
-	return &http.Transport{
+	return atmostonce.NewClient(&http.Transport{
 		DialContext: atmostonce.Dialer(connect), DisableCompression: true, MaxIdleConnsPerHost: idleConnections,
 		IdleConnTimeout:       idleTimeout,
 		ExpectContinueTimeout: continueTimeout, WriteBufferSize: 16 << 10, ReadBufferSize: 16 << 10,
-	}
+	})
 }
 
-// Renew makes all further calls open new connections with the current certificate. Calls in progress continue on the
-// old connections, which are closed afterwards.
-func (c *Client) Renew() { c.transport.Swap(c.newTransport()).CloseIdleConnections() }
+// Renew makes all further calls open new connections with the current certificate. Calls in progress keep their old
+// connections, which are closed when these calls end.
+func (c *Client) Renew() { c.http.Swap(c.newHTTP()).Close() }
 
 // Close closes idle connections. Calls in progress continue.
-func (c *Client) Close() { c.transport.Load().CloseIdleConnections() }
+func (c *Client) Close() { c.http.Load().Close() }
 
 // Carry sends a call to the node of an instance. It implements api.Carrier.
 func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answer, error) {
@@ -67,7 +68,7 @@ func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answe
 	r.URL = wireURL(at.Server, r.URL)
 	r.Host = at.Server
 	c.setRoutingHeaders(in)
-	answer, sent, err := atmostonce.RoundTrip(c.transport.Load(), r)
+	answer, sent, err := c.http.Load().RoundTrip(r)
 	if err != nil {
 		return invoke.Answer{}, c.failed(at, sent, r.Context(), err)
 	}
@@ -81,9 +82,9 @@ func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answe
 	return invoke.Answer{Response: answer, Session: session}, nil
 }
 
-// setRoutingHeaders adds headers to the request of a call. From its own headers, the other node learns the target, the
-// caller, the session and the remote address. From X-Forwarded-For, X-Forwarded-Host and Forwarded, the application
-// learns the address of this node.
+// setRoutingHeaders adds headers to the request of a call. The Quorate headers are for the other node: target,
+// caller, session and remote address. X-Forwarded-For, X-Forwarded-Host and Forwarded tell the application the
+// address of this node.
 func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	h := in.Request.Header
 	h[headerTarget] = []string{encodeApp(in.Target)}
@@ -95,10 +96,23 @@ func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 		h[headerRemote] = []string{in.Remote}
 	}
 	if at := c.self(); at.IsValid() {
-		h["X-Forwarded-For"] = appended(h["X-Forwarded-For"], at.String())
-		h["X-Forwarded-Host"] = []string{hostOf(at)}
-		h["Forwarded"] = appended(h["Forwarded"], "for="+quoted(at)+";host="+quoted(at))
+		own := c.own.Load()
+		if own == nil || own.address != at {
+			own = &forwarding{at, at.String(), []string{hostOf(at)}, "for=" + quoted(at) + ";host=" + quoted(at)}
+			c.own.Store(own)
+		}
+		h["X-Forwarded-For"] = appended(h["X-Forwarded-For"], own.text)
+		h["X-Forwarded-Host"] = own.host
+		h["Forwarded"] = appended(h["Forwarded"], own.forwarded)
 	}
+}
+
+// forwarding has the values of forwarding headers for an address.
+type forwarding struct {
+	address   netip.Addr
+	text      string
+	host      []string
+	forwarded string
 }
 
 // hostOf formats an address as the host of a URL.
@@ -117,7 +131,7 @@ func quoted(a netip.Addr) string {
 	return a.String()
 }
 
-// appended returns a copy of values in which ", " and v are appended to the last value. It does not change values.
+// appended returns a copy of values with ", " and v appended to the last value. It does not change values.
 func appended(values []string, v string) []string {
 	if len(values) == 0 {
 		return []string{v}

@@ -1,12 +1,12 @@
-// Package remoteinvoke transports calls to applications from node to node. It has the client at the caller's node, the
-// server at the callee's node, and the protocol between them.
+// Package remoteinvoke transports calls to applications from node to node. It has the client at the caller's node,
+// the server at the callee's node, and the protocol between them.
 //
-// It owns the connections of calls: HTTP/1.1 over tunnels of the peer port. A connection has one call at a time and is
-// reused for the next one. Bodies are streamed in both directions with the flow control of TCP. Trailers and upgrades
-// are passed on. Canceling a call also cancels it at the application.
+// It owns the connections of calls: HTTP/1.1 over tunnels of the peer port. A connection has one call at a time and
+// is reused for the next one. Bodies are streamed in both directions with the flow control of TCP. Trailers and
+// upgrades are passed on. Canceling a call also cancels it at the application.
 //
-// The users of the package choose the node, and invoke.Callee applies access control. Server.Open starts one goroutine
-// that accepts connections, and net/http starts the others; Close ends them.
+// The users of the package choose the node, and invoke.Callee applies access control. Server.Open starts one
+// goroutine that accepts connections, and net/http starts the others. Close ends them.
 package remoteinvoke
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Headers of a call between nodes. Applications do not see them, because package invoke removes all headers that begin
+// Headers of a call between nodes. Applications do not see them, because package invoke removes headers that begin
 // with Quorate- from requests and answers.
 const (
 	headerTarget  = "Quorate-Target"  // app id of the target, and namespace after a dot
@@ -29,8 +29,8 @@ const (
 	headerRemote  = "Quorate-Remote"  // network address of the calling application
 )
 
-// prefix precedes every path between nodes. Without it, an application path that begins with two slashes could be
-// parsed as a host.
+// prefix precedes every path between nodes. Without it, a path that begins with two slashes could be parsed as a
+// host.
 const prefix = "/-"
 
 // faultStatus is the status of an answer with a fault. The client looks only at the header.

@@ -111,6 +111,7 @@ func TestGRPC_AppIsCallableOverHTTP(t *testing.T) {
 }
 
 func TestGRPC_MissingAppIsUnreachable(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

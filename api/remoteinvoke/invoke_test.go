@@ -442,6 +442,7 @@ func TestInvoke_AppAnswersBeforeReadingBody(t *testing.T) {
 }
 
 func TestInvoke_ErrorNamesHopAndOutcome(t *testing.T) {
+	t.Parallel()
 	dead := httptest.NewServer(nil)
 	addr := dead.Listener.Addr().String()
 	dead.Close()

@@ -75,6 +75,7 @@ func TestAccess_DecidedAtCalleeByVerifiedIdentity(t *testing.T) {
 }
 
 func TestPolicy_RetriesAnswersAndTimesOutAttempts(t *testing.T) {
+	t.Parallel()
 	var calls atomic.Int64
 	a, _ := pair(t, func(w http.ResponseWriter, r *http.Request) {
 		n := calls.Add(1)

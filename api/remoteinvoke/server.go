@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/httpdrain"
+	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/internal/peer"
 )
 
@@ -44,7 +45,7 @@ type Server struct {
 	closed sync.Once
 	err    error
 
-	calls  sync.WaitGroup
+	calls  lifecycle.Tracker
 	copier httpcopy.Copier
 }
 
@@ -78,7 +79,7 @@ func (s *Server) Open() {
 }
 
 // Close stops accepting calls, closes connections without a call, and waits for the calls in progress. If ctx ends
-// first, Close aborts the calls and returns the error of ctx. Close may be called several times.
+// first, Close aborts the calls and returns the error of ctx. Close is idempotent.
 func (s *Server) Close(ctx context.Context) error {
 	s.closed.Do(func() {
 		defer s.abort()
@@ -89,20 +90,21 @@ func (s *Server) Close(ctx context.Context) error {
 			s.err = fault.Wrap(err, "api.peer", "calls from other nodes were cut because they did not end in time")
 		}
 		<-s.served
-		s.calls.Wait()
+		s.calls.Close()
 	})
 	return s.err
 }
 
 // serve serves one call.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	s.calls.Add(1)
-	defer s.calls.Done()
+	if !s.calls.Enter() {
+		panic(http.ErrAbortHandler) // Close has cut the connection
+	}
+	defer s.calls.Leave()
 	body := httpcopy.NewBody(r)
-	in, err := s.inbound(r, body)
+	in, err := s.inbound(w, r, body)
 	var answer invoke.Answer
 	if err == nil {
-		in.Request = in.Request.WithContext(httpcopy.Informational(in.Request.Context(), w, invoke.CleanInformational))
 		answer, err = s.config.Callee.TakeRemote(in)
 	}
 	if err != nil {
@@ -127,8 +129,8 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(faultStatus)
 }
 
-// inbound converts a request between nodes to a call.
-func (s *Server) inbound(r *http.Request, body io.ReadCloser) (*invoke.Inbound, error) {
+// inbound converts a request between nodes to a call. Informational answers to the call go to w.
+func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadCloser) (*invoke.Inbound, error) {
 	target, ok := decodeApp(first(r.Header, headerTarget))
 	caller, known := decodeApp(first(r.Header, headerCaller))
 	path, query, mark, fits := stripPrefix(r.RequestURI)
@@ -149,21 +151,23 @@ func (s *Server) inbound(r *http.Request, body io.ReadCloser) (*invoke.Inbound, 
 			in.Caller.Proven, in.Caller.TrustDomain = true, domain
 		}
 	}
-	in.Request = outgoing(r, body, method, query, mark)
+	in.Request = outgoing(httpcopy.Informational(r.Context(), w, invoke.CleanInformational), r, body)
+	in.Request.URL = invoke.MethodURL(method, query, mark)
 	return in, nil
 }
 
-func outgoing(r *http.Request, body io.ReadCloser, method invoke.MethodPath, query string, mark bool) *http.Request {
+// outgoing returns the request for the application, without its URL.
+func outgoing(ctx context.Context, r *http.Request, body io.ReadCloser) *http.Request {
 	body, trailer := invoke.ForwardTrailer(r.Header, body, r.Trailer)
-	out := &http.Request{
-		Method: r.Method, URL: invoke.MethodURL(method, query, mark), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: invoke.ForwardHeader(r.Header), Body: body, ContentLength: r.ContentLength, Trailer: trailer,
-	}
+	out := new(http.Request).WithContext(ctx)
+	out.Method, out.Proto, out.ProtoMajor, out.ProtoMinor = r.Method, "HTTP/1.1", 1, 1
+	out.Header, out.Body, out.ContentLength = invoke.ForwardHeader(r.Header), body, r.ContentLength
+	out.Trailer = trailer
 	switch {
 	case r.ContentLength == 0:
 		out.Body = http.NoBody
 	case len(trailer) > 0:
 		out.TransferEncoding = invoke.Chunked()
 	}
-	return out.WithContext(r.Context())
+	return out
 }

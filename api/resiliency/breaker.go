@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Breakers holds the circuit breakers that are created from one policy. Each method of each target application has its
-// own circuit breaker. Breakers are safe for concurrent use.
+// Breakers has the circuit breakers of one policy: one for each method of each target application. Breakers are safe
+// for concurrent use.
 type Breakers struct {
 	Settings BreakerSettings
 
@@ -36,8 +36,8 @@ type BreakerSettings struct {
 // BreakerCounts are the counts that Trip decides on.
 type BreakerCounts struct{ Requests, TotalFailures, ConsecutiveFailures uint32 }
 
-// maxCircuits is the maximum number of circuit breakers in one Breakers. A limit is needed because method paths may
-// contain ids. At the limit, all circuit breakers are dropped, and new ones start closed.
+// maxCircuits is the maximum number of circuit breakers in one Breakers. A limit is needed, because method paths may
+// contain ids. At the limit, all circuit breakers are dropped. New ones start closed.
 const maxCircuits = 5000
 
 // of returns the breaker of one method.
@@ -77,7 +77,7 @@ func (b *Breakers) make(target discovery.App, method string) *gobreaker.TwoStepC
 }
 
 // Enter checks the circuit breaker of a method before an attempt. It returns fault.Overloaded if the circuit is open.
-// Otherwise the caller must call the returned function with the outcome of the attempt.
+// Otherwise the caller must call end with the outcome of the attempt.
 func (p *Policy) Enter(target discovery.App, method string) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil

@@ -18,15 +18,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Policies hold the resiliency policy for each called application: timeout, retries and circuit breakers. They are
-// safe for concurrent use.
+// Policies has the resiliency policy for each called application: timeout, retries and circuit breakers. It is safe
+// for concurrent use.
 type Policies struct {
 	targets atomic.Pointer[map[discovery.App]*Policy]
 	plain   atomic.Pointer[Policy]
 }
 
-// NewPolicies returns Policies with only a default policy, which applies to all applications. That policy retries
-// calls that did not reach the application, for about two seconds.
+// NewPolicies returns Policies with only a default policy for all applications. The default policy retries calls that
+// did not reach the application, for about two seconds.
 func NewPolicies() *Policies {
 	p := &Policies{}
 	p.plain.Store(&Policy{})
@@ -34,8 +34,8 @@ func NewPolicies() *Policies {
 	return p
 }
 
-// Set replaces all policies. The parameter targets has the policies of single applications, and the parameter others is
-// the policy of all remaining applications. The caller must not change the arguments afterwards.
+// Set replaces all policies. The map targets has the policies of single applications. The policy others applies to
+// all remaining ones. The caller must not change the arguments afterwards.
 func (p *Policies) Set(targets map[discovery.App]*Policy, others *Policy) {
 	p.plain.Store(others)
 	p.targets.Store(&targets)
@@ -58,8 +58,8 @@ type Policy struct {
 	Documents Documents
 }
 
-// Documents names the Resiliency resources that define the parts of a policy. An empty name means that no resource
-// defines that part.
+// Documents has the names of the Resiliency resources that define the parts of a policy. An empty name means that no
+// resource defines that part.
 type Documents struct{ Timeout, Retry, Breaker string }
 
 // The kinds of policies, as metrics name them.
@@ -116,8 +116,8 @@ func (p *Policy) RetryStatus(r *http.Response) bool {
 	return r.StatusCode >= 400 && (len(p.Retry.Statuses) == 0 || p.Retry.Statuses.Has(r.StatusCode))
 }
 
-// grpcCode returns the gRPC status code in the header of an answer. failed is true if it is not OK. A gRPC server
-// sends the status in the header only if the answer has no message. grpcCode does not read a status in the trailers.
+// grpcCode returns the gRPC status code in the headers of an answer. failed is true if they have a code other than OK.
+// A server sends the status in the headers only if the answer has no messages. Trailers are not read.
 func grpcCode(r *http.Response) (code int, failed bool) {
 	text := r.Header.Get("Grpc-Status")
 	if text == "" {
@@ -162,8 +162,8 @@ type AttemptTimer struct {
 	passed atomic.Bool
 }
 
-// Deadline starts the timeout of an attempt. It returns a context that is canceled when the timeout expires. If the
-// policy has no timeout, it returns ctx and nil.
+// Deadline starts the timeout of an attempt. It returns a context that is canceled when the timeout expires. Without
+// a timeout in the policy, it returns ctx and nil.
 func (p *Policy) Deadline(ctx context.Context) (context.Context, *AttemptTimer) {
 	if p.Timeout <= 0 {
 		return ctx, nil
@@ -177,7 +177,8 @@ func (p *Policy) Deadline(ctx context.Context) (context.Context, *AttemptTimer) 
 	return ctx, l
 }
 
-// Answered stops the timeout because the headers of the answer have arrived. Reading the body has no time limit.
+// Answered stops the timeout. The caller calls it when the headers of the answer have arrived, so that reading the body
+// has no time limit.
 func (l *AttemptTimer) Answered() {
 	if l != nil {
 		l.timer.Stop()
@@ -205,8 +206,8 @@ func (l *AttemptTimer) Explain(err error) error {
 			"(context deadline exceeded)", l.after)}
 }
 
-// Budget limits the retries of a service to a fraction of its calls. Without a budget, retries would multiply the load
-// of an overloaded application.
+// Budget limits the retries of a service to a fraction of its calls. Otherwise retries would multiply the load of an
+// overloaded application.
 type Budget struct{ tenths atomic.Int64 }
 
 const (

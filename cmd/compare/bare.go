@@ -11,8 +11,8 @@ import (
 )
 
 // bare is an HTTP/1.1 client on one connection with very little overhead. A request is one write and one parsed
-// response, on the caller's goroutine. So a comparison measures the stores and not their client libraries. bare is not
-// safe for concurrent use.
+// response, on the caller's goroutine. So a comparison measures the stores and not their client libraries. A bare is
+// not safe for concurrent use.
 type bare struct {
 	address string
 	conn    net.Conn

@@ -45,8 +45,8 @@ func (f *forwarder) client() *caller {
 	return &caller{bare: bare{address: f.address}, path: f.path, app: f.app}
 }
 
-// end stops the servers with SIGTERM and waits for them. It kills a server that runs for 10 more seconds. A kill at
-// once would leave child processes of nginx running.
+// end stops the servers with SIGTERM and waits for them. After 10 s it kills a server that still runs. An immediate
+// kill would leave child processes of nginx running.
 func (f *forwarder) end() {
 	for _, c := range f.cmds {
 		_ = c.Process.Signal(syscall.SIGTERM)
@@ -119,7 +119,19 @@ func (a *application) end() { _ = a.server.Close() }
 
 // callQuorate calls an application beside a node.
 func callQuorate(ctx context.Context, s *settings, dir string) (store, error) {
-	program, p, err := find("quorate", s.quorate, dir)
+	return callNode(ctx, "quorate", s.quorate, s, dir)
+}
+
+// callBeside calls an application beside a node of another Quorate program, if one is given.
+func callBeside(ctx context.Context, s *settings, dir string) (store, error) {
+	if s.beside == "" {
+		return nil, nil
+	}
+	return callNode(ctx, "beside", s.beside, s, dir)
+}
+
+func callNode(ctx context.Context, title, name string, s *settings, dir string) (store, error) {
+	program, p, err := find(title, name, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +139,7 @@ func callQuorate(ctx context.Context, s *settings, dir string) (store, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &forwarder{processes: p, title: "quorate", text: firstLine(program, "version") + ", one node",
+	f := &forwarder{processes: p, title: title, text: firstLine(program, "version") + ", one node",
 		address: "127.0.0.1:" + ports[0], path: invokePath, app: s.app}
 	if err := p.start("one", program, appNode("one", ports, s.app.port)...); err != nil {
 		return nil, err
@@ -135,18 +147,30 @@ func callQuorate(ctx context.Context, s *settings, dir string) (store, error) {
 	return f.started(ctx)
 }
 
-// appNode returns the arguments of a node that serves the application. ports are, in this order, the ports of the API,
-// of gossip and of calls between nodes.
+// appNode returns the arguments of a node that serves the application. ports has the ports of the API, of gossip and
+// of calls between nodes, in this order.
 func appNode(id string, ports []string, app string) []string {
 	return []string{"run", "--node-id", id, "--data-dir", id, "--app-id", "app", "--app-port", app, "--bind-address",
 		"127.0.0.1", "--http-port", ports[0], "--gossip-port", ports[1], "--peer-port", ports[2], "--metrics-port", "0",
 		"--enable-grpc=false", "--log-level", "warn"}
 }
 
-// callQuorateElsewhere starts two nodes and calls the application of one node through the other node. So a call passes
-// both nodes.
+// callQuorateElsewhere starts two nodes and calls the application of one through the other. So a call passes both
+// nodes.
 func callQuorateElsewhere(ctx context.Context, s *settings, dir string) (store, error) {
-	program, p, err := find("quorate", s.quorate, dir)
+	return callNodes(ctx, "quorate", s.quorate, s, dir)
+}
+
+// callBesideElsewhere is callQuorateElsewhere with another Quorate program, if one is given.
+func callBesideElsewhere(ctx context.Context, s *settings, dir string) (store, error) {
+	if s.beside == "" {
+		return nil, nil
+	}
+	return callNodes(ctx, "beside", s.beside, s, dir)
+}
+
+func callNodes(ctx context.Context, title, name string, s *settings, dir string) (store, error) {
+	program, p, err := find(title, name, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +178,7 @@ func callQuorateElsewhere(ctx context.Context, s *settings, dir string) (store, 
 	if err != nil {
 		return nil, err
 	}
-	f := &forwarder{processes: p, title: "quorate", text: firstLine(program, "version") + ", two nodes",
+	f := &forwarder{processes: p, title: title, text: firstLine(program, "version") + ", two nodes",
 		address: "127.0.0.1:" + ports[3], path: invokePath, app: s.app}
 	if err := p.start("app", program, appNode("app", ports[:3], s.app.port)...); err != nil {
 		return nil, err
@@ -169,7 +193,7 @@ func callQuorateElsewhere(ctx context.Context, s *settings, dir string) (store, 
 	return f.started(ctx)
 }
 
-// nginxConfig makes nginx listen on the first port and forward all requests to the second port. It keeps the
+// nginxConfig makes nginx listen on the first port and forward all requests to the second one. It keeps the
 // connections on both sides open.
 const nginxConfig = `daemon off;
 worker_processes 2;
@@ -231,41 +255,27 @@ func nginx(ctx context.Context, s *settings, dir string, servers int) (store, er
 	return f.started(ctx)
 }
 
-// callGoProxy starts a separate process with the reverse proxy of Go's standard library, and calls the application
+// callGoProxy starts the reverse proxy of Go's standard library in a separate process, and calls the application
 // through it.
 func callGoProxy(ctx context.Context, s *settings, dir string) (store, error) {
-	self, err := os.Executable()
+	p, address, err := startSelf("proxy", dir, func(address string) string {
+		return address + ",127.0.0.1:" + s.app.port
+	})
 	if err != nil {
 		return nil, err
 	}
-	program, p, err := find("go-proxy", self, dir)
-	if err != nil {
-		return nil, err
-	}
-	ports, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	f := &forwarder{processes: p, title: "go-proxy", text: "httputil.ReverseProxy",
-		address: "127.0.0.1:" + ports[0], path: "/", app: s.app}
-	if err := p.start("proxy", program, "-proxy", f.address+",127.0.0.1:"+s.app.port); err != nil {
-		return nil, err
-	}
+	f := &forwarder{processes: p, title: "go-proxy", text: "httputil.ReverseProxy", address: address, path: "/",
+		app: s.app}
 	return f.started(ctx)
 }
 
-// serveProxy is the main function of the process that callGoProxy starts. addresses are the address of the proxy and
-// the address of the application, separated by a comma.
+// serveProxy is the main function of the process that callGoProxy starts. addresses has the address of the proxy and
+// that of the application, separated by a comma.
 func serveProxy(ctx context.Context, addresses string) error {
 	own, app, _ := strings.Cut(addresses, ",")
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: app})
 	proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 1024}
-	server := &http.Server{Addr: own, Handler: proxy, ReadHeaderTimeout: time.Minute}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.ListenAndServe(); ctx.Err() == nil {
-		return err
-	}
-	return nil
+	return serve(ctx, own, proxy)
 }
 
 // callDaprd calls the application through daprd.

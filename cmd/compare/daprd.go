@@ -23,8 +23,19 @@ metadata: {name: statestore}
 spec:
   type: state.redis
   version: v1
-  metadata: [{name: redisHost, value: "127.0.0.1:%s"}]
+  metadata: [{name: redisHost, value: "127.0.0.1:%s"}%s]
 `
+
+// actorStore writes the file of a component that keeps the state of actors in a Redis server. It returns the
+// directory of the file. The parameter port is the port of Redis.
+func actorStore(dir, port string) (resources string, err error) {
+	resources = filepath.Join(dir, "resources")
+	if err := os.Mkdir(resources, 0o700); err != nil {
+		return "", err
+	}
+	return resources, os.WriteFile(filepath.Join(resources, "redis.yaml"), fmt.Appendf(nil, redisComponent, port,
+		`, {name: actorStateStore, value: "true"}`), 0o600)
+}
 
 // startDaprd starts a sidecar without a control plane, with the components in its directory.
 func startDaprd(s *settings, dir string, args ...string) (*daprd, error) {
@@ -65,8 +76,8 @@ func openDaprd(ctx context.Context, s *settings, dir string) (store, error) {
 		defer d.end()
 		return nil, d.failed(err)
 	}
-	if err := os.WriteFile(filepath.Join(d.dir, "resources", "redis.yaml"), fmt.Appendf(nil, redisComponent, ports[0]),
-		0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(d.dir, "resources", "redis.yaml"), fmt.Appendf(nil, redisComponent, ports[0],
+		""), 0o600); err != nil {
 		return fail(err)
 	}
 	if err := d.start("redis", redis, "--port", ports[0], "--bind", "127.0.0.1", "--save", "", "--dir",

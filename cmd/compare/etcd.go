@@ -30,8 +30,8 @@ type etcdConn struct {
 	session func() (*concurrency.Session, error)
 }
 
-// sharers is the number of load clients that share one etcd client, and so one connection. The etcd client is designed
-// for use by many goroutines. With one connection for each load client, etcd would be slower.
+// sharers is how many load clients share one etcd client, and thus one connection. The etcd client is designed for
+// many goroutines. With one connection for each load client, etcd would be slower.
 const sharers = 8
 
 func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// etcdTool is an etcd cluster whose load comes from etcd's own program "benchmark", the client with which etcd performs
-// best.
+// etcdTool is an etcd cluster under the load of etcd's own program "benchmark", with which etcd performs best.
 type etcdTool struct {
 	*etcd
 	program string
@@ -35,8 +34,8 @@ func (e *etcdTool) about() string {
 	return e.version + ", three members, client: the load program of etcd over gRPC"
 }
 
-// toolWarmUp is the number of requests of a short first run. The rate of that run determines how many requests a run
-// of the desired duration needs.
+// toolWarmUp is the number of requests of a short first run. Its rate determines how many requests a run of the
+// desired duration needs.
 const toolWarmUp = 2000
 
 // measure lets the tool make requests for about the time during.
@@ -71,8 +70,8 @@ func (e *etcdTool) run(ctx context.Context, f *figures, op operation, clients, t
 	return readTool(f, string(out), total)
 }
 
-// readTool parses the output of the tool and adds the results to f: the time for all requests, and the latency of
-// fractions of the requests.
+// readTool parses the output of the tool and adds the results to f: the total time and the latency percentiles. The
+// parameter total is the number of requests.
 func readTool(f *figures, text string, total int) error {
 	elapsed, done := 0.0, 0
 	lines := bufio.NewScanner(strings.NewReader(text))

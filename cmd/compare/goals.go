@@ -1,24 +1,47 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
 
-// goals are the minimum acceptable ratios of Quorate's request rate to that of another system. The keys are
-// table/system, then the operation, then the number of clients. They were set for values of 256 bytes. Those for the
-// system etcd count only with -client http. A ratio below its goal is marked in the output.
+// goals has the minimum acceptable ratios of Quorate's request rate to that of another system. The keys are
+// table/system, the operation, and the number of clients. The ratios apply to values of 256 bytes. The ratios for the
+// system etcd apply only with -client http. A ratio below its goal is marked in the output.
 var goals = map[string]map[operation]map[int]float64{
 	clusterTable + "/etcd":      {strongSave: {1: 1.5, 64: 3, 512: 4}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
 	clusterTable + "/etcd-tool": {strongSave: {64: 3}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
 	nodeTable + "/daprd":        {strongSave: {64: 2.5}, eventualRead: {64: 3}},
+	nodeTable + "/handler":      {eventualRead: {64: 0.85}},
 	callTable + "/nginx":        {call: {64: 0.7}},
 	callTable + "/go-proxy":     {call: {64: 1.6}},
 	callTable + "/daprd":        {call: {64: 3.5}},
 	hopsTable + "/nginx":        {call: {64: 0.5}},
+	jobsTable + "/daprd":        dueGoals,
+	jobs3Table + "/daprd":       dueGoals,
 }
+
+// dueGoals are the goals of jobs and reminders. Deliveries do not depend on the number of clients, so their key is 0.
+var dueGoals = map[operation]map[int]float64{createJob: {64: 3}, createReminder: {64: 3}, fireJobs: {0: 1.5},
+	fireReminders: {0: 1.5}}
+
+// cpuGoals has the minimum acceptable values of a ratio: the CPU time per request of another system, divided by that
+// of Quorate. The keys are those of goals.
+var cpuGoals = map[string]map[operation]map[int]float64{
+	nodeTable + "/handler": {eventualRead: {64: 0.9}},
+}
+
+// failoverGoal is the longest acceptable median time from a kill of the leader until writes succeed.
+const failoverGoal = 1500 * time.Millisecond
 
 // goalOf returns the goal of a table cell; 0 = none.
 func goalOf(s *settings, table, other string, op operation, clients int) float64 {
 	if other == "etcd" && !s.bare {
 		return 0
+	}
+	if op.fires() {
+		clients = 0
 	}
 	return goals[table+"/"+other][op][clients]
 }
@@ -28,5 +51,38 @@ func missed(ratio, goal float64) string {
 	if ratio >= goal {
 		return ""
 	}
-	return fmt.Sprintf(", below the goal of %.1f", goal)
+	return ", below the goal of " + strconv.FormatFloat(goal, 'g', -1, 64)
 }
+
+// missedCost returns the mark of a ratio of CPU times that is below its goal.
+func missedCost(quorate, other *figures, goal float64) string {
+	if goal == 0 || quorate.cpu == 0 || float64(other.cost())/float64(quorate.cost()) >= goal {
+		return ""
+	}
+	return ", CPU below the goal of " + strconv.FormatFloat(goal, 'g', -1, 64)
+}
+
+// costGoals has the maximum acceptable CPU time of one request to Quorate, by table, operation and number of clients.
+var costGoals = map[string]map[operation]map[int]time.Duration{
+	nodeTable: {strongSave: {1: 250 * time.Microsecond, 64: 60 * time.Microsecond}},
+}
+
+// The maximum acceptable sizes of an idle node in megabytes: of its resident memory, and of the program.
+const (
+	memoryGoal  = 40
+	programGoal = 48
+)
+
+// exceeded returns the text that marks a value as above its goal, or "" if the value is not above it. A goal of 0
+// means that there is no goal.
+func exceeded[T time.Duration | megabytes](value, goal T) string {
+	if goal == 0 || value <= goal {
+		return ""
+	}
+	return fmt.Sprintf(", above the goal of %v", goal)
+}
+
+// megabytes is a size in units of 1,000,000 bytes.
+type megabytes float64
+
+func (m megabytes) String() string { return fmt.Sprintf("%.1f MB", float64(m)) }

@@ -14,9 +14,9 @@ import (
 // operation is the request that a client repeats.
 type operation string
 
-// The measured operations. Strong reads and writes are linearizable. An eventual read is answered by one node without
-// a request to the other nodes; etcd calls such a read serializable. A single Redis has only eventual reads. Each
-// client has a lock of its own, which is free when it is acquired.
+// The measured operations. Strong reads and writes are linearizable. An eventual read is answered by one node alone.
+// etcd calls such a read serializable. A single Redis has only eventual reads. Each client has its own lock, which is
+// free when it is acquired.
 const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"
@@ -90,29 +90,39 @@ func (f *figures) String() string {
 	return s
 }
 
-// cost returns the CPU time of the store per request. Unlike the rate, it does not depend on other load on the
-// machine.
+// cost returns the CPU time of the store per request. Other load of the machine changes it less than the rate.
 func (f *figures) cost() time.Duration {
 	return (f.cpu / time.Duration(max(f.count, 1))).Round(time.Microsecond)
 }
 
-// beside returns a table cell that compares f with the figures of another store. It has up to three parts. The first is
-// the request rate of f divided by the request rate of the other store. The second, in parentheses, has the lowest and
-// the highest of these ratios in a single turn. The third is the CPU time per request of the other store divided by
-// that of f; it is omitted if one of these times is unknown.
+// beside returns a table cell that compares f with the figures of another store. Both were measured in several turns
+// (see settings.turn). The cell has up to three parts:
+//
+//   - the request rate of f divided by that of the other store, over all turns
+//   - in parentheses, the lowest and the highest value that this ratio has in any one turn, if there were at least two
+//     turns
+//   - the CPU time per request of the other store divided by that of f, if both are known
 func (f *figures) beside(other *figures) string {
-	s := fmt.Sprintf("**%.1f**", f.rate()/other.rate())
+	s := "**" + ratioText(f.rate()/other.rate()) + "**"
 	if low, high := f.spread(other); high > 0 {
-		s += fmt.Sprintf(" (%.1f to %.1f)", low, high)
+		s += " (" + ratioText(low) + " to " + ratioText(high) + ")"
 	}
 	if f.cpu > 0 && other.cpu > 0 {
-		s += fmt.Sprintf(", %.1f", float64(other.cost())/float64(max(f.cost(), 1)))
+		s += ", " + ratioText(float64(other.cost())/float64(max(f.cost(), 1)))
 	}
 	return s
 }
 
-// spread divides, for each turn, the request rate of f by the request rate of the other store. It returns the lowest
-// and the highest of these ratios, or zeros if there were fewer than two turns.
+// ratioText returns a ratio with two significant digits, and at least one after the point.
+func ratioText(ratio float64) string {
+	if ratio < 1 {
+		return strconv.FormatFloat(ratio, 'f', 2, 64)
+	}
+	return strconv.FormatFloat(ratio, 'f', 1, 64)
+}
+
+// spread computes the ratio of the request rates of f and the other store for each turn, and returns the lowest and the
+// highest of these ratios. It returns zeros for fewer than two turns.
 func (f *figures) spread(other *figures) (low, high float64) {
 	if n := len(f.turns); n < 2 || n != len(other.turns) {
 		return 0, 0
@@ -124,8 +134,8 @@ func (f *figures) spread(other *figures) (low, high float64) {
 	return slices.Min(ratios), slices.Max(ratios)
 }
 
-// quantile returns the latency that the given fraction of the requests did not exceed. The fraction is from 0 to 1. The
-// error is at most 5 %.
+// quantile returns the latency that a part of the requests did not exceed, rounded to 10 µs. The parameter part is a
+// fraction from 0 to 1. Before rounding, the result is at most 5 % too high.
 func (f *figures) quantile(part float64) time.Duration {
 	seen, want := 0, int(math.Ceil(part*float64(f.count)))
 	for i, n := range f.buckets {
@@ -143,8 +153,8 @@ type meter interface {
 	measure(ctx context.Context, f *figures, op operation, clients int, value string, during time.Duration) error
 }
 
-// load runs n clients against the store st for the given duration, and adds the measurements to f. It checks every
-// response. An error or a wrong value ends the measurement, and load returns the error.
+// load runs n clients against the store st for the given duration, and adds the measurements to f. It returns the
+// first error or wrong value, which ends the measurement. A store that implements meter measures itself instead.
 func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string,
 	during time.Duration) error {
 	if m, ok := st.(meter); ok {
@@ -154,21 +164,30 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 	if err != nil {
 		return err
 	}
+	return loop(ctx, f, st, n, during, func(ctx context.Context, id, i int) error {
+		key := "k" + strconv.Itoa(i%keys)
+		if op == lockUnlock {
+			key = "lock" + strconv.Itoa(id)
+		}
+		return once(ctx, clients[id], op, key, value)
+	})
+}
+
+// loop repeats do with n clients for the given duration, and adds the measurements to f. The parameters of do are the
+// number of the client, and a number that is different in each call. The first error ends the measurement.
+func loop(ctx context.Context, f *figures, st store, n int, during time.Duration,
+	do func(ctx context.Context, client, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	parts := make([]figures, n)
 	var wg sync.WaitGroup
 	before, known := st.cpu()
 	begin := time.Now()
-	for id, c := range clients {
+	for id := range n {
 		wg.Go(func() {
 			for i := id; time.Since(begin) < during && ctx.Err() == nil; i += n {
 				sent := time.Now()
-				key := "k" + strconv.Itoa(i%keys)
-				if op == lockUnlock {
-					key = "lock" + strconv.Itoa(id)
-				}
-				if err := once(ctx, c, op, key, value); err != nil {
+				if err := do(ctx, id, i); err != nil {
 					cancel(err)
 					return
 				}
@@ -214,8 +233,8 @@ func (e *wrongValueError) Error() string {
 	return "the value of " + e.key + " is not the written one; it has " + strconv.Itoa(e.bytes) + " other bytes"
 }
 
-// fill writes value to every key, and waits until all nodes return the value of the last key. So every later eventual
-// read finds a value.
+// fill writes value to every key. It then waits until all nodes return the value of the last key, so that later
+// eventual reads find a value.
 func fill(ctx context.Context, st store, keys int, value string) error {
 	clients, err := st.clients(3)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -53,7 +54,7 @@ func TestTable_PrintsARowPerOperationAndClients(t *testing.T) {
 	stores := []store{&memory{values: map[string]string{}}, &memory{values: map[string]string{}}}
 	s := &settings{turn: time.Millisecond, rounds: 2, keys: 3, clients: []int{1, 4}}
 	of := tables()[0]
-	if err := of.print(t.Context(), s, &out, stores, 16); err != nil {
+	if err := of.printCells(t.Context(), s, &out, stores, 16); err != nil {
 		t.Fatal(err)
 	}
 	for _, op := range of.operations {
@@ -88,7 +89,8 @@ func TestQuantile_IsWithinFivePercent(t *testing.T) {
 }
 
 func TestParse_RefusesBadSettings(t *testing.T) {
-	for _, args := range [][]string{{"-clients", "1,x"}, {"-sizes", "0"}, {"-rounds", "0"}, {"-turn", "0s"},
+	for _, args := range [][]string{{"-clients", "1,x"}, {"-sizes", "0"}, {"-rounds", "0"}, {"-kills", "0"},
+		{"-turn", "0s"},
 		{"-unknown"}, {"-tables", "cluster,nosuch"}} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("%v was accepted", args)
@@ -117,9 +119,9 @@ func TestFigures_CompareCPUPerRequest(t *testing.T) {
 }
 
 func TestFigures_NameTheSpreadOfTurns(t *testing.T) {
-	f := figures{count: 300, elapsed: time.Second, turns: []float64{100, 200}}
+	f := figures{count: 300, elapsed: time.Second, turns: []float64{95, 200}}
 	other := figures{count: 200, elapsed: time.Second, turns: []float64{100, 100}}
-	if got, want := f.beside(&other), "**1.5** (1.0 to 2.0)"; got != want {
+	if got, want := f.beside(&other), "**1.5** (0.95 to 2.0)"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -148,7 +150,7 @@ func TestGoals_MarkARatioBelow(t *testing.T) {
 		ratio    float64
 		want     string
 	}{
-		{bare, clusterTable, "etcd", strongSave, 64, 2.9, ", below the goal of 3.0"},
+		{bare, clusterTable, "etcd", strongSave, 64, 2.9, ", below the goal of 3"},
 		{bare, clusterTable, "etcd", strongSave, 64, 3, ""},
 		{bare, clusterTable, "etcd", strongRead, 1, 0.1, ""},
 		{bare, clusterTable, "redis", strongSave, 64, 0.1, ""},
@@ -160,6 +162,38 @@ func TestGoals_MarkARatioBelow(t *testing.T) {
 			t.Errorf("%s beside %s with %d clients, ratio %.1f: %q, want %q", c.op, c.other, c.clients, c.ratio, got,
 				c.want)
 		}
+	}
+}
+
+func TestGoals_MarkAValueAbove(t *testing.T) {
+	for got, want := range map[string]string{
+		exceeded(61*time.Microsecond, costGoals[nodeTable][strongSave][64]): ", above the goal of 60µs",
+		exceeded(megabytes(41), memoryGoal):                                 ", above the goal of 40.0 MB",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	quorate, other := figures{count: 1, cpu: 100 * time.Millisecond}, figures{count: 1, cpu: 89 * time.Millisecond}
+	goal := cpuGoals[nodeTable+"/handler"][eventualRead][64]
+	if got, want := missedCost(&quorate, &other, goal), ", CPU below the goal of 0.9"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	other.cpu += time.Millisecond
+	if got := missedCost(&quorate, &other, goal); got != "" {
+		t.Errorf("a ratio at its goal is marked: %q", got)
+	}
+	if exceeded(time.Hour, costGoals[callTable][call][64]) != "" || exceeded(megabytes(40), memoryGoal) != "" {
+		t.Error("a value without a goal, or at its goal, is marked")
+	}
+}
+
+func TestResident_ReadsThisProcessOnLinux(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("/proc exists on Linux only")
+	}
+	if got, ok := resident(os.Getpid()); !ok || got < 1 || got > 10_000 {
+		t.Errorf("%v, %t", got, ok)
 	}
 }
 

@@ -1,19 +1,25 @@
-// Command compare measures Quorate and other systems under the same load, in one run on one machine. There are three
-// kinds of comparisons. State of three Quorate nodes is compared with three etcd processes and one Redis process that
-// syncs every write to disk. State of one node is compared with daprd and Redis. Calls of an application are compared
-// with nginx, a reverse proxy in Go and daprd. The tables have the ratios of the request rates and, on Linux, of the
-// CPU time per request.
+// Command compare measures Quorate and other systems under the same load, in one run on one machine. It has these
+// tables, in which Quorate is compared with the systems after the colon:
 //
-// Each store is used through its usual Go client: net/http for Quorate and daprd, go.etcd.io/etcd/client/v3 for etcd,
-// go-redis for Redis. If etcd's own load program is given, etcd is also measured with that program. With -client http,
-// Quorate, daprd and etcd are used through the same minimal HTTP client instead. Calls always use that client. The
-// clients run on the same machine, so their CPU time affects the result. Clients are spread evenly over the nodes of a
-// cluster. The systems take turns: while one is measured, the others are idle.
+//	cluster      state of three nodes: etcd, and one Redis that syncs every write to disk
+//	failover     the time without successful writes after the leader was killed: etcd
+//	lock         locks of three nodes: the mutex of etcd's package concurrency, and SET NX in Redis
+//	node         state of one node: daprd with Redis, and a bare HTTP handler in Go
+//	call         calls of an application beside the node: nginx, a reverse proxy in Go, daprd
+//	hops         calls of an application beside another node: two nginx
+//	jobs, jobs3  actors, reminders and jobs of one node and of three nodes: daprd
 //
-// Locks are those of lock.raft, of etcd's package concurrency, and of SET NX in Redis with a script that releases them.
+// The tables have the ratios of the request rates and, on Linux, of the CPU time per request. A ratio below its goal
+// is marked.
 //
-// It owns the processes that it starts and their directories, and removes both. If the program of a system is not
-// found, the output omits the system and mentions that.
+// Quorate, daprd and etcd are used through the same minimal HTTP client. With -client own, the tables cluster and node
+// use their usual Go clients instead: net/http for Quorate and daprd, go.etcd.io/etcd/client/v3 for etcd. The table
+// lock always uses these clients. Redis is always used through go-redis. If etcd's own load program is given, etcd is
+// also measured with that program. The clients run on the same machine, so their CPU time affects the result. Clients
+// are spread evenly over the nodes of a cluster. The systems take turns: while one is measured, the others are idle.
+//
+// The command owns the processes that it starts and their directories. It ends the processes and removes the
+// directories. If the program of a system is not found, the output says so and omits the system.
 package main
 
 import (
@@ -37,12 +43,16 @@ type settings struct {
 	etcd, redis     string
 	etcdTool        string
 	daprd, nginx    string
+	placement       string
+	scheduler       string
 	tables          []string
 	app             *application
 	proxy           string // not empty: run the process of callGoProxy instead
+	handler         string // not empty: run the process of openHandler instead
 	dir             string
 	turn            time.Duration
 	rounds, keys    int
+	kills           int
 	clients, sizes  []int
 	quorateArgs     []string
 	bare            bool
@@ -59,6 +69,8 @@ func main() {
 	case err != nil:
 	case s.proxy != "":
 		err = serveProxy(ctx, s.proxy)
+	case s.handler != "":
+		err = serveHandler(ctx, s.handler)
 	default:
 		err = run(ctx, s, os.Stdout)
 	}
@@ -80,17 +92,22 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	f.StringVar(&s.redis, "redis", "redis-server", "the Redis program; Debian's package is redis-server")
 	f.StringVar(&s.etcdTool, "etcd-tool", "etcd-benchmark", "etcd's own load program, tools/benchmark of its sources")
 	f.StringVar(&s.daprd, "daprd", "daprd", "the sidecar of Dapr")
+	f.StringVar(&s.placement, "placement", "placement", "the placement server of Dapr, which hosts of actors need")
+	f.StringVar(&s.scheduler, "scheduler", "scheduler", "the scheduler of Dapr, for jobs and reminders")
 	f.StringVar(&s.nginx, "nginx", "nginx", "the nginx program; Debian's package is nginx-light")
 	f.StringVar(&s.proxy, "proxy", "", "forward requests as a reverse proxy: own address,address of the application")
-	names := f.String("tables", "cluster,lock,node,call,hops", "tables, separated by commas: "+
-		"cluster, three nodes; lock, locks of three nodes; node, one node; "+
-		"call, an application beside the node; hops, beside another node")
+	f.StringVar(&s.handler, "handler", "", "answer requests with one value, at this address")
+	names := f.String("tables", "cluster,failover,lock,node,call,hops,jobs,jobs3", "tables, separated by commas: "+
+		"cluster, three nodes; failover, a killed leader; lock, locks of three nodes; node, one node; "+
+		"call, an application beside the node; hops, beside another node; "+
+		"jobs, actors, reminders and jobs of one node; jobs3, of three nodes")
 	f.StringVar(&s.dir, "dir", "", "directory on the disk to measure; empty uses a temporary one")
 	f.DurationVar(&s.turn, "turn", 2*time.Second, "duration of one turn")
 	f.IntVar(&s.rounds, "rounds", 3, "turns per store and table cell")
+	f.IntVar(&s.kills, "kills", 9, "kills of the leader for each system of table failover")
 	f.IntVar(&s.keys, "keys", 1000, "number of keys")
-	client := f.String("client", "own", "own: the usual Go client of each store; http: one minimal HTTP/1.1 client "+
-		"for Quorate and for etcd's JSON gateway")
+	client := f.String("client", "http", "http: one minimal HTTP/1.1 client for Quorate, daprd and etcd's JSON "+
+		"gateway; own: the usual Go client of each")
 	clients := f.String("clients", "1,64,512", "numbers of clients, separated by commas")
 	sizes := f.String("sizes", "256", "sizes of values in bytes, separated by commas")
 	quorateArgs := f.String("quorate-args", "", "additional arguments of quorate run, separated by spaces")
@@ -110,12 +127,13 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	s.bare = *client == "http"
 	for name := range strings.SplitSeq(*names, ",") {
 		if !slices.ContainsFunc(tables(), func(t table) bool { return t.name == name }) {
-			return nil, fmt.Errorf("-tables: %q is not a table: give cluster, lock, node, call or hops", name)
+			return nil, fmt.Errorf("-tables: %q is not a table: give cluster, failover, lock, node, call, hops, jobs "+
+				"or jobs3", name)
 		}
 		s.tables = append(s.tables, name)
 	}
-	if s.turn <= 0 || s.rounds < 1 || s.keys < 1 {
-		return nil, errors.New("-turn, -rounds and -keys must be positive")
+	if s.turn <= 0 || s.rounds < 1 || s.keys < 1 || s.kills < 1 {
+		return nil, errors.New("-turn, -rounds, -keys and -kills must be positive")
 	}
 	s.quorateArgs = strings.Fields(*quorateArgs)
 	return s, nil
@@ -133,17 +151,20 @@ func numbers(name, text string) ([]int, error) {
 	return out, nil
 }
 
-// opener starts a system in the directory dir. It returns nil if the settings do not select the system, and a
-// *missingError if the program of the system is not found.
+// opener starts a system in the directory dir. It returns a nil store and no error if the settings do not select the
+// system. The error is a *missingError if the program of the system is not found.
 type opener func(ctx context.Context, s *settings, dir string) (store, error)
 
 // tables are the names of the tables, as -tables takes them.
 const (
-	clusterTable = "cluster"
-	lockTable    = "lock"
-	nodeTable    = "node"
-	callTable    = "call"
-	hopsTable    = "hops"
+	clusterTable  = "cluster"
+	failoverTable = "failover"
+	lockTable     = "lock"
+	nodeTable     = "node"
+	callTable     = "call"
+	hopsTable     = "hops"
+	jobsTable     = "jobs"
+	jobs3Table    = "jobs3"
 )
 
 // table is one comparison. The first system is Quorate; the others are compared with it.
@@ -152,19 +173,30 @@ type table struct {
 	operations  []operation
 	systems     []opener
 	own         bool // always with the usual client of each system: etcd's mutex is a part of its Go client
+	// print measures and prints the table. It is nil for a table with one row per operation and number of clients.
+	print func(ctx context.Context, s *settings, out io.Writer, stores []store) error
 }
 
 func tables() []table {
+	onDue := []operation{appCall, actorCall, createJob, createReminder, fireJobs, fireReminders, paceJobs,
+		paceReminders}
 	return []table{
 		{clusterTable, "State, three nodes", []operation{strongSave, strongRead, eventualRead},
-			[]opener{openQuorate, openBeside, openEtcd, openEtcdTool, openRedis}, false},
+			[]opener{openQuorate, openBeside, openEtcd, openEtcdTool, openRedis}, false, nil},
+		{failoverTable, "Leader killed, three nodes", nil, []opener{openQuorate, openBeside, openEtcd}, false,
+			printFailover},
 		{lockTable, "Locks, three nodes", []operation{lockUnlock},
-			[]opener{openQuorate, openBeside, openEtcd, openRedis}, true},
-		{nodeTable, "State, one node", []operation{strongSave, eventualRead}, []opener{openOne, openDaprd}, false},
+			[]opener{openQuorate, openBeside, openEtcd, openRedis}, true, nil},
+		{nodeTable, "State, one node", []operation{strongSave, eventualRead},
+			[]opener{openOne, openOneBeside, openDaprd, openHandler}, false, nil},
 		{callTable, "Calls of an application beside the node", []operation{call},
-			[]opener{callQuorate, callNginx, callGoProxy, callDaprd}, false},
+			[]opener{callQuorate, callBeside, callNginx, callGoProxy, callDaprd}, false, nil},
 		{hopsTable, "Calls of an application beside another node", []operation{call},
-			[]opener{callQuorateElsewhere, callNginxTwice}, false},
+			[]opener{callQuorateElsewhere, callBesideElsewhere, callNginxTwice}, false, nil},
+		{jobsTable, "Actors, reminders and jobs, one node", onDue, []opener{dueQuorate(1), dueDaprd(1)}, false,
+			nil},
+		{jobs3Table, "Actors, reminders and jobs, three nodes", onDue, []opener{dueQuorate(3), dueDaprd(3)}, false,
+			nil},
 	}
 }
 
@@ -220,20 +252,28 @@ func (t table) measure(ctx context.Context, s *settings, out io.Writer) (err err
 		}
 		stores = append(stores, st)
 		fmt.Fprintf(out, "%s: %s\n", st.name(), st.about())
+		if q, ok := st.(*quorate); ok && t.name == nodeTable {
+			if err := q.printSizes(out); err != nil {
+				return err
+			}
+		}
 	}
 	if len(stores) == 0 || stores[0].name() != "quorate" {
 		return errors.New("the quorate program is missing: build it with make build, or give its path with -quorate")
 	}
+	if t.print != nil {
+		return t.print(ctx, s, out, stores)
+	}
 	for _, size := range s.sizes {
-		if err := t.print(ctx, s, out, stores, size); err != nil {
+		if err := t.printCells(ctx, s, out, stores, size); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// print measures and prints everything for one size of values.
-func (t table) print(ctx context.Context, s *settings, out io.Writer, stores []store, size int) error {
+// printCells measures and prints the table for one size of values.
+func (t table) printCells(ctx context.Context, s *settings, out io.Writer, stores []store, size int) error {
 	fmt.Fprintf(out, "\n%d bytes, %d keys, %d turns of %s\n\n", size, s.keys, s.rounds, s.turn)
 	fmt.Fprint(out, "| | clients |")
 	for _, st := range stores {
@@ -245,12 +285,19 @@ func (t table) print(ctx context.Context, s *settings, out io.Writer, stores []s
 	fmt.Fprintln(out, "\n| --- | --- |"+strings.Repeat(" --- |", 2*len(stores)-1))
 	value := strings.Repeat("v", size)
 	for _, st := range stores {
+		if _, own := st.(*runner); own {
+			continue // it has no keys
+		}
 		if err := fill(ctx, st, s.keys, value); err != nil {
 			return fmt.Errorf("%s: %w", st.name(), err)
 		}
 	}
 	for _, op := range t.operations {
-		for _, clients := range s.clients {
+		numbers := s.clients
+		if op.fires() {
+			numbers = numbers[len(numbers)-1:]
+		}
+		for _, clients := range numbers {
 			cells := make([]figures, len(stores))
 			for range s.rounds {
 				for i, st := range stores {
@@ -261,11 +308,17 @@ func (t table) print(ctx context.Context, s *settings, out io.Writer, stores []s
 			}
 			fmt.Fprintf(out, "| %s | %d |", op, clients)
 			for i := range stores {
-				fmt.Fprintf(out, " %s |", &cells[i])
+				fmt.Fprintf(out, " %s", &cells[i])
+				if i == 0 {
+					fmt.Fprint(out, exceeded(cells[i].cost(), costGoals[t.name][op][clients]))
+				}
+				fmt.Fprint(out, " |")
 			}
 			for i := range stores[1:] {
 				goal := goalOf(s, t.name, stores[i+1].name(), op, clients)
-				fmt.Fprintf(out, " %s |", cells[0].beside(&cells[i+1])+missed(cells[0].rate()/cells[i+1].rate(), goal))
+				fmt.Fprintf(out, " %s |", cells[0].beside(&cells[i+1])+
+					missed(cells[0].rate()/cells[i+1].rate(), goal)+
+					missedCost(&cells[0], &cells[i+1], cpuGoals[t.name+"/"+stores[i+1].name()][op][clients]))
 			}
 			fmt.Fprintln(out)
 		}

@@ -42,8 +42,8 @@ func (p *processes) start(name, program string, args ...string) error {
 	return nil
 }
 
-// cpu returns the total CPU time, user and system, of all processes and their child processes. It reads it from /proc,
-// in hundredths of a second; see proc_pid_stat(5). It returns false if the time cannot be read.
+// cpu returns the total user and system CPU time of all processes and their direct children, from /proc. The
+// resolution is 10 ms. It returns false if the time cannot be read.
 func (p *processes) cpu() (time.Duration, bool) {
 	var ticks int64
 	var pids []string
@@ -95,8 +95,8 @@ func (p *processes) failed(err error) error {
 	return err
 }
 
-// freePorts returns n ports of 127.0.0.1 that are free now. They are below the range of ports for outgoing
-// connections, so that they are still free when the processes start.
+// freePorts returns n ports of 127.0.0.1 that are free now. They are below the usual range of ports for outgoing
+// connections, so that no such connection takes one of them before the processes start.
 func freePorts(n int) ([]string, error) {
 	const first, end = 10240, 32768
 	var out []string
@@ -126,6 +126,25 @@ func find(name, program, dir string) (path string, p *processes, err error) {
 	}
 	p = &processes{dir: filepath.Join(dir, name)}
 	return path, p, os.Mkdir(p.dir, 0o700)
+}
+
+// startSelf starts this program again as a server at a free address. The argument role is the name of the flag that
+// selects the server. The function value returns the value of the flag for an address.
+func startSelf(role, dir string, value func(address string) string) (p *processes, address string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, "", err
+	}
+	program, p, err := find(role, self, dir)
+	if err != nil {
+		return nil, "", err
+	}
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, "", err
+	}
+	address = "127.0.0.1:" + ports[0]
+	return p, address, p.start(role, program, "-"+role, value(address))
 }
 
 // firstLine returns the first line that a program prints, which is its version.

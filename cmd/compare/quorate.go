@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -40,7 +41,19 @@ func openBeside(ctx context.Context, s *settings, dir string) (store, error) {
 
 // openOne starts a single node.
 func openOne(ctx context.Context, s *settings, dir string) (store, error) {
-	program, p, err := find("quorate", s.quorate, dir)
+	return startOne(ctx, "quorate", s.quorate, s, dir)
+}
+
+// openOneBeside starts a single node of another Quorate program, if one is given.
+func openOneBeside(ctx context.Context, s *settings, dir string) (store, error) {
+	if s.beside == "" {
+		return nil, nil
+	}
+	return startOne(ctx, "beside", s.beside, s, dir)
+}
+
+func startOne(ctx context.Context, title, name string, s *settings, dir string) (store, error) {
+	program, p, err := find(title, name, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +61,8 @@ func openOne(ctx context.Context, s *settings, dir string) (store, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &quorate{processes: p, title: "quorate", version: firstLine(program, "version"), args: s.quorateArgs,
-		bare: s.bare, nodes: []string{"http://127.0.0.1:" + ports[0]}}
+	q := &quorate{processes: p, title: title, program: program, version: firstLine(program, "version"),
+		args: s.quorateArgs, bare: s.bare, nodes: []string{"http://127.0.0.1:" + ports[0]}}
 	if err := p.start("one", program, append([]string{"run", "--node-id", "one", "--data-dir", "one", "--bind-address",
 		"127.0.0.1", "--http-port", ports[0], "--gossip-port", ports[1], "--peer-port", ports[2], "--metrics-port", "0",
 		"--enable-grpc=false", "--log-level", "warn"}, s.quorateArgs...)...); err != nil {
@@ -145,8 +158,8 @@ func (q *quorate) clients(n int) ([]client, error) {
 	return q.conns[:n], nil
 }
 
-// quorateClientOf returns a client of the API at a URL. If minimal is true, the client is of type bare, otherwise it
-// uses net/http.
+// quorateClientOf returns a client of the API at a URL. It is of type bare if minimal is true, and uses net/http
+// otherwise.
 func quorateClientOf(url string, minimal bool) *quorateClient {
 	if minimal {
 		return &quorateClient{(&bare{address: hostPort(url)}).fetch}
@@ -214,4 +227,35 @@ func success(answer *http.Response, method, path string) ([]byte, error) {
 		err = fmt.Errorf("%s %s: %s %s", method, path, answer.Status, got)
 	}
 	return got, err
+}
+
+// printSizes prints the resident memory of the first node and the size of the program. It omits the memory if it
+// cannot read it.
+func (q *quorate) printSizes(out io.Writer) error {
+	program, err := os.Stat(q.program)
+	if err != nil {
+		return err
+	}
+	size := megabytes(float64(program.Size()) / 1e6)
+	fmt.Fprintf(out, "quorate: the program has %s%s", size, exceeded(size, programGoal))
+	if memory, ok := resident(q.cmds[0].Process.Pid); ok {
+		fmt.Fprintf(out, ", the idle node %s%s", memory, exceeded(memory, memoryGoal))
+	}
+	fmt.Fprintln(out)
+	return nil
+}
+
+// resident returns the resident memory of a process.
+func resident(pid int) (megabytes, bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, false
+	}
+	_, after, _ := strings.Cut(string(text), "VmRSS:")
+	fields := strings.Fields(after)
+	if len(fields) == 0 {
+		return 0, false
+	}
+	kib, err := strconv.ParseFloat(fields[0], 64)
+	return megabytes(kib * 1024 / 1e6), err == nil
 }

@@ -1,7 +1,7 @@
 // Command lab tests and demonstrates Quorate: demos, a cluster in one terminal, and a campaign of fault tests. If the
-// environment contains settings for fault tests, it runs as the quorate command with those settings.
+// environment has settings for fault tests, it runs as the quorate command with those settings.
 //
-// It owns only the table of its subcommands; the packages below internal/lab do the work.
+// It owns only the table of its subcommands. The packages below internal/lab do the work.
 package main
 
 import (
@@ -27,8 +27,8 @@ import (
 // version is set by the linker: -X main.version=v1.2.3.
 var version = "devel"
 
-// subcommand is one command of the program. make declares its flags and returns the function that runs it. That
-// function returns when the command is finished or ctx ends.
+// subcommand is one command of the program. The function make declares its flags and returns the function that runs
+// the command. That function returns when the command is finished or ctx ends.
 type subcommand struct {
 	name, about string
 	args        int // number of arguments

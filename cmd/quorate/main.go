@@ -1,7 +1,7 @@
 // Command quorate is a Dapr-compatible sidecar with a built-in, Raft-replicated state store.
 //
-// It owns only the start of the program: it passes the standard streams, signals, the environment and the function
-// that opens a node to package cli.
+// It owns only the start of the program. It gives package cli the standard streams, signals, the environment and the
+// function that opens a node.
 package main
 
 import (
@@ -56,8 +56,8 @@ func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error
 	return orNone(node.Open(ctx, c, d))
 }
 
-// homeDir returns the home directory of this user according to the system's user database. It returns "" if there is
-// none, or if the user does not own the directory.
+// homeDir returns the home directory of this user in the user database of the system. It returns "" if there is none,
+// or if the user does not own it.
 func homeDir() string {
 	u, err := user.Current()
 	if err != nil || u.HomeDir == "/" {
@@ -85,16 +85,16 @@ func check(ctx context.Context, c node.Config) ([]string, error) {
 	return node.Check(ctx, c, os.LookupEnv)
 }
 
-// signals returns a channel that receives the signals that stop the process, and a function that ends the delivery.
-// The channel buffers two signals, so that the second is not lost while the first is being handled.
+// signals returns a channel with the signals that stop the process, and a function that ends the delivery. The
+// channel buffers two signals, so that the second is not lost while the first is being handled.
 func signals() (<-chan os.Signal, func()) {
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
 	return c, func() { signal.Stop(c) }
 }
 
-// buildVersion returns the version of the program: the version that the linker has set, otherwise that of the build
-// info, otherwise "devel". It also has the commit.
+// buildVersion returns the version and the commit of the program. The version is the one that the linker has set.
+// Without it, the version is that of the build info, or "devel".
 func buildVersion() command.Version {
 	v := command.Version{Version: version}
 	info, ok := debug.ReadBuildInfo()

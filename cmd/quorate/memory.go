@@ -9,17 +9,18 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// The default memory limit of the process is one of these fractions. If its cgroup has a memory limit, the default is
-// shareOfCgroup of that limit. Otherwise it is shareOfMachine of the memory of the machine. The second fraction is
-// smaller, because the application and other programs also need memory.
+// The default memory limit of the process is the lower of two values: the memory of the machine times shareOfMachine,
+// and the memory limit of the cgroup times shareOfCgroup. The rest of the machine's memory is for the application and
+// other programs.
 const (
 	shareOfCgroup  = 0.9
 	shareOfMachine = 0.5
 )
 
-// limitMemory sets the soft memory limit of the Go runtime and returns it in bytes. It returns 0 if there is no limit.
-// The parameter given is the limit from the settings. If it is 0, the limit is a fraction of the memory of the cgroup
-// or the machine. A limit in the environment variable GOMEMLIMIT has precedence.
+// limitMemory sets the soft memory limit of the Go runtime and returns it in bytes, or 0 if there is no limit. The
+// parameter given is the limit in the settings. If it is 0, the default limit applies. If the environment variable
+// GOMEMLIMIT is set, the Go runtime has already applied it, and limitMemory does not change the limit. It then returns
+// the limit in GOMEMLIMIT, or given if the value is "off".
 func limitMemory(given int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {

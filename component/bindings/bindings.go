@@ -1,8 +1,9 @@
-// Package bindings defines the contract of bindings: the interfaces of an output and of an input binding, and the
-// interfaces of the node that a binding can use.
+// Package bindings defines the contract of bindings. An output binding sends data to an external system; an input
+// binding receives events from one. The package also defines the interfaces through which a binding uses its node:
+// Sink and Claims.
 //
-// It owns only the contract. Implementations are in the folders below and pass the suite in bindingstest. It starts no
-// goroutines.
+// It owns only the contract. Implementations are in the folders below and pass the suite in bindingstest. It starts
+// no goroutines.
 package bindings
 
 import (
@@ -47,11 +48,11 @@ type Event struct {
 
 // Sink receives the events of an input binding. It is safe for concurrent use.
 type Sink interface {
-	// Ready reports whether the application is healthy and the node is not stopping. A source whose events another
-	// node can take calls it before it claims an event.
+	// Ready reports whether the application is healthy and the node is not stopping. An input whose events another
+	// node could take calls Ready before it claims an event.
 	Ready() bool
-	// Deliver sends an event to the application and waits for its answer, whose data may be nil. On an error the
-	// application has not handled the event, and the source delivers it again if it can.
+	// Deliver sends an event to the application and waits for its answer, which may be nil. After an error, the
+	// application has not handled the event. The input then delivers the event again if it can.
 	Deliver(ctx context.Context, e Event) ([]byte, error)
 }
 
@@ -66,14 +67,14 @@ type Input interface {
 type Binding struct {
 	Output Output
 	Input  Input
-	// Close stops both sides. No event is delivered after it returned, and all goroutines have ended. It is
-	// idempotent. It waits for deliveries in progress as long as ctx allows, then cancels them.
+	// Close stops both directions. It waits for deliveries in progress as long as ctx allows, and then cancels them.
+	// After Close no event is delivered, and all goroutines have ended. Close is idempotent.
 	Close func(ctx context.Context) error
 }
 
 // Claims lets one of several nodes take work that all of them see.
 type Claims interface {
 	// Claim reports whether this call is the first in the cluster for key. If so, key is taken for the duration
-	// life. The result is linearizable. After an error the result is unknown and the caller must not act.
+	// life. The result is linearizable. After an error the result is unknown, and the caller must not act.
 	Claim(ctx context.Context, key string, life time.Duration) (bool, error)
 }

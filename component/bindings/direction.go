@@ -13,8 +13,8 @@ const MetadataDirection = "direction"
 // component's name.
 const MetadataRoute = "route"
 
-// Direction says in which directions a binding is used: input, output or both. The zero value means that the component
-// does not set the direction.
+// Direction says whether a binding is used as input, output or both. The zero value means that the component does
+// not set the direction.
 type Direction struct{ Input, Output bool }
 
 // Given reports whether the component sets a direction.

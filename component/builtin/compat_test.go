@@ -70,6 +70,7 @@ func daprFields() map[string][]string {
 		"middleware.http.bearer":      " jwksURL issuer audience",
 		"middleware.http.ratelimit":   " maxRequestsPerSecond",
 		"middleware.http.routeralias": " routes",
+		"middleware.http.uppercase":   " direction",
 	} {
 		out[typ] = strings.Fields(names)
 	}

@@ -145,7 +145,7 @@ func openAWS(ctx context.Context, c loader.SecretStoreConfig) (secretstores.Stor
 }
 
 // gcpFields returns the metadata fields for the key of a Google Cloud service account. They have the names of the
-// fields in its key file; Dapr's spellings are aliases.
+// fields in the account's key file. Dapr's spellings are aliases.
 func gcpFields() []component.Field {
 	return []component.Field{
 		{Name: "type", Default: "service_account", Check: oneOf("service_account")},

@@ -18,8 +18,7 @@ const (
 // VersionAbsent as the version of a change means: only if the key does not exist.
 const VersionAbsent = "0"
 
-// Item is one configuration value. An Item without a version, delivered by a subscription, means that the key was
-// deleted.
+// Item is one configuration value. In a subscription, an Item without a version means that the key was deleted.
 type Item struct {
 	Key      string
 	Value    string
@@ -53,15 +52,16 @@ type SubscribeRequest struct {
 
 // Subscription delivers changes. Only one goroutine may use it.
 type Subscription interface {
-	// Next waits for changes until ctx ends. If a key changes again before Next has returned the change, Next returns
-	// only the newest value. It returns the values of a key in the order of their versions. After an error, the
-	// subscription has ended, unless ctx has ended. fault.Overloaded means that changes were dropped, because too many
-	// keys waited.
+	// Next waits for changes until ctx ends. It returns the values of a key in the order of their versions. If a key
+	// changes several times between two calls, Next returns only the newest value.
+	//
+	// After an error the subscription has ended, unless ctx has ended. fault.Overloaded means that too many keys
+	// waited and changes were dropped.
 	Next(ctx context.Context) ([]Item, error)
 	// Overflow returns a context that ends when changes are dropped. It is safe for concurrent use.
 	Overflow() context.Context
-	// Present returns the keys of the subscription that exist, as far as it knows. It may be called after the end, so
-	// that a new subscription can tell which keys are gone.
+	// Present returns the keys of the subscription that exist, as far as the subscription knows. It may be called
+	// after the end. A new subscription can then tell which keys were deleted.
 	Present() []string
 	// Close ends the subscription. It is idempotent.
 	Close()
@@ -98,7 +98,7 @@ type Written struct {
 
 // Writer is implemented by stores that can be written.
 type Writer interface {
-	// Write applies the changes. If a change requires a version that is not the current one, Write returns
-	// fault.Conflict with the key.
+	// Write applies the changes. It returns fault.Conflict with the key if a change requires a version that is not
+	// the current one.
 	Write(ctx context.Context, r WriteRequest) (Written, error)
 }

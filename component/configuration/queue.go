@@ -8,12 +8,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// MaxWaiting is how many keys may wait in a Queue: all items of a store, and as many deleted ones.
+// MaxWaiting is the maximum number of keys that wait in a Queue. A full store has MaxItems items. The limit allows a
+// change of all of them, and the deletion of as many others.
 const MaxWaiting = 2 * MaxItems
 
-// Queue is a Subscription into which a store puts changes. It keeps only the newest undelivered change of each key, so
-// it has at most one value per key, and a slow reader does not delay other readers. If changes of more than MaxWaiting
-// keys wait, it drops them and fails with fault.Overloaded. NewQueue creates a Queue.
+// Queue is a Subscription into which a store puts changes. It keeps only the newest undelivered change of each key. A
+// slow reader does not delay other readers. If changes of more than MaxWaiting keys wait, the Queue drops all of them,
+// and the subscription fails with fault.Overloaded. NewQueue creates a Queue.
 type Queue struct {
 	wake chan struct{} // has a value if there may be something new
 	end  func()
@@ -47,7 +48,7 @@ func (q *Queue) Present() []string {
 	return q.present()
 }
 
-// Put adds changes. Changes that are put into an empty queue at once are accepted, however many they are.
+// Put adds changes. An empty queue accepts the changes of one call, however many they are.
 func (q *Queue) Put(items ...Item) {
 	q.mu.Lock()
 	if q.err == nil {

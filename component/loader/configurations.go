@@ -29,7 +29,7 @@ type ConfigurationConfig struct {
 	Logger    *slog.Logger     // carries the component's name
 }
 
-// WrittenFields returns the additional metadata fields of those configuration stores to which applications can write.
+// WrittenFields returns the additional metadata fields of a configuration store whose items applications can write.
 func WrittenFields() []component.Field {
 	return []component.Field{{Name: configuration.MetadataWriters},
 		{Name: configuration.MetadataMaxValueSize, Kind: component.Size}}
@@ -40,7 +40,8 @@ func (p *opening) configurationStore(ctx context.Context, u *unit) error {
 		return nil
 	}
 	if p.old.has(u) && u.configuration.Volatile {
-		return u.failed(u.spec.Pos, volatileChanged())
+		p.keep(u, u.failed(u.spec.Pos, volatileChanged()))
+		return nil
 	}
 	store, err := u.configuration.Open(ctx, ConfigurationConfig{
 		Name: u.spec.Name, Namespace: p.options.Namespace, Type: u.typ(), Version: u.spec.Version,
@@ -63,8 +64,8 @@ func (p *opening) configurationStore(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// writersOf returns the ids of the applications that may write to a configuration store, according to its metadata. It
-// returns nil for component types that cannot be written.
+// writersOf returns the ids of the applications that may write to a configuration store, according to its metadata.
+// It returns nil for a store whose type does not support writes.
 func writersOf(u *unit) (out []string) {
 	if !slices.ContainsFunc(u.configuration.Fields, func(f component.Field) bool {
 		return f.Name == configuration.MetadataWriters

@@ -73,9 +73,9 @@ func joinClose(err, closing error) error {
 	return join("loader.Open", []error{err, closing})
 }
 
-// hide returns err unchanged if its message contains none of the hidden values. Otherwise it returns a new error in
-// whose message the hidden values are replaced. The new error does not wrap err, because a caller could still read the
-// values in err.
+// hide replaces the hidden values in the message of err by "***". It returns err itself if the message contains none
+// of them. Otherwise it returns a new error with the same code. The new error does not wrap err, because a caller
+// could still read the values in err.
 func hide(err error, hidden []string) error {
 	all := forms(hidden)
 	shown := err.Error()

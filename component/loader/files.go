@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/component"
@@ -14,24 +15,33 @@ import (
 // distinct finds files that are listed twice, even if their paths differ.
 type distinct struct{ seen []os.FileInfo }
 
-// first reports whether the file or folder at path was not seen before. It also returns true if path cannot be read,
-// so that the caller tries to read it and gets the error.
+// first reports whether the file or folder at path is seen for the first time, and remembers it. It also returns true
+// if path cannot be read. The caller then tries to read it and gets the error.
 func (d *distinct) first(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
 		return true
 	}
-	for _, known := range d.seen {
-		if os.SameFile(known, info) {
-			return false
-		}
+	if d.has(info) {
+		return false
 	}
 	d.seen = append(d.seen, info)
 	return true
 }
 
-// findFiles returns the component files in paths, in order and without duplicates. The result skipped lists the files
-// in these folders that are not component files.
+// contains reports whether the method first has seen the file or folder at path. It returns false if path cannot be
+// read.
+func (d *distinct) contains(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && d.has(info)
+}
+
+func (d *distinct) has(info os.FileInfo) bool {
+	return slices.ContainsFunc(d.seen, func(known os.FileInfo) bool { return os.SameFile(known, info) })
+}
+
+// findFiles returns the component files in paths, in order and without duplicates. Each path is a file or a folder.
+// skipped lists the files in these folders that are not component files.
 func findFiles(paths []string, once *distinct) (files []string, skipped []component.Problem, err error) {
 	for _, path := range paths {
 		path = filepath.Clean(path)
@@ -59,8 +69,8 @@ func findFiles(paths []string, once *distinct) (files []string, skipped []compon
 	return files, skipped, nil
 }
 
-// folder returns the component files directly in a folder, sorted by name. It ignores names that begin with a dot and
-// does not list them as skipped, because editors and volume mounts create such files.
+// folder returns the component files directly in a folder, sorted by name. skipped lists the other files. Names that
+// begin with a dot are in neither list, because editors and volume mounts create such files.
 func folder(path string) (files []string, skipped []component.Problem, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {

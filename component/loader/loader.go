@@ -1,7 +1,7 @@
 // Package loader opens components from component files.
 //
-// It owns the steps and their order: read every file, filter by namespace and scope, find duplicates, resolve
-// references, open secret stores and then state stores, and close everything in reverse order. Reload replaces the
+// It owns the steps and their order: read every file, filter by namespace and scope, find duplicates, open the secret
+// stores, resolve references, open the other components, and close everything in reverse order. Reload replaces the
 // components whose files have changed. The package also owns the rules that involve several components: the default
 // state store, the actor state store, references between components, and the scopes of secret stores. Component types
 // are passed in as Factories, everything else as Options. It starts no goroutines of its own.
@@ -15,7 +15,7 @@
 //	}}
 //
 // A factory declares the metadata fields of its type. Every state store also has the fields of StateFields. The loader
-// checks all fields before it calls Open, and wraps the store in the settings and metrics of component/state.
+// checks all fields before it calls Open. It then wraps the store in the settings and metrics of component/state.
 package loader
 
 import (
@@ -29,8 +29,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Factories are the component types that can be opened. Each map has the factories by type name; case is ignored. The
-// type name includes the version if that is above v1, as in "state.example/v2".
+// Factories are the component types that can be opened. Each map has the factories by type name; case is ignored.
+// The type name includes a version above v1, as in "state.example/v2".
 type Factories struct {
 	State         map[string]StateFactory
 	SecretStores  map[string]SecretStoreFactory
@@ -59,7 +59,7 @@ type MiddlewareConfig struct {
 type BindingFactory struct {
 	// Fields are the metadata fields of this type without those of BindingFields.
 	Fields []component.Field
-	// Open opens a binding, as StateFactory.Open does. It receives nothing before its input is started.
+	// Open opens a binding, as StateFactory.Open does. The binding receives nothing before its input is started.
 	Open func(ctx context.Context, c BindingConfig) (bindings.Binding, error)
 }
 
@@ -84,12 +84,12 @@ type StateFactory struct {
 	Open func(ctx context.Context, c StateConfig) (state.Store, error)
 	// Volatile types lose their values when a store is closed. A running store is not replaced when its file changes.
 	Volatile bool
-	// Fenced types check in each write of actor state that the actor still has the owner that writes.
+	// Fenced types check in each write of actor state that the writer still owns the actor.
 	Fenced bool
 }
 
-// StateConfig is the configuration that the factory of a state store gets. The factory may ignore Settings, because
-// the loader applies them.
+// StateConfig is the configuration for the factory of a state store. The factory may ignore Settings, because the
+// loader applies them.
 type StateConfig struct {
 	Name      string // component name
 	Namespace string // of the node; empty = none

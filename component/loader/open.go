@@ -12,17 +12,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Open reads the files and opens the components. ctx may end after Open has returned. If a component fails to open,
-// Open closes all components and returns an error. But if that component has ignoreErrors, Open continues, and
-// Set.Statuses lists the component as failed.
+// Open reads the files and opens the components. If a component fails to open, Open closes all components and returns
+// an error. If the file of the failed component sets ignoreErrors, Open instead continues and lists the component as
+// failed in Set.Statuses. ctx may end after Open has returned.
 func Open(ctx context.Context, o Options) (*Set, error) {
 	plan, err := Read(o)
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range plan.Warnings {
-		o.Logger.Warn("component files: " + w.String())
-	}
+	plan.report(o.Logger)
 	p := &opening{options: o, set: newSet(plan)}
 	if err := p.run(ctx, plan); err != nil {
 		return nil, joinClose(err, p.set.Close())
@@ -37,6 +35,7 @@ type opening struct {
 
 	old      *Set    // that Reload replaces; nil for Open
 	failures []error // of components that Reload could not open
+	ignored  []error // of those that set ignoreErrors
 }
 
 func (p *opening) run(ctx context.Context, plan *Plan) error {
@@ -124,9 +123,9 @@ func waits(u *unit, pending []*unit) bool {
 		func(other *unit) bool { return other.spec.Name == u.spec.SecretStore })
 }
 
-// resolveAll resolves the references of all units and returns the units for which that succeeded. It runs before the
-// first store is opened, so that a second actor state store is found in time: the setting that selects this store may
-// be a reference.
+// resolveAll resolves the references of all units (components to open), and returns the units for which it succeeded.
+// All state stores are resolved before the first one is opened. Then a second actor state store is found before any
+// store is opened, even if the setting that selects it is a reference.
 func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error) {
 	var out []*unit
 	for _, u := range units {
@@ -146,9 +145,14 @@ func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error
 	return out, nil
 }
 
-// attempt runs one step of opening a component, with the component's initTimeout. If the step fails and the component
-// has ignoreErrors, attempt records the failure in the component's status and returns nil. If ctx itself has ended,
-// attempt always returns the error.
+// attempt runs one step of opening a component, with the component's initTimeout. If the step fails, the first of
+// these cases applies:
+//
+//   - ctx itself has ended: attempt returns the error.
+//   - The component sets ignoreErrors: it records the failure in the component's status and returns nil. During a
+//     reload, the component of the previous set is not in the new set.
+//   - During a reload: it records the error, keeps the component of the previous set, if any, and returns nil.
+//   - Otherwise it returns the error.
 func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, u.spec.InitTimeout)
 	defer cancel()
@@ -158,14 +162,19 @@ func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Contex
 		return nil
 	case ctx.Err() != nil:
 		return err
+	case u.spec.IgnoreErrors:
 	case p.old != nil:
 		p.keep(u, err)
 		return nil
-	case !u.spec.IgnoreErrors:
+	default:
 		return err
 	}
-	u.logger(p.options.Logger).Error("component failed; the start continues because of ignoreErrors", "error",
-		fault.Text(err))
+	if p.old != nil {
+		p.ignored = append(p.ignored, err)
+	} else {
+		u.logger(p.options.Logger).Error("component failed; it is not served, because it has ignoreErrors: true",
+			"error", fault.Text(err))
+	}
 	p.set.statuses = append(p.set.statuses, statusOf(u.spec, component.Failed, fault.Text(err)))
 	return nil
 }
@@ -201,13 +210,15 @@ func volatileChanged() error {
 
 func (p *opening) stateStore(ctx context.Context, u *unit) error {
 	if err := p.movesActors(u); err != nil {
-		return err
+		p.keep(u, err)
+		return nil
 	}
 	if p.carry(u) {
 		return nil
 	}
 	if p.old.has(u) && u.state.Volatile {
-		return u.failed(u.spec.Pos, volatileChanged())
+		p.keep(u, u.failed(u.spec.Pos, volatileChanged()))
+		return nil
 	}
 	set, err := settings(u.values)
 	if err != nil {

@@ -95,6 +95,25 @@ func TestOpen_FileGivenTwiceLoadsOnce(t *testing.T) {
 	}
 }
 
+func TestOpen_ConfigFilesKeepTheirOrder(t *testing.T) {
+	dir := t.TempDir()
+	inside, outside := filepath.Join(dir, "inside.yaml"), filepath.Join(t.TempDir(), "outside.yaml")
+	write(t, inside, scopes("inside", "[]")+"\n---\n"+doc("vault", "secretstores.fake"))
+	write(t, outside, scopes("outside", "[]"))
+	for _, files := range [][]string{{outside, inside}, {inside, outside}} {
+		r := newRig(dir)
+		r.ConfigFiles = files
+		set := r.mustOpen(t)
+		documents := set.Documents(component.KindConfiguration)
+		if len(documents) != 2 || documents[0].Pos.File != files[0] || documents[1].Pos.File != files[1] {
+			t.Errorf("%q: %v", files, documents)
+		}
+		if _, ok := set.SecretStore("vault"); !ok || strings.Contains(r.logs.String(), "skipped") {
+			t.Errorf("%q: the other document of the file is not loaded: %s", files, r.logs.String())
+		}
+	}
+}
+
 func TestOpen_MissingPath(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "nowhere")
 	_, err := loader.Open(t.Context(), newRig(missing).Options)
@@ -293,6 +312,10 @@ func TestOpen_IgnoreErrors(t *testing.T) {
 			if !found {
 				t.Errorf("statuses are %+v, want a failure with %q", set.Statuses(), c.reason)
 			}
+			log, both := r.logs.String(), 2 // vault and bad
+			if strings.Count(log, "it is not served") != both || !strings.Contains(log, "component=bad") {
+				t.Errorf("the log is\n%s", log)
+			}
 		})
 	}
 }
@@ -445,5 +468,20 @@ func TestOpen_PlaceholdersNeedOneApplication(t *testing.T) {
 	if _, err := r.open(t, text); !fault.Is(err, fault.Invalid) ||
 		!strings.Contains(err.Error(), "exactly one application") {
 		t.Errorf("Open: %v", err)
+	}
+}
+
+// As in Dapr, files of --config may name environment variables. In other files they are plain text.
+func TestOpen_ConfigFilesReplaceEnvironmentVariables(t *testing.T) {
+	const scope = "[{storeName: vault, defaultAccess: deny, allowedSecrets: [\"$DB_URL\"]}]"
+	dir := t.TempDir()
+	inside, config := filepath.Join(dir, "inside.yaml"), filepath.Join(t.TempDir(), "config.yaml")
+	write(t, inside, doc("vault", "secretstores.fake"))
+	write(t, config, scopes("c", scope))
+	r := newRig(dir)
+	r.ConfigFiles = []string{config}
+	i, ok := r.mustOpen(t).SecretStore("vault")
+	if !ok || !i.Scope.Allows("from the environment") || i.Scope.Allows("$DB_URL") {
+		t.Error("the scope does not name the value of the variable")
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // Options configure the loader.
 type Options struct {
-	// Paths are folders and files in their order. In a folder the files that end in .yaml or .yml are read, in name
+	// Paths are folders and files, in their order. A folder's files that end in .yaml or .yml are read in name
 	// order, without subfolders.
 	Paths     []string
 	Apps      []string // application ids of this node, at least one; they select the scopes
@@ -24,8 +24,8 @@ type Options struct {
 	ConfigFiles []string
 
 	Factories Factories
-	// DefaultState is the state store to open if no state component is meant for this node. It has the actor state
-	// too. nil = none.
+	// DefaultState is the state store to open if no state component is meant for this node. It also has the actor
+	// state. nil = none.
 	DefaultState *component.Spec
 	// DefaultLocks is the lock store to open if no lock component is meant for this node. nil = none.
 	DefaultLocks *component.Spec
@@ -74,8 +74,8 @@ func (o Options) environ() []string {
 	return o.Environ()
 }
 
-// placeholders returns the values of the placeholders in component files for this node. If the node serves several
-// applications, {appID} has no value.
+// placeholders returns the values of the placeholders in component files for this node. {appID} has no value on a
+// node that serves several applications.
 func (o Options) placeholders() component.Placeholders {
 	p := component.Placeholders{UUID: o.UUID, PodName: o.PodName, Namespace: o.Namespace}
 	if len(o.Apps) == 1 {

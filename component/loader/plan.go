@@ -2,6 +2,7 @@ package loader
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -31,9 +32,22 @@ func (p *Plan) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(p.documents[kind])
 }
 
-// Read reads the files and performs all checks that do not require an open component. If the files are wrong, Read
-// returns the same error that Open would return, with the problems of all files. After an error, the plan may be nil;
-// if it is not, only its warnings are valid.
+// report logs the warnings, and why invalid components with ignoreErrors are not opened.
+func (p *Plan) report(log *slog.Logger) {
+	for _, w := range p.Warnings {
+		log.Warn("component files: " + w.String())
+	}
+	for _, c := range p.rejected {
+		if c.State == component.Failed {
+			log.Error("component failed; it is not served, because it has ignoreErrors: true", "component", c.Name,
+				"type", c.Type, "error", c.Reason)
+		}
+	}
+}
+
+// Read reads the files and performs all checks that do not require an open component. For invalid files it returns the
+// same error as Open, which lists the problems of all files. After an error, the plan may be nil, and only its
+// warnings are valid.
 func Read(o Options) (*Plan, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -79,9 +93,13 @@ func (b *planner) wantsDefault() bool {
 	return len(b.plan.state) == 0 && !b.stateFailed
 }
 
-// readDocuments reads all files.
+// readDocuments reads all files in Options.Paths, and then the Configuration documents in Options.ConfigFiles. The
+// order decides which Configuration wins. So if a file is in both, its Configuration documents are read only with
+// ConfigFiles, and its other documents only with Paths.
 func readDocuments(o Options) ([]component.Document, []component.Problem, error) {
-	once := &distinct{}
+	once, configs := &distinct{}, &distinct{}
+	repeated := func(path string) bool { return !configs.first(path) }
+	configFiles := slices.DeleteFunc(slices.Clone(o.ConfigFiles), repeated)
 	files, warnings, err := findFiles(o.Paths, once)
 	if err != nil {
 		return nil, nil, err
@@ -93,29 +111,35 @@ func readDocuments(o Options) ([]component.Document, []component.Problem, error)
 		if err != nil {
 			errs = append(errs, err)
 		}
+		if configs.contains(path) {
+			file.Documents = slices.DeleteFunc(file.Documents, isConfiguration)
+		}
 		documents = append(documents, file.Documents...)
 		warnings = append(warnings, file.Skipped...)
 	}
-	for _, path := range o.ConfigFiles {
-		if !once.first(path) {
-			continue
-		}
+	for _, path := range configFiles {
 		file, err := parseFile(path)
+		configurations, odd := onlyConfigurations(file)
+		for i := range configurations {
+			warnings = append(warnings, configurations[i].ExpandEnv(o.Env)...)
+		}
+		documents = append(documents, configurations...)
+		if once.contains(path) {
+			continue // its errors and other documents are among those of Paths
+		}
 		if err != nil {
 			errs = append(errs, err)
 		}
-		configurations, odd := onlyConfigurations(file)
-		documents = append(documents, configurations...)
 		warnings = append(warnings, odd...)
 	}
 	return documents, warnings, join("loader.Read", errs)
 }
 
-// onlyConfigurations returns the Configuration documents of a file from Options.ConfigFiles. Components in such a file
-// are not loaded; odd has a warning for each of them.
+// onlyConfigurations returns the Configuration documents of a file from Options.ConfigFiles. odd has a warning for
+// each other document in the file, because it is not loaded.
 func onlyConfigurations(file component.File) (out []component.Document, odd []component.Problem) {
 	for _, doc := range file.Documents {
-		if doc.Kind == component.KindConfiguration {
+		if isConfiguration(doc) {
 			out = append(out, doc)
 			continue
 		}
@@ -125,6 +149,8 @@ func onlyConfigurations(file component.File) (out []component.Document, odd []co
 	}
 	return out, append(odd, file.Skipped...)
 }
+
+func isConfiguration(doc component.Document) bool { return doc.Kind == component.KindConfiguration }
 
 // planner builds a Plan.
 type planner struct {
@@ -215,8 +241,8 @@ func (b *planner) foreign(doc component.Document) string {
 	return ""
 }
 
-// unique returns an error if another document of the same kind has the same name. Configuration documents are exempt,
-// because Join merges them.
+// unique returns an error if another document of the same kind has the same name. Configuration documents may share
+// a name, because Join merges them.
 func (b *planner) unique(doc component.Document) error {
 	if doc.Kind == component.KindConfiguration {
 		return nil
@@ -344,9 +370,9 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	return u, nil
 }
 
-// onlyOneActorStore returns an error if more than one store is configured to hold the actor state. It is called again
-// after references are resolved, because the setting may be a reference. While a store has the actor state, each other
-// one fails alone: see movesActors.
+// onlyOneActorStore returns an error if more than one store is configured to hold the actor state. Open calls it again
+// after it has resolved references, because the setting may be a reference. If a store that is already open holds the
+// actor state, onlyOneActorStore returns nil. movesActors then checks each store.
 func (o Options) onlyOneActorStore(units []*unit) error {
 	if o.actorStore != "" {
 		return nil

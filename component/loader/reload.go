@@ -23,6 +23,7 @@ type Changes struct {
 	Added, Changed, Removed []string // names of components and endpoints, with their block
 	Documents               bool     // a Configuration or Resiliency document changed
 	Failed                  []error  // of components that stay as they were, or stay absent
+	Ignored                 []error  // of components with ignoreErrors, which are absent now
 
 	retired []*closer
 }
@@ -30,7 +31,7 @@ type Changes struct {
 // Any reports whether anything changed.
 func (c Changes) Any() bool { return len(c.Added)+len(c.Changed)+len(c.Removed) > 0 || c.Documents }
 
-// Close closes the components that are no longer in the new set. Call it after the requests that use them have ended.
+// Close closes the components that are not in the new set. Call it after the requests that use them have ended.
 func (c Changes) Close() error {
 	var errs []error
 	for _, one := range slices.Backward(c.retired) {
@@ -39,10 +40,12 @@ func (c Changes) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reload reads the files again and returns a new set of components. The parameter old is the previous set. Both sets
-// share unchanged components. The previous set stays usable until Changes.Close. If a file is invalid, Reload returns
-// an error and opens nothing. If a component cannot be opened, the new set has the component of the previous set
-// instead, and Changes.Failed has the error.
+// Reload reads the files again and returns a new set of components. Both sets share unchanged components. The
+// previous set stays usable until Changes.Close.
+//
+// If a file is invalid, Reload returns an error and opens nothing. If a component cannot be opened, the new set has
+// the component of the previous set instead, and Changes.Failed has the error. If that component sets ignoreErrors, the
+// new set does not have it, and Changes.Ignored has the error.
 func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	o.keepDefault = true
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
@@ -61,11 +64,9 @@ func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 		return nil, Changes{}, joinClose(err, c.Close())
 	}
 	c := changes(old, p.set)
-	c.Failed = p.failures
+	c.Failed, c.Ignored = p.failures, p.ignored
 	if c.Any() {
-		for _, w := range plan.Warnings {
-			o.Logger.Warn("component files: " + w.String())
-		}
+		plan.report(o.Logger)
 	}
 	return p.set, c, nil
 }
@@ -75,11 +76,12 @@ func (s *Set) hasDefault(name string) bool {
 	return slices.ContainsFunc(s.statuses, func(c component.Status) bool { return c.Name == name && c.Pos.File == "" })
 }
 
-// has reports whether the set contains a component of the same building block and name as u. A nil set contains none.
+// has reports whether the set contains a component with the building block and the name of u. A nil set contains
+// none.
 func (s *Set) has(u *unit) bool { return s != nil && s.entries[u.key()] != nil }
 
-// carry moves the component of u from the previous set into the new set, if its configuration is unchanged. It reports
-// whether it has done so.
+// carry reports whether the configuration of u is unchanged. If so, it adds the component from the previous set to
+// the new set.
 func (p *opening) carry(u *unit) bool {
 	if p.old.has(u) && p.old.entries[u.key()].digest == u.digest {
 		p.takeOver(u)
@@ -105,8 +107,8 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// movesActors returns an error if the component would take the actor state from another store, because the actors
-// would lose their state.
+// movesActors returns an error if the component would take over the actor state from the open store that holds it.
+// Without this check, the actors would lose their state.
 func (p *opening) movesActors(u *unit) error {
 	now := p.options.actorStore
 	if now == "" || !u.claimsActors() || u.spec.Name == now {
@@ -118,8 +120,8 @@ func (p *opening) movesActors(u *unit) error {
 			" here"})
 }
 
-// Compare returns the differences between a previous set and a new one. Changes.Close closes the components that only
-// the previous set has.
+// Compare returns the differences between a previous set and a new one. Changes.Close closes the components that
+// only the previous set has.
 func Compare(old, now *Set) Changes { return changes(old, now) }
 
 // changes compares two sets.
@@ -176,8 +178,8 @@ func (k entryKey) String() string { return k.block + " " + k.name }
 
 func (u *unit) key() entryKey { return entryKey{blockOf(u.spec.Type), u.spec.Name} }
 
-// digestOf returns a digest of everything that determines how the component is opened. That includes the values of its
-// resolved references, which are in m.
+// digestOf returns a digest of everything that determines how the component is opened. This includes the values of
+// its resolved references, which are in m.
 func (u *unit) digestOf(m component.Metadata) string {
 	h := sha256.New()
 	s := u.spec

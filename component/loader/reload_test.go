@@ -123,6 +123,40 @@ func TestReload_ComponentThatDoesNotOpenStaysAsItWas(t *testing.T) {
 	}
 }
 
+// As in Dapr, a component with ignoreErrors that fails to open during a reload is gone, and the rest is served.
+func TestReload_ComponentWithIgnoreErrorsThatDoesNotOpenIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, dir, "a.yaml", fakeDoc("a", "name"))
+	o := reloadOptions(t, dir)
+	old, err := loader.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := "apiVersion: x/v1alpha1\nkind: Component\nmetadata: {name: a}\nspec:\n  type: state.fake\n" +
+		"  ignoreErrors: true\n  version: v1\n  metadata: [{name: url, value: u}, {name: fail, value: \"true\"}]\n"
+	writeFile(t, dir, "a.yaml", broken)
+	writeFile(t, dir, "b.yaml", fakeDoc("b", "name"))
+	now, c, err := loader.Reload(t.Context(), o, old)
+	if err != nil || len(c.Failed) > 0 || len(c.Ignored) != 1 || strings.Join(c.Added, ",") != "state b" ||
+		strings.Join(c.Removed, ",") != "state a" {
+		t.Fatalf("%+v %v", c, err)
+	}
+	if _, ok := now.StateStore("a"); ok {
+		t.Error("the store that failed is offered")
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	writeFile(t, dir, "a.yaml", strings.Replace(broken, `"true"`, `"false"`, 1))
+	fixed, c, err := loader.Reload(t.Context(), o, now)
+	if err != nil || strings.Join(c.Added, ",") != "state a" || len(c.Ignored) > 0 {
+		t.Fatalf("%+v %v", c, err)
+	}
+	if err := fixed.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A lock store that names no state store protects the only one. If that store is renamed, the lock store protects the
 // renamed one.
 func TestReload_LocksFollowStateStores(t *testing.T) {

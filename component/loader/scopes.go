@@ -25,9 +25,9 @@ func (b *planner) addScopes(doc component.Document) error {
 	return problems.Err("loader.Read")
 }
 
-// applyScopes sets the scopes of all secret stores. A scope for an undeclared store causes a warning, because several
-// nodes may share a Configuration. But it is an error if a store without a scope has a similar name: then the name in
-// the scope is probably misspelt, and that store would be unrestricted.
+// applyScopes sets the scopes of all secret stores. A scope may name a store that this node does not declare, because
+// several nodes may share a Configuration. This causes a warning. It is an error if the name is similar to that of a
+// store without a scope. The name is then probably misspelt, and the other store would be unrestricted.
 func (b *planner) applyScopes() (errs []error) {
 	for i := range b.scopes {
 		scope := &b.scopes[i]
@@ -47,15 +47,15 @@ func (b *planner) applyScopes() (errs []error) {
 	return errs
 }
 
-// declared reports whether a secret store with this name is declared but not open on this node, because it is for
+// declared reports whether a secret store with this name is declared but not open on this node. Such a store is for
 // other applications or has failed.
 func (b *planner) declared(name string) bool {
 	return slices.ContainsFunc(b.plan.rejected,
 		func(s component.Status) bool { return s.Name == name && blockOf(s.Type) == blockSecrets })
 }
 
-// misspeltStore returns an error if the name of the store in scope is almost the name of another store that has no
-// scope.
+// misspeltStore returns an error if scope names a store whose name is similar to that of another store without a
+// scope. Otherwise it returns nil.
 func (b *planner) misspeltStore(scope *component.SecretScope) error {
 	var open []string
 	for _, u := range b.plan.secrets {

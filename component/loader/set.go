@@ -108,8 +108,8 @@ func (s *Set) SecretStore(name string) (*secretstores.Instance, bool) {
 // SecretStores returns the secret stores in the order of their opening.
 func (s *Set) SecretStores() []*secretstores.Instance { return slices.Clone(s.secrets) }
 
-// Statuses returns the status of every component. Opened components come first, in the order of opening, then failed
-// components, then ignored ones.
+// Statuses returns the status of every component: first opened components in the order of opening, then failed ones,
+// then ignored ones.
 func (s *Set) Statuses() []component.Status {
 	out := slices.Clone(s.statuses)
 	rank := func(c component.Status) int {
@@ -120,13 +120,13 @@ func (s *Set) Statuses() []component.Status {
 }
 
 // Documents returns the documents of a kind that apply to this node, in the order of the files. Component documents
-// were checked completely; of other documents, only the header was checked.
+// were checked completely. Only the header of other documents was checked.
 func (s *Set) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(s.documents[kind])
 }
 
-// Close closes all components in the reverse order of opening, and joins their errors. Close may be called several
-// times; later calls return the same error.
+// Close closes all components in the reverse order of opening, and joins their errors. Later calls return the same
+// error.
 func (s *Set) Close() error {
 	s.once.Do(func() {
 		var errs []error

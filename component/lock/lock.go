@@ -1,5 +1,5 @@
-// Package lock defines the contract of a lock store, which grants exclusive locks. A lock has one owner at a time and
-// expires. The package contains only types.
+// Package lock defines the contract of a lock store, which grants exclusive locks. A lock has one owner at a time
+// and expires. The package contains only types.
 package lock
 
 import (
@@ -19,14 +19,14 @@ type Claim struct {
 	Key
 	Owner  string        // who owns the lock afterwards
 	Expiry time.Duration // how long the lock is valid without a renewal; above 0
-	// Wait is how long the call may wait for the lock. 0 = not at all. Only a Leaser supports more than 0.
+	// Wait is how long the call may wait for the lock; 0 = not at all. Only a Leaser supports more than 0.
 	Wait time.Duration
 }
 
 // Grant is the result of a Claim.
 type Grant struct {
 	Granted bool
-	// Token is greater than the token of every earlier owner of the lock. 0 = the store has no tokens.
+	// Token is greater than the token of every earlier owner of the lock; 0 = the store has no tokens.
 	Token  uint64
 	Expiry time.Duration // how long the lock is valid from now on
 }
@@ -43,7 +43,8 @@ const (
 )
 
 // Store is implemented by every lock store. All methods are safe for concurrent use and return when ctx ends. Errors
-// are *fault.Error with the codes of state.Store. After fault.Indeterminate, the caller may or may not own the lock.
+// are *fault.Error with the codes of state.Store. After fault.Indeterminate, it is unknown whether the caller owns
+// the lock.
 type Store interface {
 	// TryLock makes a caller the owner of a lock unless the lock has an owner.
 	TryLock(ctx context.Context, c Claim) (Grant, error)
@@ -55,8 +56,8 @@ type Store interface {
 // Leaser is implemented by lock stores that support fencing tokens, renewal, and waiting for a lock.
 type Leaser interface {
 	Store
-	// Renew restarts the expiry of a lock. The grant has the unchanged token of the lock. If the caller does not own
-	// the lock, Renew changes nothing and Grant.Granted is false.
+	// Renew restarts the expiry of a lock. The token stays the same. If the caller does not own the lock, Renew
+	// changes nothing and Grant.Granted is false.
 	Renew(ctx context.Context, c Claim) (Grant, error)
 	// Look returns the state of a lock: the grant of its owner. The read is linearizable.
 	Look(ctx context.Context, k Key) (Grant, error)

@@ -9,9 +9,9 @@ import (
 	"net/http"
 )
 
-// Filter inspects requests before they are routed. It may change the path and the headers of a request. If it returns
-// an error, the request is refused with that error; a *Refusal determines the status and the text. Implementations are
-// safe for concurrent use.
+// Filter inspects requests before they are routed. It may change the path and the headers of a request. If it
+// returns an error, the request is refused; a *Refusal determines the status and the text. Implementations are safe
+// for concurrent use.
 type Filter interface {
 	Filter(r *http.Request) error
 }

@@ -29,7 +29,7 @@ func (g *Gate) Enter(ctx context.Context) error {
 // Close closes the gate and returns true the first time.
 func (g *Gate) Close() bool { return !g.closed.Swap(true) }
 
-// Text returns a secret value as text. If the value is not valid UTF-8, Text returns it base64-encoded, because a JSON
+// Text returns a secret value as text. If the value is not valid UTF-8, Text encodes it as base64, because a JSON
 // string cannot contain arbitrary bytes.
 func Text(value []byte) string {
 	if utf8.Valid(value) {

@@ -15,9 +15,10 @@ const gatherers = 8
 // MaxBulk is the largest number of secrets in one bulk read.
 const MaxBulk = 10_000
 
-// Gather reads the named secrets with one call of get for each, several concurrently. It is for stores that cannot
-// read several secrets in one call. It omits a secret that no longer exists. Any other error ends Gather; the returned
-// error names the secret.
+// Gather reads the named secrets, for a store that cannot read several secrets in one call. It calls the function get
+// once for each name, with several calls at a time. It omits a secret that no longer exists. Any other error ends
+// Gather; the returned error names the secret. For more than MaxBulk names, Gather makes no call and returns
+// fault.TooLarge.
 func Gather(ctx context.Context, names []string,
 	get func(ctx context.Context, name string) (map[string]string, error)) (map[string]map[string]string, error) {
 	if err := Fits(len(names)); err != nil {

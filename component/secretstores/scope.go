@@ -1,8 +1,8 @@
 package secretstores
 
-// Scope determines which secrets of one store applications may read. If it lists allowed names, only those can be
-// read. Otherwise the denied names cannot be read, and the default applies to all other names. It is immutable and
-// safe for concurrent use.
+// Scope determines which secrets of one store applications may read. If it has allowed names, only these can be
+// read. Otherwise the denied names cannot be read, and the default applies to all other names. A Scope is immutable
+// and safe for concurrent use.
 type Scope struct {
 	deny    bool // unnamed secrets are denied
 	allowed map[string]struct{}
@@ -10,8 +10,9 @@ type Scope struct {
 	fold    func(string) string
 }
 
-// NewScope returns a scope for names as spelt by store. If no names are allowed explicitly, denyByDefault determines
-// whether names that are not in the list of denied names are denied as well.
+// NewScope returns a scope for the secrets of store. If allowed is not empty, denied and denyByDefault have no effect
+// on reads. Otherwise denyByDefault applies to the names that are not in denied. Names that mean the same secret in
+// this store (see Folder) count as equal.
 func NewScope(store Store, denyByDefault bool, allowed, denied []string) *Scope {
 	s := &Scope{deny: denyByDefault, fold: func(name string) string { return name }}
 	if f, ok := store.(Folder); ok {

@@ -24,11 +24,11 @@ import (
 //	corrupt        the answer fails verification or cannot be decoded
 //
 // A secret must have exactly one name, because scopes compare names. Some services also find a secret by another
-// spelling, such as its URL. For such a spelling, a store must return invalid or not_found. Names that differ only in
-// case are an exception; see Folder.
+// spelling, such as its URL. A store must return invalid or not_found for such a spelling. Only names that differ in
+// case may mean the same secret; see Folder.
 type Store interface {
 	// Get reads one secret and returns its keys and values. If the secrets of a store have no keys, the only key is
-	// the name of the secret. metadata is store specific and may be nil; unknown names are ignored.
+	// the name of the secret. metadata depends on the store and may be nil; unknown names are ignored.
 	Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error)
 	// Bulk reads all secrets of the store. It maps the name of each secret to the result of Get. If one secret cannot
 	// be read, Bulk returns only an error.
@@ -55,13 +55,13 @@ type Featurer interface {
 	Features() []Feature
 }
 
-// Folder is implemented by stores in which several spellings of a name mean the same secret, for example because the
-// store ignores case. Fold returns the same text for all of these spellings.
+// Folder is implemented by stores in which several spellings of a name mean the same secret, for example because
+// case is ignored. Fold returns the same text for all of these spellings.
 type Folder interface {
 	Fold(name string) string
 }
 
-// Instance is one opened secret store with the settings of its component file. The loader creates it. Afterwards it is
+// Instance is one opened secret store with the settings of its component file. The loader creates it. It is then
 // immutable and safe for concurrent use.
 type Instance struct {
 	Name   string // metadata.name, the {store} of request paths
@@ -72,7 +72,7 @@ type Instance struct {
 }
 
 // VisibleTo reports whether app may use the store. A store may be meant for only some of the applications of a node.
-// For the other applications, the API behaves as if the store did not exist.
+// To the others, the API behaves as if the store did not exist.
 func (i *Instance) VisibleTo(app string) bool {
 	return len(i.Scopes) == 0 || slices.Contains(i.Scopes, app)
 }

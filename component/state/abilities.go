@@ -2,8 +2,7 @@ package state
 
 import "slices"
 
-// Abilities are the optional interfaces that a store implements. A field is nil if the store does not implement that
-// interface.
+// Abilities are the optional interfaces of a store. A field is nil if the store does not implement that interface.
 type Abilities struct {
 	Transactor Transactor
 	BulkGetter BulkGetter
@@ -12,7 +11,7 @@ type Abilities struct {
 	Watcher    Watcher
 }
 
-// AbilitiesOf returns the optional interfaces of a store. Do not use a type assertion instead, because it fails for a
+// AbilitiesOf returns the optional interfaces of a store. Use it instead of a type assertion, which fails for a
 // store inside a wrapper.
 func AbilitiesOf(s Store) Abilities {
 	if w, ok := s.(*wrapped); ok {
@@ -27,8 +26,8 @@ func AbilitiesOf(s Store) Abilities {
 	return a
 }
 
-// wrapped is a wrapper around a store. It has only the methods of Store, so that a type assertion never finds an
-// optional method that the wrapped store lacks. AbilitiesOf returns the optional interfaces.
+// wrapped is a wrapper around a store. It has only the methods of Store. So a type assertion never finds an optional
+// method that the wrapped store lacks. AbilitiesOf returns the optional interfaces.
 type wrapped struct {
 	Store
 	abilities Abilities
@@ -65,8 +64,7 @@ func wrap(w wrapper, below Abilities) Store {
 	return &wrapped{w, a}
 }
 
-// FeaturesOf returns the features of a store: those that the store reports, and those that follow from its optional
-// interfaces.
+// FeaturesOf returns the features that a store reports, and those that follow from its optional interfaces.
 func FeaturesOf(s Store) []Feature {
 	a := AbilitiesOf(s)
 	var features []Feature

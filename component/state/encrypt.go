@@ -13,8 +13,14 @@ const (
 )
 
 // Encrypted wraps a store so that it stores values encrypted and authenticated. Keys, expiry times and ETags are not
-// encrypted; ETags are those of the wrapped store. A read returns fault.Corrupt if the value was not encrypted with a
-// key of ring, or was moved from another stored key. The wrapper implements the same optional interfaces as the store.
+// encrypted; ETags are those of the wrapped store. The wrapper implements the same optional interfaces as the store.
+//
+// A read returns fault.Unimplemented for the format of a newer version of Quorate. It returns fault.Corrupt in these
+// cases:
+//
+//   - the value is not encrypted, or was damaged
+//   - the value was copied from another stored key
+//   - no key in ring can decrypt the value
 func Encrypted(store Store, ring *KeyRing) Store {
 	below := AbilitiesOf(store)
 	return wrap(&encrypted{Store: store, below: below, ring: ring}, below)
@@ -51,8 +57,8 @@ func (e *encrypted) open(key string, item *Item) error {
 	return nil
 }
 
-// seal encrypts the value of a write. For the same write with the same request id, it always produces the same bytes,
-// because a store may recognise a retry by its content.
+// seal encrypts the value of a write. A retry with the same request id must produce the same bytes, because a store
+// may recognise a retry by its content.
 func (e *encrypted) seal(w *Write, requestID string) error {
 	value, err := e.ring.seal(w.Key, requestID, w.Value, w.ContentType)
 	if err != nil {

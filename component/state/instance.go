@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Instance is one opened state store with the settings of its component file. The loader creates it. Afterwards it is
+// Instance is one opened state store with the settings of its component file. The loader creates it. It is then
 // immutable and safe for concurrent use.
 //
-// Store is a wrapper that applies DefaultConsistency, DefaultTTL and MaxValueSize (see WithSettings) and counts calls
-// (see Metrics.Instrument). The fields of Instance repeat these settings for callers that display them, such as GET
-// /v1.0/metadata. Use AbilitiesOf to get the optional interfaces of Store.
+// Store is a wrapper that applies DefaultConsistency, DefaultTTL and MaxValueSize (see WithSettings) and counts
+// calls (see Metrics.Instrument). The fields of Instance repeat these settings for callers that display them, such
+// as GET /v1.0/metadata. Use AbilitiesOf to get the optional interfaces of Store.
 type Instance struct {
 	Name      string // metadata.name, the {store} of request paths
 	Type      string // spec.type in lower case, such as "state.raft"
@@ -29,7 +29,7 @@ type Instance struct {
 }
 
 // VisibleTo reports whether app may use the store. A store may be meant for only some of the applications of a node.
-// For the other applications, the API behaves as if the store did not exist.
+// To the others, the API behaves as if the store did not exist.
 func (i *Instance) VisibleTo(app string) bool {
 	return len(i.Scopes) == 0 || slices.Contains(i.Scopes, app)
 }
@@ -46,8 +46,8 @@ func (i *Instance) StoredPrefix(app, prefix string) string {
 	return i.KeyPrefix.Stored(i.owner(app), prefix)
 }
 
-// OriginalKey is the inverse of StoredKey. It returns false if the stored key belongs to another application, or is
-// actor state, which has the same prefix as the keys of app. Listings omit such keys.
+// OriginalKey is the inverse of StoredKey. It returns false if the stored key belongs to another application. It
+// also returns false for actor state, which has the same prefix as the keys of app. Listings omit such keys.
 func (i *Instance) OriginalKey(app, stored string) (string, bool) {
 	return i.KeyPrefix.Original(i.owner(app), stored)
 }

@@ -2,7 +2,7 @@ package state
 
 import "context"
 
-// Instrument wraps store in a store that records metrics of its calls. name is the value of their label store, and
+// Instrument wraps store in a store that records metrics of its calls. name is the value of the label store.
 // fallback is the level that the store uses for DefaultConsistency. The wrapper implements the same optional
 // interfaces as store.
 func (m *Metrics) Instrument(store Store, name string, fallback Consistency) Store {

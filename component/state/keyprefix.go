@@ -48,9 +48,8 @@ const (
 )
 
 // ParseKeyPrefix parses the component metadata keyPrefix, which is one of the strategies or a literal prefix. Case is
-// ignored. A literal prefix is converted to lower case, because other tools that share a database with this store
-// expect that. The empty string means the default. ParseKeyPrefix returns fault.Invalid if a literal prefix is not
-// allowed.
+// ignored. The empty string means the default. A literal prefix is converted to lower case, as in Dapr. ParseKeyPrefix
+// returns fault.Invalid for a literal prefix that is not allowed.
 func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	problem := literalProblem(text)
 	switch text = strings.ToLower(text); text {
@@ -71,9 +70,9 @@ func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	return KeyPrefix{strategy: byLiteral, literal: text}, nil
 }
 
-// literalProblem returns a description of what is wrong with a literal prefix, or "" if it is valid. A literal prefix
-// must not contain '|'. With the prefix "a|", for example, it would be unclear where the prefix of the stored key
-// "a|||k" ends.
+// literalProblem returns a description of what is wrong with a literal prefix, or "" if it is valid. A literal
+// prefix must not contain '|'. With the prefix "a|", for example, the prefix of the stored key "a|||k" would be
+// ambiguous.
 func literalProblem(text string) string {
 	switch {
 	case strings.ContainsRune(text, '|'):
@@ -126,8 +125,8 @@ func (p KeyPrefix) Stored(o Owner, key string) string {
 	return o.App + Separator + key
 }
 
-// Original is the inverse of Stored. It returns false if the given key is not a stored key of o. It also returns false
-// for a key of actor state, which has the same prefix but contains another separator after the prefix.
+// Original is the inverse of Stored. It returns false if stored is not a stored key of o. It also returns false for a
+// key of actor state. Such a key may have the same prefix, but the rest of it contains Separator.
 func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	key, ok := strings.CutPrefix(stored, p.Prefix(o))
 	if !ok || key == "" || strings.Contains(key, Separator) {
@@ -136,8 +135,8 @@ func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	return key, true
 }
 
-// ActorKey returns the stored key of one value of actor state. It does not depend on the store's key prefix strategy.
-// The caller must have validated the arguments with ValidateActor and ValidateKey.
+// ActorKey returns the stored key of one value of actor state. It does not depend on the store's key prefix
+// strategy. The caller must have validated the arguments with ValidateActor and ValidateKey.
 func ActorKey(app, actorType, actorID, key string) string {
 	return app + Separator + actorType + Separator + actorID + Separator + key
 }

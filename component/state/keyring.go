@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// KeyRing holds the keys that encrypt values. The primary key encrypts; all keys decrypt. It is immutable and safe for
-// concurrent use. Printing a KeyRing does not show the keys.
+// KeyRing contains the keys that encrypt values. It encrypts with the primary key, and decrypts with any key. It is
+// immutable and safe for concurrent use. Printing a KeyRing does not show the keys.
 type KeyRing struct {
 	primary *valueKey
 	all     map[keyID]*valueKey
@@ -30,9 +30,9 @@ type KeyRing struct {
 //	box        AES-GCM of the length of the content type (1 byte), the content type and
 //	           the value, with everything before the box and the stored key as associated data
 //
-// Every value has its own AES key, which is derived from the salt, so there is no limit on the number of writes with
-// one key of the ring. The seed is a MAC of the value, the stored key and the request id. For a request without an id,
-// the MAC uses random bytes instead of the id.
+// Every value has its own AES key, which is derived from the salt. So the number of writes with one key of the ring
+// is not limited. The seed is a MAC of the value, the stored key and the request id. Random bytes take the place of
+// a missing request id.
 const (
 	sealMagic   = "QE\x01"
 	keyIDSize   = 8
@@ -57,7 +57,7 @@ type valueKey struct {
 }
 
 // CheckEncryptionKey returns an error unless text is a key: 16, 24 or 32 bytes in hexadecimal. The error text is the
-// end of a sentence about the setting, such as "is not a key". It does not contain text.
+// end of a sentence about the setting, such as "is not a key". It does not contain the key.
 func CheckEncryptionKey(text string) error {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != 16 && len(raw) != 24 && len(raw) != 32 {
@@ -66,8 +66,8 @@ func CheckEncryptionKey(text string) error {
 	return nil
 }
 
-// NewKeyRing creates a ring from hexadecimal keys. secondary is used only to decrypt, and may be empty. If a key is
-// not valid, NewKeyRing returns a fault.Invalid error, which does not contain the key.
+// NewKeyRing creates a ring from hexadecimal keys. secondary is used only to decrypt, and may be empty. NewKeyRing
+// returns fault.Invalid for a key that is not valid; the error does not contain the key.
 func NewKeyRing(primary, secondary string) (*KeyRing, error) {
 	const op = "state.NewKeyRing"
 	if primary == "" {
@@ -108,8 +108,8 @@ func newValueKey(raw []byte) *valueKey {
 	return k
 }
 
-// mac returns the HMAC-SHA-256 of parts. The input of the hash has the length of each part before the part, so that
-// different lists never have the same input.
+// mac returns the HMAC-SHA-256 of parts. Each part is preceded by its length, so different lists never have the same
+// input of the hash.
 func mac(key []byte, parts ...string) []byte {
 	h := hmac.New(sha256.New, key)
 	var size [8]byte
@@ -185,7 +185,7 @@ func (r *KeyRing) open(key string, sealed []byte) (value []byte, contentType str
 }
 
 // laterForm reports whether a newer version of Quorate has encrypted a value, and returns the format version of the
-// value. JSON text cannot be mistaken for such a value.
+// value. It returns false for every JSON text.
 func laterForm(sealed []byte) (version byte, ok bool) {
 	if len(sealed) < len(sealMagic) || !bytes.HasPrefix(sealed, []byte(sealMagic[:2])) {
 		return 0, false

@@ -28,8 +28,8 @@ func (o operation) String() string {
 	return [operations]string{"get", "set", "delete", "bulk_get", "transact", "list"}[o]
 }
 
-// outcome is a value of the metric label outcome: ok, not_found for a read of a key that does not exist, or the code
-// of the error.
+// outcome is a value of the metric label outcome: ok, not_found for a read of a missing key, or the code of the
+// error.
 type outcome uint8
 
 const (
@@ -109,8 +109,8 @@ type Metrics struct {
 	monitors map[string]int // by store: two while a reload replaces it
 }
 
-// monitored adds change to the number of monitors of a store. A store without a monitor has no time series of
-// quorate_state_store_up.
+// monitored adds change, which is 1 or -1, to the number of monitors of a store. When no monitor is left, it removes
+// the time series quorate_state_store_up of the store.
 func (m *Metrics) monitored(store string, change int) {
 	if m == nil {
 		return
@@ -161,8 +161,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// meter holds the metrics of one store. The time series are looked up only once, because a lookup by labels takes
-// longer than a read of a cached value from the store.
+// meter has the metrics of one store. It looks up the time series only once, because a lookup by labels takes longer
+// than a read of a cached value from the store.
 type meter struct {
 	metrics  *Metrics
 	store    string
@@ -176,7 +176,7 @@ type opMeter struct {
 	duration  prometheus.Observer
 	inFlight  prometheus.Gauge
 	conflicts prometheus.Counter
-	// requests are created at first use: most combinations never occur, and each would be a series of zeros.
+	// requests are created at first use: most combinations never occur, and each would be a time series of zeros.
 	requests [outcomes][2]atomic.Pointer[prometheus.Counter]
 }
 

@@ -14,8 +14,8 @@ import (
 type Pinger interface {
 	// Ping returns nil if the server answers and can be written. It is called by one goroutine at a time.
 	Ping(ctx context.Context) error
-	// PingInterval returns the time between two pings while the server answers. 0 = ping only after a failed call, for
-	// servers where each request costs money.
+	// PingInterval returns the time between two pings while the server answers. 0 = ping only after a failed call,
+	// for servers where each request costs money.
 	PingInterval() time.Duration
 }
 
@@ -32,7 +32,7 @@ type MonitorOptions struct {
 }
 
 // Monitor records whether the server of a store is reachable. A store without a server has a nil *Monitor, which is
-// never down. Monitor is safe for concurrent use.
+// never down. It is safe for concurrent use.
 type Monitor struct {
 	o     MonitorOptions
 	below Pinger
@@ -47,8 +47,9 @@ type Monitor struct {
 }
 
 // Monitored wraps a store whose server can fail. It returns the wrapper and a monitor, whose goroutine pings the
-// server until Close. The wrapper extends errors with the code unavailable: they then say that the server is the cause
-// and since when it is down. If store does not implement Pinger, Monitored returns store itself and a nil Monitor.
+// server until Close. If an operation fails with the code unavailable, the wrapper marks the error so that IsOutside
+// recognises it. While the server is down, the error also says since when. If store does not implement Pinger,
+// Monitored returns store itself and a nil Monitor.
 func Monitored(store Store, o MonitorOptions) (Store, *Monitor) {
 	p, ok := store.(Pinger)
 	if !ok {
@@ -73,8 +74,7 @@ func (m *Monitor) Close() {
 	m.o.Metrics.monitored(m.o.Name, -1)
 }
 
-// Down reports whether the server is down. If the server is down, the result why is a text that says since when, the
-// cause and how to fix it.
+// Down reports whether the server is down. If it is, the text why says since when it is down, the cause and the fix.
 func (m *Monitor) Down() (why string, down bool) {
 	since, err := m.state()
 	if err == nil {
@@ -141,8 +141,8 @@ func (m *Monitor) run(ctx context.Context) {
 	}
 }
 
-// check pings the server and records the result. If the first ping fails, check pings once more, because the first one
-// may have used a closed connection. It records nothing if ctx has ended or the server is overloaded.
+// check pings the server and records the result. After a failed ping it pings once more, because the first one may
+// have used a closed connection. It records nothing if ctx has ended or the server is overloaded.
 func (m *Monitor) check(ctx context.Context) {
 	begun := time.Now()
 	var err error
@@ -198,14 +198,14 @@ func (e outsideError) Error() string { return fault.Text(e.err) }
 // Unwrap returns the error of the store.
 func (e outsideError) Unwrap() error { return e.err }
 
-// IsOutside reports whether an error with the code unavailable came from the external server of a store. It is false
-// for errors of this cluster's replicated store.
+// IsOutside reports whether an error with the code unavailable came from the external server of a store. It returns
+// false for errors of this cluster's replicated store.
 func IsOutside(err error) bool { return errors.As(err, new(outsideError)) }
 
-// failed is called with the error of an operation. If the server may have caused the error, failed requests a ping of
-// the server. For fault.Unavailable, it returns an error that IsOutside recognises and that says since when the server
-// is down. It returns other errors unchanged.
-func (m *Monitor) failed(err error) error {
+// onError handles the error of an operation. It requests a ping of the server if the server may have caused the
+// error. It converts fault.Unavailable to an error that IsOutside recognises. While the server is down, this error
+// says since when. All other errors are returned unchanged.
+func (m *Monitor) onError(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.Timeout, fault.Indeterminate, fault.Denied:
 	default:
@@ -235,43 +235,43 @@ type monitored struct {
 // Get implements Store.
 func (s *monitored) Get(ctx context.Context, r GetRequest) (Item, error) {
 	item, err := s.Store.Get(ctx, r)
-	return item, s.monitor.failed(err)
+	return item, s.monitor.onError(err)
 }
 
 // Set implements Store.
 func (s *monitored) Set(ctx context.Context, r SetRequest) (Written, error) {
 	w, err := s.Store.Set(ctx, r)
-	return w, s.monitor.failed(err)
+	return w, s.monitor.onError(err)
 }
 
 // Delete implements Store.
 func (s *monitored) Delete(ctx context.Context, r DeleteRequest) (Written, error) {
 	w, err := s.Store.Delete(ctx, r)
-	return w, s.monitor.failed(err)
+	return w, s.monitor.onError(err)
 }
 
 // Transact implements Transactor.
 func (s *monitored) Transact(ctx context.Context, r TransactRequest) (Written, error) {
 	w, err := s.below.Transactor.Transact(ctx, r)
-	return w, s.monitor.failed(err)
+	return w, s.monitor.onError(err)
 }
 
 // BulkGet implements BulkGetter.
 func (s *monitored) BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error) {
 	items, err := s.below.BulkGetter.BulkGet(ctx, r)
-	return items, s.monitor.failed(err)
+	return items, s.monitor.onError(err)
 }
 
 // List implements Lister.
 func (s *monitored) List(ctx context.Context, r ListRequest) (Page, error) {
 	page, err := s.below.Lister.List(ctx, r)
-	return page, s.monitor.failed(err)
+	return page, s.monitor.onError(err)
 }
 
 // Watch implements Watcher.
 func (s *monitored) Watch(ctx context.Context, r WatchRequest) (Watch, error) {
 	w, err := s.below.Watcher.Watch(ctx, r)
-	return w, s.monitor.failed(err)
+	return w, s.monitor.onError(err)
 }
 
 // Features implements Featurer.

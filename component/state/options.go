@@ -26,8 +26,8 @@ const OctetStream = "application/octet-stream"
 // ParseConsistency parses the option or query parameter consistency: "", "eventual" or "strong". It returns
 // fault.Invalid for any other text.
 //
-// The levels are ordered: a greater level is stricter. If the items of a request have different levels,
-// DefaultConsistency is first replaced by the default of the store. Then the greatest level applies.
+// The levels are ordered: a greater level is stricter. The greatest level in a request applies to all its items.
+// Before the comparison, the default of the store replaces DefaultConsistency.
 func ParseConsistency(text string) (Consistency, error) {
 	switch text {
 	case "":
@@ -71,8 +71,8 @@ func ParseConcurrency(text string) (Concurrency, error) {
 //	ttlInSeconds   1 to 2147483647 seconds after the write; 0 or -1 = never expires
 //	ttlExpireTime  a time in RFC 3339 format
 //
-// If both are missing or empty, it returns the zero TTL. It returns fault.Invalid if both are given, or if a value is
-// malformed or out of range.
+// If both are missing or empty, it returns the zero TTL. It returns fault.Invalid if both are given, or if a value
+// is malformed or out of range.
 func ParseTTL(metadata map[string]string) (TTL, error) {
 	seconds, err := lookup(metadata, MetadataTTL)
 	if err != nil {
@@ -111,9 +111,9 @@ func parseExpireTime(text string) (TTL, error) {
 	return TTL{Set: true, At: at.UTC()}, nil
 }
 
-// ParseContentType returns the content type to store with a value: OctetStream if the metadata of the write has that
-// content type, otherwise "", which means JSON text. It ignores all other content types, because their values are JSON
-// text in any case. It returns fault.Invalid if the metadata has the name in two spellings.
+// ParseContentType returns the content type to store with a value: OctetStream, or "" for JSON text. It takes the
+// content type from the metadata of a write. All content types other than OctetStream count as JSON text. It returns
+// fault.Invalid if the metadata has the name contentType in two spellings.
 func ParseContentType(metadata map[string]string) (string, error) {
 	text, err := lookup(metadata, MetadataContentType)
 	if err != nil || text == "" {
@@ -125,7 +125,7 @@ func ParseContentType(metadata map[string]string) (string, error) {
 	return "", nil
 }
 
-// DecodeBinary decodes a JSON string that contains base64 text, which is the form of an OctetStream value in a JSON
+// DecodeBinary decodes a JSON string that contains base64 text. This is the form of an OctetStream value in a JSON
 // body. Padding is optional. It returns fault.Invalid if value is not such a string.
 func DecodeBinary(value []byte) ([]byte, error) {
 	const op = "state.DecodeBinary"
@@ -141,8 +141,8 @@ func DecodeBinary(value []byte) ([]byte, error) {
 	return out, nil
 }
 
-// lookup returns the value of name in metadata; case is ignored. If metadata has the name in two spellings, lookup
-// returns an error, because it is unclear which value applies.
+// lookup returns the value of name in metadata; case is ignored. It returns an error if metadata has the name in two
+// spellings, because it is unclear which value applies.
 func lookup(metadata map[string]string, name string) (string, error) {
 	var found string
 	var seen bool

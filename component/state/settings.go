@@ -38,10 +38,10 @@ func (s Settings) Consistency(asked Consistency) Consistency {
 	return Eventual
 }
 
-// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and MaxValueSize. The caller must apply
-// the other settings. A write of a value larger than MaxValueSize fails with fault.TooLarge and the key. The wrapper
-// implements the same optional interfaces as the store. If none of these settings has an effect, WithSettings returns
-// the store itself.
+// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and MaxValueSize. The caller must
+// apply the other settings. The wrapper returns fault.TooLarge with the key for a value larger than MaxValueSize. It
+// implements the same optional interfaces as the store. If none of these settings has an effect, WithSettings
+// returns the store itself.
 func WithSettings(store Store, s Settings) Store {
 	if s.Consistency(DefaultConsistency) == Eventual && s.DefaultTTL == 0 && s.MaxValueSize == 0 {
 		return store

@@ -1,8 +1,8 @@
-// Package state defines the contract of a state store, which the API service uses and every implementation fulfils.
+// Package state defines the contract of a state store. The API service uses it, and every implementation fulfils it.
 //
-// It owns the request and answer types, the key prefix strategies and the wrappers for settings, metrics and
-// encryption. Implementations are in the folders below and pass the suite in statetest. A Store is safe for concurrent
-// use; this package starts no goroutines.
+// It owns the request and answer types, the key prefix strategies and the wrappers for settings, metrics, encryption
+// and monitoring. Implementations are in the folders below and pass the suite in statetest. A Store is safe for
+// concurrent use. The only goroutine of this package is that of a Monitor, until its Close.
 package state
 
 import (
@@ -27,9 +27,8 @@ const (
 // Concurrency is the concurrency mode of a write.
 type Concurrency uint8
 
-// The concurrency modes. They affect only writes without an ETag, because a write with an ETag is conditional in both
-// modes. With FirstWrite, a Set without an ETag fails if the key exists. A Delete without an ETag is unconditional in
-// both modes.
+// The concurrency modes. They affect only a Set without an ETag: with FirstWrite, such a Set fails if the key
+// exists. A Delete without an ETag is always unconditional. A write with an ETag is always conditional.
 const (
 	LastWrite Concurrency = iota
 	FirstWrite
@@ -101,9 +100,9 @@ type TTL struct {
 	At      time.Time // if not zero: time of the expiry, which overrides Seconds
 }
 
-// LockToken is a fencing condition of a write: the write is executed only if the lock still has this token. Component
-// is the name of the lock component. Prefix and Resource are the fields of lock.Key. A store that does not support
-// locks returns fault.Invalid.
+// LockToken is a fencing condition of a write: the write is executed only if the lock still has this token.
+// Component is the name of the lock component. Prefix and Resource are the fields of lock.Key. A store that does not
+// support locks returns fault.Invalid.
 type LockToken struct {
 	Component string
 	Prefix    string
@@ -111,8 +110,8 @@ type LockToken struct {
 	Token     uint64
 }
 
-// ActorEpoch is a fencing condition of a write of actor state: the write is executed only if the actor still has this
-// epoch and the session of its host has not ended. A store without a directory of actors ignores it.
+// ActorEpoch is a fencing condition of a write of actor state. The write is executed only if the actor still has
+// this epoch and the session of its host has not ended. A store without a directory of actors ignores the condition.
 type ActorEpoch struct {
 	App      string // that hosts the actor
 	Type, ID string
@@ -121,9 +120,9 @@ type ActorEpoch struct {
 	Revision uint64 // of the session
 }
 
-// SetRequest is a request to write one or several items. If the store supports transactions, all items are written
-// atomically. All conditions are checked against the state before the request. Then the items are written in order, so
-// the last write to a key wins.
+// SetRequest is a request to write one or several items. A store with transactions writes all items atomically. It
+// first checks all conditions against the state before the request. Then it writes the items in order, so the last
+// write to a key wins.
 type SetRequest struct {
 	Items       []Write
 	Consistency Consistency
@@ -171,8 +170,8 @@ type TransactRequest struct {
 }
 
 // Written is the outcome of a write. ETags has one element per item or operation, in request order; the element of a
-// deletion is empty. With eventual consistency, a store may acknowledge a write before it knows the outcome. In that
-// case ETags is nil.
+// deletion is empty. With eventual consistency, a store may acknowledge a write before it knows the outcome. ETags
+// is then nil.
 type Written struct {
 	ETags []string
 	Proof
@@ -211,7 +210,7 @@ type Transactor interface {
 type BulkGetRequest struct {
 	Keys        []string // stored keys; duplicates are allowed
 	Parallelism int      // upper bound of concurrent reads; 0 or less = the store's choice
-	// MaxBytes bounds the total size of the values; 0 = no limit. A store that can determine the size returns
+	// MaxBytes limits the total size of the values; 0 = no limit. A store that can determine the size returns
 	// fault.TooLarge for more.
 	MaxBytes int64
 	ReadOptions
@@ -224,8 +223,8 @@ func ValuesTooLarge(op string, max int64) error {
 		Hint: "read fewer keys at once"}
 }
 
-// BulkGetter is implemented by stores that can read many keys in one call. The returned items are in request order; a
-// key that is requested twice is returned twice. If a key cannot be read, Err of its item is set.
+// BulkGetter is implemented by stores that can read many keys in one call. The returned items are in request order;
+// a key that is requested twice is returned twice. If a key cannot be read, Err of its item is set.
 type BulkGetter interface {
 	BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error)
 }
@@ -260,7 +259,7 @@ const (
 	FeatureTTL           Feature = "TTL"
 	// FeatureKeysLike means that the keys of a prefix can be listed.
 	FeatureKeysLike Feature = "KEYS_LIKE"
-	// FeatureActorUnfenced means that the store has the actor state and does not check the owner of an actor.
+	// FeatureActorUnfenced means that the store has the actor state but does not check the owner of an actor.
 	FeatureActorUnfenced Feature = "ACTOR_UNFENCED"
 	// FeatureDeleteWithPrefix is a feature of Dapr's state.in-memory. No API depends on it.
 	FeatureDeleteWithPrefix Feature = "DELETE_WITH_PREFIX"

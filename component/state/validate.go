@@ -17,9 +17,9 @@ const (
 	MaxActorNameSize = 1 << 10 // of an actor type and of an actor id
 )
 
-// ValidateKey checks a key of an application. It must not be empty, must not contain "||", must be valid UTF-8, and
-// must have at most MaxKeySize bytes. ValidateKey returns fault.TooLarge for a key that is too long, and fault.Invalid
-// for any other problem. The Key of the error is the key, shortened if it is long.
+// ValidateKey checks a key of an application. The key must not be empty, must not contain "||", must be valid UTF-8,
+// and must have at most MaxKeySize bytes. ValidateKey returns fault.TooLarge for a key that is too long, and
+// fault.Invalid for any other problem. The Key of the error is the key, shortened if it is long.
 func ValidateKey(key string) error {
 	const op = "state.ValidateKey"
 	switch {
@@ -37,8 +37,8 @@ func ValidateKey(key string) error {
 	return nil
 }
 
-// ValidateAppID returns fault.Invalid unless id is a valid application id: at most MaxAppIDSize ASCII letters, digits,
-// '-' and '_'. A dot is not allowed, because it separates an id from its namespace.
+// ValidateAppID returns fault.Invalid unless id is a valid application id: at most MaxAppIDSize ASCII letters,
+// digits, '-' and '_'. A dot is not allowed, because it separates an id from its namespace.
 func ValidateAppID(id string) error {
 	switch {
 	case id == "":
@@ -61,7 +61,7 @@ func isAppIDByte(c byte) bool {
 }
 
 // ValidateActor returns fault.Invalid unless an actor type and an actor id are valid. Each must have 1 to
-// MaxActorNameSize bytes and must not contain | / \ # ? or control characters.
+// MaxActorNameSize bytes, without | / \ # ? and control characters.
 func ValidateActor(actorType, actorID string) error {
 	if err := validateActorName("actor type", actorType); err != nil {
 		return err

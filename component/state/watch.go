@@ -106,17 +106,36 @@ type Watch interface {
 	// Newest returns the revision of the newest change in the watched history that this node knows. The change may
 	// have a key that the watch does not match. Newest is safe for concurrent use.
 	Newest() uint64
-	// Next waits until there are changes, wait has passed, or ctx ends. After wait, it returns a part without changes
-	// and with a newer Seen. Its errors are *WatchEnd, or the errors of a Store.
+	// Next waits until there are changes, wait has passed, or ctx ends. After wait, it returns a part without
+	// changes and with a newer Seen. Its errors are *WatchEnd, or those of a Store.
 	Next(ctx context.Context, wait time.Duration) (WatchPart, error)
+	// Poll returns the next part if it is in memory. It does no I/O and does not wait. Watches that match the same
+	// keys may get the same slice, so the caller must not modify it. Its errors are those of Next.
+	Poll() (WatchPart, Readiness, error)
+	// Refresh asks for a part with a newer Seen, which Poll returns as soon as the store has confirmed it. Refresh
+	// does not wait. Call it again later if there is no such part yet: the store may have failed.
+	Refresh()
+	// OnChange sets a function that is called whenever Poll may have something new. It is called with locks held, so
+	// it must not block and must not use the watch. Call OnChange before the first Poll.
+	OnChange(f func())
 	// Close ends the watch.
 	Close()
 }
 
+// Readiness is what Poll has found.
+type Readiness int
+
+// The values of Readiness.
+const (
+	WatchIdle   Readiness = iota // nothing now
+	WatchReady                   // a part
+	WatchBehind                  // the next part must be read from the store: call Next
+)
+
 // Watcher is implemented by stores that report changes.
 type Watcher interface {
-	// Watch starts a watch. It returns *WatchEnd if the position is no longer kept, fault.Invalid if it is of another
-	// cluster, and fault.Unavailable if the store cannot serve it now.
+	// Watch starts a watch. It returns *WatchEnd if the position is no longer kept, fault.Invalid if the position is
+	// from another cluster, and fault.Unavailable if the store cannot serve the watch now.
 	Watch(ctx context.Context, r WatchRequest) (Watch, error)
 }
 

@@ -66,9 +66,9 @@ func (r release) debian(p platform, binary string) error {
 	return errors.Join(deb.Default.Package(info, f), f.Close())
 }
 
-// debianVersion returns the version in dpkg's format, without the leading v. dpkg sorts a pre-release before its
-// release. If the release has a name instead of a version, such as that of a branch, the result sorts before all
-// versions.
+// debianVersion returns the version in dpkg's format: without the leading v, and with a "~" before a pre-release. dpkg
+// then sorts a pre-release before its release. A build of a branch has no version number, and gets a version that
+// sorts before all others.
 func (r release) debianVersion() string {
 	v := strings.TrimPrefix(r.version, "v")
 	if v == "" || v[0] < '0' || v[0] > '9' || v == r.version {
@@ -84,8 +84,8 @@ func (r release) debianVersion() string {
 	}, v)
 }
 
-// debianFiles writes the files that only the Debian package has: the systemd unit with the package's paths, and the
-// shell completions.
+// debianFiles writes the files that only the Debian package has: the systemd unit with adapted paths, and the shell
+// completions.
 func (r release) debianFiles(dir string) error {
 	unit, err := r.read("deploy", "systemd", "quorate.service")
 	if err != nil {

@@ -1,9 +1,9 @@
-// Dist builds the files of a release: archives with checksums, a bill of materials for each archive, and Debian
-// packages.
+// Command dist builds the files of a release: archives with checksums, a bill of materials for each archive, and
+// Debian packages.
 //
 //	dist -version v1.2.3 -out ../../bin/dist
 //
-// Run it in deploy/dist. By default it reads the sources two directories above, and writes to the directory of -out.
+// Run it in deploy/dist. By default it reads the sources two directories above. It writes to the directory of -out.
 package main
 
 import (
@@ -76,8 +76,8 @@ func run(ctx context.Context, args []string) error {
 	return r.checksums()
 }
 
-// commitTime returns the time of the last commit. All files of the release get this time, so that builds of the same
-// commit produce identical files. Without git, commitTime returns the current time.
+// commitTime returns the time of the last commit, or the current time without git. All files in a release get this
+// time, so two builds of the same commit are identical.
 func commitTime(ctx context.Context, root string) time.Time {
 	text, err := exec.CommandContext(ctx, "git", "-C", root, "log", "-1", "--format=%cI").Output()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/discovery/records"
 )
 
-// The limits that the runs below must keep. docs/performance.md has them.
+// The limits that the runs below must keep. docs/performance-details.md has them.
 const (
 	some        = 150
 	appsEach    = 6

@@ -25,10 +25,10 @@ type Member struct {
 }
 
 const (
-	// keepFailed is how long the record of a failed incarnation stays in memory, because the incarnation may become
-	// alive again. Records does not return it while the incarnation is failed.
+	// keepFailed is how long the record of a failed incarnation stays in memory, because the incarnation may recover.
+	// Meanwhile Records does not return it.
 	keepFailed = 10 * time.Minute
-	// keepEnded is how long an ended incarnation is remembered, so that late messages about it can be ignored.
+	// keepEnded is how long an ended incarnation is remembered. Late messages about it are then ignored.
 	keepEnded = 10 * time.Minute
 	// keepStray is how long the record of an incarnation that gossip does not know yet is kept.
 	keepStray = time.Minute
@@ -114,9 +114,9 @@ func New(o Options) *Machine {
 	return m
 }
 
-// Serve sets the applications that this node serves. The next Tick broadcasts the change; if the last broadcast was
-// too recent, a later Tick does. entries may be unsorted. Serve returns fault.Invalid for an invalid entry, and
-// fault.TooLarge if the record would exceed its size limits. After an error, nothing has changed.
+// Serve sets the applications that this node serves, in any order. Usually the next Tick broadcasts the change. Serve
+// returns fault.Invalid for an invalid entry, and fault.TooLarge if the record would exceed its size limits. After an
+// error, nothing has changed.
 func (m *Machine) Serve(entries []Entry) error {
 	entries = slices.Clone(entries)
 	for i := range entries {
@@ -153,8 +153,8 @@ func (m *Machine) Seen(app App) bool {
 // Served returns what this node serves, by App.
 func (m *Machine) Served() []Entry { return slices.Clone(m.own.entries) }
 
-// Members sets the list of all incarnations that gossip knows. The list may contain this node's own incarnation.
-// Incarnations that are missing in the list have ended.
+// Members sets the list of all incarnations that gossip knows. This node's own incarnation may be in it. An
+// incarnation that is not in the list has ended.
 func (m *Machine) Members(now time.Time, list []Member) {
 	known := map[Incarnation]bool{}
 	for _, n := range list {
@@ -233,8 +233,8 @@ type Shown struct {
 	Since time.Time // when this version arrived; zero for this node's own
 }
 
-// Records returns the records of all incarnations that are alive. If this node has a record, it is the first element.
-// The others are in no particular order. A Record is immutable.
+// Records returns the records of all live incarnations. This node's record is first, if there is one. The others are
+// in no particular order. A Record is immutable.
 func (m *Machine) Records() []Shown {
 	out := make([]Shown, 0, len(m.held)+1)
 	if m.own.version > 0 {
@@ -269,7 +269,7 @@ func (m *Machine) Expecting(now time.Time) bool {
 	return false
 }
 
-// Peer returns the id with which the peer port of an incarnation is dialled, or "" if the incarnation is not a member.
+// Peer returns the id for dialing the peer port of an incarnation, or "" if the incarnation is not a member.
 func (m *Machine) Peer(l Incarnation) string {
 	if n := m.members[l]; n != nil {
 		return n.Peer
@@ -427,8 +427,8 @@ func (u *update) applied(old *Record) []Entry {
 	return out
 }
 
-// fits reports whether the given new record can be stored within the limits. h is the stored record of the same
-// incarnation, or nil.
+// fits reports whether the new record next can be stored within the limits. h is what this node has of the same
+// incarnation, and next replaces its record. h is nil if the incarnation is unknown.
 func (m *Machine) fits(next *Record, h *held) bool {
 	size := m.bytes + next.size
 	if h != nil && h.record != nil {

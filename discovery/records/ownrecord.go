@@ -6,18 +6,19 @@ import (
 )
 
 // coalesce is the minimum time between two broadcasts of this node's record. A broadcast contains all changes since
-// the previous one. So an application that starts and stops repeatedly causes at most ten broadcasts per second.
+// the previous one. So this node sends at most ten broadcasts per second.
 const coalesce = 100 * time.Millisecond
 
-// The minimum pause between two broadcasts that change only the load is loadPause, plus loadPausePerOne for each
-// member. Without this pause, load updates would displace other messages in a large cluster.
+// Broadcasts that change only the load of applications are less frequent than others. The minimum pause before one is
+// loadPausePerOne times the number of members, but not less than loadPause. Without this pause, load updates would
+// displace other messages in a large cluster.
 const (
 	loadPause       = 2 * time.Second
 	loadPausePerOne = 250 * time.Millisecond // for each member
 )
 
-// maxGone is how many applications that are no longer served this node remembers. It must remember them because an
-// update lists the applications that were removed since its base version.
+// maxGone is how many removed applications this node remembers. It needs them for updates, which list the
+// applications removed since their base version.
 const maxGone = 256
 
 // own is this node's record.
@@ -99,8 +100,9 @@ func (o *own) announce(self Incarnation, now time.Time) {
 	o.announced, o.at, o.minor = o.record(self), now, false
 }
 
-// message returns the broadcast for the current version of the record, with at most limit bytes. It is the first of
-// these that fits: the whole record; the changes since an older version, the oldest possible; only the version number.
+// message returns the broadcast for the current version of the record, with at most limit bytes. It contains the whole
+// record if that fits. Otherwise it contains the changes since an older version, as many as fit. If not even the
+// newest changes fit, it contains only the version number.
 func (o *own) message(self Incarnation, limit int) []byte {
 	whole := update{incarnation: self, version: o.version, put: o.entries}
 	if b := whole.encode(); len(b) <= limit {
@@ -118,8 +120,9 @@ func (o *own) message(self Incarnation, limit int) []byte {
 // maxBases bounds how many versions message tries.
 const maxBases = 16
 
-// bases returns the older versions, in ascending order, for which all later changes are still known. Each of them can
-// be the base of an update. An update with an older base can be applied by nodes that missed more broadcasts.
+// bases returns versions that an update can be based on, in ascending order. An update contains the changes since its
+// base, so all changes after a base must still be known. bases returns only the newest maxBases versions. An update
+// with an older base can be applied by more nodes.
 func (o *own) bases() []uint64 {
 	var all []uint64
 	for _, v := range o.changed {

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// askAfter is how long this node waits for the record of an incarnation that is alive, before it pulls the record.
-	// The pause between further attempts doubles, up to askPause.
+	// askAfter is how long this node waits for the record of a live incarnation before it pulls the record. The pause
+	// between further attempts doubles, up to askPause.
 	askAfter = 10 * time.Second
 	askPause = time.Minute
 
 	maxPulls = 4   // in progress at a time
 	maxAsked = 512 // records in one question
-	// spreadPulls bounds the delay before a pull. The delay differs between nodes, so that many nodes that learn of the
-	// same long record at once do not all pull it at the same time.
+	// spreadPulls is the upper bound of the delay before a pull. The delay differs between nodes, so that they do not
+	// all pull the same record at once.
 	spreadPulls = 300 * time.Millisecond
 	retryPull   = 500 * time.Millisecond
 	maxTries    = 3
@@ -78,14 +78,13 @@ func (p *pulls) got(l Incarnation, version uint64) {
 	}
 }
 
-// jitter returns the delay before a pull of l's record, which is less than spreadPulls. It differs between nodes, so
-// that they do not all pull at the same time.
+// jitter returns the delay before a pull of l's record, below spreadPulls. It differs between nodes, so that they do
+// not all pull at once.
 func (m *Machine) jitter(l Incarnation) time.Duration {
 	return time.Duration((m.self.hash(1) ^ l.hash(2)) % uint64(spreadPulls))
 }
 
-// askSilent schedules pulls of the records of incarnations that are alive but have not sent their record for some
-// time.
+// askSilent schedules pulls from live incarnations whose record has been missing for some time.
 func (m *Machine) askSilent(now time.Time) {
 	for l, n := range m.members {
 		if n.State != Alive || now.Before(n.nextAsk) {
@@ -194,7 +193,7 @@ func (m *Machine) Pulled(now time.Time, p Pull, answer []byte, err error) error 
 	return err
 }
 
-// failed records that a pull of l's record failed. The next attempt is sent to l itself. After maxTries failures, this
+// failed records a failed pull of l's record. The next attempt is sent to l itself. After maxTries failures, this
 // node stops trying.
 func (m *Machine) failed(now time.Time, l Incarnation, w *want) {
 	w.tries++
@@ -255,8 +254,8 @@ func (m *Machine) Answer(request []byte) ([]byte, error) {
 	return append(binary.AppendUvarint(header(kindRecords), n), body...), nil
 }
 
-// record returns the record of an incarnation that is sent to other nodes, or nil if there is none. For this node, it
-// is the record that was last announced.
+// record returns the record of an incarnation as it is sent to other nodes, or nil if there is none. For this node,
+// it is the last announced record.
 func (m *Machine) record(l Incarnation) *Record {
 	if l == m.self {
 		return m.own.announced

@@ -28,8 +28,8 @@ func (a App) Canonical() App {
 	return a
 }
 
-// String returns the application as users write it: "orders" in the default namespace, and "orders.prod" in the
-// namespace prod.
+// String returns the application as users write it: "orders" in the default namespace, "orders.prod" in the namespace
+// prod.
 func (a App) String() string {
 	if a = a.Canonical(); a.Namespace == "" {
 		return a.ID
@@ -88,8 +88,8 @@ func (l Incarnation) compare(o Incarnation) int {
 	return cmp.Or(cmp.Compare(l.Node, o.Node), cmp.Compare(l.Boot, o.Boot))
 }
 
-// hash returns a hash of an incarnation and of the version of its record. The hash of a catalogue is the exclusive or
-// of these hashes.
+// hash returns a hash of an incarnation and of the version of its record. Machine.Hash combines these hashes by
+// exclusive or.
 func (l Incarnation) hash(version uint64) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(binary.BigEndian.AppendUint64(append(append([]byte(l.Node), '/'), l.Boot...), version))

@@ -10,16 +10,15 @@ import (
 // summaryPause is how often each node sends a hash of all its records to a few others.
 const summaryPause = 500 * time.Millisecond
 
-// settle is how long this node's catalogue must be unchanged before this node reacts to a different hash from another
-// node. While changes are being broadcast, hashes differ in any case.
+// settle is how long the records of this node must be unchanged before the different hash of another node matters.
+// While changes are being broadcast, hashes differ anyway.
 const settle = time.Second
 
-// patience is how long all received hashes may differ from this node's hash. After that, this node reacts to the
-// difference even if its catalogue is still changing.
+// patience limits how long different hashes are ignored because the records of this node keep changing (see settle).
 const patience = 3 * time.Second
 
-// The pause between two pulls of a digest is minDigestPause at first. It doubles, up to maxDigestPause, while the
-// digests contain nothing new.
+// minDigestPause is the first pause between two pulls of a digest. The pause doubles with each digest that has nothing
+// new, up to maxDigestPause.
 const (
 	minDigestPause  = time.Second
 	maxDigestPause  = 30 * time.Second
@@ -134,8 +133,8 @@ func (m *Machine) gap(now time.Time, a announcement, msg []byte) {
 	m.relay(now, a.incarnation, a.version, msg)
 }
 
-// Broadcasts returns messages for the next gossip packet. Each message counts as its length plus overhead bytes. All
-// messages together count as at most limit bytes.
+// Broadcasts returns messages for the next gossip packet. Each message takes its length plus overhead bytes, and all
+// together take at most limit bytes.
 func (m *Machine) Broadcasts(overhead, limit int) [][]byte {
 	out := m.queue.GetBroadcasts(overhead, limit)
 	for _, msg := range out {
@@ -163,8 +162,8 @@ func (m *Machine) summarise(now time.Time) {
 	}
 }
 
-// receiveSummary compares the hash of another node's catalogue with the hash of this node's catalogue. If they have
-// differed for long enough, it schedules a pull of the other node's digest.
+// receiveSummary compares the catalogue hash of another node with that of this node. If the two hashes have differed
+// for long enough, it schedules a pull of the other node's digest.
 func (m *Machine) receiveSummary(now time.Time, s summary) {
 	c := &m.compare
 	if s.sender == m.self {
@@ -191,7 +190,7 @@ func (m *Machine) receiveSummary(now time.Time, s summary) {
 	}
 }
 
-// Digest returns the versions of all records that this node has, encoded. Gossip sends it as this node's LocalState.
+// Digest returns the versions of all records that this node has, encoded. It is the LocalState of the gossip channel.
 func (m *Machine) Digest() []byte {
 	d := digest{sender: m.self}
 	if v := m.own.announcedVersion(); v > 0 {

@@ -8,8 +8,8 @@ import (
 )
 
 // wireVersion is the first byte of every message. The second byte is the kind of the message. Numbers are uvarints. A
-// string is its length followed by its bytes. Every entry of a record begins with its length. A receiver skips unknown
-// bytes at the end of an entry, so fields can be added without a new version.
+// string is its length followed by its bytes. Every entry of a record begins with its length. A receiver skips
+// unknown bytes at the end of an entry, so new fields do not need a new version.
 const wireVersion = 1
 
 // Kind is the kind of a message.
@@ -135,8 +135,8 @@ func putAnnouncements(b []byte, list []announcement) []byte {
 	return b
 }
 
-// ask is the request of a pull. It lists incarnations, each with the version of its record that the sender has. An
-// empty list requests the digest.
+// ask is the request of a pull. For each requested incarnation, it has the version of the record that the sender
+// already has. An empty list requests the digest.
 type ask struct{ list []announcement }
 
 func (a *ask) encode() []byte { return putAnnouncements(header(kindAsk), a.list) }
@@ -191,8 +191,7 @@ func (r *reader) incarnation() Incarnation {
 }
 
 // count reads the number of elements of a list. Each element has at least size bytes. If the message is too short for
-// that many elements, count marks the message as damaged and returns 0, so that the caller does not allocate memory
-// for them.
+// that many elements, count marks it as damaged and returns 0. So the caller allocates no memory for them.
 func (r *reader) count(size int) int {
 	n := r.number()
 	if r.bad || n > uint64(len(r.b)/size) {

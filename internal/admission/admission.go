@@ -1,4 +1,4 @@
-// Package admission bounds the memory that the requests being served by one node may use.
+// Package admission bounds the memory of the requests that a node is serving.
 //
 // It owns the memory budget, the queues of requests that wait for memory, and the rule that refuses waiting requests
 // when the node is overloaded. It is independent of protocols. It starts no goroutines.
@@ -27,8 +27,8 @@ const (
 	DefaultPenalty       = 500 * time.Millisecond
 )
 
-// SmallRequest is the size in bytes up to which a request counts as small. Large requests cannot use the part of the
-// budget that is reserved for small requests, so they never keep small requests waiting.
+// SmallRequest is the maximum size of a small request, in bytes. A part of the budget is reserved for small requests,
+// so large requests never keep them waiting.
 const SmallRequest = 512 << 10
 
 // Options configure a Budget.
@@ -47,14 +47,15 @@ type Options struct {
 	Registerer prometheus.Registerer // nil = no metrics
 }
 
-// Budget is the memory that all requests of one node may use together. A request acquires memory before its body is
-// read, and releases it at its end. A quarter of the memory is reserved for small requests. Small and large requests
-// have separate first-in, first-out queues. A Budget is safe for concurrent use. A nil *Budget admits everything.
+// Budget is an amount of memory that concurrent requests share. A request acquires bytes of it before it needs memory
+// for a body, and releases them when it ends. A quarter of the budget is reserved for small requests. Small and large
+// requests have separate first-in, first-out queues. A Budget is safe for concurrent use. A nil *Budget admits
+// everything.
 type Budget struct {
 	small, large lane
 }
 
-// New returns a Budget and registers its metrics. Several Budgets can share a registerer if their names differ.
+// New returns a Budget and registers its metrics. Budgets with different names can share a registerer.
 func New(o Options) *Budget {
 	if o.Bytes <= 0 {
 		o.Bytes = DefaultBytes
@@ -83,10 +84,14 @@ func New(o Options) *Budget {
 	return b
 }
 
-// Acquire takes bytes from the budget. If too few are free, it waits in the queue for small or large requests. It
-// returns fault.Overloaded, and takes nothing, when it has waited for Patience or ctx ends. If the queue has not been
-// empty for Patience, the node is overloaded: then Acquire waits only for Target, and delays its error by about
-// Penalty. These times are those of Options. A request larger than its part of the budget takes all of that part.
+// Acquire takes bytes from the budget. If too few bytes are free, it waits in a queue for up to Options.Patience. If
+// this time passes or ctx ends, Acquire takes nothing and returns fault.Overloaded.
+//
+// A queue that has not been empty for Options.Patience means that the node is overloaded. Acquire then waits only for
+// up to Options.Target. If that fails, it returns the error after a delay of about Options.Penalty.
+//
+// Large requests have their own queue, with LargePatience and LargeTarget. A large request that needs more than three
+// quarters of the budget takes all of these three quarters instead.
 func (b *Budget) Acquire(ctx context.Context, bytes int64) error {
 	if b == nil || bytes <= 0 {
 		return nil
@@ -100,16 +105,16 @@ func (b *Budget) TryAcquire(bytes int64) bool {
 	return b == nil || bytes <= 0 || b.lane(bytes).tryAcquire(bytes)
 }
 
-// Release gives the bytes of one call of Acquire or TryAcquire back to the budget. bytes must be the same number as in
-// that call.
+// Release gives the bytes of one call of Acquire or TryAcquire back to the budget. bytes must be the same as in that
+// call.
 func (b *Budget) Release(bytes int64) {
 	if b != nil && bytes > 0 {
 		b.lane(bytes).release(bytes)
 	}
 }
 
-// Burst reports whether requests acquired or released more than a quarter of the budget since the previous call of
-// Burst. Releases count too, because released memory is garbage that the collector can free.
+// Burst reports whether requests have acquired more than a quarter of the budget, or released more than a quarter,
+// since the previous call of Burst. Releases count too, because released memory is garbage that can be collected.
 func (b *Budget) Burst() bool {
 	if b == nil {
 		return false
@@ -221,7 +226,7 @@ const (
 )
 
 // holdBack delays the refusal of a request, so that clients that retry at once do not keep the processor busy. The
-// delay has jitter, and it is longer the more refusals are being delayed at the same time. It ends early if ctx ends.
+// delay has jitter. It grows with the number of refusals that are being delayed, and ends early if ctx ends.
 func (l *lane) holdBack(ctx context.Context) {
 	held := l.held.Add(1)
 	defer l.held.Add(-1)
@@ -234,9 +239,9 @@ func (l *lane) holdBack(ctx context.Context) {
 	}
 }
 
-// join counts a waiting request and returns how long it may wait. In a short burst, this is l.patience. If the queue
-// has not been empty for l.patience, the node is overloaded: join then returns the shorter l.target, and persists is
-// true. This is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
+// join adds a request to the number of waiting requests, and returns how long the request may wait. Normally, this is
+// l.patience. If the queue has not been empty for l.patience, it is the shorter l.target, and persists is true. This
+// is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
 func (l *lane) join() (patience time.Duration, persists bool) {
 	now := time.Now()
 	l.mu.Lock()
@@ -261,6 +266,7 @@ func (l *lane) leave() {
 	l.waiting.Dec()
 }
 
-// Size returns the budget in bytes of a node with the given memory limit in bytes. It is an eighth of that limit, at
-// least 32 MiB and at most 128 MiB. A larger budget would not help, because the log and the disk limit the throughput.
+// Size returns the size of a node's budget in bytes. limit is the memory limit of the node in bytes. The size is an
+// eighth of the limit, but at least 32 MiB and at most 128 MiB. A larger budget would not increase the throughput,
+// because the log and the disk limit it.
 func Size(limit int64) int64 { return min(max(limit/8, 32<<20), DefaultBytes) }

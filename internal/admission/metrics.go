@@ -35,8 +35,8 @@ func newMetrics(name string, reg prometheus.Registerer) *metrics {
 	}
 }
 
-// shared registers v with reg and returns v. If another budget has already registered the same vector, it returns
-// that vector instead. If reg is nil, it returns v unregistered.
+// shared registers the metric v with reg and returns it. If another budget has already registered this metric, shared
+// returns the registered one instead. If reg is nil, shared returns v without registering it.
 func shared[V prometheus.Collector](reg prometheus.Registerer, v V) V {
 	if reg == nil {
 		return v

@@ -12,9 +12,9 @@ const (
 	paceStep = 16
 )
 
-// pace limits the total size of the writes that are executed at the same time. When the log and the disk are saturated,
-// more concurrent writes only increase latency. pace adapts the limit to the duration of writes. It uses additive
-// increase and multiplicative decrease, like TCP's congestion window.
+// pace limits how many bytes small requests may use at a time. When the log and the disk are saturated, more
+// concurrent writes only increase latency. pace adapts the limit to the duration of writes, by additive increase and
+// multiplicative decrease, like TCP's congestion window.
 type pace struct {
 	size, floor int64
 	bound       int64
@@ -31,9 +31,9 @@ func (p *pace) init(size int64) {
 	p.size, p.bound, p.floor = size, size, min(size, max(size/paceFloor, SmallRequest))
 }
 
-// observe records a write. The parameter held is how long the write took, and used is the number of bytes of all
-// writes in progress. At the end of an interval, observe adjusts the limit. An interval is at least as long as the
-// mean write of the previous interval, so that the previous adjustment has had time to take effect.
+// observe records a write that has ended. The parameter held is the duration of the write, and used is the number of
+// bytes in use when it ended. At the end of an interval, observe adjusts the limit. An interval lasts at least as long
+// as the mean write of the previous interval, so that the previous adjustment has taken effect.
 func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 	if p.n == 0 {
 		p.since = now
@@ -70,8 +70,8 @@ func (l *lane) observe(worked time.Time) {
 	}
 }
 
-// withhold is called when a request releases bytes. It returns how many of these bytes other requests may use at once.
-// While the lane has more bytes than the limit of its pace, withhold keeps some of the released bytes back.
+// withhold returns how many of the released bytes other requests may use now. While pace limits the lane to less than
+// its size, withhold keeps the other bytes back. observe gives them back when the limit grows.
 func (l *lane) withhold(bytes int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

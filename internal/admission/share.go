@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Share is the part of a budget that one request has acquired. The zero Share belongs to no budget, and its methods
-// admit everything. A Share is not safe for concurrent use.
+// Share is the part of a budget that one request has acquired. The zero Share belongs to no budget and admits
+// everything. A Share is not safe for concurrent use.
 type Share struct {
 	budget       *Budget
 	small, large int64
@@ -17,8 +17,8 @@ type Share struct {
 // Share returns an empty share of b.
 func (b *Budget) Share() Share { return Share{budget: b} }
 
-// Add acquires more bytes. It returns the errors of Budget.Acquire. After an error the share keeps the bytes that it
-// had. A share that already has bytes waits at most as long as a small request, because other requests wait for its
+// Add acquires more bytes, with the errors of Budget.Acquire. After an error, the share still has its previous bytes.
+// A share that already has bytes waits only as long as a small request may, because other requests wait for these
 // bytes.
 func (s *Share) Add(ctx context.Context, bytes int64) error {
 	if s.budget == nil {
@@ -39,9 +39,9 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// fit returns how many bytes the share should request when it needs the given number. A large request gets at most the
-// part of the large lane that the share does not have yet. If it requested more, it would wait forever for bytes that
-// only it can release.
+// fit returns how many bytes to acquire for a share that needs more bytes. A share cannot get more bytes of the large
+// lane than the lane has. fit reduces the number accordingly. Otherwise the share would wait forever for bytes that it
+// has itself.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
 		return bytes
@@ -92,20 +92,24 @@ func (s *Share) Release() {
 	s.small, s.large, s.worked = 0, 0, time.Time{}
 }
 
-// Work records that the body of the request has arrived and that the write begins. The time from Work to Release is the
-// duration of the write, which determines the limit of concurrent writes (see pace).
+// Work records that the body of the request has arrived and that the write begins. The time from Work to Release is
+// the duration of the write. The budget adapts the limit of concurrent writes to it.
 func (s *Share) Work() { s.worked = time.Now() }
 
-// These constants define a slow transfer: it is older than SlowAfter, and it has moved no bytes for SlowAfter or fewer
-// than SlowRate bytes per second. While requests wait, the budget aborts the slowest of these transfers.
+// The limits of a slow transfer. A transfer is slow in two cases, both only after its first SlowAfter:
+//
+//   - It has moved no bytes for SlowAfter.
+//   - On average, it has moved fewer than SlowRate bytes per second.
+//
+// While requests wait, the budget aborts the slowest of the slow transfers.
 const (
 	SlowAfter = 500 * time.Millisecond
 	SlowRate  = 256 << 10
 )
 
-// Transfer is a body that is being received from or sent to a client. Its request holds memory until the transfer
-// ends, so a slow or silent client keeps other requests waiting. All methods of a nil *Transfer do nothing. Moved
-// and Cut are safe for concurrent use.
+// Transfer is the transfer of a body from or to a client. Its request has memory until the transfer ends, so a slow
+// client keeps other requests waiting. All methods of a nil *Transfer do nothing. Moved and Cut are safe for
+// concurrent use.
 type Transfer struct {
 	lane    *lane
 	started time.Time
@@ -115,10 +119,9 @@ type Transfer struct {
 	cut     func()
 }
 
-// Transfer registers a body that is being sent or received. While other requests wait for memory, the budget may call
-// the function cut to abort this transfer, possibly several times. That function must not block and must not call
-// methods of the transfer. The caller must call End when the transfer has ended. Without a budget Transfer returns
-// nil.
+// Transfer registers the transfer of a body from or to a client. The caller must call End when the transfer has ended.
+// While other requests wait for memory, the budget may call the function cut to abort the transfer, possibly several
+// times. cut must not block and must not call methods of the transfer. If the share has no budget, the result is nil.
 func (s *Share) Transfer(cut func()) *Transfer {
 	if s.budget == nil {
 		return nil
@@ -152,12 +155,13 @@ func (t *Transfer) End() {
 	delete(t.lane.transfers, t)
 }
 
-// Cut reports whether the budget aborted the transfer because it was too slow while other requests waited.
+// Cut reports whether the budget has aborted the transfer, because it was too slow while other requests waited.
 func (t *Transfer) Cut() bool { return t != nil && t.wasCut.Load() }
 
-// rate returns the speed of the transfer in bytes per second, and whether it is slow enough to be aborted. For a
-// stalled transfer the rate is minus the seconds since its last bytes, so it counts as the slowest. A transfer
-// younger than SlowAfter is never slow, because its first bytes only fill buffers.
+// rate returns the speed of the transfer in bytes per second, and whether it is slow enough to be aborted. If no bytes
+// have moved for SlowAfter, the rate is negative: minus the seconds since the last bytes. The transfer that has
+// stalled longest thus has the lowest rate. A transfer younger than SlowAfter is never slow, because its first bytes
+// only fill buffers.
 func (t *Transfer) rate(now time.Time) (rate float64, slow bool) {
 	took := now.Sub(t.started)
 	if took <= SlowAfter {
@@ -171,7 +175,7 @@ func (t *Transfer) rate(now time.Time) (rate float64, slow bool) {
 }
 
 // cutWhileWaiting aborts the slowest transfer at intervals of SlowAfter while a request waits for memory. The caller
-// must call the returned function when that request no longer waits.
+// must call stop when the request no longer waits.
 func (l *lane) cutWhileWaiting() (stop func()) {
 	var again *time.Timer
 	l.mu.Lock()
@@ -192,8 +196,8 @@ func (l *lane) cutWhileWaiting() (stop func()) {
 	}
 }
 
-// cutSlowestLocked aborts the slowest transfer, if it is slow enough. Transfers that were aborted earlier and have not
-// ended are aborted again. The caller holds l.mu, so that no transfer can end in the meantime.
+// cutSlowestLocked aborts the slowest transfer, if it is slow enough. It also repeats the abort of transfers that were
+// aborted before and have not ended yet. The caller holds l.mu, so no transfer can end in the meantime.
 func (l *lane) cutSlowestLocked(now time.Time) {
 	var slowest *Transfer
 	var least float64

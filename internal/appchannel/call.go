@@ -14,14 +14,14 @@ import (
 // tokenHeader carries the token that the application checks.
 const tokenHeader = "Dapr-Api-Token"
 
-// RoundTrip sends r to the application and returns the answer, whatever its status. The URL of r has only a path and
-// a query. RoundTrip may change the header of r. The caller must close the body of the answer; until then the call
-// counts towards MaxConcurrency. Errors:
+// RoundTrip sends r to the application and returns the answer, whatever its status. The URL of r has only a path and a
+// query. RoundTrip may change the header of r. The caller must close the body of the answer. The call counts towards
+// MaxConcurrency until then. Errors:
 //
-//	unavailable    the request certainly never reached the application
-//	timeout        ctx ended while the call waited for its turn; it never reached the application
-//	too_large      the request is too large for a gRPC application; it never reached the application
-//	indeterminate  the application may have received the request, and did not answer
+//	unavailable    the application certainly did not receive the request
+//	timeout        ctx ended while the call waited for its turn; the application did not receive the request
+//	too_large      the request is too large for a gRPC application, which did not receive it
+//	indeterminate  the application may have received the request, but did not answer
 func (c *Channel) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := c.admit(r.Context()); err != nil {
 		return nil, err
@@ -83,8 +83,8 @@ func (c *Channel) leave() {
 	}
 }
 
-// held returns a reader of body. Closing the reader also ends the call, so that another call may start. If body is an
-// io.Writer, the reader is an io.Writer too.
+// held wraps the body of an answer. Closing the wrapper closes the body and ends the call, so that another call may
+// start. If body is also an io.Writer, so is the wrapper.
 func (c *Channel) held(body io.ReadCloser) io.ReadCloser {
 	h := &heldBody{ReadCloser: body, leave: c.leave}
 	if w, ok := body.(io.Writer); ok {

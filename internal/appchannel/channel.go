@@ -1,9 +1,9 @@
-// Package appchannel sends requests from the runtime to the application. It sends them over HTTP/1.1, over HTTP/2
-// with or without TLS, or as calls of Dapr's gRPC application callback.
+// Package appchannel sends requests from the runtime to the application: over HTTP/1.1, over HTTP/2 with or without
+// TLS, or as calls of Dapr's gRPC application callback.
 //
 // It owns the connections to one application, the limit of concurrent calls, the token by which the application
-// authenticates the node, and the health of the application. It treats requests from the API and requests from other
-// nodes in the same way. A Channel has one goroutine, the prober, from Open to Close.
+// authenticates the node, and the health of the application. Requests from the API and requests from other nodes are
+// treated in the same way. A Channel has one goroutine, the prober, from Open to Close.
 package appchannel
 
 import (
@@ -170,7 +170,7 @@ func (c *Channel) Open() {
 	})
 }
 
-// Close stops the prober and closes idle connections. Calls in progress are not interrupted. Close is idempotent.
+// Close stops the prober and closes idle connections. Calls in progress continue. Close is idempotent.
 func (c *Channel) Close() error {
 	var err error
 	c.closed.Do(func() {

@@ -13,14 +13,16 @@ import (
 )
 
 // Notify sends a change of a configuration item to POST /configuration/{store}/{key}. A 2xx status means that the
-// application has handled the change. Notify escapes the key, unless it has only unreserved characters and slashes.
-// It returns the errors of RoundTrip, and fault.Internal for any other status.
+// application has handled the change. For any other status, Notify returns fault.Internal. It also returns the errors
+// of RoundTrip. A key that has only unreserved characters and slashes is sent as it is. Any other key is escaped.
 func (c *Channel) Notify(ctx context.Context, store, key string, body []byte) error {
 	where := &url.URL{Path: "/configuration/" + store + "/" + key}
 	where.RawPath = "/configuration/" + url.PathEscape(store) + "/" + escapedKey(key)
 	r := &http.Request{Method: http.MethodPost, URL: where, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header:        http.Header{"User-Agent": {"quorate"}, "Content-Type": {"application/json"}},
 		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body))}
+	ctx, cancel := context.WithCancel(ctx) // net/http registers each request at its context
+	defer cancel()
 	answer, err := c.RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		return err

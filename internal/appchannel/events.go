@@ -31,23 +31,26 @@ type event struct {
 }
 
 // Takes reports whether the application wants the events of a binding. It sends OPTIONS /{path} to an HTTP
-// application: a status of 2xx or 405 means yes, any other status no. It requests the list of bindings from a gRPC
-// application. Takes returns the errors of RoundTrip, and fault.Internal if a gRPC application answers with an error
-// other than Unimplemented.
+// application: a status of 2xx or 405 means yes, any other status no. A gRPC application returns the list of its
+// bindings. Takes returns the errors of RoundTrip. It also returns fault.Internal if a gRPC application answers with
+// an error other than Unimplemented.
 func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.OptionsTimeout)
 	defer cancel()
 	return c.carry.takes(ctx, binding, path)
 }
 
-// Take delivers an event and waits for the answer. If err is nil, the application has handled the event, and the result
-// is the data of its answer, which may be nil. An HTTP application gets metadata as headers, except those that the
-// channel or the runtime sets itself. Take returns the errors of RoundTrip, and:
+// Take delivers an event and waits for the answer. If err is nil, the application has handled the event. The result is
+// the data of the answer, which may be nil. An HTTP application gets the metadata of the event as headers. Metadata
+// with the name of a header that the channel or the runtime sets is left out. Take returns the errors of RoundTrip,
+// and:
 //
 //	invalid   a name of metadata cannot be sent
 //	internal  the application answered that it failed
 func (c *Channel) Take(ctx context.Context, binding, path string, data []byte, metadata map[string]string) ([]byte,
 	error) {
+	ctx, cancel := context.WithCancel(ctx) // net/http registers each request at its context
+	defer cancel()
 	return c.carry.take(ctx, event{binding: binding, path: path, data: data, metadata: metadata})
 }
 
@@ -131,8 +134,8 @@ func (e event) headers(h http.Header) error {
 	return nil
 }
 
-// framing reports whether a header describes how a message is sent, such as its length or encoding, or is set by the
-// runtime. Metadata of events must not set such a header.
+// framing reports whether the metadata of an event must not set a header, because the runtime sets it. An example is
+// Content-Length.
 func framing(name string) bool {
 	switch name {
 	case "Content-Length", "Host", tokenHeader:
@@ -201,9 +204,9 @@ func answered(err error, explain func(*status.Status) error) error {
 	return explain(status.Convert(err))
 }
 
-// call runs the function do with the application's token, and limits the number of concurrent calls. If the
-// application did not answer, call returns a *fault.Error. If the application answered with an error, call returns
-// that gRPC status.
+// call runs the function do with the application's token, within the limit of concurrent calls. If the application
+// did not answer, call returns a *fault.Error. If the application answered with an error, call returns its gRPC
+// status.
 func (g *grpcCarrier) call(ctx context.Context, do func(context.Context, ...grpc.CallOption) error) error {
 	c := g.channel
 	if err := c.admit(ctx); err != nil {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,6 +115,43 @@ func TestTake_HTTPApplication(t *testing.T) {
 	}
 	if n := c.InFlight(); n != 0 {
 		t.Errorf("%d calls under way", n)
+	}
+}
+
+// counting is a context that does not end, and counts what is registered at it.
+type counting struct {
+	context.Context
+	registered, ended atomic.Int32
+}
+
+// Done implements context.Context.
+func (c *counting) Done() <-chan struct{} { return make(chan struct{}) }
+
+// AfterFunc is called by package context.
+func (c *counting) AfterFunc(func()) func() bool {
+	c.registered.Add(1)
+	return func() bool {
+		c.ended.Add(1)
+		return true
+	}
+}
+
+func TestCalls_LeaveNothingAtTheirContext(t *testing.T) {
+	c := httpApp(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "done") })
+	for name, call := range map[string]func(ctx context.Context) error{
+		"Take": func(ctx context.Context) error {
+			_, err := c.Take(ctx, "b", "/b", []byte("{}"), nil)
+			return err
+		},
+		"Notify": func(ctx context.Context) error { return c.Notify(ctx, "store", "key", []byte("{}")) },
+	} {
+		ctx := &counting{Context: context.Background()}
+		if err := call(ctx); err != nil {
+			t.Fatal(name, err)
+		}
+		if n, ended := ctx.registered.Load(), ctx.ended.Load(); n == 0 || ended != n {
+			t.Errorf("%s: %d registered, %d ended", name, n, ended)
+		}
 	}
 }
 

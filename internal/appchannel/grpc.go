@@ -35,9 +35,9 @@ import (
 	"github.com/quorate/quorate/internal/headers"
 )
 
-// grpcCarrier sends requests as calls of Dapr's gRPC application callback. If a request is itself a gRPC call, it
-// streams the request to the application's own service. It buffers all other bodies in memory, up to
-// Options.MaxMessage, because the callback cannot stream.
+// grpcCarrier sends requests as calls of Dapr's gRPC application callback. A request that is itself a gRPC call is
+// streamed to the application's own service. All other bodies are buffered in memory, up to Options.MaxMessage,
+// because the callback cannot stream.
 type grpcCarrier struct {
 	channel *Channel
 	conns   *grpcPool
@@ -98,8 +98,9 @@ func (g *grpcCarrier) probe(ctx context.Context, _ *Channel) error {
 	return nil
 }
 
-// RoundTrip forwards gRPC calls, and sends every other request as the callback's OnInvoke. It converts the answer of
-// OnInvoke to an HTTP answer. The status is 200, or 500 with code and message if OnInvoke returned an error.
+// RoundTrip sends r to the application. It forwards gRPC calls as they are, and sends every other request as the
+// callback OnInvoke. The answer of OnInvoke becomes an HTTP answer with the status 200. An error of OnInvoke becomes
+// an HTTP answer with the status 500, and with the gRPC code and message in its body.
 func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	trace := headers.TraceBinary(r.Header.Get("Traceparent"))
 	if kind := r.Header["Content-Type"]; len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc") {
@@ -130,8 +131,8 @@ func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return grpcFailure(r, status.Convert(err), md), nil
 }
 
-// lost returns the error of a call that the application did not answer. If err is an answer of the application, lost
-// returns nil. sent is true if the headers of the call were sent. heard is true if a header or trailer came back.
+// lost returns the error of a call that the application did not answer, or nil if err is an answer of the
+// application. sent is true if the headers of the call were sent. heard is true if a header or trailer came back.
 func (g *grpcCarrier) lost(ctx context.Context, sent, heard bool, err error) error {
 	switch {
 	case !sent && ctx.Err() != nil:
@@ -201,8 +202,8 @@ func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Respon
 	return memoryAnswer(r, http.StatusInternalServerError, h, body)
 }
 
-// grpcDetails returns the details of a gRPC error as JSON. A detail of a known type is encoded with its fields. Any
-// other detail is encoded as its type and its bytes in base64.
+// grpcDetails returns the details of a gRPC error, each as JSON. If the message type of a detail is unknown, its JSON
+// has the type and the bytes in base64.
 func grpcDetails(s *status.Status) []json.RawMessage {
 	var out []json.RawMessage
 	for _, d := range s.Proto().GetDetails() {
@@ -226,8 +227,8 @@ func memoryAnswer(r *http.Request, code int, h http.Header, body []byte) *http.R
 		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)), Request: r}
 }
 
-// sentStats is a stats.Handler that records when the headers of a call are sent. After that the
-// application may have received the call.
+// sentStats is a stats.Handler that records when the headers of a call are sent. From then on, the application may
+// have received the call.
 type sentStats struct{}
 
 type sentKey struct{}

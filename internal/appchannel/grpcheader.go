@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// markedPrefix is the prefix of HTTP's standard headers when they are sent as gRPC metadata; see defined. Without the
-// prefix, gRPC would treat some of them, such as Content-Type, as its own metadata.
+// markedPrefix is the prefix that some HTTP headers get when they are sent as gRPC metadata. The function defined
+// lists these headers. Without the prefix, gRPC would treat some of them, such as Content-Type, as its own metadata.
 const markedPrefix = "dapr-"
 
 // defined lists the headers that get the prefix, as metadata keys.
@@ -76,8 +76,8 @@ func FromMetadata(md metadata.MD) http.Header {
 // typed is the content type of a protobuf message. Its parameter names the message type.
 const typed = "application/x-protobuf"
 
-// typeHeader is the header with the type URL of a protobuf message. It is used if the application chose the content
-// type of its answer itself. Otherwise the content type contains the type URL.
+// typeHeader is the header with the type URL of a protobuf message, if the message also has a content type. A type URL
+// without a content type is sent as a parameter of the header Content-Type instead.
 const typeHeader = "Dapr-Type-Url"
 
 // SetMessageType sets the content type of a message, and its type url where it has one.

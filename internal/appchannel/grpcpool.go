@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// callsPerConn is how many calls one connection carries at a time. Servers commonly allow no more streams on a
-	// connection; further calls would wait.
+	// callsPerConn is the maximum number of concurrent calls on one connection. Many servers do not permit more
+	// streams on a connection, so further calls would have to wait.
 	callsPerConn = 100
 	// spareIdle is the time after which an additional connection without calls is closed.
 	spareIdle = time.Minute
@@ -31,8 +31,8 @@ type pooledConn struct {
 	calls int // in progress; guarded by grpcPool.mu
 }
 
-// newGRPCPool returns a pool with one connection. It calls dial for each new connection; dial must do no I/O. The
-// parameter of dial is the idle timeout; 0 means the default of the library.
+// newGRPCPool returns a pool with one connection. It calls dial for each new connection, and dial must do no I/O. The
+// parameter of dial is the idle timeout, or 0 for the default of the library.
 func newGRPCPool(dial func(idle time.Duration) (*grpc.ClientConn, error)) (*grpcPool, error) {
 	first, err := dial(0)
 	if err != nil {
@@ -48,8 +48,8 @@ func (p *grpcPool) Invoke(ctx context.Context, method string, args, reply any, o
 	return c.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream implements grpc.ClientConnInterface. It does not count an open stream as a call in progress, because the
-// callbacks of applications have no streams.
+// NewStream implements grpc.ClientConnInterface. The pool does not count open streams as calls in progress, because
+// Dapr's application callback has no streaming methods.
 func (p *grpcPool) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
 	grpc.ClientStream, error) {
 	c := p.take()

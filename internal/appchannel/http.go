@@ -17,9 +17,9 @@ import (
 const (
 	dialTimeout = 5 * time.Second
 
-	// idleTimeout is how long a connection to the application stays open without a request. It is shorter than the
-	// timeout of common servers, five seconds, so that the node closes a connection before the application does. A
-	// request on a connection that the application is closing could not be retried.
+	// idleTimeout is how long a connection to the application stays open without a request. It is below 5 s, the
+	// timeout of common servers, so that the node closes an idle connection before the application does. A request on
+	// a connection that the application is closing could not be retried.
 	idleTimeout = 3 * time.Second
 
 	idleConnections = 256
@@ -30,7 +30,8 @@ const (
 type httpCarrier struct {
 	channel   *Channel
 	transport *http.Transport
-	observer  Observer // nil = none
+	client    *atmostonce.Client // for HTTP/1.1 without TLS; nil = transport is used
+	observer  Observer           // nil = none
 }
 
 func protocols(http1, http2, h2c bool) *http.Protocols {
@@ -43,22 +44,37 @@ func protocols(http1, http2, h2c bool) *http.Protocols {
 
 func newHTTPCarrier(c *Channel, conf *tls.Config, speak *http.Protocols) *httpCarrier {
 	dialer := &net.Dialer{Timeout: dialTimeout}
-	return &httpCarrier{channel: c, observer: c.opts.Observer, transport: &http.Transport{
+	h := &httpCarrier{channel: c, observer: c.opts.Observer, transport: &http.Transport{
 		DialContext: atmostonce.Dialer(dialer.DialContext), TLSClientConfig: conf, Protocols: speak,
 		DisableCompression: true, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: idleTimeout,
 		TLSHandshakeTimeout: dialTimeout, ExpectContinueTimeout: continueTimeout,
 	}}
+	if conf == nil && speak.HTTP1() {
+		h.client = atmostonce.NewClient(h.transport)
+	}
+	return h
 }
 
 func (h *httpCarrier) close() error {
+	if h.client != nil {
+		h.client.Close()
+	}
 	h.transport.CloseIdleConnections()
 	return nil
+}
+
+// send sends r, at most once. See atmostonce.RoundTrip.
+func (h *httpCarrier) send(r *http.Request) (answer *http.Response, sent bool, err error) {
+	if h.client != nil {
+		return h.client.RoundTrip(r)
+	}
+	return atmostonce.RoundTrip(h.transport, r)
 }
 
 // RoundTrip sends r, at most once.
 func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	start := time.Now()
-	answer, sent, err := atmostonce.RoundTrip(h.transport, r)
+	answer, sent, err := h.send(r)
 	if h.observer != nil {
 		status, size := statusAndSize(answer)
 		path := cmp.Or(r.URL.Path, r.URL.Opaque) // calls that are forwarded unchanged have their path in Opaque
@@ -91,7 +107,7 @@ func (h *httpCarrier) probe(ctx context.Context, c *Channel) error {
 		return fault.New(fault.Invalid, "appchannel.probe", "the health path "+c.opts.Health.Path+" makes no URL")
 	}
 	start := time.Now()
-	answer, err := h.transport.RoundTrip(r)
+	answer, _, err := h.send(r)
 	if h.observer != nil {
 		status, _ := statusAndSize(answer)
 		h.observer.Probed(status, time.Since(start))

@@ -21,7 +21,7 @@ import (
 )
 
 // Headers of a request that delivers a tick of a job. A tick is one time at which the job is due. headerJobTick
-// identifies the tick, and has the same value in every attempt to deliver it.
+// identifies the tick, and is the same in every attempt to deliver it.
 const (
 	headerJobTick    = "Quorate-Job-Tick"
 	headerJobAttempt = "Quorate-Job-Attempt"
@@ -36,9 +36,11 @@ type JobEvent struct {
 	Attempt uint64 // 1 = the first one
 }
 
-// TakeJob delivers a tick of a job to POST /job/{name}, or to OnJobEvent of a gRPC application. If the application
-// answers that it does not know the job, known is false and err is nil. If the application answers that it failed, err
-// is fault.Internal. If the application does not answer, err is an error of RoundTrip.
+// TakeJob delivers a tick of a job to POST /job/{name}, or to OnJobEvent of a gRPC application. Results:
+//
+//   - If the application does not know the job, known is false and err is nil.
+//   - If the application answers that it failed, err is fault.Internal.
+//   - If the application does not answer, err is an error of RoundTrip.
 func (c *Channel) TakeJob(ctx context.Context, e *JobEvent) (known bool, err error) {
 	if g, ok := c.carry.(*grpcCarrier); ok {
 		return g.takeJob(ctx, e)
@@ -94,8 +96,8 @@ func (g *grpcCarrier) takeJob(ctx context.Context, e *JobEvent) (known bool, err
 	})
 }
 
-// refusal is the answer of an application that failed. The answer to a gRPC call has its code in the header
-// Grpc-Status.
+// refusal is the error for an application that failed to handle a job. It has the answer of the application. If that
+// is a gRPC application, the header Grpc-Status of the answer has the status code.
 type refusal struct {
 	answer *http.Response
 	text   string
@@ -103,8 +105,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// AnswerOf returns the answer of the application if it is the reason for err, an error of TakeJob. Otherwise it returns
-// nil. The body of the answer is closed.
+// AnswerOf returns the answer of the application that caused err, an error of TakeJob. It returns nil if err has
+// another cause. The body of the answer cannot be read.
 func AnswerOf(err error) *http.Response {
 	var r *refusal
 	if errors.As(err, &r) {

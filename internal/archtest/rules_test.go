@@ -27,7 +27,7 @@ func forbiddenCalls() []call {
 		"component/state/statetest", "discovery", "internal/admission", "internal/archtest/doccomments",
 		"internal/lab/...",
 		"internal/listen", "internal/rest", "internal/testutil", "internal/tracing", "raftfsm", "raftfsm/group",
-		"raftfsm/grouptest", "raftfsm/integrity",
+		"raftfsm/grouptest", "raftfsm/integrity", "raftfsm/peercalls",
 	}
 	return []call{
 		{"math/rand", "", nil, "use math/rand/v2, or crypto/rand for what must not be guessed"},

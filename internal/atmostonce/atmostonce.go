@@ -1,12 +1,12 @@
 // Package atmostonce sends an HTTP request at most once. If the request fails, the package reports whether any of it
 // may have left this process.
 //
-// net/http sends a request with a safe method again if its idle connection turns out to be closed, although the server
-// may have executed the first attempt. So a caller could not know whether, and how often, a request was executed. Also,
-// net/http may not notice that the other end has closed an idle HTTP/1.1 connection. So the package checks a connection
-// before it uses it.
+// net/http alone does not guarantee this. If an idle connection turns out to be closed, it sends a request with a safe
+// method again, although the server may have executed the first one. This package prevents that repetition. It also
+// checks an idle connection before each request, and does not use one that the other side has closed.
 //
-// The package owns only this rule. It has no goroutines.
+// The package owns this rule. It also has a client for HTTP/1.1 without TLS that applies the rule at lower cost than
+// http.Transport. It has no goroutines, except those of Client.
 package atmostonce
 
 import (
@@ -35,11 +35,11 @@ func Dialer(dial DialFunc) DialFunc {
 	}
 }
 
-// counted is a connection that counts the bytes written to it.
+// counted is a connection that counts the bytes written to it. It also hides some failed writes.
 //
 // A server may answer and close the connection before it has read the whole request. The next write then fails, and
-// net/http would return this failure and lose the answer. So counted reports a failed write to net/http as successful
-// if the first byte of the request has been written.
+// net/http would return the error of this write instead of the answer. So counted reports such a write as successful
+// if a part of the request has been written.
 type counted struct {
 	net.Conn
 	written atomic.Int64
@@ -51,8 +51,9 @@ func (c *counted) Write(b []byte) (int, error) {
 	if c.deaf.Load() {
 		return len(b), nil
 	}
+	c.written.Add(int64(len(b))) // before the write, for readers in other goroutines
 	n, err := c.Conn.Write(b)
-	c.written.Add(int64(n))
+	c.written.Add(int64(n - len(b)))
 	if err != nil && c.written.Load() > c.mark.Load() &&
 		(errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)) {
 		c.deaf.Store(true)
@@ -64,8 +65,8 @@ func (c *counted) Write(b []byte) (int, error) {
 // ErrRepeat is the error of a request that net/http was about to repeat.
 var ErrRepeat = errors.New("the connection was closed before an answer came")
 
-// RoundTrip sends r over t. If it returns an error, sent is true if any of r may have left this process. If sent is
-// false, the server has received nothing of r. RoundTrip also calls the httptrace hooks in the context of r.
+// RoundTrip sends r over t. After an error, sent tells whether any of r may have left this process. If sent is false,
+// the server has received nothing of r. The httptrace hooks in the context of r are called too.
 func RoundTrip(t http.RoundTripper, r *http.Request) (answer *http.Response, sent bool, err error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	s := &sending{cancel: cancel}
@@ -113,8 +114,8 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// unwrap returns the counting connection below c. If c may carry several requests at a time, as with HTTP/2, shared
-// is true and conn is nil.
+// unwrap returns the counting connection below c. shared is true if c may carry several requests at a time, as with
+// HTTP/2. conn is then nil.
 func unwrap(c net.Conn) (conn *counted, shared bool) {
 	if t, ok := c.(*tls.Conn); ok {
 		if t.ConnectionState().NegotiatedProtocol == "h2" {
@@ -132,8 +133,8 @@ func (s *sending) wroteHeaders() {
 	s.headers = true
 }
 
-// began reports whether any of the request may have been sent. If ctx was cancelled, it returns true for every
-// request that has a connection, because net/http may still be writing.
+// began reports whether any of the request may have been sent. If ctx has ended, it returns true for every request
+// with a connection of its own, because net/http may still be writing.
 func (s *sending) began(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,6 +4,11 @@ package atmostonce
 
 import "net"
 
-// ended always returns false, because on this operating system the package cannot find out whether the other end has
-// closed a connection. A request on a closed connection then fails only when no answer arrives.
+// noticesEnd reports whether ended and unusable work.
+const noticesEnd = false
+
+// ended always returns false. On this operating system, the package cannot find out whether the other side has closed
+// a connection. A request may then be sent on a closed connection, and gets no answer.
 func ended(net.Conn) bool { return false }
+
+func unusable(net.Conn) bool { return false }

@@ -1,8 +1,7 @@
-// Package child runs a command as a child process of the program: an application beside its node, or one of several
-// nodes.
+// Package child runs a command, such as an application beside its node, as a child process.
 //
-// It owns the process group of the command, the prefix of its output lines, and its end. Processes that the command has
-// started are ended together with it. A Process has one goroutine that waits for the command and one for each output
+// It owns the process group of the command, the prefix of its output lines, and its end. The processes that the
+// command has started end with it. A Process has one goroutine that waits for the command, and one for each output
 // stream. All of them end with the command.
 package child
 
@@ -38,8 +37,8 @@ type Process struct {
 	err  error // set before done is closed
 }
 
-// Start starts a command. It returns fault.NotFound if the program does not exist, and
-// fault.Invalid if it cannot be started for another reason.
+// Start starts a command. It returns fault.NotFound if the program does not exist, and fault.Invalid if it cannot be
+// started for another reason.
 func Start(o Options) (*Process, error) {
 	cmd := exec.Command(o.Command[0], o.Command[1:]...) //nolint:gosec // the user chose the command
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = o.Dir, o.Env, attributes()
@@ -79,8 +78,8 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Done returns a channel that is closed when the command has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err returns nil if the command ended with exit code 0, and otherwise an error that says how it ended. It is valid
-// after Done is closed.
+// Err returns nil if the exit code of the command was 0. Otherwise it returns an error that says how the command
+// ended. It must be called only after Done is closed.
 func (p *Process) Err() error {
 	if p.err == nil {
 		return nil
@@ -92,8 +91,8 @@ func (p *Process) Err() error {
 	return fault.Wrap(p.err, "child.Wait", "the command "+p.cmd.Args[0])
 }
 
-// ExitCode returns the exit code of the command. If a signal ended the command, it is 128 plus the number of the
-// signal, as in a shell. It is valid after Done is closed.
+// ExitCode returns the exit code of the command. If a signal ended the command, it returns 128 plus the number of the
+// signal, like a shell. It must be called only after Done is closed.
 func (p *Process) ExitCode() int {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if ok && status.Signaled() {
@@ -112,7 +111,7 @@ func (p *Process) Signal(s syscall.Signal) {
 }
 
 // Stop sends the signal s to the command and waits until the command has ended. If ctx ends first, it kills the
-// command and returns fault.Timeout. It is idempotent.
+// command and returns fault.Timeout. Stop is idempotent.
 func (p *Process) Stop(ctx context.Context, s syscall.Signal) error {
 	p.Signal(s)
 	select {
@@ -140,8 +139,8 @@ type prefixer struct {
 
 func newPrefixer(to io.Writer, prefix string) *prefixer { return &prefixer{to: to, prefix: prefix} }
 
-// Write writes each complete line with one call of the underlying writer, so that lines of several
-// commands do not mix.
+// Write passes each complete line to the underlying writer in one call, so that lines of several commands do not mix.
+// It also passes an unfinished line that has reached maxLine.
 func (p *prefixer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package connlimit limits the number of connections of one listener. It owns the count, and the rule which
-// connection to close: the one that has been idle longest. It has no goroutines.
+// Package connlimit limits the number of connections of one listener. It owns the count, and the choice of the
+// connection to close, which is the one that has been idle longest. It has no goroutines.
 package connlimit
 
 import (
@@ -26,10 +26,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Limiter limits the number of connections of one listener. Above the limit it closes the connection that has waited
-// longest for a request, whether this is a new or a kept-alive one. So a client with idle connections cannot keep
-// others out. If all connections have a request in progress, it closes the new connection. A Limiter is safe for
-// concurrent use.
+// Limiter limits the number of connections of one listener. If a new connection exceeds the limit, the Limiter closes
+// the connection that has been idle longest, so a client with idle connections cannot keep others out. If all older
+// connections have a request in progress, it closes the new one. A Limiter is safe for concurrent use.
 type Limiter struct {
 	o Options
 
@@ -58,8 +57,8 @@ func New(o Options) *Limiter {
 // sayBound is how often the limit is logged at most.
 const sayBound = time.Minute
 
-// Join adds a new connection that has no request yet. If there are too many connections, Join closes one of them, which
-// may be c. The server must call Leave when the connection has ended, even if Join closed it.
+// Join adds a new connection that has no request yet. If there are too many connections, Join closes one of them,
+// possibly c itself. The server must call Leave when the connection has ended, even if Join closed it.
 func (w *Limiter) Join(c net.Conn) {
 	surplus, say := w.join(c)
 	if surplus == nil {
@@ -75,8 +74,8 @@ func (w *Limiter) Join(c net.Conn) {
 	}
 }
 
-// join counts the connection c. If there are now too many connections, it returns the idle connection to close,
-// otherwise nil. say is true if the caller should log a warning.
+// join adds the connection c. If there are then too many connections, surplus is the one to close, which has been idle
+// longest. Otherwise surplus is nil. say is true if the caller should log a warning.
 func (w *Limiter) join(c net.Conn) (surplus net.Conn, say bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,9 +144,9 @@ func (w *Limiter) stir(m *member) {
 	}
 }
 
-// Impatient returns a listener that accepts from l. On its connections, a write fails if it makes no progress for the
-// given time. Without this limit, a client that does not read its answer could keep memory and a goroutine in use
-// without limit.
+// Impatient returns a listener that accepts from l. On its connections, a write fails if it makes no progress for
+// longer than stall. So a client that does not read its answer cannot keep memory and a goroutine in use without
+// limit.
 func Impatient(l net.Listener, stall time.Duration) net.Listener { return impatient{l, stall} }
 
 type impatient struct {
@@ -170,6 +169,9 @@ type stalling struct {
 	net.Conn
 	stall time.Duration
 }
+
+// NetConn returns the connection without the limit.
+func (c *stalling) NetConn() net.Conn { return c.Conn }
 
 func (c *stalling) Write(b []byte) (n int, err error) {
 	for {

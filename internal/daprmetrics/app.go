@@ -64,6 +64,18 @@ func (a *App) BindingEvent(binding string, ok bool, took time.Duration) {
 		a.of.options.Namespace, strconv.FormatBool(ok))
 }
 
+// JobDelivered records a tick of a job that was delivered to the application. ok is true if the application handled it.
+func (a *App) JobDelivered(ok bool, took time.Duration) {
+	const operation = "job_trigger_op"
+	counter := "dapr_component_job_success_count"
+	if !ok {
+		counter = "dapr_component_job_failure_count"
+	}
+	a.of.inc(counter, a.id, a.of.options.Namespace, operation)
+	a.of.latency("dapr_component_job_latencies", took, a.id, a.of.options.Namespace, operation,
+		strconv.FormatBool(ok))
+}
+
 func (a *App) operation(counter, histogram string, took time.Duration, labels ...string) {
 	labels = append([]string{a.id}, labels...)
 	a.of.inc(counter, labels...)
@@ -89,7 +101,7 @@ func (a *App) PoliciesLoaded(document string) {
 // Secured records that the node has a certificate for traffic between nodes.
 func (a *App) Secured() { a.of.inc("dapr_runtime_mtls_init_total", a.id) }
 
-// Renewed records that the certificate of the node was renewed, or, if ok is false, that the renewal failed.
+// Renewed records whether the certificate of the node was renewed. If ok is false, the renewal failed.
 func (a *App) Renewed(ok bool) {
 	if ok {
 		a.of.inc("dapr_runtime_mtls_workload_cert_rotated_total", a.id)

@@ -13,13 +13,14 @@ func streamLabel(streaming bool) string {
 	return "unary"
 }
 
-// Sent records that the application source calls the application target. streaming is true for a streaming gRPC call.
+// Sent records that the application source calls the application target. The parameter streaming is true for a
+// streaming gRPC call.
 func (m *Metrics) Sent(source, target string, streaming bool) {
 	m.inc("dapr_runtime_service_invocation_req_sent_total", source, target, streamLabel(streaming))
 }
 
-// Answered records that the application source got the answer of the application target, and the duration of the call.
-// For a streaming call it does not record the duration.
+// Answered records that the application source got the answer of the application target, and the duration of the
+// call. For a streaming call, the duration is not recorded.
 func (m *Metrics) Answered(source, target, status string, streaming bool, took time.Duration) {
 	m.inc("dapr_runtime_service_invocation_res_recv_total", source, target, status, streamLabel(streaming))
 	if !streaming {
@@ -37,8 +38,8 @@ func (m *Metrics) Replied(target, source, status string) {
 	m.inc("dapr_runtime_service_invocation_res_sent_total", target, source, status)
 }
 
-// Decided records a decision of access control. allowed is true if the call was allowed. own is true if a policy for
-// the caller decided, and false if the default action decided.
+// Decided records a decision of access control. The parameter allowed is the decision. The parameter own is true if a
+// policy for the caller made it, and false if the default action did.
 func (m *Metrics) Decided(caller, domain, namespace string, own, allowed bool) {
 	name := "dapr_runtime_acl_global_policy_action_blocked_total"
 	switch {
@@ -56,16 +57,17 @@ func (m *Metrics) Decided(caller, domain, namespace string, own, allowed bool) {
 func circuitStates() []string { return []string{"closed", "half-open", "open", "unknown"} }
 
 // PolicyApplied records that a resiliency policy applies to a call from source to target. document is the name of the
-// Resiliency resource. policy is timeout, retry or circuitbreaker. state is the state of the circuit breaker; for other
-// policies it is empty.
+// Resiliency resource. policy is timeout, retry or circuitbreaker. state is the state of the circuit breaker, and
+// empty for other policies.
 func (m *Metrics) PolicyApplied(source, document, policy, target, state string) {
 	labels := m.policyLabels(source, document, policy, target, state)
 	m.inc(policyCount, labels...)
 	m.circuit(labels)
 }
 
-// circuit sets the gauge of a circuit breaker to its state, which is the last element of labels. If this element is
-// empty, the policy is no circuit breaker, and circuit does nothing. It overwrites the last element.
+// circuit sets the gauges of a circuit breaker: 1 for its current state, and 0 for the other states. The last element
+// of labels is the current state; circuit overwrites it. If that element is empty, the policy is not a circuit
+// breaker, and circuit does nothing.
 func (m *Metrics) circuit(labels []string) {
 	state := labels[len(labels)-1]
 	if state == "" {
@@ -81,8 +83,8 @@ func (m *Metrics) circuit(labels []string) {
 	}
 }
 
-// PolicyActivated records that a resiliency policy acted after a failure, or that a circuit breaker changed its state.
-// An empty source means the first application of the node.
+// PolicyActivated records that a resiliency policy acted after a failure, or that a circuit breaker changed its
+// state. An empty source means the first application of the node.
 func (m *Metrics) PolicyActivated(source, document, policy, target, state string) {
 	labels := m.policyLabels(cmp.Or(source, m.options.App), document, policy, target, state)
 	m.inc(policyActivated, labels...)

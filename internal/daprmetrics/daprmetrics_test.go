@@ -8,7 +8,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 )
 
 func TestTemplate_RemovesKeysAndIDs(t *testing.T) {
@@ -87,6 +89,40 @@ func TestGRPCStats_MethodThatIsNotUTF8(t *testing.T) {
 	for _, name := range []string{"dapr_grpc_io_server_completed_rpcs", "dapr_grpc_io_client_completed_rpcs"} {
 		if n := testutil.ToFloat64(m.counters[name].WithLabelValues("shop", "/shop.Orders/?", "OK")); n != 1 {
 			t.Errorf("%s: %v", name, n)
+		}
+	}
+}
+
+func TestFailed_CountsCodesOfBothAPIs(t *testing.T) {
+	for _, record := range []bool{true, false} {
+		m, err := New(Options{App: "shop", ErrorCodes: record}, prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		app := m.App("shop")
+		app.Failed("ERR_ACTOR_STACK_DEPTH")
+		for method, text := range map[string]string{
+			daprMethods + "SaveState":    "ERR_STATE_SAVE: no quorum",
+			daprMethods + "DeleteState":  "no code: no quorum",
+			"/orders.v1.Orders/Get":      "ERR_STATE_GET: of a proxied application",
+			daprMethods + "ScheduleJob":  "DAPR_SCHEDULER_JOB_NAME: the name is empty",
+			daprMethods + "InvokeActor2": "ERR_",
+		} {
+			handler := app.GRPCServer()
+			ctx := handler.TagRPC(t.Context(), &stats.RPCTagInfo{FullMethodName: method})
+			handler.HandleRPC(ctx, &stats.End{Error: status.Error(codes.Internal, text)})
+		}
+		got := map[string]float64{}
+		for _, c := range []string{"ERR_ACTOR_STACK_DEPTH", "ERR_STATE_SAVE", "DAPR_SCHEDULER_JOB_NAME"} {
+			got[c] = testutil.ToFloat64(m.counters[errorCodes].WithLabelValues("shop", c, category(c)))
+		}
+		want := 0.0
+		if record {
+			want = 1
+		}
+		if got["ERR_ACTOR_STACK_DEPTH"] != want || got["ERR_STATE_SAVE"] != want ||
+			got["DAPR_SCHEDULER_JOB_NAME"] != want || testutil.CollectAndCount(m.counters[errorCodes]) != 3 {
+			t.Errorf("record %v: %v", record, got)
 		}
 	}
 }

@@ -49,6 +49,9 @@ func (g *grpcStats) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	case *stats.OutPayload:
 		c.sent.Add(int64(s.Length))
 	case *stats.End:
+		if s.Error != nil && !g.client {
+			g.app.failedCall(c.method, s.Error)
+		}
 		g.ended(c, status.Code(s.Error).String(), s.EndTime.Sub(s.BeginTime))
 	}
 }

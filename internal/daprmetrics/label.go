@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// maxValues is the largest number of values of a label, chosen by clients, that get their own time series. All further
+// maxValues is how many values of a label get their own metric series, if clients choose the values. All further
 // values share the value "other". Dapr has no such limit.
 const maxValues = 1000
 
@@ -20,8 +20,8 @@ type bounded struct {
 
 func newBounded() *bounded { return &bounded{known: map[string]struct{}{}} }
 
-// label returns value as a label value, or "other" if the label already has too many different values. It replaces
-// bytes that are not UTF-8 by question marks, because Prometheus refuses them.
+// label returns value as a label value, or "other" if the label already has too many values. It replaces bytes that
+// are not UTF-8 with question marks, because Prometheus refuses them.
 func (b *bounded) label(value string) string {
 	value = strings.ToValidUTF8(value, "?")
 	b.mu.RLock()
@@ -43,9 +43,15 @@ func (b *bounded) label(value string) string {
 	return value
 }
 
-// path returns the label value of a path, or "" if paths are not recorded. Like Dapr, it replaces the keys and ids in
-// paths of the API. It does not change other paths.
+// path returns the label value for the path of a request:
+//
+//   - the configured pattern that matches the path, if there is one
+//   - otherwise "", if Options.Paths is false
+//   - otherwise the path itself. In paths of the API, keys and ids are replaced, as in Dapr.
 func (m *Metrics) path(path string) string {
+	if pattern := m.options.Patterns.Match(path); pattern != "" {
+		return pattern
+	}
 	if !m.options.Paths {
 		return ""
 	}

@@ -1,21 +1,24 @@
 package daprmetrics
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/pathpattern"
 )
 
 // Options configure the metrics.
 type Options struct {
 	App          string    // id of the first application of the node
-	Namespace    string    // of the node
+	Namespace    string    // of the node; empty = none, and the label is empty
 	Buckets      []float64 // upper bounds of latencies in milliseconds; nil = Dapr's
 	Paths        bool      // label HTTP requests with their paths
 	ExcludeVerbs bool      // leave the label method of HTTP requests empty
+	ErrorCodes   bool      // count the errors of the API by their code
+
+	Patterns pathpattern.Set // the label of HTTP requests whose path fits a pattern, also without Paths
 }
 
 // DefaultBuckets returns the upper bounds of Dapr's latency histograms, in milliseconds.
@@ -35,6 +38,7 @@ type Metrics struct {
 	options  Options
 	paths    *bounded
 	methods  *bounded
+	codes    *bounded // error codes; those of a proxied application are not Quorate's
 	counters map[string]*prometheus.CounterVec
 	spreads  map[string]*prometheus.HistogramVec
 	circuits *prometheus.GaugeVec
@@ -42,11 +46,10 @@ type Metrics struct {
 
 // New creates the metrics and registers them. It returns fault.Internal if they are already registered.
 func New(o Options, reg prometheus.Registerer) (*Metrics, error) {
-	o.Namespace = cmp.Or(o.Namespace, "default")
 	if o.Buckets == nil {
 		o.Buckets = DefaultBuckets()
 	}
-	m := &Metrics{options: o, paths: newBounded(), methods: newBounded(),
+	m := &Metrics{options: o, paths: newBounded(), methods: newBounded(), codes: newBounded(),
 		counters: map[string]*prometheus.CounterVec{}, spreads: map[string]*prometheus.HistogramVec{},
 		circuits: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: circuitState,
 			Help: "1 for the state that a circuit breaker is in, 0 for the others."}, resiliencyLabels()),

@@ -22,6 +22,7 @@ const (
 	policyCount     = "dapr_resiliency_count"
 	policyActivated = "dapr_resiliency_activations_total"
 	policyLoaded    = "dapr_resiliency_loaded"
+	errorCodes      = "dapr_error_code_total"
 )
 
 func resiliencyLabels() []string {
@@ -33,6 +34,7 @@ func specs() []spec {
 	http := []string{"app_id", "method", "path", "status"}
 	op := []string{"app_id", "component", "namespace", "operation", "success"}
 	in := []string{"app_id", "component", "namespace", "success"}
+	job := []string{"app_id", "namespace", "operation"}
 	server := []string{"app_id", "grpc_server_method", "grpc_server_status"}
 	client := []string{"app_id", "grpc_client_method", "grpc_client_status"}
 	rule := []string{"app_id", "trustDomain", "namespace"}
@@ -50,6 +52,8 @@ func specs() []spec {
 			[]string{"app_id", "status"}},
 		{"dapr_http_healthprobes_roundtrip_latency", "Time of a health probe, in ms.", latency,
 			[]string{"app_id", "status"}},
+
+		{errorCodes, "Errors of the API by their code.", count, []string{"app_id", "error_code", "category"}},
 
 		{"dapr_grpc_io_server_completed_rpcs", "gRPC calls of the API.", count, server},
 		{"dapr_grpc_io_server_server_latency", "Time of a gRPC call of the API, in ms.", latency, server},
@@ -72,6 +76,9 @@ func specs() []spec {
 		{"dapr_component_output_binding_latencies", "Time of an operation, in ms.", latency, op},
 		{"dapr_component_input_binding_count", "Events of an input binding.", count, in},
 		{"dapr_component_input_binding_latencies", "Time that the application took, in ms.", latency, in},
+		{"dapr_component_job_success_count", "Ticks of jobs that the application handled.", count, job},
+		{"dapr_component_job_failure_count", "Ticks of jobs that the application did not handle.", count, job},
+		{"dapr_component_job_latencies", "Time that the application took, in ms.", latency, append(job, "success")},
 
 		{"dapr_runtime_component_loaded", "Components that were opened.", count, []string{"app_id"}},
 		{"dapr_runtime_component_init_total", "Components that were opened, by type.", count,

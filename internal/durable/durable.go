@@ -1,11 +1,11 @@
-// Package durable stores small files that are always replaced as a whole. After a crash or power
-// loss a file has either its old or its new content, and damage is detected.
+// Package durable stores small files that are always replaced as a whole. After a crash or power loss, a file has
+// either its old or its new content. Reading detects damage.
 //
-// A file has one line, for instance JSON, and a second line with the CRC-32C of the first. It is
-// written under another name, synced and renamed, and then the directory is synced.
+// A file has two lines: the content, for instance JSON, and the CRC-32C of the content. It is written under another
+// name, synced and renamed. Then the directory is synced.
 //
-// It owns that format, and the temporary file with the suffix ".tmp" beside each file. It has no
-// goroutines. Only one goroutine or process at a time may write a file.
+// The package owns that format, and the temporary file with the suffix ".tmp" beside each file. It has no goroutines.
+// Only one goroutine or process at a time may write a file.
 package durable
 
 import (
@@ -20,16 +20,16 @@ import (
 	"strings"
 )
 
-// Suffix is the suffix of the temporary file that Write creates beside a file. A crash may leave the temporary file
-// behind; the next Write replaces it.
+// Suffix is the suffix of the temporary file that Write creates beside a file. A crash may leave it behind. The next
+// Write replaces it.
 const Suffix = ".tmp"
 
 // ErrDamaged is returned by Read for a file that is not what was written.
 var ErrDamaged = errors.New("its checksum does not match")
 
 // Write replaces the content of the file with body, which must be one line. When Write returns nil, all of it is on
-// disk. After an error the file has either the old or the new content. If step is not nil, Write calls it with
-// "written" after writing and with "renamed" after renaming, so that tests can simulate a crash there.
+// disk. After an error, the file has either the old or the new content. If step is not nil, Write calls it with
+// "written" after writing and with "renamed" after renaming. Tests can simulate a crash there.
 func Write(path string, body []byte, step func(string)) error {
 	if step == nil {
 		step = func(string) {}
@@ -59,8 +59,8 @@ func write(fsys files, path string, body []byte, step func(string)) error {
 	return fsys.syncDir(filepath.Dir(path))
 }
 
-// Read returns the content of the file. It returns fs.ErrNotExist if there is no file, ErrDamaged if the checksum is
-// wrong, or an I/O error.
+// Read returns the content of the file. The error is fs.ErrNotExist if there is no file, ErrDamaged if the checksum
+// is wrong, or an I/O error.
 func Read(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -82,8 +82,10 @@ func Sum(body []byte) string {
 	return fmt.Sprintf("crc32c:%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// Publish renames a file and syncs its directory. The file must be complete and synced. If there is already a file with
-// the new name, Publish replaces it if replace is true, and otherwise returns fs.ErrExist.
+// Publish gives a file its final path, and syncs the directory of this path. The content of the file must be complete
+// and synced. If a file with the final path exists, Publish overwrites it if replace is true, and returns fs.ErrExist
+// otherwise. If replace is false, the old path may remain as a second link to the file. The caller must then remove
+// it.
 func Publish(from, to string, replace bool) error {
 	var err error
 	if replace {

@@ -1,7 +1,7 @@
 // Package entra creates Microsoft Entra ID credentials from the settings that components of Azure services share.
 //
-// It owns the choice of the kind of credential, and turns failures into messages for the operator. All Azure
-// components use it in the same way. It starts no goroutines.
+// It owns the choice of the kind of credential, and turns failures into messages for the operator. It starts no
+// goroutines.
 package entra
 
 import (
@@ -34,10 +34,11 @@ type Settings struct {
 	CertificateFile     string
 	CertificatePassword string
 	Transport           http.RoundTripper // bounds the size of answers
+	Pause               time.Duration     // before the first retry of a request, then longer; 0 = 200 ms
 }
 
 // Cloud returns the configuration of an Azure environment: public (also AzurePublicCloud, the default), china
-// (AzureChinaCloud) or usgovernment (AzureUSGovernmentCloud). Case is ignored. For other names it returns
+// (AzureChinaCloud) or usgovernment (AzureUSGovernmentCloud). Case does not matter. For other names it returns
 // fault.Invalid.
 func Cloud(environment string) (cloud.Configuration, error) {
 	switch strings.ToLower(environment) {
@@ -53,9 +54,9 @@ func Cloud(environment string) (cloud.Configuration, error) {
 		Hint: "use AzurePublicCloud, AzureChinaCloud or AzureUSGovernmentCloud"}
 }
 
-// Options returns the options for every Azure client that uses these settings. The client retries only a few times,
-// uses s.Transport, and sends no telemetry except the name of the program. Options returns fault.Invalid if the
-// environment is unknown.
+// Options returns the options for every Azure client with these settings. The client retries a failed request at most
+// twice. It uses s.Transport, and sends no telemetry except the name of the program. Options returns fault.Invalid if
+// the environment is unknown.
 func (s Settings) Options() (policy.ClientOptions, error) {
 	c, err := Cloud(s.Environment)
 	if err != nil {
@@ -64,10 +65,13 @@ func (s Settings) Options() (policy.ClientOptions, error) {
 	if s.AuthorityHost != "" {
 		c.ActiveDirectoryAuthorityHost = s.AuthorityHost
 	}
+	pause := s.Pause
+	if pause == 0 {
+		pause = 200 * time.Millisecond
+	}
 	return policy.ClientOptions{
-		Cloud: c,
-		Retry: policy.RetryOptions{MaxRetries: 2, RetryDelay: 200 * time.Millisecond,
-			MaxRetryDelay: 2 * time.Second},
+		Cloud:     c,
+		Retry:     policy.RetryOptions{MaxRetries: 2, RetryDelay: pause, MaxRetryDelay: 2 * time.Second},
 		Telemetry: policy.TelemetryOptions{ApplicationID: "quorate"},
 		Transport: sender{s.Transport},
 	}, nil
@@ -80,8 +84,8 @@ type sender struct{ http.RoundTripper }
 func (s sender) Do(r *http.Request) (*http.Response, error) { return s.RoundTrip(r) }
 
 // Credential returns the credential of the Entra application s.Client, if a client secret or a certificate is set.
-// Otherwise it returns a credential that tries the workload identity, and then the managed identity of the machine.
-// Credential itself sends no requests. It returns fault.Invalid if the settings contradict each other.
+// Otherwise the credential tries the workload identity, and then the managed identity of the machine. Credential
+// itself sends no requests. It returns fault.Invalid if the settings contradict each other.
 func (s Settings) Credential() (azcore.TokenCredential, error) {
 	options, err := s.Options()
 	if err != nil {
@@ -148,8 +152,8 @@ func (s Settings) certificate() ([]byte, error) {
 	return data, nil
 }
 
-// ofTheMachine returns a credential that tries the workload identity, if an orchestrator provides one, and then the
-// managed identity of the machine.
+// ofTheMachine returns a credential that needs no secret in the settings. It tries the workload identity, if an
+// orchestrator provides one, and then the managed identity of the machine.
 func (s Settings) ofTheMachine(options policy.ClientOptions) (azcore.TokenCredential, error) {
 	var sources []azcore.TokenCredential
 	workload, err := azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{
@@ -174,8 +178,8 @@ func (s Settings) ofTheMachine(options policy.ClientOptions) (azcore.TokenCreden
 	return chain, nil
 }
 
-// Failure converts an error of Microsoft's libraries to a *fault.Error. service is the name of the called service,
-// for the message. The message has only status and error codes, because the body of an answer may quote the
+// Failure converts an error of Microsoft's libraries to a *fault.Error. service is the name of the called service in
+// the message. The message has only the status and the error code of the answer, because its body may quote the
 // request.
 func Failure(ctx context.Context, service string, err error) *fault.Error {
 	const op = "entra.Failure"
@@ -201,8 +205,8 @@ func Failure(ctx context.Context, service string, err error) *fault.Error {
 		Hint: "check the address, the certificate authorities and the network"}
 }
 
-// final is the interface of the errors that Microsoft's libraries do not retry. A final error that is not the answer of
-// a service means that this machine has no Azure identity.
+// final is an error that Microsoft's libraries do not retry. If it does not come from the answer of a service, this
+// machine has no Azure identity.
 type final interface {
 	error
 	NonRetriable()

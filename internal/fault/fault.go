@@ -1,5 +1,5 @@
-// Package fault is the error type of Quorate: a Code for programs, the operation that failed, a message
-// for people, and a hint how to fix it.
+// Package fault is the error type of Quorate: a Code for programs, the operation that failed, a message for people,
+// and a hint how to fix it.
 //
 // It owns the closed set of codes and their wire form. The api packages map codes to HTTP statuses and public error
 // names. It has no goroutines. Values are immutable after creation and safe to share.
@@ -8,11 +8,13 @@ package fault
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 )
 
-// Code is the kind of an error, for callers that act differently on different kinds. The constants below are all codes.
-// Nodes send codes to each other, so a code must never be renamed.
+// Code is the kind of an error, for callers that handle kinds differently. The constants below are all codes. A code
+// must never be renamed, because nodes send codes to each other.
 type Code string
 
 // The codes.
@@ -100,8 +102,8 @@ func As(err error) (*Error, bool) {
 	return e, ok
 }
 
-// CodeOf returns the code of err. If the chain of err contains an *Error, it is the code of the outermost one.
-// Otherwise it is Timeout for an expired or cancelled context, "" for nil, and Internal for any other error.
+// CodeOf returns the code of the outermost *Error in the chain of err. If the chain has no *Error, the code is Timeout
+// for an expired or cancelled context, and Internal for any other error. For nil, CodeOf returns "".
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""
@@ -147,4 +149,13 @@ func Text(err error) string {
 		return e.Text()
 	}
 	return err.Error()
+}
+
+// PanicText returns the text to log for the value of a panic. For an error of the Go runtime, it is the error text. For
+// all other values it is only their type, because their text may contain a state value or a secret.
+func PanicText(cause any) string {
+	if e, ok := cause.(runtime.Error); ok {
+		return e.Error()
+	}
+	return fmt.Sprintf("%T", cause)
 }

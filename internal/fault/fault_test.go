@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -59,6 +60,21 @@ func TestText_HasNoOperation(t *testing.T) {
 	if got, want := err.Error(), "group.Propose: the store is read-only: 12 MiB left (free disk space)"; got != want {
 		t.Errorf("Error = %q, want %q", got, want)
 	}
+}
+
+func TestPanicText_ShowsNoValue(t *testing.T) {
+	for want, cause := range map[string]any{"string": "a secret", "*errors.errorString": errors.New("a secret"),
+		"runtime error: index out of range [1] with length 0": panicOf(func() { _ = []int{}[len(os.Args[:1])] })} {
+		if got := fault.PanicText(cause); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func panicOf(f func()) (cause any) {
+	defer func() { cause = recover() }()
+	f()
+	return nil
 }
 
 func TestMarshal_RoundTrip(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// wire is the JSON form in which an Error is sent between nodes. A reader ignores unknown fields,
-// so a newer version may add some.
+// wire is the JSON form in which an Error is sent between nodes. A reader ignores unknown fields, so a newer version
+// may add fields.
 type wire struct {
 	Code Code   `json:"code"`
 	Op   string `json:"op,omitempty"`
@@ -17,7 +17,7 @@ type wire struct {
 }
 
 // Marshal encodes err for another node. It keeps the code, operation, message, hint and key, and the text of the
-// cause. If err is nil, it returns nil.
+// cause. It returns nil if err is nil.
 func Marshal(err error) []byte {
 	if err == nil {
 		return nil

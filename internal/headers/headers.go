@@ -1,5 +1,5 @@
 // Package headers decides which HTTP headers an application must not set, because they belong to the runtime or to a
-// single connection. It owns this rule. The rule includes other spellings that an application may read as the same
+// single connection. It owns this rule. The rule also covers other spellings that an application may read as the same
 // header.
 package headers
 
@@ -21,9 +21,9 @@ func PerHop(name string) bool {
 	return strings.HasPrefix(name, "Quorate-")
 }
 
-// FoldsToOurs reports whether a server that converts headers to CGI variables could confuse the header with one that
-// the runtime sets or removes. For example, "Dapr_Caller_App_Id" and "Dapr-Caller-App-Id" both become
-// HTTP_DAPR_CALLER_APP_ID.
+// FoldsToOurs reports whether a server could confuse the header with one that the runtime sets or removes. Servers
+// that convert headers to CGI variables replace unusual characters. For example, "Dapr_Caller_App_Id" and
+// "Dapr-Caller-App-Id" both become HTTP_DAPR_CALLER_APP_ID.
 func FoldsToOurs(name string) bool {
 	odd := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'

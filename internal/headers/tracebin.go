@@ -6,7 +6,7 @@ import (
 )
 
 // TraceBinary converts a W3C traceparent to the binary form of OpenCensus, which gRPC sends as grpc-trace-bin. It
-// returns nil if the traceparent is not valid.
+// returns nil if the traceparent is invalid.
 func TraceBinary(traceparent string) []byte {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) < 4 || len(parts[1]) != 32 || len(parts[2]) != 16 || len(parts[3]) != 2 {

@@ -1,10 +1,15 @@
 // Package hostshare lets the nodes of one user on one host find each other. A node can learn whether another process
 // uses a shared directory, and which nodes run at which addresses. The nodes can also share a secret.
 //
-// It owns the format of three kinds of files: the lock of a shared directory, the notes of running nodes, and the
-// shared secret. All of them are private to the user. A running node keeps its note locked. When the process ends in
-// any way, the kernel releases the lock, and the node no longer counts as alive. The package has no goroutines. Its
-// functions do I/O on the local disk, and several processes may call them at the same time.
+// The package owns the format of three kinds of files, which are all private to the user:
+//
+//   - the lock of a shared directory
+//   - notes, in which each running node writes its id and addresses
+//   - the shared secret
+//
+// A running node keeps its note locked. When its process ends, the kernel releases this lock, and other nodes then
+// ignore the note. The package has no goroutines. Its functions do I/O on the local disk, and several processes may
+// call them at the same time.
 package hostshare
 
 import (
@@ -44,7 +49,7 @@ const (
 	formatNote = 1
 )
 
-// file is the content of a note file. A reader skips unknown fields, so fields can be added without a new format.
+// file is the content of a note file. A reader skips unknown fields, so new fields do not need a new format.
 type file struct {
 	Format int `json:"format"`
 	Note
@@ -56,8 +61,8 @@ type Presence struct {
 	f    *os.File
 }
 
-// Announce writes a note into dir, which it creates if necessary. The note is valid until Close or the end of the
-// process. It returns fault.Denied if other users can access dir.
+// Announce writes a note into dir, which it creates if necessary. The note is valid until Presence.Close or the end of
+// the process. Announce returns fault.Denied if other users can access dir.
 func Announce(dir string, n Note) (*Presence, error) {
 	if err := Private(dir); err != nil {
 		return nil, err
@@ -103,8 +108,8 @@ func (p *Presence) Close() error {
 	return errors.Join(err, p.f.Close())
 }
 
-// List returns the notes of all live nodes, sorted by node id. It removes the notes of nodes that ended without Close.
-// If dir does not exist, the list is empty.
+// List returns the notes of all live nodes, sorted by node id. It removes the notes of nodes that ended without
+// Close. If dir does not exist, the list is empty.
 func List(dir string) ([]Note, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,8 +135,8 @@ func List(dir string) ([]Note, error) {
 	return out, nil
 }
 
-// read returns the note in a file, and whether its node is alive. It removes the file of a node that has ended,
-// which is safe because the name of a note file is never used again. If the file cannot be read, alive is false.
+// read returns the note in a file, and whether its node is alive. It removes the file if the node has ended. The
+// removal is safe, because no node uses the same file name again. If the file cannot be read, alive is false.
 func read(path string) (n Note, alive bool) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -153,11 +158,11 @@ func read(path string) (n Note, alive bool) {
 // Hold is the lock on a shared directory.
 type Hold struct{ f *os.File }
 
-// holdSuffix is the suffix of the lock file beside a directory. The lock file is never removed, because a lock on a
-// removed file would not exclude other processes.
+// holdSuffix is the suffix of the lock file, which is beside the locked directory. The lock file is never removed. A
+// lock on a removed file would not exclude a process that creates the file again.
 const holdSuffix = ".holder"
 
-// TryHold locks dir. It returns false if another process has the lock. It creates the parent directory if necessary.
+// TryHold locks dir, or returns false if another process has the lock. It creates the parent directory if necessary.
 func TryHold(dir string) (*Hold, bool, error) {
 	path := filepath.Clean(dir) + holdSuffix
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -178,8 +183,8 @@ func TryHold(dir string) (*Hold, bool, error) {
 	return nil, false, trouble(err, "the data directory cannot be locked: "+dir)
 }
 
-// Await tries to lock dir repeatedly, until it has the lock. pause is the time between two attempts. If TryHold fails
-// or ctx ends, Await returns the error.
+// Await locks dir. While another process has the lock, it tries again after each pause. It returns an error if TryHold
+// fails or ctx ends.
 func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -199,9 +204,9 @@ func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) 
 // Release unlocks the directory. It is called once.
 func (h *Hold) Release() error { return h.f.Close() }
 
-// Secret returns the path of the file with this name in dir. Only this user can read the file. If it does not exist,
-// Secret creates it with the text that the function fresh returns. If several processes call Secret at the same time,
-// one of them creates the file, and the others use that file.
+// Secret returns the path of the file with the given name in dir, which only this user can read. If the file does not
+// exist, Secret creates it with the text that the function fresh returns. If several processes call Secret at the same
+// time, all of them use the same file.
 func Secret(dir, name string, fresh func() string) (string, error) {
 	path := filepath.Join(dir, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -228,8 +233,8 @@ func Secret(dir, name string, fresh func() string) (string, error) {
 	return path, nil
 }
 
-// Private creates dir if necessary, and returns fault.Denied if other users can access it. The check is necessary
-// because another user may have created dir first in a shared parent directory.
+// Private creates dir if necessary. It returns fault.Denied if other users can access dir, for example because another
+// user has created it in a shared parent directory.
 func Private(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return trouble(err, "the directory for what nodes of this host share cannot be made: "+dir)

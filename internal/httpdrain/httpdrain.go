@@ -1,5 +1,5 @@
 // Package httpdrain shuts an http.Server down without waiting for connections that have no request. It owns the
-// record of unused connections, and closes them. It has no goroutines.
+// record of these connections, and closes them. It has no goroutines.
 package httpdrain
 
 import (
@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// Drain shuts one http.Server down. The Shutdown method of http.Server waits some seconds for a new connection that
-// has not sent a request. A Drain closes such a connection at once. It is safe for concurrent use.
+// Drain shuts one http.Server down. It closes a new connection without a request at once, while http.Server.Shutdown
+// would wait for it for some seconds. A Drain is safe for concurrent use.
 type Drain struct {
 	server *http.Server
 
@@ -28,8 +28,8 @@ type conn struct {
 
 type connKey struct{}
 
-// Attach returns a Drain for a server that does not serve yet. It wraps the handler and the hooks of the server, so set
-// them before you call Attach.
+// Attach returns a Drain for a server that does not serve yet. It wraps the handler and the hooks of the server, so
+// the caller must set these before.
 func Attach(s *http.Server) *Drain {
 	d := &Drain{server: s, unused: map[net.Conn]*conn{}, busy: map[net.Conn]struct{}{}}
 	state, connContext, handler := s.ConnState, s.ConnContext, s.Handler
@@ -62,8 +62,9 @@ func (d *Drain) add(c net.Conn) *conn {
 	return added
 }
 
-// follow is called when a connection changes its state in net/http. It records the new state, and closes a connection
-// that arrived after Shutdown. A connection is active from the end of a request head to the end of the answer.
+// follow handles a change of state that http.Server.ConnState reports. It records the new state, and closes a
+// connection that arrived after Shutdown. In net/http, a connection is active from the end of a request head to the
+// end of the answer.
 func (d *Drain) follow(c net.Conn, to http.ConnState) {
 	if d.record(c, to) {
 		_ = c.Close() // net/http notices
@@ -93,9 +94,8 @@ func (d *Drain) record(c net.Conn, to http.ConnState) bool {
 	return false
 }
 
-// Shutdown stops accepting, closes the connections that carry no request, and waits for requests in progress. If
-// requests are still in progress when ctx ends, it returns the error of ctx; these requests continue until the server
-// is closed.
+// Shutdown stops accepting, closes the connections without a request, and waits for requests in progress. If ctx ends
+// first, it returns the error of ctx, and the requests continue until the server is closed.
 func (d *Drain) Shutdown(ctx context.Context) error {
 	for _, c := range d.begin() {
 		_ = c.Close() // net/http notices

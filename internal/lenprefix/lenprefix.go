@@ -1,13 +1,21 @@
-// Package lenprefix reads a sequence of fields. A field is a single byte, an unsigned varint of encoding/binary, or
-// bytes with a length prefix. To write such fields, use the append functions of encoding/binary. The package owns only
-// this encoding. A Reader does not copy its input, so the caller must not change it.
+// Package lenprefix reads and writes sequences of fields. A field is one of these:
+//
+//   - a single byte
+//   - a number, as an unsigned varint of encoding/binary
+//   - a byte slice, as its length and its bytes. The length is such a varint.
+//
+// Append writes a byte slice with its length. To write other fields, callers use the built-in append and
+// binary.AppendUvarint. A Reader does not copy its input. The caller must not change the input while it uses the
+// Reader or slices that the Reader has returned.
+//
+// The package owns this format. It has no goroutines.
 package lenprefix
 
 import "encoding/binary"
 
-// Reader reads fields from front to back. If a field is missing or truncated, the Reader sets Bad,
-// and that field and all further ones are zero. So a caller checks Bad once, after the last field.
-// A Reader is not safe for concurrent use.
+// Reader reads fields from front to back. If a field is missing or truncated, Bad becomes true. This field and all
+// further ones are then zero, so it is enough to check Bad after the last field. A Reader is not safe for concurrent
+// use.
 type Reader struct {
 	Rest []byte // not yet read
 	Bad  bool
@@ -39,8 +47,8 @@ func (r *Reader) Uvarint() uint64 {
 	return v
 }
 
-// Count reads the number of the items that follow. Each item has at least one byte, so a number above the number of
-// remaining bytes sets Bad. A caller can therefore safely allocate memory for that many items.
+// Count reads how many items follow. Each item must have at least one byte. If fewer bytes than items follow, Count
+// sets Bad and returns 0. So the caller can safely allocate memory for that many items.
 func (r *Reader) Count() int {
 	n := r.Uvarint()
 	if n > uint64(len(r.Rest)) {
@@ -50,8 +58,8 @@ func (r *Reader) Count() int {
 	return int(n) //nolint:gosec // at most the length of a slice
 }
 
-// Bytes reads a length and that many bytes. The result shares the memory of the input; its capacity
-// is its length.
+// Bytes reads a length, and a byte slice of that length. The slice shares the memory of the input, and appending to it
+// copies it.
 func (r *Reader) Bytes() []byte {
 	n := r.Count()
 	v := r.Rest[:n:n]
@@ -70,4 +78,9 @@ func (r *Reader) All() []byte {
 	v := r.Rest
 	r.Rest = nil
 	return v
+}
+
+// Append appends the length of a text and the text, which Reader.Text and Reader.Bytes read.
+func Append[T ~string | ~[]byte](b []byte, s T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }

@@ -1,8 +1,9 @@
-// Package lifecycle closes the parts of a program in the reverse order of their start.
+// Package lifecycle closes the parts of a program in the reverse order of their start, and tracks the calls that a part
+// must wait for when it closes.
 //
-// It owns the order, the time limit of each closer, and the joined error. It treats all parts alike. Close runs each
-// closer in its own goroutine and waits for it. If a closer exceeds its time limit, Close does not wait for it any
-// longer, and returns an error that names it.
+// It owns the order, the time limit of each closer, and the joined error. Close runs each closer in its own goroutine
+// and waits for it. If a closer exceeds its time limit, Close no longer waits for it, and returns an error that names
+// it.
 package lifecycle
 
 import (
@@ -14,20 +15,19 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// reserve is the most time that Close keeps back for each closer that has not run yet. Otherwise a slow closer could
-// use up the time of closers that write to disk. For all closers together, Close keeps back at most 1/reserved of its
-// time. The rest is for requests that are still running.
+// reserve is how much of its time Close keeps back for each closer that has not run yet. Otherwise a slow closer could
+// use up the time of closers that write to disk. In total, Close keeps back at most 1/reserved of its time.
 const (
 	reserve  = 250 * time.Millisecond
 	reserved = 8
 )
 
-// Closer stops one part and releases its resources. When its time is over, ctx ends. It should then stop waiting,
-// release what it can, and return an error that describes what was not finished.
+// Closer stops one part of a program and releases its resources. It must return soon after ctx has ended, even if it
+// is not finished. It should then release what it can, and return an error that describes what is not finished.
 type Closer func(ctx context.Context) error
 
-// Stack collects the closers of the parts of a program, in the order in which the parts were started. The zero
-// value is ready to use. All methods are safe for concurrent use.
+// Stack has the closers of the parts of a program, in the order in which the parts were started. The zero value is
+// ready to use. All methods are safe for concurrent use.
 type Stack struct {
 	mu     sync.Mutex
 	items  []item
@@ -41,8 +41,8 @@ type item struct {
 	close Closer
 }
 
-// Push adds the closer of a part that has just started. If Close has already begun, Push calls the closer at once
-// and returns its error.
+// Push adds the closer of a part that has just started. If Close has already begun, it calls the closer at once and
+// returns its error.
 func (s *Stack) Push(name string, c Closer) error {
 	if s.push(item{name: name, close: c}) {
 		return nil
@@ -60,11 +60,10 @@ func (s *Stack) push(it item) bool {
 	return true
 }
 
-// Close calls every closer, beginning with the last one pushed, and joins their errors. Each error names its part. If
-// ctx has a deadline, Close keeps back some time for the closers that have not run yet. If a closer takes longer than
-// its time, Close adds fault.Timeout for it and continues with the next closer.
-//
-// Close is idempotent: later calls wait for the first and return the same error.
+// Close calls every closer, the last one pushed first, and joins their errors. Each error names its part. If ctx has a
+// deadline, Close keeps back some of the time for the closers that have not run yet. If a closer exceeds its time,
+// Close adds the error fault.Timeout and continues with the next closer. Close is idempotent: a later call waits for
+// the first one and returns the same error.
 func (s *Stack) Close(ctx context.Context) error {
 	items, done, first := s.begin()
 	if !first {
@@ -110,8 +109,8 @@ func shareOf(ctx context.Context, n int) time.Duration {
 	return max(0, min(reserve, time.Until(deadline)/time.Duration(reserved*n)))
 }
 
-// before returns a context that ends at the duration d before the deadline of ctx. If ctx has no deadline, the returned
-// context ends with ctx.
+// before returns a context with a deadline that is earlier than that of ctx by the duration d. If ctx has no
+// deadline, the returned context ends with ctx.
 func before(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -120,8 +119,8 @@ func before(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithDeadline(ctx, deadline.Add(-d))
 }
 
-// run calls one closer and returns its error. The closer gets the context soft. When the context hard ends, run stops
-// waiting for the closer and returns fault.Timeout.
+// run calls one closer with the context soft, and returns its error. If the closer has not returned when the context
+// hard ends, run no longer waits for it and returns fault.Timeout.
 func run(soft, hard context.Context, it item) error {
 	result := make(chan error, 1)
 	go func() { result <- it.close(soft) }()

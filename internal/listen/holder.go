@@ -20,8 +20,8 @@ type process struct {
 // maxCommand bounds the command line in an error, in bytes.
 const maxCommand = 120
 
-// InUse returns a hint for the user if a port is already in use. The hint names the process that uses the port, if this
-// user may see that process. network is "tcp" or "udp". flag is the name of the flag that sets the port.
+// InUse returns a hint for a port that is already in use. The hint names the process that uses the port, if this user
+// may see the process. network is "tcp" or "udp". flag is the name of the flag that sets the port.
 func InUse(network string, at netip.AddrPort, flag string) string {
 	who := findHint(network, at.Port())
 	if p, found := findHolder(network, at); found {
@@ -30,8 +30,8 @@ func InUse(network string, at netip.AddrPort, flag string) string {
 	return fmt.Sprintf("%s: stop it, or choose a port with %s; 0 picks a free one", who, flag)
 }
 
-// text describes the process with its pid and command. It shows the arguments of the command only for a Quorate node,
-// because these contain no secrets.
+// text describes the process with its pid and command. It shows the arguments only of a Quorate node, because they
+// contain no secrets.
 func (p process) text() string {
 	switch {
 	case p.pid == os.Getpid():

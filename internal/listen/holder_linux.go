@@ -19,8 +19,8 @@ func findHint(network string, port uint16) string {
 	return fmt.Sprintf("another process has the port (as root, ss -Hlnp%c 'sport = :%d' names it)", network[0], port)
 }
 
-// findHolder returns the process that uses a port at an address. It returns false if no process uses the port, or if
-// this user may not see which process does.
+// findHolder returns the process that uses a port at an address. It returns false if there is none, or if this user
+// may not see it.
 func findHolder(network string, at netip.AddrPort) (process, bool) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -65,8 +65,8 @@ func socketsAt(fs procfs.FS, network string, at netip.AddrPort) (out []string) {
 	return out
 }
 
-// overlap reports whether sockets bound to a and b on the same port conflict. An invalid or unspecified address
-// conflicts with all addresses.
+// overlap reports whether sockets on the same port conflict if they are bound to the addresses a and b. An invalid or
+// unspecified address conflicts with every address.
 func overlap(a, b netip.Addr) bool {
 	a, b = a.Unmap(), b.Unmap()
 	return a == b || !a.IsValid() || !b.IsValid() || a.IsUnspecified() || b.IsUnspecified()

@@ -1,5 +1,5 @@
-// Package listen opens TCP listeners and Unix sockets. All packages use it, so that a port in use is handled in the
-// same way everywhere.
+// Package listen opens TCP listeners and Unix sockets. All packages use it, so that they all handle a port in use in
+// the same way.
 //
 // It owns the fallback to a free port and the error messages. It has no goroutines.
 package listen
@@ -59,15 +59,15 @@ func Port(l net.Listener) int {
 }
 
 // The range of ports that Spare tries. Well-known services use lower ports. Operating systems use higher ports for
-// outgoing connections (from 32768 on Linux, from 49152 by RFC 6335).
+// outgoing connections: from 32768 on Linux, and from 49152 by RFC 6335.
 const (
 	firstSpare = 10240
 	endSpare   = 32768
 )
 
-// Spare returns n different ports of 127.0.0.1 that are free for TCP and UDP at this moment, or fault.Unavailable if
-// there are fewer. The system uses other ports for outgoing connections and for listeners on port 0. So the returned
-// ports are probably still free when a process opens them later.
+// Spare returns n different ports of 127.0.0.1 that are now free for TCP and UDP. It returns fault.Unavailable if it
+// does not find enough. The ports are from firstSpare to endSpare-1. By default, the system uses higher ports for
+// outgoing connections and for listeners on port 0. So these ports are probably still free when a process opens them.
 func Spare(ctx context.Context, n int) ([]int, error) {
 	var out []int
 	for _, i := range rand.Perm(endSpare - firstSpare) {
@@ -98,9 +98,9 @@ func free(ctx context.Context, address string) bool {
 	return true
 }
 
-// Unix opens a Unix socket that the owner and the group may use. It replaces a socket file that a previous process
-// left behind. It returns fault.Unavailable if a process serves the socket, and fault.Invalid if the socket cannot be
-// opened.
+// Unix opens a Unix socket that the owner and the group may use. It replaces a socket file that a previous process has
+// left behind. It returns fault.Unavailable if a running process serves the socket, and fault.Invalid if the socket
+// cannot be opened.
 func Unix(ctx context.Context, path, flag string) (net.Listener, error) {
 	var d net.Dialer
 	if c, err := d.DialContext(ctx, "unix", path); err == nil {
@@ -127,8 +127,8 @@ func Unix(ctx context.Context, path, flag string) (net.Listener, error) {
 		"path of less than 100 bytes"}
 }
 
-// IsLoopback reports whether host is reachable only from this machine. For names other than localhost it returns
-// false, because their addresses may change.
+// IsLoopback reports whether host is certainly a loopback address, which only this machine can reach. For a name other
+// than localhost it returns false, because the addresses of the name may change.
 func IsLoopback(host string) bool {
 	if host == "localhost" {
 		return true
@@ -152,7 +152,7 @@ func open(ctx context.Context, r Request) ([]net.Listener, error) {
 	return ls, nil
 }
 
-// closeAll closes listeners. It ignores errors of Close, because its caller returns an earlier error.
+// closeAll closes listeners. It ignores errors, because the caller returns an earlier error.
 func closeAll(ls []net.Listener) {
 	for _, l := range ls {
 		_ = l.Close()

@@ -1,8 +1,7 @@
 // Package logadapt lets libraries that have their own loggers write to log/slog.
 //
-// It owns the mapping of levels, names and arguments. The libraries choose what they log; the package changes only
-// the levels of some Raft lines. It has no goroutines. Every logger is safe for concurrent use if its slog.Handler
-// is.
+// It owns the mapping of levels, names and arguments, which includes the lower levels of some Raft lines. It has no
+// goroutines. Every logger is safe for concurrent use if its slog.Handler is.
 package logadapt
 
 import (
@@ -19,7 +18,7 @@ import (
 const LevelTrace = slog.LevelDebug - 4
 
 // HCLog returns an hclog logger that writes to l. The name of the hclog logger becomes the attribute "logger". The
-// level of l decides which records are written; SetLevel has no effect.
+// level of l decides which records are written. SetLevel has no effect.
 func HCLog(l *slog.Logger) hclog.Logger { return &hcLogger{base: l, out: l} }
 
 type hcLogger struct {
@@ -108,8 +107,8 @@ func fromHCLog(l hclog.Level) slog.Level {
 	}
 }
 
-// plain converts the arguments of an hclog call. These are alternately keys and values. It converts values of hclog's
-// own types to text. If the number of arguments is odd, the last one is a value and gets the key "extra".
+// plain converts the arguments of an hclog call, which are keys and values in turn. It converts values of hclog's own
+// types to text. If the number of arguments is odd, the last one is a value and gets the key "extra".
 func plain(args []any) []any {
 	if len(args) == 0 {
 		return nil

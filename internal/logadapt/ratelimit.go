@@ -9,19 +9,20 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietPeriod is how long repeats of a Raft log line are logged only at level debug. A line is a repeat if an earlier
-// one had the same message and was about the same peer.
+// quietPeriod is how long repeated lines of the Raft log get the level debug. A line is repeated if it has the same
+// message and peer as an earlier line.
 const quietPeriod = time.Minute
 
 // maxQuiet bounds the peers that are remembered.
 const maxQuiet = 1024
 
-// Raft returns a logger for hashicorp/raft. It writes like the logger of HCLog, but changes some levels, so that errors
-// are only problems that need an operator:
+// Raft returns a logger for hashicorp/raft. It writes like the logger of HCLog, but lowers some levels, so that only
+// problems that need an operator are errors:
 //
-//   - The library logs every unanswered request as an error, although the peer may only be stopping. These lines, and
-//     lines about refused votes, get level info once per peer and message in quietPeriod, and otherwise level debug.
+//   - Lines about unanswered requests and refused votes get level info, and repetitions within quietPeriod get level
+//     debug. The library logs unanswered requests as errors, although the peer may only be stopping.
 //   - Lines that appear at every change of leader get level info.
+//   - Lines that repeat while there is no quorum keep their level, and repetitions within quietPeriod get level debug.
 func Raft(l *slog.Logger) hclog.Logger {
 	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
 }
@@ -84,8 +85,8 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 	return level
 }
 
-// once returns the level for a line with this message about a peer. For the first such line in quietPeriod, the result
-// is the parameter first. For all others it is slog.LevelDebug.
+// once returns the level of a line that may repeat. The first line with this message and peer in a quietPeriod gets
+// the level in the parameter first. Further ones get slog.LevelDebug.
 func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	key, now := msg+"\x00"+peer, c.now()
 	c.mu.Lock()

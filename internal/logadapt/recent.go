@@ -29,8 +29,8 @@ type RecentRecord struct {
 // maxRecent bounds the text of a record that is kept, in bytes.
 const maxRecent = 1 << 10
 
-// NewRecent returns a Recent that keeps the latest records with this level or a higher one. keep is how many records it
-// keeps. Each record has at most about 1 KiB.
+// NewRecent returns a Recent that keeps the latest log records with at least the given level. keep is the number of
+// records. Each kept record has at most about 1 KiB.
 func NewRecent(level slog.Level, keep int) *Recent { return &Recent{level: level, keep: keep} }
 
 // Records returns the records that are kept, newest first.
@@ -53,8 +53,8 @@ func (r *Recent) add(one RecentRecord) {
 	r.next = (r.next + 1) % r.keep
 }
 
-// Handler returns a handler that passes all records to the handler next. It also copies the records whose level is
-// high enough to r.
+// Handler returns a handler that passes all records to next. It also copies a record to r if its level is high enough.
+// Levels that next does not enable are not recorded.
 func (r *Recent) Handler(next slog.Handler) slog.Handler { return recentHandler{recent: r, next: next} }
 
 type recentHandler struct {

@@ -12,7 +12,7 @@ import (
 func Standard(l *slog.Logger) *log.Logger { return log.New(Writer(l), "", 0) }
 
 // Writer returns a writer that logs each line as a record of l. A line may begin with its level in square brackets,
-// as in "[WARN] memberlist: refuting a suspect message"; otherwise the level is info. Each Write must contain whole
+// as in "[WARN] memberlist: refuting a suspect message". Otherwise the level is info. Each Write must contain whole
 // lines, as package log writes them.
 func Writer(l *slog.Logger) io.Writer { return lineWriter{l} }
 

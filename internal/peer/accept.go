@@ -14,9 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/pending"
 )
 
-// callConnections is how many connections for calls this node keeps open from one other server. The other server
-// normally opens two. After a network failure or a renewal of certificates, its old connections may remain open for a
-// while beside the new ones.
+// callConnections is how many call connections from one other server this node keeps open. The other server normally
+// opens two. After a network failure or a renewal of certificates, old ones may remain for a while.
 const callConnections = 8
 
 // accept accepts connections until l is closed.
@@ -73,8 +72,8 @@ func (p *Port) receive(c net.Conn) {
 	}
 }
 
-// explainCut returns a refusal that says why this node closed a connection during its preamble. cut is the reason. If
-// this node did not close the connection, explainCut returns err.
+// explainCut returns the error of a connection that failed during its preamble. If this node closed it because of a
+// limit, the error is a refusal that says so. The parameter cut has the reason. In all other cases, the error is err.
 func (p *Port) explainCut(cut pending.Cut, err error) error {
 	switch cut {
 	case pending.TooMany, pending.TooManyOf:
@@ -88,8 +87,9 @@ func (p *Port) explainCut(cut pending.Cut, err error) error {
 	return err
 }
 
-// welcome performs TLS and reads the preamble of an accepted connection.
-func (p *Port) welcome(raw net.Conn) (*conn, hello, error) {
+// welcome performs TLS and reads the preamble of an accepted connection. The connection stops being pending before its
+// caller gets the answer. Otherwise the limits of pending could close a connection that already carries a request.
+func (p *Port) welcome(raw *pending.Conn) (*conn, hello, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Timing.Handshake)
 	defer cancel()
 	stop := bind(ctx, raw)
@@ -107,6 +107,10 @@ func (p *Port) welcome(raw net.Conn) (*conn, hello, error) {
 		tell(secure, err)
 		return nil, h, err
 	}
+	if raw.Done() != pending.NotCut {
+		_ = c.Close() // it is closed already
+		return nil, h, net.ErrClosed
+	}
 	if err := c.settle(encodeAnswer(c.self, nil), stop); err != nil {
 		return nil, h, err
 	}
@@ -121,9 +125,9 @@ func tell(c net.Conn, err error) {
 	}
 }
 
-// settle completes the preamble of a registered connection. It sends the answer if it is not empty, calls the function
-// stop, and removes the handshake deadline. The function stop detaches the connection from the handshake context, and
-// returns false if that context has already ended. On error, settle closes the connection.
+// settle completes the preamble of a registered connection. It sends the answer if there is one, and removes the
+// deadline of the handshake. stop must be a function from bind. If the handshake has already timed out, settle returns
+// an error. After an error, the connection is closed.
 func (c *conn) settle(answer []byte, stop func() bool) error {
 	var err error
 	if len(answer) > 0 {
@@ -159,9 +163,9 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	return nil
 }
 
-// register adds a connection to the registry. It returns a refusal if the registry is full, or if this node's cluster
-// or epoch has changed since the preamble. register must check for the change, because Refresh closes only connections
-// that are already in the registry.
+// register adds a connection to the registry. It returns a refusal if the registry is full. It also returns a refusal
+// if the cluster or epoch of this node has changed since the preamble. Refresh cannot close such a connection, because
+// it closes only registered ones.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r
@@ -175,9 +179,8 @@ func (p *Port) register(c *conn) *Refusal {
 	return nil
 }
 
-// give passes an accepted connection to its user. A tunnel goes to the listener for tunnels, and a Raft connection to
-// the transport of its group. A connection for calls is served by give itself, which then returns when the connection
-// ends.
+// give passes an accepted connection to its user: a tunnel to the listener for tunnels, and a Raft connection to the
+// transport of its group. It serves a connection for calls itself, and returns when this connection ends.
 func (p *Port) give(c *conn, h hello) {
 	switch {
 	case h.kind == kindTunnel:
@@ -221,8 +224,8 @@ func reasonOf(err error) Reason {
 	return ReasonMalformed
 }
 
-// bind makes reads and writes of c fail when ctx ends. After a call of the returned function, the end of ctx does not
-// affect c any more. The returned function returns false if ctx had already ended.
+// bind makes reads and writes of c fail when ctx ends. The caller must call stop when c no longer depends on ctx. stop
+// returns false if ctx had already ended.
 func bind(ctx context.Context, c net.Conn) (stop func() bool) {
 	if d, ok := ctx.Deadline(); ok {
 		_ = c.SetDeadline(d) // a connection that fails here fails at its first read

@@ -6,11 +6,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// admit returns nil if the server with the identity self accepts a connection that begins with the hello h. Otherwise
-// it returns the reason. It has no side effects.
+// admit returns nil if the server self accepts a connection that begins with the hello h. Otherwise it returns the
+// reason for the refusal. It has no side effects. The rules:
 //
-// For Raft groups and calls, both sides must have the same cluster and epoch. A connection for joining is also accepted
-// if the epochs differ or one side has no cluster; it can only call methods with Join set.
+//   - The hello must be addressed to self and come from another server.
+//   - Both sides must have the same cluster and the same epoch. AnyEpoch matches every epoch, but not on connections
+//     of Raft.
+//   - A connection for joining is also accepted if the epochs differ, or if a side has no cluster yet. Such a
+//     connection can only call methods with Join set.
 func admit(self Identity, h hello) *Refusal {
 	for _, rule := range []func(Identity, hello) *Refusal{admitCluster, admitServer, admitEpoch} {
 		if r := rule(self, h); r != nil {

@@ -86,8 +86,8 @@ func (p *Port) delist(s *callee) {
 	delete(p.servers, s)
 }
 
-// drain waits until running handlers have returned and their answers have been sent, and then closes the connections.
-// In total it waits at most for the given time. After that it closes the remaining connections without waiting.
+// drain waits until running handlers have returned and their answers have been sent. Then it closes the connections.
+// The parameter limit is the maximum time for all connections together.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()
@@ -104,8 +104,9 @@ func drain(servers []*callee, limit time.Duration) {
 	}
 }
 
-// leave cancels the contexts of the running handlers and refuses calls whose handler has not started. It sends the
-// caller a go-away, after which the caller makes no new calls on this connection.
+// leave ends the use of a connection, because this node is stopping. It cancels the contexts of running handlers, and
+// refuses calls whose handler has not started. It sends the caller a go-away frame, so that the caller makes no new
+// calls on this connection.
 func (c *callee) leave() {
 	c.cancel()
 	c.mu.Lock()

@@ -23,8 +23,8 @@ func newClient(p *Port, k kind) *Client {
 	return &Client{port: p, kind: k, links: map[string]*link{}}
 }
 
-// maxTries is how many connections a call tries. It tries another one only if the previous connection ended before the
-// callee accepted the call. This happens when one side has just closed or renewed the connection.
+// maxTries is how many connections a call tries. It tries another connection only if the previous one ended before the
+// callee accepted the call. That can happen when one side has just closed or renewed the connection.
 const maxTries = 3
 
 const (
@@ -55,8 +55,8 @@ type dialing struct {
 }
 
 // Call sends payload to a method of server and returns the answer. The caller may reuse payload after Call has
-// returned, and owns the answer. The call ends when ctx ends; the handler gets the deadline and the cancellation of
-// ctx. Errors of the handler keep their code, hint and key. The other errors are:
+// returned, and owns the answer. The handler gets the deadline of ctx, and is cancelled when ctx ends. Errors of the
+// handler keep their code, hint and key. The other errors are:
 //
 //	unavailable    the server could not be reached, or refused the request: not executed
 //	timeout        ctx ended before the request was sent: not executed
@@ -196,9 +196,9 @@ func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
 	}
 }
 
-// redial starts to connect to the server of l in the background. The parameter lane is the connection to open, which
-// is for short or for long requests. redial returns fault.Unavailable if the server is in backoff after failed dials,
-// or if the Port of this node was closed. The caller holds lane.mu.
+// redial starts to connect to the server of l in the background. The new connection is for the requests of lane:
+// either the short or the long ones. redial returns fault.Unavailable if the server is in backoff after failed dials,
+// or if the Port of this node is closed. The caller holds lane.mu.
 func (c *Client) redial(l *link, lane *lane) error {
 	if err := c.port.health.blocked(target{l.server, false}); err != nil {
 		return err

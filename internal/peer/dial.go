@@ -21,8 +21,9 @@ func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
 }
 
-// tune sets options of a TCP connection. Keep-alive detects failures sooner. A limit on unsent data prevents small
-// messages from waiting behind large ones. tune ignores errors, because a connection also works without these options.
+// tune sets options of a TCP connection: keep-alive, to detect failures sooner, and a limit of unsent data, so that
+// small messages do not wait behind large ones. It ignores errors, because a connection also works without these
+// options.
 func tune(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
@@ -32,8 +33,8 @@ func tune(c net.Conn) {
 	limitUnsent(t)
 }
 
-// dial opens a connection to a server. If it fails, it returns fault.Unavailable with the server, its address and the
-// cause; then no request was sent.
+// dial opens a connection to a server. After an error, no request was sent. The error is fault.Unavailable with the
+// server, its address and the cause.
 func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn, error) {
 	if err := p.ready(); err != nil {
 		return nil, err
@@ -125,8 +126,8 @@ func (p *Port) introduce(ctx context.Context, raw net.Conn, self Identity, h hel
 	return c, nil
 }
 
-// greet sends the hello h and reads the answer. It checks the server, cluster and epoch in the answer by the rules of
-// admit. So a connection to a wrong server fails even if the callee does not detect the mistake.
+// greet sends the hello h and reads the answer. It checks server, cluster and epoch in the answer by the rules of
+// admit. So a connection to a wrong server fails even if that server accepts it.
 func greet(c net.Conn, h hello) error {
 	if _, err := c.Write(h.encode()); err != nil {
 		return err

@@ -48,6 +48,7 @@ const (
 	FirstRequest = firstRequest
 	FirstAnswer  = firstAnswer
 	MaxInFlight  = maxInFlight
+	TunnelDials  = tunnelDials
 )
 
 // Frames of a call, made by hand.

@@ -9,14 +9,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// A connection for calls consists of frames. Numbers are big-endian:
+// The frames of a connection for calls. Numbers are big-endian:
 //
 //	length u32 | type u8 | flags u8 | stream u64 | body of that length
 //
-// A call is a stream of frames. The caller sends one open frame, and data frames if the request is longer than one
+// Each call is a stream of frames. The caller sends one open frame, and data frames if the request is longer than one
 // chunk. The callee sends an answer frame and its data frames, or a fail frame. The flag fin marks the last frame in
-// one direction; a fail frame ends both directions. Stream numbers start at 1 and increase. Frames about the connection
-// itself have the stream number 0.
+// one direction. A fail frame ends both directions. Stream numbers start at 1 and increase. Frames about the
+// connection itself have the stream number 0.
 //
 // Flow control: neither side sends more bytes of payload than the other side has granted. Each stream starts with a
 // fixed grant. The receiver grants more with window frames as it consumes payload. So the goroutine that reads the

@@ -33,7 +33,7 @@ func (c *callee) handle(s *stream) {
 	c.answer(s, s.task.method, answer, err)
 }
 
-// invoke runs the handler of a call. If the handler panics, invoke logs it and returns an error. Otherwise one bad
+// invoke runs the handler of a call. If the handler panics, invoke logs that and returns an error. Otherwise one bad
 // request could end the process of every node that receives it.
 func (c *callee) invoke(s *stream) (answer []byte, err error) {
 	t := s.task
@@ -54,10 +54,11 @@ func (c *callee) invoke(s *stream) (answer []byte, err error) {
 
 // tooLate returns an error if the handler of a call must not be started any more.
 func (c *callee) tooLate(t *task) error {
+	ended := t.ctx.Err() // read first: a server that stops ends its own context before those of its calls
 	switch {
 	case c.ctx.Err() != nil:
 		return errStopping(c.conn.self.Server)
-	case t.ctx.Err() != nil:
+	case ended != nil:
 		return fault.New(fault.Timeout, "peer.Call",
 			fmt.Sprintf("the deadline passed before server %q could begin", c.conn.self.Server))
 	}

@@ -13,7 +13,7 @@ const (
 )
 
 // health records which servers could not be reached, and delays further dials to them. When a new connection or
-// Port.Alive shows that a server is back, health wakes the requests that wait for that server.
+// Port.Alive shows that a server is back, health wakes the requests that wait for it.
 type health struct {
 	longest time.Duration
 
@@ -22,11 +22,11 @@ type health struct {
 	lost map[target]span // servers without contact; unlike down it does not end by a report from outside
 }
 
-// span has the times of the first and the last failed dial to a server since the last connection with it.
+// span has the times of the first and the last failed dial to a server, since this node was last connected to it.
 type span struct{ first, last time.Time }
 
-// target is a server and the purpose of a connection to it, which is Raft or calls. Failures are recorded per purpose,
-// because a server can already answer calls before it runs a Raft group.
+// target is a server and the purpose of a connection to it, Raft or calls. Failures are recorded per purpose, because
+// a server can answer calls before it runs a Raft group.
 type target struct {
 	server string
 	raft   bool
@@ -66,15 +66,15 @@ func (h *health) failed(t target, err error) {
 	h.lost[t] = s
 }
 
-// A server counts as lost when Raft has failed to dial it for lostAfter. If the last failure is older than
-// staleAfter, the state of the server is unknown.
+// When a server counts as lost: Raft has failed to dial it for at least lostAfter. After staleAfter without another
+// attempt, its state is unknown.
 const (
 	lostAfter  = 2 * time.Second
 	staleAfter = 10 * time.Second
 )
 
-// lostSince returns the time of the first failure if Raft cannot reach a server. It returns false if Raft can reach the
-// server, has not tried recently, or has failed for less than lostAfter.
+// lostSince returns the time of the first failure if Raft cannot reach a server. It returns false in all other cases:
+// Raft can reach the server, has not tried recently, or has failed for less than lostAfter.
 func (h *health) lostSince(server string) (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,7 +139,7 @@ func (h *health) pause(failures int) time.Duration {
 	return min(h.longest, firstBackoff<<min(failures-1, 16))
 }
 
-// wait waits until t is reachable, the time in limit has passed, or ctx ends. It returns at once if no failure of t is
+// wait waits until t is reachable, the time limit has passed, or ctx ends. It returns at once if no failure of t is
 // recorded.
 func (h *health) wait(ctx context.Context, t target, limit time.Duration) {
 	h.mu.Lock()

@@ -13,8 +13,8 @@ import (
 // snapshotMark follows the server id in the target of a snapshot. No server id has it.
 const snapshotMark = "\x00snapshot"
 
-// layer is the raft.StreamLayer of one group. It dials servers by their ids, and accepts the group's connections that
-// arrive at the port. Close also closes all of these connections, because raft.NetworkTransport does not.
+// layer is the raft.StreamLayer of one group. It dials servers by their ids, and accepts the connections of the group
+// that arrive at the port. Close also closes all of these connections, because raft.NetworkTransport does not.
 type layer struct {
 	port     *Port
 	group    uint32
@@ -57,7 +57,8 @@ func (h *held) Close() error {
 	return h.Conn.Close()
 }
 
-// hold tracks a connection. inbound is true if the other side has dialled it. hold returns nil if the layer is closed.
+// hold registers a connection, so that the Close of the layer closes it. inbound is true if the other side has dialed
+// it. hold returns nil if the layer is closed.
 func (l *layer) hold(c net.Conn, inbound bool) *held {
 	l.mu.Lock()
 	defer l.mu.Unlock()

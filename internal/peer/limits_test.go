@@ -1,6 +1,7 @@
 package peer_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -285,5 +286,41 @@ func TestLimits_CallerOverFlowControlWindowIsCut(t *testing.T) {
 		}
 		_ = conn.Close()
 		wg.Wait()
+	})
+}
+
+// A caller that has begun to read the answer may send a request next. So its connection no longer counts as pending,
+// and the limit of pending connections must not close it. The pipe keeps the server in its write until the answer is
+// read.
+func TestLimits_PendingEndsBeforeTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		b := start(t, n, "b", []peer.Method{echo("echo")}, func(o *peer.Options, _ *node) {
+			o.Limits.PendingPerSource = 1
+		})
+		c, err := n.dial(t.Context(), b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		self := peer.Identity{Server: "a", Cluster: "c", Epoch: 1}
+		if _, err := c.Write(peer.Hello("call", self, "b", 0)); err != nil {
+			t.Fatal(err)
+		}
+		begun := make([]byte, 1)
+		if _, err := io.ReadFull(c, begun); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second one makes the server close the oldest pending connection
+			other, err := n.dial(t.Context(), b.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			synctest.Wait()
+		}
+		if _, err := peer.ReadAnswer(io.MultiReader(bytes.NewReader(begun), c)); err != nil {
+			t.Errorf("the connection was closed while its caller read the answer: %v", err)
+		}
 	})
 }

@@ -29,14 +29,19 @@ type Request struct {
 	Payload []byte // belongs to the handler
 }
 
-// Handler answers a call. ctx ends at the deadline of the caller. It also ends when the caller cancels, when the
-// connection is lost, and when the port closes. The handler should then return soon. It must not change the answer
-// after it has returned. An error is sent with its code, hint and key; an error of a context is sent as
-// fault.Indeterminate.
+// Handler answers a call. It should return soon after ctx has ended. ctx ends in these cases:
+//
+//   - The deadline of the caller passes.
+//   - The caller cancels the call.
+//   - The connection is lost.
+//   - The port closes.
+//
+// The handler must not change the answer after it has returned. Its error is sent with code, hint and key. An error of
+// a context is sent as fault.Indeterminate.
 type Handler func(ctx context.Context, r Request) ([]byte, error)
 
-// Method is a method that other nodes may call. Its memory is limited: for each connection, this node holds at most
-// Concurrency requests of MaxRequest bytes, and as many answers of MaxAnswer bytes.
+// Method is a method that other nodes may call. For each connection, this node has at most Concurrency requests of
+// MaxRequest bytes in memory, and as many answers of MaxAnswer bytes.
 type Method struct {
 	Name        string // 1 to 64 bytes
 	Handle      Handler

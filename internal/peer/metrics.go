@@ -101,8 +101,8 @@ func (m *metrics) dialFailures(k kind) prometheus.Counter {
 	return m.dialFailed.WithLabelValues(k.String())
 }
 
-// meter measures the calls of one method on one side, caller or callee. It has the time series of the method, so that a
-// call need not look them up.
+// meter measures the calls of one method on one side, caller or callee. It keeps the metrics of the method, so that
+// calls need not look them up.
 type meter struct {
 	all      *metrics
 	key      meterKey
@@ -114,8 +114,8 @@ type meter struct {
 	failed   [outcomes]atomic.Pointer[prometheus.Counter] // made at first use
 }
 
-// meter returns the meter of a method on one side. After maxMethods different methods, all further methods share one
-// meter, which limits the number of time series if the names of methods are not constants.
+// meter returns the meter of a method on one side, caller or callee. After 2*maxMethods meters, further methods share
+// one meter per side. This limits the number of metric series if the names of methods are not constants.
 func (m *metrics) meter(s side, name string) *meter {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,8 +157,8 @@ func (m *meter) end(begun time.Time, request, answer int, err error) {
 	m.outcome(err).Inc()
 }
 
-// codes returns the error codes that have their own time series. All other codes are counted under the last code in
-// the list.
+// codes returns the error codes that have their own metric series. All other codes are counted as the last code in the
+// list.
 func codes() [outcomes]fault.Code {
 	return [outcomes]fault.Code{
 		fault.NotFound, fault.Conflict, fault.Invalid, fault.TooLarge, fault.Denied, fault.NotLeader, fault.Unavailable,

@@ -16,9 +16,9 @@ import (
 // batch is the approximate size in bytes of one write to the network.
 const batch = 64 << 10
 
-// mux carries many streams over one connection. Streams with data to send take turns, and send one chunk in each turn.
-// A mux has three goroutines: a reader, a writer and a watcher. Its role decides whether it acts as the caller or as
-// the callee.
+// mux carries many streams over one connection. The streams with data to send take turns: each sends one chunk in its
+// turn. A mux has three goroutines: a reader, a writer and a watcher. role is the side of the connection that the mux
+// serves: caller or callee.
 type mux struct {
 	conn   *conn
 	role   role
@@ -72,8 +72,7 @@ func (t *turns) pop() *stream {
 	return s
 }
 
-// remove removes the stream s from the queue, wherever it is. A stream that has ended must be removed, because
-// otherwise it would stay in memory until the writer reaches it.
+// remove removes the stream s from the queue. Otherwise an ended stream would stay in memory until it gets its turn.
 func (t *turns) remove(s *stream) {
 	if !s.queued {
 		return
@@ -107,7 +106,7 @@ func (m *mux) rouse() {
 	}
 }
 
-// run reads and writes frames until the connection ends and all goroutines of the mux have ended.
+// run reads and writes frames. It returns when the connection and all goroutines of the mux have ended.
 func (m *mux) run() {
 	var wg sync.WaitGroup
 	wg.Go(m.write)
@@ -119,7 +118,8 @@ func (m *mux) run() {
 // fail ends the connection. If it is called several times, the first error is kept.
 func (m *mux) fail(err error) { m.failIf(err, func() bool { return true }) }
 
-// failIf ends the connection if the function still returns true. It holds mu when it calls that function.
+// failIf ends the connection with err if the function in the parameter still returns true. It calls this function with
+// mu held.
 func (m *mux) failIf(err error, still func() bool) {
 	m.mu.Lock()
 	if m.err != nil || !still() {
@@ -157,8 +157,8 @@ func (m *mux) write() {
 	}
 }
 
-// gather appends to b the next frames that the mux sends. It copies the payloads, because a caller may reuse its
-// payload as soon as its call has returned.
+// gather appends to b the frames that are sent next. It copies the payloads, because a caller may reuse its payload as
+// soon as its call has returned.
 func (m *mux) gather(b []byte) []byte {
 	m.mu.Lock()
 	if m.err != nil {
@@ -279,9 +279,9 @@ func (m *mux) widen(id uint64, body []byte) error {
 	return nil
 }
 
-// watch closes the connection if nothing arrives for Timing.Dead. A working connection is never silent that long,
-// because the caller sends something at every tick. watch counts ticks instead of reading the clock, so a process that
-// was paused for a while keeps its connections.
+// watch closes the connection if nothing arrives for Timing.Dead. A working connection is never silent for so long,
+// because the caller sends something at every tick, and the callee answers pings. watch counts ticks instead of
+// reading the clock, so a process that was paused for a while keeps its connections.
 func (m *mux) watch() {
 	tick := time.NewTicker(m.timing.Ping)
 	defer tick.Stop()
@@ -314,9 +314,9 @@ func errSilent(server string, silent time.Duration) error {
 		fmt.Sprintf("server %q has not been heard for %s", server, silent))
 }
 
-// tick is called at every tick of the caller's watch. idle is the time without calls so far; tick returns idle plus
-// one tick, or 0 while calls are in progress. It sends a ping if the parameter ping is true. It closes the connection
-// if the connection has been idle for Timing.Idle.
+// tick does the work of a tick on the side of the caller. idle is how long there have been no calls. tick adds one
+// tick to it and returns the sum, or 0 while calls are in progress. If ping is true, it sends a ping. It closes a
+// connection that has been idle for Timing.Idle.
 func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
 	if idle += m.timing.Ping; m.busy() {

@@ -24,8 +24,8 @@ type Identity struct {
 	Epoch   uint64 // raised by every rescue of the cluster; AnyEpoch for a node without replicas
 }
 
-// AnyEpoch is the epoch of a node without replicas. It matches every epoch, because such a node has no data: it may
-// call servers of every epoch and be called by them. It cannot run a group.
+// AnyEpoch is the epoch of a node without replicas. It matches every epoch, because such a node has no data. The node
+// may call servers of every epoch, and they may call it. It cannot run a group.
 const AnyEpoch = ^uint64(0)
 
 // Options configure a Port. Self, Resolve, Logger and Registerer are required.
@@ -89,8 +89,8 @@ type Limits struct {
 	Message     int // bytes of one request or answer; default 70 MiB
 }
 
-// maxInFlight is the highest allowed value of Limits.InFlight, the number of unanswered calls to one server. A callee
-// always accepts this many calls on one connection, whatever its own Limits are.
+// maxInFlight is the maximum of Limits.InFlight, the number of unanswered calls to one server. A callee accepts this
+// many calls on one connection. Its own Limits do not matter.
 const maxInFlight = 2048
 
 func (o Options) withDefaults() Options {

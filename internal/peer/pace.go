@@ -10,12 +10,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// piece is the maximum number of bytes in one write to the connection. If one such write takes longer than the time
-// limit, the connection counts as stalled, and the write fails.
+// piece is the maximum number of bytes in one write to the connection. If a write takes longer than the time limit,
+// the connection has stalled, and the write fails.
 const piece = 64 << 10
 
-// paced is a connection for Raft requests. raft sets one deadline for a whole request. paced applies this time limit to
-// each piece of the request instead, because otherwise large requests would always fail on a slow link.
+// paced is a connection for Raft requests. raft sets one deadline for a whole request. paced applies this time limit
+// to each piece of the request instead. Otherwise large requests would always fail on a slow link.
 type paced struct {
 	net.Conn
 	limit time.Duration
@@ -40,16 +40,16 @@ func (c *paced) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// snapshotOut is a connection that sends a snapshot. It limits the time without progress, and not the total time. The
-// time limit for the answer is longer, because the receiver restores the snapshot before it answers.
+// snapshotOut is a connection that sends a snapshot. It limits the time without progress, not the total time. The time
+// limit for the answer is longer, because the receiver restores the snapshot before it answers.
 type snapshotOut struct {
 	net.Conn
 	server        string
 	stall, answer time.Duration
 }
 
-// SetDeadline sets the deadline for reading the answer. The deadline is t, but not earlier than Timing.SnapshotAnswer
-// from now.
+// SetDeadline sets the deadline for reading the answer. The deadline is t, or Timing.SnapshotAnswer from now if that
+// is later.
 func (c *snapshotOut) SetDeadline(t time.Time) error {
 	if least := time.Now().Add(c.answer); t.Before(least) {
 		t = least
@@ -72,8 +72,9 @@ func (c *snapshotOut) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// snapshotIn is a connection that receives a snapshot. It closes the connection when a read makes no progress for the
-// time stall. Otherwise raft would wait again while it discards the rest of the snapshot.
+// snapshotIn is a connection that receives a snapshot. If no byte arrives for the duration stall, Read closes the
+// connection and returns an error. After a failed read, raft reads the rest of the snapshot to discard it. If the
+// connection stayed open, raft would wait for the same duration again.
 type snapshotIn struct {
 	net.Conn
 	stall time.Duration

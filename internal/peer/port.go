@@ -1,15 +1,16 @@
 // Package peer is the TCP port of a node that Raft groups and calls between nodes share.
 //
 // It owns the preamble of every connection, which names caller, callee, cluster, epoch and purpose. It also owns
-// dialling and accepting, mutual TLS, one Raft transport for each group, calls with a request and an answer, and
+// dialing and accepting, mutual TLS, one Raft transport for each group, calls with a request and an answer, and
 // tunnels. All calls to a server share two connections. A tunnel is a plain connection for the protocol of another
-// package. Servers are addressed by id; Options.Resolve returns the network address before each dial. The package
-// transports the bytes of groups, calls and tunnels without interpreting them. The caller provides certificates and
-// addresses.
+// package.
+//
+// The package transports the bytes of groups, calls and tunnels without interpreting them. Servers are addressed by
+// id. Options.Resolve returns the network address before each dial. The caller provides certificates.
 //
 // An open Port has one goroutine for each listener, for each connection in its preamble, and for each running handler.
-// Each call connection has a reader, a writer and a watcher. Each group has those of raft.NetworkTransport. Close ends
-// all goroutines.
+// Each call connection has a reader, a writer and a watcher. Each group has the goroutines of raft.NetworkTransport.
+// Close ends all goroutines.
 package peer
 
 import (
@@ -31,6 +32,7 @@ type Port struct {
 	conns   *registry
 	health  *health
 	pending *pending.Set
+	dials   dialSlots
 	quiet   *quiet
 	calls   *Client
 	joins   *Client
@@ -58,7 +60,7 @@ const (
 	portClosed
 )
 
-// New checks o and registers the metrics. It does no I/O. It returns fault.Invalid if o is not valid, and
+// New checks o and registers the metrics. It does no I/O. It returns fault.Invalid if o is invalid, and
 // fault.Internal if the metrics are already registered.
 func New(o Options) (*Port, error) {
 	o = o.withDefaults()
@@ -71,6 +73,7 @@ func New(o Options) (*Port, error) {
 	}
 	p := &Port{
 		opts: o, metrics: m, conns: newRegistry(o.Limits.Connections, m), health: newHealth(o.Timing.Backoff),
+		dials: dialSlots{servers: map[string]*slots{}},
 		pending: pending.New(pending.Limits{Total: o.Limits.Pending, PerSource: o.Limits.PendingPerSource,
 			FirstByte: o.Timing.FirstByte}), quiet: newQuiet(),
 		tunnels: newTunnels(), methods: map[string]*method{}, groups: map[uint32]*Transport{},
@@ -81,7 +84,7 @@ func New(o Options) (*Port, error) {
 	return p, nil
 }
 
-// Handle adds a method that other nodes may call. It returns fault.Invalid if the method is not valid or was already
+// Handle adds a method that other nodes may call. It returns fault.Invalid if the method is invalid or was already
 // added, or if the port is open.
 func (p *Port) Handle(m Method) error {
 	checked, err := newMethod(m, p.opts.Limits.Message, p.metrics)
@@ -100,9 +103,9 @@ func (p *Port) Handle(m Method) error {
 	return nil
 }
 
-// Open starts to accept connections on listeners, and allows dialling. Without listeners, the port only dials. The
-// port closes the listeners at Close. Open returns fault.Invalid if the port is already open, and fault.Unavailable
-// if it has been closed.
+// Open starts to accept connections on listeners, and permits dialing. Without listeners, the port only dials. Close
+// closes the listeners. Open returns fault.Invalid if the port is already open, and fault.Unavailable if it has been
+// closed.
 func (p *Port) Open(listeners ...net.Listener) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,20 +126,20 @@ func (p *Port) Open(listeners ...net.Listener) error {
 // Client returns the client for methods of other servers of the cluster.
 func (p *Port) Client() *Client { return p.calls }
 
-// Join returns the client for joining a cluster. It also works if this node or the called server belongs to no cluster
-// yet. It can call only methods with Method.Join set.
+// Join returns the client for joining a cluster. It can call only methods with Method.Join set. It also works if this
+// node or the called server belongs to no cluster yet.
 func (p *Port) Join() *Client { return p.joins }
 
-// Alive reports that a server is running again, for example according to gossip. The port then dials the server without
-// further backoff, and sends the requests that wait for it.
+// Alive tells the port that a server is running again, for example according to gossip. The port then dials the server
+// without further backoff, and sends the requests that wait for it.
 func (p *Port) Alive(server string) { p.health.reported(server) }
 
-// LostSince returns the time since which Raft cannot connect to a server. It returns false if Raft can connect, has not
-// tried recently, or has failed only for a moment.
+// LostSince returns the time since which Raft cannot connect to a server. It returns false if Raft can connect, has
+// not tried recently, or has failed only for a moment.
 func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
 
-// Refresh closes the connections that were opened while this node had another cluster or epoch. It keeps connections
-// for joining. Call it after every change of the epoch, so that servers of the previous epoch are disconnected.
+// Refresh closes the connections that were opened while this node had another cluster or epoch. It does not close
+// those for joining. Call it after every change of the epoch, so that servers of the previous epoch are disconnected.
 func (p *Port) Refresh() { p.conns.refresh(p.opts.Self()) }
 
 // Direction is the side that dialled a connection, as seen from this node.
@@ -148,8 +151,8 @@ const (
 	Inbound                        // dialled by the other node
 )
 
-// Cut closes the connections with server in the given directions, and refuses new ones until Heal. No direction means
-// both. Tests use it to simulate network failures.
+// Cut simulates a network failure for tests. It closes the connections with server in the given directions, and
+// refuses new ones until Heal. Without directions, it cuts both.
 func (p *Port) Cut(server string, directions ...Direction) {
 	p.conns.cut(server, both(directions))
 }
@@ -171,7 +174,7 @@ func both(directions []Direction) (all Direction) {
 }
 
 // Close stops listening, closes all Raft transports and connections, cancels running handlers and waits for all
-// goroutines. Close the Raft groups before the port. Close is idempotent.
+// goroutines. The Raft groups must be closed before. Close is idempotent.
 func (p *Port) Close() error {
 	p.closed.Do(func() {
 		transports, servers := p.shut()
@@ -244,9 +247,9 @@ func (p *Port) transport(group uint32) *Transport {
 	return p.groups[group]
 }
 
-// Raft returns a new transport for a Raft group. Its Raft addresses are server ids. Raft may be called before Open,
-// but no server can be reached until Open. It returns fault.Invalid if the group already has a transport that is
-// not closed, and fault.Unavailable if the port is closed.
+// Raft returns a new transport for a Raft group. Its Raft addresses are server ids. The method Raft may be called
+// before Open, but no server can be reached until then. It returns fault.Invalid if the group already has an open
+// transport, and fault.Unavailable if the port is closed.
 func (p *Port) Raft(group uint32) (*Transport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

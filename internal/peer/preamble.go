@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The preamble of a connection is a hello from the caller and an answer from the callee. Numbers are big-endian. Magic,
-// version and length have the same position in every version. So a node can answer a hello of another version with a
-// refusal that the other node can read.
+// The preamble of a connection: a hello from the caller and an answer from the callee. Numbers are big-endian. Magic,
+// version and length have the same position in every version. So a node can refuse a hello of another version with an
+// answer that the other node can read.
 //
 //	hello   "qrtp" | version u8 | length u16 | kind u8 | epoch u64 | cluster, from, to: u8 + bytes | group uvarint
 //	answer  "qrtp" | version u8 | status u8 | length u16 | epoch u64 | cluster, server: u8 + bytes    (status 0)
@@ -70,8 +70,8 @@ func (h hello) encode() []byte {
 	return b
 }
 
-// errGarbage is the error if a connection does not begin with the magic of a preamble. The port closes such a
-// connection without an answer.
+// errGarbage is the error for a connection that does not begin with the magic of a preamble. The port closes it
+// without an answer.
 var errGarbage = errors.New("no preamble")
 
 // readHello reads a hello, and no byte beyond it. If the error is a *Refusal, the caller of readHello must send it to
@@ -211,8 +211,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s[:min(len(s), maxID)]...)
 }
 
-// decoder reads fields from the front of b. If a field is missing, the decoder sets bad, and returns zero for this
-// field and all further ones.
+// decoder reads fields from the front of b. If a field is missing, bad becomes true, and this field and all further
+// ones are zero.
 type decoder struct {
 	b   []byte
 	bad bool

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Probe opens a new connection to server, with TLS and preamble as for calls, and closes it. It returns how long
-// opening the connection took, or fault.Unavailable if the connection cannot be opened. It uses no existing connection.
+// Probe opens a new connection to server, with TLS and preamble as for calls, and closes it. It returns how long that
+// took, or fault.Unavailable if the connection cannot be opened.
 func (p *Port) Probe(ctx context.Context, server string) (time.Duration, error) {
 	begun := time.Now()
 	c, err := p.dial(ctx, server, kindCall, 0)

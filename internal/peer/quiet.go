@@ -13,8 +13,8 @@ const (
 	formGrace = 30 * time.Second // how long refusals are expected while a cluster forms or a node joins
 )
 
-// quiet limits the log lines about refused connections, because a refused peer keeps retrying. It allows one line per
-// minute for each server and reason.
+// quiet limits the log lines about refused connections, because a refused peer keeps retrying. It permits one line
+// per minute for each server and reason.
 type quiet struct {
 	mu       sync.Mutex // guards what follows
 	seen     map[news]time.Time
@@ -28,8 +28,8 @@ type news struct {
 
 func newQuiet() *quiet { return &quiet{seen: map[news]time.Time{}} }
 
-// level returns the log level for a refused connection. The level is normally WARN. If one side has no cluster yet, the
-// cluster may still be forming; so the level is INFO for formGrace after the first refusal for this reason.
+// level returns the log level for a refused connection, normally WARN. If the reason is that one side has no cluster
+// yet, the cluster may still be forming. The level is then INFO for the first formGrace after such a refusal.
 func (q *quiet) level(r Reason) slog.Level {
 	if r != ReasonUnformed {
 		return slog.LevelWarn

@@ -6,7 +6,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reason says why a connection was refused. The constants below are all reasons. Their numbers are sent in the answer
+// Reason is why a connection was refused. The constants below are all reasons. Their numbers are sent in the answer
 // to a hello, so they must never change.
 type Reason uint8
 
@@ -66,8 +66,8 @@ func Distrust(reason Reason, err error) error {
 	return &Refusal{Reason: reason, Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Err: err}}
 }
 
-// distrusted returns the refusal of a connection because the verification of the other side failed with err. whom is
-// what the message calls the other side, for example "the caller".
+// distrusted returns the refusal of a connection whose other side could not be verified. err is the reason. whom names
+// the other side in the message, for example "the caller".
 func distrusted(whom string, err error) *Refusal {
 	reason, ok := RefusedBecause(err)
 	if !ok {

@@ -27,7 +27,7 @@ type conn struct {
 // NetConn returns the underlying connection, as tls.Conn.NetConn does.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-// Close closes the connection at once and removes it from the registry. It sends no TLS close-notify, because that
+// Close closes the connection at once and removes it from the registry. It sends no TLS close-notify, because sending
 // could block if the peer does not read. The protocols on the connection do not need a close-notify.
 func (c *conn) Close() error {
 	c.forget()
@@ -119,14 +119,14 @@ func (r *registry) heal(server string, d Direction) {
 	}
 }
 
-// refresh closes the connections that were opened when this node had an identity other than self. It keeps connections
-// for joining.
+// refresh closes the connections that were opened when this node had another identity than self. It does not close
+// those for joining.
 func (r *registry) refresh(self Identity) {
 	r.end(func(c *conn) bool { return c.kind != kindJoin && c.self != self })
 }
 
-// thin closes inbound connections of the kind k from the given server, oldest first. The parameter keep is how many of
-// them may stay open. A peer that returns after a network failure may have left old connections open.
+// thin closes the oldest inbound connections of the kind k from a server. The parameter keep is how many may stay
+// open. A peer that returns after a network failure may have left old connections open.
 func (r *registry) thin(server string, k kind, keep int) {
 	for {
 		var oldest *conn

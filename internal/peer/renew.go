@@ -7,8 +7,8 @@ import (
 )
 
 // Renew replaces the connections for calls and for Raft groups, in both directions. Call it after the certificate of
-// this node has changed. Tunnels and connections that carry a snapshot stay open. No call is lost, because old
-// connections finish their calls, and Raft repeats its requests.
+// this node has changed. Tunnels and connections that carry a snapshot stay open. No request is lost: an old
+// connection for calls first finishes its calls, and Raft repeats its requests.
 func (p *Port) Renew() {
 	if p.opts.TLS == nil {
 		return
@@ -47,8 +47,8 @@ func (l *line) retire() {
 	l.rouse()
 }
 
-// retire sends the caller a go-away. Then the caller closes the connection when it has received all answers. The callee
-// must not close it first, because answers on the way could be lost.
+// retire sends the caller a go-away frame. The caller closes the connection when it has received all answers. The
+// callee must not close the connection first, because answers that are still on the way could be lost.
 func (c *callee) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,9 +59,9 @@ func (c *callee) retire() {
 	c.rouse()
 }
 
-// Recheck verifies the certificates of all open connections again. It closes a connection if the certificate of the
-// other side has expired, or if the token or authority behind the certificate has been withdrawn. Call it periodically,
-// and after a change of the tokens or authorities.
+// Recheck verifies the certificates of the other sides of all open connections again. It closes a connection if the
+// certificate has expired, or if the token or authority behind it has been withdrawn. Call it periodically, and after
+// a change of the tokens or authorities.
 func (p *Port) Recheck() {
 	if p.opts.TLS == nil {
 		return

@@ -14,9 +14,9 @@ import (
 // tlsHandshake is the first byte of a caller that speaks TLS.
 const tlsHandshake = 0x16
 
-// secureServer starts TLS on an accepted connection, if this port uses TLS. If only one of the two sides uses TLS, it
-// sends a refusal that the caller can read. If the caller has sent a hello without TLS, the returned hello identifies
-// the caller.
+// secureServer starts TLS on an accepted connection, if this port uses TLS. If only one side uses TLS, it sends the
+// caller a refusal and returns it. The returned hello is that of a caller without TLS, which identifies the caller. In
+// all other cases it is empty.
 func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, hello, error) {
 	c := &replay{Conn: raw}
 	if _, err := raw.Read(c.first[:]); err != nil {
@@ -65,7 +65,7 @@ func (r *replay) Read(p []byte) (int, error) {
 	return copy(p, r.first[:]), nil
 }
 
-// explainAccept turns the error of a TLS handshake on an accepted connection into a refusal with a hint. It does not
+// explainAccept converts the error of a TLS handshake on an accepted connection to a refusal with a hint. It does not
 // change timeouts.
 func explainAccept(err error) error {
 	switch {
@@ -99,8 +99,8 @@ func (p *Port) secureClient(ctx context.Context, raw net.Conn, server string) (n
 	return c, state, explainDial(server, err)
 }
 
-// explainDial turns the error of a TLS handshake on a dialled connection into a refusal with a hint. It does not change
-// errors that the network may have caused.
+// explainDial converts the error of a TLS handshake on a dialed connection to a refusal with a hint. It does not
+// change errors that the network may have caused.
 func explainDial(server string, err error) error {
 	if err == nil {
 		return nil
@@ -118,8 +118,7 @@ func explainDial(server string, err error) error {
 	return remoteAlert(server, err)
 }
 
-// remoteAlert returns a refusal if err means that the other side rejected this node's certificate. Otherwise it returns
-// err.
+// remoteAlert returns a refusal if err means that the other side rejected this node's certificate, and err otherwise.
 func remoteAlert(server string, err error) error {
 	if !isAlert(err) {
 		return err
@@ -129,7 +128,7 @@ func remoteAlert(server string, err error) error {
 }
 
 // isAlert reports whether err is a TLS alert from the other side. It checks the Op of the net.OpError, because
-// package tls does not export the type of received alerts.
+// package tls has no exported type for a received alert.
 func isAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
@@ -149,8 +148,8 @@ func shake(ctx context.Context, c *tls.Conn) (net.Conn, *tls.ConnectionState, er
 	return c, &state, nil
 }
 
-// prove sets c.caller to the identity that the certificate of the other side proves. Without TLS, it uses the server id
-// from the preamble, which is not proven. It returns a refusal if the certificate is not trusted.
+// prove sets c.caller to the identity that the certificate of the other side proves. Without TLS, it uses the
+// unproven server id from the preamble. It returns a refusal if the certificate is not trusted.
 func (p *Port) prove(c *conn, state *tls.ConnectionState) error {
 	c.caller = Caller{Server: c.server}
 	if state == nil {

@@ -11,9 +11,9 @@ const (
 	silencePoll = 2 * time.Second
 )
 
-// cutSilent closes tunnels whose other side no longer acknowledges data, until the port closes. The network between two
-// nodes may fail although both reach the rest of the cluster. Without cutSilent, their calls would then hang for a
-// quarter of an hour.
+// cutSilent closes tunnels whose other side no longer acknowledges data. It runs until the port closes. The network
+// between two nodes may fail although both nodes reach the rest of the cluster. Without cutSilent, calls between them
+// would hang for a quarter of an hour.
 func (p *Port) cutSilent() {
 	tick := time.NewTicker(silencePoll)
 	defer tick.Stop()
@@ -32,9 +32,9 @@ func (p *Port) cutSilent() {
 	}
 }
 
-// silent reports whether c has sent data again and the other side has acknowledged nothing for longer than limit. A
-// slow application does not make c silent, because the kernel of its machine acknowledges the data. On systems that do
-// not report acknowledgements, silent is always false.
+// silent reports whether the other side of c has acknowledged nothing for longer than limit, although data was
+// retransmitted. A slow application does not cause this, because the kernel acknowledges the data. On systems that do
+// not report acknowledgements, silent always returns false.
 func (c *conn) silent(limit time.Duration) bool {
 	raw := c.Conn
 	if t, ok := raw.(*tls.Conn); ok {

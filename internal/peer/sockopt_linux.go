@@ -13,8 +13,8 @@ const (
 	unsent          = 128 << 10
 )
 
-// limitUnsent limits the unsent data in the kernel's buffer, so that a small message does not wait behind megabytes
-// of a large one.
+// limitUnsent limits the unsent data in the kernel's buffer. Otherwise a small message could wait behind megabytes of
+// a large one.
 func limitUnsent(c *net.TCPConn) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -25,12 +25,12 @@ func limitUnsent(c *net.TCPConn) {
 	})
 }
 
-// manyRepeats is the number of retransmissions from which a network failure is assumed. Fewer can be caused by lost
-// packets.
+// manyRepeats is the number of retransmissions from which on a network failure is likely. Single lost packets cause
+// fewer retransmissions.
 const manyRepeats = 3
 
-// unheard returns the time since the other side last acknowledged data on c. It returns 0 if all data is acknowledged,
-// or if there were fewer than manyRepeats retransmissions.
+// unheard returns the time since the other side last acknowledged data on c. It returns 0 if all data is
+// acknowledged, or if there were fewer than manyRepeats retransmissions.
 func unheard(c *net.TCPConn) time.Duration {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// limitUnsent does nothing on this system, so small messages may queue behind the data in the kernel's buffer.
+// limitUnsent does nothing on this system, so small messages may wait behind the data in the kernel's buffer.
 func limitUnsent(*net.TCPConn) {}
 
 // unheard returns 0, because this system does not report acknowledgements. So the port does not detect a tunnel whose
-// other side acknowledges nothing; the kernel closes it later.
+// other side no longer acknowledges data. The kernel closes such a tunnel later.
 func unheard(*net.TCPConn) time.Duration { return 0 }

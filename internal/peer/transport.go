@@ -25,12 +25,12 @@ const (
 // wraps raft.NetworkTransport, with these differences:
 //
 //   - Close closes every connection and waits for the goroutines that serve them.
-//   - If the other side has closed a pooled connection, the request is repeated on the next connection. All repeated
+//   - If the other side has closed an idle connection, the request is repeated on another connection. All repeated
 //     requests are idempotent.
-//   - Time limits apply to the time without progress; see Timing.Raft and Timing.SnapshotStall.
-//   - A request to a server that is down waits up to Timing.Hold, and is sent as soon as the server is reachable. If it
-//     failed instead, raft would double its pause after every failure, up to ten seconds. Then a server that is back
-//     would get no entries during the pause.
+//   - Time limits apply to the time without progress, as described at Timing.Raft and Timing.SnapshotStall.
+//   - AppendEntries to a server that is down waits up to Timing.Hold, and is sent as soon as the server is reachable.
+//     If it failed at once, raft would pause before it tries again, for up to 10 s. A server that is back during such
+//     a pause would get no entries. Heartbeats do not wait.
 //
 // All methods are safe for concurrent use.
 type Transport struct {
@@ -62,7 +62,7 @@ func newTransport(p *Port, group uint32) *Transport {
 }
 
 // transportLog logs all lines of raft.NetworkTransport at level debug. The library logs closed connections as errors,
-// but these are normal when a node stops.
+// but connections are also closed when a node stops normally.
 type transportLog struct {
 	hclog.Logger
 	to *slog.Logger
@@ -72,12 +72,12 @@ func (l transportLog) Debug(msg string, args ...any) { l.to.Debug("raft transpor
 func (l transportLog) Warn(msg string, args ...any)  { l.Debug(msg, args...) }
 func (l transportLog) Error(msg string, args ...any) { l.Debug(msg, args...) }
 
-// Interrupt ends the waiting for servers that are down: from now on, requests to them usually fail at once. Call it
-// before raft's Shutdown, which would otherwise wait for such requests for up to Timing.Hold.
+// Interrupt ends the waiting for servers that are down. Requests to them no longer wait for up to Timing.Hold, and
+// usually fail at once. Call it before raft's Shutdown, which waits for such requests.
 func (t *Transport) Interrupt() { t.interrupt() }
 
-// Close closes the connections of the transport in both directions and waits for the goroutines that serve them.
-// Shut down the group's raft first. Close is idempotent and always returns nil.
+// Close closes the connections of the transport in both directions and waits for the goroutines that serve them. The
+// group's raft.Raft must be shut down before. Close is idempotent and always returns nil.
 func (t *Transport) Close() error {
 	t.closed.Do(func() {
 		t.port.forget(t)
@@ -92,7 +92,7 @@ func (t *Transport) Close() error {
 // addressOf returns the address of a server, which is its id.
 func addressOf(id raft.ServerID) raft.ServerAddress { return raft.ServerAddress(id) }
 
-// isHeartbeat reports whether a request is a heartbeat. raft.NetworkTransport has the same rule.
+// isHeartbeat reports whether a request is a heartbeat, by the same rule as raft.NetworkTransport.
 func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
 }
@@ -142,8 +142,8 @@ func (t *Transport) InstallSnapshot(id raft.ServerID, _ raft.ServerAddress, args
 	return t.net.InstallSnapshot(id, addressOf(id)+snapshotMark, args, resp, data)
 }
 
-// AppendEntriesPipeline returns raft.ErrPipelineReplicationNotSupported, because a follower that rejects an entry can
-// deadlock a pipeline.
+// AppendEntriesPipeline returns raft.ErrPipelineReplicationNotSupported, so that raft does not use pipelines. A
+// pipeline can deadlock when a follower rejects an entry.
 func (t *Transport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
@@ -163,9 +163,8 @@ func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { 
 // DecodePeer reverses EncodePeer.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// retry calls the function request. It calls that function again, several times if necessary, if the call failed
-// because the other side had closed the connection. One retry is not enough, because all idle connections of the pool
-// may be closed.
+// retry calls the function request, and calls it again if the other side had closed the connection. It does so several
+// times, because all idle connections of the pool may be closed.
 func retry(request func() error) error {
 	var err error
 	for range poolSize + 3 {
@@ -177,7 +176,7 @@ func retry(request func() error) error {
 }
 
 // lostConnection reports whether err means that the other side has closed the connection. It returns false for a
-// dial that failed.
+// failed dial.
 func lostConnection(err error) bool {
 	if _, dialled := fault.As(err); dialled {
 		return false

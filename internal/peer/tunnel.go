@@ -42,11 +42,20 @@ func (t *tunnels) Close() error {
 
 func (t *tunnels) Addr() net.Addr { return address("tunnels") }
 
-// Tunnel opens a connection to server for another protocol. The server accepts it from its Tunnels listener. The caller
-// must close the connection. If Tunnel fails, it returns fault.Unavailable, and no data was sent. While the server is
-// in backoff after failed dials, Tunnel fails without dialling.
+// Tunnel opens a connection to server for another protocol. On the server, the listener of Tunnels accepts it. The
+// caller must close it. If Tunnel fails, it returns fault.Unavailable, and no data was sent. While the server is in
+// backoff after failed dials, Tunnel fails without dialing. While many tunnels to the server are being opened, Tunnel
+// waits.
 func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	if err := p.health.blocked(target{server, false}); err != nil {
+		return nil, err
+	}
+	give, err := p.dials.take(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
+	if err := p.health.blocked(target{server, false}); err != nil { // another dial has failed meanwhile
 		return nil, err
 	}
 	c, err := p.dial(ctx, server, kindTunnel, 0)
@@ -56,12 +65,12 @@ func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	return c, nil
 }
 
-// Tunnels returns the listener for the tunnels that other nodes open. Every call returns the same listener. After the
-// listener is closed, further tunnels are refused. RemotePeer returns the identity of the other end of a tunnel.
+// Tunnels returns the listener that accepts the tunnels of other nodes. Every call returns the same listener. After it
+// is closed, further tunnels are refused. RemotePeer returns the identity of the other end of a tunnel.
 func (p *Port) Tunnels() net.Listener { return p.tunnels }
 
-// Lost closes the tunnels to and from a server that has failed, for example according to gossip. Otherwise requests
-// over these tunnels could wait for minutes.
+// Lost tells the port that a server has failed, for example according to gossip. The port then closes the tunnels to
+// and from the server. Otherwise requests over them could wait for minutes.
 func (p *Port) Lost(server string) { p.conns.lost(server) }
 
 // RemotePeer returns the identity of the other end of an accepted tunnel.

@@ -3,6 +3,8 @@ package peer_test
 import (
 	"context"
 	"io"
+	stdnet "net"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,5 +88,80 @@ func TestTunnel_AnyEpochForNodeWithoutReplicas(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = c.Close()
+	}
+}
+
+// A burst of calls opens many tunnels to one server at once. The server must not take them for an attack, and a tunnel
+// that Tunnel has returned must stay open.
+func TestTunnel_BurstIsNotCutByLimitOfHandshakes(t *testing.T) {
+	const burst = 500
+	net := newNetwork(false)
+	a := start(t, net, "a", nil)
+	b := start(t, net, "b", nil, func(o *peer.Options, _ *node) { o.Limits.PendingPerSource = peer.TunnelDials })
+	go func() {
+		for {
+			c, err := b.Tunnels().Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	errs := make(chan error, burst)
+	for range burst {
+		go func() {
+			c, err := a.Tunnel(t.Context(), b.id)
+			if err == nil {
+				defer c.Close()
+				_, err = io.WriteString(c, "x")
+			}
+			if err == nil {
+				_, err = io.ReadFull(c, make([]byte, 1))
+			}
+			errs <- err
+		}()
+	}
+	for range burst {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTunnel_WaitsForASlotUntilItsContextEnds(t *testing.T) {
+	net := newNetwork(false)
+	reached, hang := make(chan struct{}, peer.TunnelDials), make(chan struct{})
+	a := start(t, net, "a", nil, func(o *peer.Options, _ *node) {
+		o.Dial = func(ctx context.Context, _ string) (conn stdnet.Conn, err error) {
+			reached <- struct{}{}
+			<-hang
+			return nil, io.ErrClosedPipe
+		}
+	})
+	b := start(t, net, "b", nil)
+	ended := make(chan error, peer.TunnelDials)
+	for range peer.TunnelDials {
+		go func() {
+			_, err := a.Tunnel(context.Background(), b.id)
+			ended <- err
+		}()
+	}
+	for range peer.TunnelDials {
+		<-reached
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := a.Tunnel(ctx, b.id)
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "32 other connections") {
+		t.Errorf("with every slot taken: %v", err)
+	}
+	close(hang)
+	for range peer.TunnelDials {
+		if err := <-ended; !fault.Is(err, fault.Unavailable) {
+			t.Error(err)
+		}
 	}
 }

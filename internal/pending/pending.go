@@ -1,8 +1,8 @@
-// Package pending limits the accepted connections of one listener whose peer has not authenticated yet.
+// Package pending limits how many accepted connections of a listener may wait until their peer has authenticated.
 //
-// It owns the count of these connections, in total and per source address, and the rule which connection to close if
-// there are too many. The caller does the authentication. The package has no goroutines. Done and Close stop the timers
-// of Limits.FirstByte.
+// It owns the count of these connections, in total and per source address, and the choice of the connection to close
+// if there are too many. The caller does the authentication. The package has no goroutines. Done and Close stop the
+// timers of Limits.FirstByte.
 package pending
 
 import (
@@ -41,10 +41,14 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Set has the pending connections of one listener. If there are too many in total, it closes the oldest one. The
-// handshake of a Quorate node takes milliseconds, so the oldest connection probably does not belong to a node. If one
-// source address has too many, the Set closes the oldest one of this address, so that it cannot displace the
-// connections of others. A Set is safe for concurrent use.
+// Set has the pending connections of one listener. If it has too many, it closes one of them:
+//
+//   - If one source address has too many, the Set closes the oldest connection of this address. So an address cannot
+//     displace the connections of others.
+//   - If there are too many in total, it closes the oldest of all. That is probably not a connection of a node,
+//     because the handshake of a node takes milliseconds.
+//
+// A Set is safe for concurrent use.
 type Set struct {
 	limits Limits
 
@@ -83,8 +87,8 @@ type Conn struct {
 	cut       Cut
 }
 
-// Add counts c as pending until Done is called on the result. If there are then too many pending connections, Add
-// closes one of them. If the Set is closed, Add closes c.
+// Add counts c as pending until Done is called on the result. If there are then too many, Add closes one of them. If
+// the Set is closed, Add closes c.
 func (s *Set) Add(c net.Conn) *Conn {
 	p := &Conn{Conn: c, set: s, source: sourceOf(c.RemoteAddr())}
 	if surplus := s.add(p); surplus != nil {
@@ -154,8 +158,8 @@ func (p *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Done ends the pending state of the connection. It returns why the Set has closed the connection, or NotCut if it has
-// not. Done may be called more than once.
+// Done ends the pending state of the connection. It returns why the Set has closed the connection, or NotCut if the
+// Set has not closed it. Done is idempotent.
 func (p *Conn) Done() Cut {
 	p.set.mu.Lock()
 	defer p.set.mu.Unlock()
@@ -192,8 +196,8 @@ func (s *Set) Explain(why Cut) string {
 	}
 }
 
-// sourceOf returns the part of an address by which connections are counted. For IPv4 it is the
-// whole address. For IPv6 it is the /64, because a host usually has a whole /64.
+// sourceOf returns the part of an address by which connections are counted. For IPv4 it is the whole address. For
+// IPv6 it is the /64, because a host usually has a whole /64.
 func sourceOf(a net.Addr) netip.Addr {
 	if a == nil {
 		return netip.Addr{}

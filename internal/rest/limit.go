@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Limit returns a transport that limits the body of every answer to MaxAnswer bytes. Reading beyond
-// the limit returns an error. It is meant for libraries that would read a body of any length.
+// Limit returns a transport that limits the body of every answer to MaxAnswer bytes. Reading beyond the limit returns
+// an error. Limit is for client libraries that do not limit answers themselves.
 func Limit(t http.RoundTripper) http.RoundTripper { return limited{t} }
 
 type limited struct{ http.RoundTripper }

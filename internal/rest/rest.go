@@ -2,8 +2,7 @@
 // failures to fault codes.
 //
 // It owns the interpretation of HTTP statuses and broken connections, which is the same for all services. Its errors
-// never contain a credential: if a service quotes the header values that authorize a request, the package removes them
-// from the message. It starts no goroutines of its own.
+// never contain a credential, even if the answer of a service quotes one. It starts no goroutines of its own.
 package rest
 
 import (
@@ -48,8 +47,8 @@ type Client struct {
 	Denied string
 }
 
-// Transport returns a transport to one service. It uses the TLS settings in config, or the default
-// ones if config is nil. It keeps a limited number of idle connections.
+// Transport returns a transport to one service with the given TLS settings. If config is nil, it uses the default
+// settings. The transport keeps a limited number of idle connections.
 func Transport(config *tls.Config) *http.Transport {
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -64,9 +63,10 @@ func Transport(config *tls.Config) *http.Transport {
 	}
 }
 
-// Get requests an address and decodes the JSON of the answer into a value. It does not follow redirects, because the
-// credentials are meant only for the configured address. If the service is overloaded or unreachable, Get makes up
-// to three attempts before ctx ends. Its errors are *fault.Error.
+// Get requests an address and decodes the JSON of the answer into a value. It makes up to three attempts if the
+// service is overloaded, failing or unreachable. If the service refuses credentials that can be renewed, it tries
+// again once with new ones. It does not follow redirects, because the credentials are only for the configured address.
+// Its errors are *fault.Error.
 func (c *Client) Get(ctx context.Context, address string, header http.Header, into any) error {
 	again := false
 	for try := 1; ; try++ {
@@ -101,9 +101,8 @@ func withoutMark(err error) error {
 	return err
 }
 
-// once makes one attempt. The parameter again is true if an attempt was made before. The result wait is the delay
-// before the next attempt: 0 means that the caller uses Backoff, and a negative value means that another attempt would
-// fail as well.
+// once makes one attempt. The parameter again is true if the service refused the credentials of an earlier attempt.
+// The result wait is the minimum delay before the next attempt. If another attempt would fail as well, it is negative.
 func (c *Client) once(ctx context.Context, address string, header http.Header, again bool) (answer []byte,
 	wait time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
@@ -143,8 +142,7 @@ func (c *Client) once(ctx context.Context, address string, header http.Header, a
 	return nil, retryAfter(response), c.failure(response, body, credentials, useful && !again)
 }
 
-// broken returns the error for a connection that gave no answer. If err is a *url.Error, broken
-// uses only the error inside it, without the URL.
+// broken returns the error for a request without an answer. err is the cause. The URL in a *url.Error is left out.
 func (c *Client) broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return &fault.Error{Code: fault.Timeout, Op: "rest.Get", Msg: c.Service + " did not answer in time",
@@ -162,8 +160,8 @@ func (c *Client) broken(ctx context.Context, err error) error {
 	return e
 }
 
-// failure converts the status of an answer to an error. If renew is true and the status is 401, the error wraps
-// errRefused.
+// failure converts an answer that is not a success to an error. If renew is true and the status is 401, the error
+// wraps errRefused, so that the caller tries again with new credentials.
 func (c *Client) failure(response *http.Response, body []byte, credentials http.Header, renew bool) error {
 	code, hint := classify(response.StatusCode)
 	if code == fault.Denied {
@@ -227,8 +225,8 @@ func isJSON(response *http.Response) bool {
 	return err == nil && kind == "application/json"
 }
 
-// retryAfter returns the delay that the response requires before a retry. It returns 0 if the response has none, and a
-// negative value if a retry would fail as well.
+// retryAfter returns the minimum delay before a retry: the one in the header Retry-After, or 0. It returns a negative
+// value if a retry would fail as well.
 func retryAfter(response *http.Response) time.Duration {
 	switch response.StatusCode {
 	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
@@ -244,7 +242,7 @@ func retryAfter(response *http.Response) time.Duration {
 }
 
 // Backoff returns how long to wait after a failed attempt. The first attempt has number 1. The time doubles with each
-// attempt up to a maximum, and has jitter, so that many callers do not retry at the same moment.
+// attempt up to a maximum. It has jitter, so that many callers do not retry at the same moment.
 func Backoff(attempt int) time.Duration {
 	// From half of the interval to all of it.
 	steps := backoff.ExponentialBackOff{InitialInterval: firstDelay * 3 / 4, RandomizationFactor: 1. / 3, Multiplier: 2,
@@ -255,8 +253,8 @@ func Backoff(attempt int) time.Duration {
 	return steps.NextBackOff()
 }
 
-// Pause waits for delay and returns true. If ctx ends first, Pause returns false. If the deadline of ctx is before the
-// end of the delay, Pause returns false at once.
+// Pause waits for delay and returns true. It returns false if ctx ends first. If the deadline of ctx would end the
+// delay early, Pause does not wait and returns false at once.
 func Pause(ctx context.Context, delay time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
 		return false

@@ -13,7 +13,7 @@ import (
 )
 
 // Authorities returns a pool with the certificate authorities of a PEM text. It returns fault.Invalid if the text is
-// not valid. The parameter what describes the text in the error message.
+// invalid. The parameter what describes the text in the error message.
 func Authorities(what string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	found := false
@@ -47,7 +47,7 @@ func AuthorityFile(path string) (*x509.CertPool, error) {
 }
 
 // AuthorityFolder returns a pool of the certificate authorities in all regular files of a folder, except hidden
-// files. It returns fault.Invalid if a file cannot be read or is not valid.
+// files. It returns fault.Invalid if a file cannot be read or is invalid.
 func AuthorityFolder(path string) (*x509.CertPool, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -72,8 +72,8 @@ func AuthorityFolder(path string) (*x509.CertPool, error) {
 	return Authorities(path, all)
 }
 
-// TLS returns the TLS settings of a client that trusts the authorities in pool. If pool is nil, the client trusts
-// those of the system.
+// TLS returns the TLS settings of a client that trusts the authorities in pool, or those of the system if pool is
+// nil.
 func TLS(pool *x509.CertPool) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 }

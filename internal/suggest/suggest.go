@@ -11,8 +11,8 @@ import (
 // maxWord bounds the words that are compared, in bytes; a longer one is no typing error.
 const maxWord = 64
 
-// For returns the candidate that differs least from word, or "" if none is similar enough. It
-// ignores case, "-" and "_". If several candidates differ equally, it returns the first of them.
+// For returns the candidate that is most similar to word, or "" if none is similar enough. Case, "-" and "_" do not
+// matter. If several candidates are equally similar, it returns the first of them.
 func For(word string, candidates []string) string {
 	if word == "" || len(word) > maxWord {
 		return ""

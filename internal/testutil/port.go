@@ -10,15 +10,14 @@ import (
 	"testing"
 )
 
-// The range of ports that ReservePort tries. The system assigns higher ports to outgoing connections and to listeners
-// on port 0.
+// The ports that ReservePort tries. The system assigns higher ports to outgoing connections and to listeners on port
+// 0.
 const (
 	firstPort = 10240
 	endPort   = 32768
 )
 
-// SparePort returns a port of 127.0.0.1 that is free for TCP and UDP. No other test gets the same port until this
-// test ends.
+// SparePort returns a port of 127.0.0.1 that is free for TCP and UDP. No other test gets it until this test ends.
 func SparePort(t testing.TB) int {
 	t.Helper()
 	port, release, err := ReservePort()
@@ -27,10 +26,10 @@ func SparePort(t testing.TB) int {
 	return port
 }
 
-// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. No other call of ReservePort in any process
-// returns this port until the returned function is called or this process ends. This is necessary because several test
-// programs run at the same time, and a test opens its port some time after it got the number. The caller must keep a
-// reference to that function, because the garbage collector may otherwise end the reservation.
+// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. It reserves the port until release is called
+// or this process ends: no other call in any process returns it. Several test programs run at the same time, and
+// without a reservation another test could take the port before the caller opens it. The caller must keep a reference
+// to release, because the garbage collector may otherwise end the reservation.
 func ReservePort() (port int, release func(), err error) {
 	for _, i := range rand.Perm(endPort - firstPort) { //nolint:gosec // chance, not a secret
 		port := firstPort + i
@@ -49,8 +48,8 @@ func ReservePort() (port int, release func(), err error) {
 	return 0, nil, fmt.Errorf("127.0.0.1 has no free port between %d and %d", firstPort, endPort-1)
 }
 
-// reserve opens a socket in Linux's abstract namespace. The kernel removes the socket when the process ends. On other
-// systems reserve does nothing, because they have no such sockets.
+// reserve reserves a port with a socket in Linux's abstract namespace, which the kernel removes when the process ends.
+// Other systems have no such sockets, so there reserve does nothing.
 func reserve(port int) (release func(), err error) {
 	if runtime.GOOS != "linux" {
 		return func() {}, nil

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Seeds returns the first seed of a random test, and the number of seeds to run. By default they are 1 and n, so that
-// every run of the test does the same. The environment variables QUORATE_SIM_SEED and QUORATE_SIM_SEEDS change them.
+// Seeds returns the first seed of a random test, and the number of seeds to run. By default these are 1 and n, so
+// every run of the test is the same. The environment variables QUORATE_SIM_SEED and QUORATE_SIM_SEEDS override them.
 func Seeds(t testing.TB, n uint64) (first, count uint64) {
 	t.Helper()
 	return setting(t, "QUORATE_SIM_SEED", 1), setting(t, "QUORATE_SIM_SEEDS", n)

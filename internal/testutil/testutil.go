@@ -1,4 +1,4 @@
-// Package testutil has helpers for tests of many packages. They end a test at an error, wait for a condition, and
+// Package testutil has helpers for tests of many packages. They end a test after an error, wait for a condition, and
 // collect the output of a program. The package owns only these helpers.
 package testutil
 
@@ -20,8 +20,8 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Eventually calls the function check every few milliseconds until that function returns nil. If check still returns
-// an error after Patience, the test fails with that error.
+// Eventually calls check every few milliseconds until it returns nil. If it still returns an error after Patience,
+// the test fails with that error.
 func Eventually(t testing.TB, check func() error) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

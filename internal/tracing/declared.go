@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Declared is the tracing section of a Configuration resource. A nil *Declared means that there is no such section.
+// Declared is the tracing section of a Configuration resource. A nil *Declared means that there is none.
 type Declared struct {
 	SamplingRate float64 // from 0 to 1
 	Endpoint     string  // host:port or URL of an OTLP collector; empty = none
@@ -38,8 +38,8 @@ func (d *Declared) exports(env func(string) (string, bool)) bool {
 // sampled decides at random whether a new trace is sampled.
 func (d *Declared) sampled() bool { return d != nil && rand.Float64() < d.SamplingRate }
 
-// sampler returns the sampler for SamplingRate. It returns nil, which means the default sampler of the SDK or that of
-// the environment, if there is no tracing section or OTEL_TRACES_SAMPLER is set.
+// sampler returns the sampler that the tracing section declares. It returns nil if there is no such section or if
+// OTEL_TRACES_SAMPLER is set. The SDK then uses the sampler of the environment, or its default.
 func (d *Declared) sampler(env func(string) (string, bool)) sdktrace.Sampler {
 	if v, _ := env("OTEL_TRACES_SAMPLER"); d == nil || v != "" {
 		return nil

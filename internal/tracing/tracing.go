@@ -1,9 +1,8 @@
 // Package tracing propagates W3C trace context between processes. It exports spans over OTLP if the standard OTEL_
 // variables or the Configuration resource enable that.
 //
-// It owns the header traceparent of outgoing requests, and the exporter. It treats all requests alike. If no exporter
-// is configured, a span consists only of its two random ids. Otherwise it is a span of the OpenTelemetry SDK, and Close
-// ends the goroutines of the SDK.
+// It owns the header traceparent of outgoing requests, and the exporter. Without an exporter, a span has only two
+// random ids. With an exporter, it is a span of the OpenTelemetry SDK, and Close ends the goroutines of the SDK.
 package tracing
 
 import (
@@ -50,8 +49,8 @@ func Wanted(env func(string) (string, bool)) bool {
 		get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// Open returns a Tracer. It does not connect to the collector yet. It returns fault.Invalid if the
-// configured OTLP protocol is not supported.
+// Open returns a Tracer. It does not connect to the collector yet. It returns fault.Invalid if the configured OTLP
+// protocol is not supported.
 func Open(ctx context.Context, o Options) (*Tracer, error) {
 	if !Wanted(o.Env) && !o.Declared.exports(o.Env) {
 		return &Tracer{sampled: o.Declared.sampled}, nil

@@ -14,7 +14,7 @@ import (
 )
 
 // authority is the certificate authority that is derived from a token. Every node with the token derives the same
-// key, so the key is never transmitted.
+// private key, so the key is never transmitted.
 type authority struct {
 	name string // fingerprint of the token
 	cert *x509.Certificate

@@ -41,8 +41,7 @@ func (a App) uri() *url.URL {
 	return &url.URL{Scheme: "spiffe", Host: a.TrustDomain, Path: "/ns/" + a.Namespace + "/" + a.ID}
 }
 
-// ParseApp parses the SPIFFE id of an application. ok is false if id is anything else, for example a SPIFFE id that
-// does not name an application.
+// ParseApp parses the SPIFFE id of an application. It returns false for anything else, including other SPIFFE ids.
 func ParseApp(id string) (App, bool) {
 	u, err := url.Parse(id)
 	if err != nil {
@@ -116,7 +115,7 @@ func (id Identity) equal(o Identity) bool {
 }
 
 // identityOf returns the identity in a verified certificate. Node is empty if the certificate has no URI with the node
-// id. An external certificate may instead have the node id as a DNS name, which identityOf does not read.
+// id. An external certificate may have the node id as a DNS name. identityOf does not read DNS names.
 func identityOf(c *x509.Certificate) Identity {
 	var id Identity
 	for _, u := range c.URIs {
@@ -137,9 +136,9 @@ func identityOf(c *x509.Certificate) Identity {
 	return id
 }
 
-// speaksFor checks that a certificate belongs to server. id is the identity in the certificate, and dns are its DNS
-// names. speaksFor returns id with Node and Server filled in, or an error if the certificate belongs to another node or
-// server.
+// speaksFor checks that a certificate belongs to server. id is the identity in the certificate, and dns has the DNS
+// names in it. If the certificate belongs to server, speaksFor returns id with Node and Server filled in. Otherwise it
+// returns an error.
 func (id Identity) speaksFor(server string, dns []string) (Identity, error) {
 	switch {
 	case id.Server == server && id.Node != "":

@@ -60,8 +60,8 @@ type credentials struct {
 	leaf         *tls.Certificate // nil until there is an identity
 }
 
-// NewKeeper returns a Keeper that can verify other nodes. Before Identify, this node has no certificate unless m
-// contains an external one. NewKeeper returns fault.Invalid if the material m is not valid.
+// NewKeeper returns a Keeper that can verify other nodes. This node has no certificate before Identify, unless m
+// contains an external one. NewKeeper returns fault.Invalid if m is invalid.
 func NewKeeper(m Material, t Timing, now func() time.Time) (*Keeper, error) {
 	c, err := m.credentials()
 	if err != nil {
@@ -99,10 +99,10 @@ func (m Material) credentials() (*credentials, error) {
 	return c, nil
 }
 
-// Identify sets the identity of this node, or changes it, for example to other applications. It issues a certificate
-// for the identity, or checks the external certificate if there is one. changed is false if this node already has this
-// identity. Identify returns fault.Invalid if id is not valid, and fault.Denied if other nodes would refuse the
-// external certificate. After an error nothing has changed.
+// Identify sets the identity of this node, or changes it, for example when its applications change. It issues a
+// certificate for the identity. If there is an external certificate, it checks that one instead. changed is false if
+// this node already has this identity. Identify returns fault.Invalid if id is invalid, and fault.Denied if other
+// nodes would refuse the external certificate. After an error, nothing has changed.
 func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	if err := id.check(); err != nil {
 		return false, err
@@ -115,18 +115,19 @@ func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	return true, k.install(k.material, &id)
 }
 
-// Replace makes this node use the tokens, the authorities and the external certificate in m instead of its current
-// ones. From then on the node refuses a certificate whose authority is neither in m nor derived from a token in m.
-// Replace returns fault.Invalid if m is not valid, and fault.Denied if other nodes would refuse the external
-// certificate in m. After an error nothing has changed.
+// Replace makes this node use the tokens, the authorities and the external certificate in m. From then on, the node
+// accepts only certificates of an authority that is in m or derived from a token in m. Replace returns fault.Invalid
+// if m is invalid, and fault.Denied if other nodes would refuse the external certificate. After an error, nothing has
+// changed.
 func (k *Keeper) Replace(m Material) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.install(m, k.id)
 }
 
-// Renew issues a new certificate if the current one is due for renewal, or if the clock was set back to a time before
-// its issue. changed is true if a new one was issued. Renew does not change an external certificate; use Replace.
+// Renew issues a new certificate if the current one is due for renewal. It also does so if the clock was set back to a
+// time before the current one was issued. changed is true if a new certificate was issued. Renew does not change an
+// external certificate. Use Replace for that.
 func (k *Keeper) Renew() (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -183,8 +184,8 @@ func (c *credentials) checkOwn(id Identity, now time.Time) error {
 func (k *Keeper) Keys() [][]byte { return k.current.Load().keys }
 
 // Server returns the TLS configuration for accepted connections of a protocol, or nil if this node has no certificate
-// yet. The configuration requires and verifies a certificate of the caller. It does not check to which server the
-// certificate belongs; call Verify for that.
+// yet. It requires a certificate of the caller, which must be valid and issued by an accepted authority. The user of
+// the configuration must also call Verify, which checks to which server the certificate belongs.
 func (k *Keeper) Server(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {
@@ -193,9 +194,9 @@ func (k *Keeper) Server(protocol string) *tls.Config {
 	return c
 }
 
-// Client returns the TLS configuration for dialled connections of a protocol, or nil if this node has no certificate
-// yet. The configuration verifies the certificate of the other side. It does not check to which server the certificate
-// belongs; call Verify for that.
+// Client returns the TLS configuration for dialed connections of a protocol, or nil if this node has no certificate
+// yet. The certificate of the other side must be valid and issued by an accepted authority. The user of the
+// configuration must also call Verify, which checks to which server the certificate belongs.
 func (k *Keeper) Client(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {
@@ -226,8 +227,7 @@ type Status struct {
 	NotAfter time.Time
 }
 
-// Status returns the credentials in use. The fields about a certificate are zero as long as this node has none: before
-// the first Identify, unless the certificate is external.
+// Status returns the credentials in use. While this node has no certificate, the fields about it are zero.
 func (k *Keeper) Status() Status {
 	c := k.current.Load()
 	s := Status{Own: c.own, Tokens: c.fingerprints}

@@ -14,7 +14,7 @@ type Pair struct {
 }
 
 // ReadPair parses the contents of three PEM files: a certificate with its intermediates, its private key, and the
-// certificate authorities. It returns fault.Invalid if any of them is not valid. Errors never quote the files.
+// certificate authorities. It returns fault.Invalid if any of them is invalid. Errors never quote the files.
 func ReadPair(cert, key, ca []byte) (*Pair, error) {
 	c, err := tls.X509KeyPair(cert, key)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The format of a token is a prefix and 40 characters of base32. The prefix names the kind of the token and the version
+// The format of a token: a prefix and 40 characters of base32. The prefix names the kind of the token and the version
 // of the format. The characters encode 160 random bits and a checksum of 40 bits.
 const (
 	tokenFamily = "quorate_cluster"
@@ -26,8 +26,8 @@ const (
 	maxTokens   = 2
 )
 
-// Token is the secret of a cluster. Every node that has the token can join the cluster. Only Reveal returns the
-// token as text; logs and errors do not contain it.
+// Token is the secret of a cluster. Every node with the token can join the cluster. Only Reveal returns the token as
+// text. Logs and errors do not contain it.
 type Token struct{ secret [secretLen]byte }
 
 // NewToken returns a new random token.
@@ -66,8 +66,8 @@ func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 // MarshalText hides the token from JSON and YAML.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// ParseToken parses the text of a token. If the text is not a token, it returns fault.Invalid with the reason.
-// Errors never contain the text.
+// ParseToken parses the text of a token. If the text is not a token, it returns fault.Invalid with the reason. Errors
+// never contain the text.
 func ParseToken(text string) (Token, error) {
 	body, ok := strings.CutPrefix(text, tokenPrefix)
 	if !ok {
@@ -104,10 +104,9 @@ func badToken(format string, args ...any) error {
 		fmt.Sprintf(format, args...), Hint: "make one with: quorate token create"}
 }
 
-// ParseTokens parses a file with one token per line. A file has one token, or two while the token of the cluster is
-// being replaced. Empty lines and lines that begin with # are ignored. If the file is not valid, ParseTokens returns
-// fault.Invalid. If a single line is malformed, the error has its line number. Errors never quote the file, because
-// it contains secrets.
+// ParseTokens parses a file with one token per line. While the token of a cluster is being replaced, the file has two
+// tokens. Empty lines and lines that begin with # are ignored. If the file is invalid, ParseTokens returns
+// fault.Invalid, with the number of a malformed line. Errors never quote the file, because it contains secrets.
 func ParseTokens(file []byte) ([]Token, error) {
 	var out []Token
 	for i, line := range bytes.Split(file, []byte("\n")) {
@@ -136,8 +135,8 @@ func ParseTokens(file []byte) ([]Token, error) {
 	return out, nil
 }
 
-// Labels for the derivation of keys from a token. Each key has its own label, so that the keys are independent of each
-// other. The labels must never change, because nodes of all versions must derive the same keys.
+// Labels for the derivation of keys from a token. Each key has its own label, so that the keys are independent. The
+// labels must never change, because nodes of all versions must derive the same keys.
 const (
 	deriveSalt       = "quorate cluster token 1"
 	labelGossip      = "gossip key"

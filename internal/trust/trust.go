@@ -1,9 +1,9 @@
 // Package trust decides which nodes belong to a cluster. From a cluster token it derives a key for gossip, and a
-// certificate authority that is the same on every node. It issues this node's certificate and verifies the certificates
-// of other nodes. External certificates are only verified.
+// certificate authority that is the same on every node. It issues this node's certificate and verifies the
+// certificates of other nodes. Certificates from another authority can be used instead, and are called external.
 //
-// It owns the format of tokens, the labels of derived keys, the content of node certificates, and the reasons for which
-// a certificate is refused. It does no I/O: the caller passes in tokens, certificates and the clock. It has no
+// It owns the format of tokens, the labels of derived keys, the content of node certificates, and the reasons for
+// refusing a certificate. It does no I/O: the caller passes in tokens, certificates and the clock. It has no
 // goroutines. A Keeper is safe for concurrent use. All other types are immutable.
 package trust
 
@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Doubt is the reason for which a certificate is refused. The constants below are all reasons. Their values are metric
+// Doubt is the reason why a certificate was refused. The constants below are all reasons. Their values are metric
 // labels.
 type Doubt string
 

@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/datadir"
 )
 
-// maxRemote is how many calls of actors this node may have in progress at one other node. A connection admits more
-// calls than that; they are for the replicated store.
+// maxRemote limits the calls of actors that this node has in progress at one other node. It is below the limit of
+// calls on one connection, so that calls of actors cannot block the calls of the replicated store.
 const maxRemote = 512
 
 // Options are the dependencies and settings of a Host. All are required.
@@ -39,8 +39,9 @@ type Options struct {
 	// Prove reports whether the identity of a calling node proves that it serves an application.
 	Prove       func(at peer.Caller, app api.App) (domain string, ok bool)
 	PlaceTime   time.Duration
-	MaxAnswer   int64  // bytes
-	HoldingsDir string // where the node remembers which applications may hold actors in memory
+	HostWait    time.Duration // see actors.Options
+	MaxAnswer   int64         // bytes
+	HoldingsDir string        // where the node remembers which applications may hold actors in memory
 	Logger      *slog.Logger
 
 	Registerer prometheus.Registerer
@@ -51,10 +52,11 @@ func New(o Options) *Host {
 	h := &Host{options: o, slots: map[string]chan struct{}{}}
 	h.directories = &directories{o: &h.options, known: map[knownKey]knownType{}}
 	h.Runtime = actors.NewRuntime(actors.Options{
-		Directories: h.directories, Carrier: h, Node: o.Node, NewID: datadir.RandomID, Reminders: reminders{h},
-		Plan: newPlan, Allow: o.Allow, Policy: o.Policy, PlaceTime: o.PlaceTime, MaxAnswer: o.MaxAnswer,
-		Holdings: holdings(o.HoldingsDir),
-		Metrics:  actors.NewMetrics(o.Registerer), Logger: o.Logger,
+		Directories: h.directories, Carrier: h, Node: o.Node,
+		Namespace: invoke.CanonicalNamespace(o.Namespace), NewID: datadir.RandomID, Reminders: reminders{h},
+		Plan: newPlan, Allow: o.Allow, Policy: o.Policy, PlaceTime: o.PlaceTime, HostWait: o.HostWait,
+		MaxAnswer: o.MaxAnswer, Holdings: holdings(o.HoldingsDir),
+		Metrics: actors.NewMetrics(o.Registerer), Logger: o.Logger,
 	})
 	return h
 }

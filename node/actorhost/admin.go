@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/internal/peer"
-	"github.com/quorate/quorate/raftfsm"
+	directory "github.com/quorate/quorate/raftfsm/actors"
 )
 
 const (
@@ -46,7 +46,7 @@ func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 	if err != nil {
 		return err
 	}
-	to := slices.IndexFunc(hosts, func(h raftfsm.HostOfActors) bool {
+	to := slices.IndexFunc(hosts, func(h directory.HostLoad) bool {
 		return h.Node == r.Node && !h.Draining && slices.Contains(h.Types, r.Type)
 	})
 	if to < 0 {
@@ -81,11 +81,11 @@ func (a Admin) RebalanceActors(ctx context.Context, kind string) (moved int, err
 	if err != nil {
 		return 0, err
 	}
-	hosts = slices.DeleteFunc(hosts, func(h raftfsm.HostOfActors) bool {
+	hosts = slices.DeleteFunc(hosts, func(h directory.HostLoad) bool {
 		return h.Draining || !slices.Contains(h.Types, kind)
 	})
 	placed := map[string][]api.Actor{} // by session of the host
-	if err := d.List(ctx, func(p raftfsm.PlacedActor) bool {
+	if err := d.List(ctx, func(p directory.PlacedActor) bool {
 		if p.Type == kind {
 			placed[p.Host] = append(placed[p.Host], api.Actor{Type: kind, ID: p.ID})
 		}
@@ -107,13 +107,13 @@ func (a Admin) RebalanceActors(ctx context.Context, kind string) (moved int, err
 
 // move is the move of actors from one host to another.
 type move struct {
-	from, to *raftfsm.HostOfActors
+	from, to *directory.HostLoad
 	actors   []api.Actor
 }
 
-// moves returns the moves after which the numbers of actors of any two hosts differ by at most one. It moves as few
-// actors as possible. placed has the actors of each host, by host id.
-func moves(hosts []raftfsm.HostOfActors, placed map[string][]api.Actor) (out []move) {
+// moves balances the actors of hosts. It returns the fewest moves after which any two hosts differ by at most one
+// actor. placed has the actors of each host, by host id.
+func moves(hosts []directory.HostLoad, placed map[string][]api.Actor) (out []move) {
 	if len(hosts) == 0 {
 		return nil
 	}
@@ -122,11 +122,11 @@ func moves(hosts []raftfsm.HostOfActors, placed map[string][]api.Actor) (out []m
 		all += len(placed[hosts[i].ID])
 	}
 	// The hosts with the most actors keep the remainder, so that fewer actors move.
-	order := make([]*raftfsm.HostOfActors, len(hosts))
+	order := make([]*directory.HostLoad, len(hosts))
 	for i := range hosts {
 		order[i] = &hosts[i]
 	}
-	slices.SortStableFunc(order, func(a, b *raftfsm.HostOfActors) int { return len(placed[b.ID]) - len(placed[a.ID]) })
+	slices.SortStableFunc(order, func(a, b *directory.HostLoad) int { return len(placed[b.ID]) - len(placed[a.ID]) })
 	share, rest := all/len(hosts), all%len(hosts)
 	want := func(i int) int {
 		if i < rest {
@@ -154,7 +154,7 @@ func moves(hosts []raftfsm.HostOfActors, placed map[string][]api.Actor) (out []m
 }
 
 // directoryOf returns the directory of a type of this namespace.
-func (h *Host) directoryOf(ctx context.Context, kind string) (*raftfsm.ActorDirectory, error) {
+func (h *Host) directoryOf(ctx context.Context, kind string) (*directory.Directory, error) {
 	t, err := h.directories.find(ctx, knownKey{h.options.Namespace, kind})
 	if err != nil {
 		return nil, err
@@ -169,9 +169,8 @@ type handing struct {
 	Actors []api.Actor `json:"actors"`
 }
 
-// handOver asks a node to transfer the given actors of an application to another host. It returns how many of the
-// actors were active on the node. The parameter server is the server id of the node, and the parameter to is the id of
-// the other host's session.
+// handOver moves the given actors of an application from one host to another. It returns how many of them were active.
+// server is the server id of the node that has the actors. to is the session id of the new host.
 func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.Actor) (int, error) {
 	if server == h.options.Server() {
 		return h.HandOver(ctx, app, all, to), nil
@@ -188,7 +187,7 @@ func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.A
 	return int(min(r.Uvarint(), handed)), nil //nolint:gosec // bounded
 }
 
-// HandOverMethod returns the peer method by which other nodes ask this node to hand actors over to another host.
+// HandOverMethod returns the peer method with which other nodes make this node transfer actors to another host.
 func (h *Host) HandOverMethod() peer.Method {
 	return peer.Method{Name: methodHandOver, Concurrency: 8,
 		Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/api"
-	"github.com/quorate/quorate/raftfsm"
 	directory "github.com/quorate/quorate/raftfsm/actors"
 )
 
@@ -19,7 +18,7 @@ func TestMoves_LevelTheHostsWithFewMoves(t *testing.T) {
 		{5, 0, 4, 0}: "3 2 2 2, 4 moved",
 		{0, 0, 0, 0}: "0 0 0 0, 0 moved",
 	} {
-		hosts, placed := make([]raftfsm.HostOfActors, 4), map[string][]api.Actor{}
+		hosts, placed := make([]directory.HostLoad, 4), map[string][]api.Actor{}
 		for i, n := range counts {
 			hosts[i].Host = directory.Host{ID: fmt.Sprint(i)}
 			for k := range n {

@@ -12,7 +12,6 @@ import (
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/raftfsm"
 	directory "github.com/quorate/quorate/raftfsm/actors"
 )
 
@@ -28,11 +27,12 @@ type typeRecord struct {
 	Unhosted int64 `json:"unhosted,omitempty"`
 }
 
-// freeAfter is how long no node must have hosted a type before another application may have it.
+// freeAfter is how long an actor type must be without a host before another application may claim it.
 const freeAfter = 10 * time.Minute
 
-// wanted returns the record of a type after an application that wants it has looked at it. hosted reports whether a
-// node hosts the type.
+// wanted returns the record of the type after an application has tried to claim it. hosted says whether a node hosts
+// the type, by is the record of the application, and at is the time of the attempt. If no node has hosted the type for
+// freeAfter, wanted returns by. Otherwise it returns t, with Unhosted updated.
 func (t typeRecord) wanted(by typeRecord, hosted bool, at time.Time) typeRecord {
 	switch {
 	case hosted:
@@ -107,7 +107,7 @@ func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Direc
 // hosted reports whether a node hosts a type for the application that has it.
 func (d *directories) hosted(ctx context.Context, t typeRecord, kind string) (bool, error) {
 	hosts, err := d.o.Host().Actors(d.o.Namespace, t.Store, t.App).Hosts(ctx)
-	return slices.ContainsFunc(hosts, func(h raftfsm.HostOfActors) bool { return slices.Contains(h.Types, kind) }), err
+	return slices.ContainsFunc(hosts, func(h directory.HostLoad) bool { return slices.Contains(h.Types, kind) }), err
 }
 
 func (d *directories) read(ctx context.Context, key knownKey) (t typeRecord, revision uint64, err error) {
@@ -136,8 +136,8 @@ func (d *directories) Find(ctx context.Context, namespace, kind string) (api.App
 	return api.App{ID: t.App, Namespace: invoke.CanonicalNamespace(namespace)}, d.directory(namespace, t), nil
 }
 
-// find returns the record of a type of actors. The record may be up to knownFor old. If no application hosts the type,
-// find returns fault.NotFound.
+// find returns the record of an actor type, which may be up to knownFor old. It returns fault.NotFound if no
+// application hosts the type.
 func (d *directories) find(ctx context.Context, key knownKey) (typeRecord, error) {
 	d.mu.Lock()
 	k, known := d.known[key]
@@ -164,7 +164,7 @@ func (d *directories) directory(namespace string, t typeRecord) actors.Directory
 
 // oneDirectory implements actors.Directory.
 type oneDirectory struct {
-	*raftfsm.ActorDirectory
+	*directory.Directory
 	o *Options
 }
 
@@ -174,36 +174,36 @@ func ownerOf(h *directory.Host) actors.Owner {
 
 // Register implements actors.Directory.
 func (d *oneDirectory) Register(ctx context.Context, r actors.Registration) (uint64, error) {
-	return d.ActorDirectory.Register(ctx, directory.Host{ID: r.Session, Node: d.o.Node(), Server: d.o.Server(),
+	return d.Directory.Register(ctx, directory.Host{ID: r.Session, Node: d.o.Node(), Server: d.o.Server(),
 		Types: r.Types, Draining: r.Draining})
 }
 
 // Activate implements actors.Directory.
 func (d *oneDirectory) Activate(ctx context.Context, session, kind, id string) (actors.Activation, error) {
-	a, err := d.ActorDirectory.Activate(ctx, session, kind, id)
+	a, err := d.Directory.Activate(ctx, session, kind, id)
 	return actors.Activation{Owner: ownerOf(&a.Owner), Epoch: a.Epoch, Token: a.Session}, err
 }
 
 // Locate implements actors.Directory.
 func (d *oneDirectory) Locate(ctx context.Context, kind, id string) (actors.Owner, error) {
-	h, err := d.ActorDirectory.Locate(ctx, kind, id, d.o.Node())
+	h, err := d.Directory.Locate(ctx, kind, id, d.o.Node())
 	return ownerOf(&h), err
 }
 
 // Release implements actors.Directory.
 func (d *oneDirectory) Release(ctx context.Context, released []actors.Released) error {
-	return d.ActorDirectory.Release(ctx, releasedOf(released))
+	return d.Directory.Release(ctx, releasedOf(released))
 }
 
 // Transfer implements actors.Directory.
 func (d *oneDirectory) Transfer(ctx context.Context, released []actors.Released, to string) error {
-	return d.ActorDirectory.Transfer(ctx, releasedOf(released), to)
+	return d.Directory.Transfer(ctx, releasedOf(released), to)
 }
 
-func releasedOf(released []actors.Released) []raftfsm.ReleasedActor {
-	out := make([]raftfsm.ReleasedActor, len(released))
+func releasedOf(released []actors.Released) []directory.Released {
+	out := make([]directory.Released, len(released))
 	for i, r := range released {
-		out[i] = raftfsm.ReleasedActor(r)
+		out[i] = directory.Released(r)
 	}
 	return out
 }

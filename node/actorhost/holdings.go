@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// holdings keeps one empty file for each application that may hold actors in memory. Its value is the directory of
-// these files. They need no sync: a power cut also ends the applications.
+// holdings implements actors.Holdings with one empty file for each application that may have actors in memory. The
+// string is the directory of the files. The files are not synced, because a power cut also ends the applications.
 type holdings string
 
 func (t holdings) path(app string) string { return filepath.Join(string(t), url.PathEscape(app)) }

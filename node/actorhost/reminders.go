@@ -12,7 +12,6 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/due"
 )
 
@@ -22,15 +21,14 @@ const (
 	perInstance = 128
 	// persist is the interval of retries of a one-shot reminder that has no failure policy.
 	persist = 30 * time.Second
-	// maxWait is the longest wait of a timer in milliseconds: 200 years, which a time.Duration can represent.
+	// maxWait is the longest wait of a timer, in milliseconds: 200 years. A time.Duration can represent it.
 	maxWait = 200 * 365 * 24 * 3600 * 1000
 	// maxListed is how many reminders are read at once.
 	maxListed = 1000
 )
 
-// reminders implements actors.Reminders and due.Deliverer. A reminder is an item of due work in the Raft group of its
-// actor. Its due.Home consists of the store and the application. Its name consists of the type and id of the actor and
-// the name of the reminder.
+// reminders implements actors.Reminders and due.Deliverer. Each reminder is stored as due work (package due) in the
+// Raft group of its actor. Its due.Home has the store and the application. Its name is TYPE||ID||REMINDER.
 type reminders struct{ host *Host }
 
 const separator = "||"
@@ -51,17 +49,17 @@ func (h *Host) Remind() {
 func workName(a api.Actor, name string) string { return a.Type + separator + a.ID + separator + name }
 
 // home returns where the reminders of a type of actors are.
-func (r reminders) home(ctx context.Context, kind string) (raftfsm.DueWork, due.Home, error) {
+func (r reminders) home(ctx context.Context, kind string) (due.Client, due.Home, error) {
 	o := &r.host.options
 	t, err := r.host.directories.find(ctx, knownKey{o.Namespace, kind})
 	if err != nil {
-		return raftfsm.DueWork{}, due.Home{}, err
+		return due.Client{}, due.Home{}, err
 	}
 	return o.Host().DueWork(), due.Home{Kind: due.KindReminder, Store: o.Namespace + "/" + t.Store, Prefix: t.App}, nil
 }
 
-// schedule converts the period of a reminder to a schedule of package due. It also returns the number of ticks; 0 means
-// no limit.
+// schedule converts the period of a reminder to a schedule of package due, and returns the number of ticks. 0 ticks
+// means no limit.
 func schedule(period string) (text string, ticks uint64, err error) {
 	bad := func(why string) error { return fault.New(fault.Invalid, "actors.Reminder", "period: "+why) }
 	if rest, found := strings.CutPrefix(period, "R"); found {
@@ -214,7 +212,8 @@ func (r reminders) RemoveAll(ctx context.Context, a api.Actor) error {
 	return work.RemovePrefix(ctx, home, family(a))
 }
 
-// family returns the prefix of the names of the reminders of an actor, or of all of its type if its ID is empty.
+// family returns the common prefix of the names of an actor's reminders. If a.ID is empty, it covers all actors of
+// the type.
 func family(a api.Actor) string {
 	if a.ID == "" {
 		return a.Type + separator
@@ -253,7 +252,7 @@ func (r reminders) Deliver(ctx context.Context, t *due.Tick) (due.Result, error)
 	switch {
 	case err != nil:
 		return due.Undelivered, err
-	case status == http.StatusNotFound:
+	case status == http.StatusNotFound && t.Final: // before, an application that starts may not know its actors yet
 		return due.Unknown, nil
 	case status < 200 || status > 299:
 		return due.Failed, fault.New(fault.Internal, "actors.Reminder", "the application answered "+

@@ -8,13 +8,13 @@ import (
 
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/raftfsm"
+	directory "github.com/quorate/quorate/raftfsm/actors"
 	"github.com/quorate/quorate/raftfsm/due"
 )
 
 // Status describes the actors of all applications of the namespace, by application and store. For each application it
-// lists at most limit active actors and at most limit reminders. It reads the parts one after the other, so together
-// they are not a snapshot of one moment.
+// lists at most limit active actors and at most limit reminders. The parts are read one after the other, so they are
+// not a snapshot of one moment.
 func (h *Host) Status(ctx context.Context, limit int) ([]schema.ActorsStatus, error) {
 	host := h.options.Host()
 	if host == nil {
@@ -56,7 +56,7 @@ func (h *Host) Status(ctx context.Context, limit int) ([]schema.ActorsStatus, er
 }
 
 // describe adds the hosts and at most limit active actors of a directory to out.
-func describe(ctx context.Context, d *raftfsm.ActorDirectory, out *schema.ActorsStatus, limit int) error {
+func describe(ctx context.Context, d *directory.Directory, out *schema.ActorsStatus, limit int) error {
 	hosts, err := d.Hosts(ctx)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func describe(ctx context.Context, d *raftfsm.ActorDirectory, out *schema.Actors
 			Actors: one.Count})
 	}
 	sort.Slice(out.Hosts, func(i, k int) bool { return out.Hosts[i].Node < out.Hosts[k].Node })
-	return d.List(ctx, func(a raftfsm.PlacedActor) bool {
+	return d.List(ctx, func(a directory.PlacedActor) bool {
 		if len(out.Actors) == limit {
 			out.More = true
 			return false

@@ -32,9 +32,8 @@ func (h *holding) store(ctx context.Context) error {
 	return err
 }
 
-// again is called if the record could not be stored because of a conflict. An earlier write of this run may have
-// succeeded although its answer was lost. So again reads the record, and writes it once more if this run still has the
-// claim. Otherwise it returns conflict.
+// again stores the record once more after a conflict, if this run still has the claim. The cause of the conflict may
+// be an earlier write of this run whose answer was lost. If this run has lost the claim, again returns conflict.
 func (h *holding) again(ctx context.Context, conflict error) (uint64, error) {
 	text, revision, err := h.cluster.Record(ctx)
 	if err != nil {
@@ -56,8 +55,8 @@ func (h *holding) extend(ctx context.Context) error {
 	return h.store(ctx)
 }
 
-// while runs f, and renews the claim until f returns. If the claim is lost before, it cancels the context of f and
-// returns errLost.
+// while calls the function f, and renews the claim until f returns. If the claim is lost, it cancels the context of f
+// and returns errLost.
 func (h *holding) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
@@ -71,8 +70,8 @@ func (h *holding) while(ctx context.Context, f func(context.Context) error) erro
 	return err
 }
 
-// renew renews the claim until ctx ends. The claim is lost if another node has it, or if no renewal has succeeded for
-// loseAfter; then renew calls lost with errLost and returns.
+// renew renews the claim until ctx ends. If another node has the claim, or no renewal has succeeded for loseAfter,
+// renew calls the function lost with errLost and returns.
 func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -94,8 +93,8 @@ func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	}
 }
 
-// release applies change to the record, removes the claim from it, and stores the record. It does so even if ctx has
-// ended, because the next leader would otherwise have to wait for the claim to expire.
+// release applies change to the record, removes the claim from it, and stores it, even if ctx has ended. Otherwise the
+// next leader would have to wait until the claim expires.
 func (h *holding) release(ctx context.Context, change func(*record)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime)
 	defer cancel()

@@ -135,7 +135,8 @@ func (o object) read(ctx context.Context, use func(io.Reader) error) error {
 
 func (o object) publish() error { return nil }
 
-// discard removes an incomplete or wrong backup. It ignores errors, because its caller already reports a failed backup.
+// discard removes an incomplete or wrong backup. It ignores errors, because the caller already reports a failed
+// backup.
 func (o object) discard() {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()

@@ -48,8 +48,7 @@ func (d directory) store(_ context.Context, name string, write func(io.Writer) e
 	return one, nil
 }
 
-// removePartial removes the incomplete files that killed processes left behind. Only the node with the claim may call
-// it.
+// removePartial removes the incomplete files of killed processes. Only the node with the claim may call it.
 func (d directory) removePartial() {
 	left, _ := filepath.Glob(filepath.Join(d.path, "."+d.prefix+"-*.qs.*"+partialSuffix))
 	for _, path := range left {
@@ -121,7 +120,7 @@ func (f file) publish() error {
 	return nil
 }
 
-// discard removes the temporary file. It is gone already after a success.
+// discard removes the temporary name of the file.
 func (f file) discard() { _ = os.Remove(f.temporary) }
 
 // checked remembers why writing failed.

@@ -59,10 +59,12 @@ func (r record) encode() []byte {
 	return text
 }
 
-// due reports whether a backup is due at the given time. A backup is due if the period that contains this time has no
-// backup yet. After a failed attempt, no backup is due for the duration retryAfter or every, whichever is shorter. A
-// backup is also due if the period of the last backup begins more than one period after the given time, because then a
-// clock was wrong.
+// due reports whether a backup is due at the time now. every is the length of a period. A backup is due in two cases:
+//
+//   - The last backup belongs to an earlier period.
+//   - The period of the last backup starts more than one period length after now. Then a clock was wrong.
+//
+// After a failed attempt, due returns false until the shorter of every and retryAfter has passed.
 func (r record) due(now time.Time, every time.Duration) bool {
 	if r.Failed != nil {
 		if ago := now.Sub(r.Failed.Time); ago >= 0 && ago < min(every, retryAfter) {

@@ -72,7 +72,7 @@ type Schedule struct {
 	since time.Time
 }
 
-// New returns a Schedule. A Schedule with the zero Config writes no backups; it only registers its metrics.
+// New returns a Schedule. If Options.Every is 0, the Schedule writes no backups and only registers its metrics.
 func New(o Options) *Schedule {
 	s := &Schedule{opts: o, metrics: newMetrics(o.Registerer, o.Every)}
 	s.latest.Store(&record{})
@@ -147,8 +147,8 @@ func (s *Schedule) take(ctx context.Context) (*holding, error) {
 	return h, h.store(ctx)
 }
 
-// claimed reports whether another run has the claim c. If c has not changed for takeAfter, its node has stopped, and
-// claimed returns false. This node measures takeAfter by its own clock, so the clocks of nodes may differ.
+// claimed reports whether another run has the claim c. If c has not changed for takeAfter, claimed returns false,
+// because the node with the claim has stopped. The time is measured only with the clock of this node.
 func (s *Schedule) claimed(c *claim) bool {
 	if c == nil {
 		return false
@@ -180,8 +180,8 @@ func (s *Schedule) run(ctx context.Context, h *holding) {
 	s.done(ctx, h, begin, m.saved)
 }
 
-// publish gives a complete backup its final name. First it renews the claim, because the node may have been paused and
-// lost the claim.
+// publish gives a complete backup its final name. It first renews the claim, because this node may have been paused
+// for so long that another node has taken the claim.
 func (s *Schedule) publish(ctx context.Context, h *holding, m *made) error {
 	if err := h.extend(ctx); err != nil {
 		return errors.Join(errLost, err)
@@ -212,8 +212,7 @@ func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last s
 }
 
 // removeOld removes the oldest backups until Keep remain. The parameter names lists the backups that the command has
-// stored. removeOld returns those of them that remain. If the removal fails, it logs and counts the failure, and the
-// next backup tries again.
+// stored. removeOld returns those that remain. A failure is logged and counted, and the next backup tries again.
 func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string) {
 	left, err := s.target.trim(ctx, names, s.opts.Keep)
 	s.metrics.removed(err)

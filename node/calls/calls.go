@@ -113,7 +113,7 @@ func New(o Options) (*Calls, error) {
 	return c, nil
 }
 
-// Parts returns the values that the invocation services of all applications of this node share.
+// Parts returns the dependencies that the invocation services of all applications of this node share.
 func (c *Calls) Parts() invoke.Parts { return c.parts }
 
 // BindingTracer makes the spans of operations of bindings.
@@ -127,7 +127,7 @@ func (c *Calls) Callee(id string) api.App {
 	return api.App{ID: id, Namespace: invoke.CanonicalNamespace(c.opts.Namespace)}
 }
 
-// Channel returns the channel to an application of this node, or nil if calls to the application are not configured.
+// Channel returns the channel to an application of this node, or nil if the application cannot be called.
 func (c *Calls) Channel(id string) *appchannel.Channel { return c.channels[c.Callee(id)] }
 
 // Policy returns the Resiliency policy for calls of an application.
@@ -147,13 +147,13 @@ func (c *Calls) WhyUnhealthy(app api.App) string {
 	return ""
 }
 
-// isKnown reports whether any known node serves an application. Metrics have time series only for such applications.
+// isKnown reports whether any known node serves an application. Metrics have series only for such applications.
 func (c *Calls) isKnown(app api.App) bool {
 	_, ours := c.channels[app]
 	return ours || c.opts.Catalogue.Knows(app)
 }
 
-// Open opens the channels to the applications of this node and starts to probe the applications.
+// Open opens the channels to the applications of this node, and starts to probe the applications.
 func (c *Calls) Open() error {
 	for _, a := range c.opts.Apps {
 		app := c.Callee(a.ID)
@@ -190,7 +190,8 @@ func (c *Calls) Close() error {
 	return errors.Join(errs...)
 }
 
-// merger merges session tokens. Until the replicated store is open, it merges nothing, because there are no tokens yet.
+// merger merges session tokens. Until the replicated store is open, it merges nothing, because there are no tokens
+// yet.
 type merger struct {
 	store atomic.Pointer[api.SessionMerger]
 }
@@ -206,8 +207,8 @@ func (m *merger) MergeSessions(a, b string) (string, bool) {
 // SetSessions sets the merger of session tokens. Call it before a store is served.
 func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 
-// Connect enables calls between nodes in both directions. Other nodes can then call the applications of this node. This
-// node can call the applications on other nodes whose instances places finds.
+// Connect enables calls between nodes. Other nodes can then call the applications of this node, and this node can
+// call the instances that places chooses on other nodes.
 func (c *Calls) Connect(places invoke.Places) {
 	port := c.opts.Network.Port()
 	client := remoteinvoke.NewClient(port.Tunnel, c.opts.Network.Advertised)
@@ -227,7 +228,7 @@ func (c *Calls) Disconnect(ctx context.Context) error {
 	return c.server.Close(ctx)
 }
 
-// Renew makes further calls to other nodes open new connections, which use the current certificate. Calls in progress
+// Renew makes further calls to other nodes open new connections with the current certificate. Calls in progress
 // finish on the old connections, which are then closed.
 func (c *Calls) Renew() {
 	if client := c.client.Load(); client != nil {
@@ -235,8 +236,8 @@ func (c *Calls) Renew() {
 	}
 }
 
-// Prove reports whether the calling node has proved, by its certificate, that it runs the application app. If it has,
-// Prove also returns the trust domain of the application.
+// Prove reports whether the certificate of the calling node proves that it runs the application app. If so, Prove
+// also returns the trust domain of the application.
 func Prove(at peer.Caller, app api.App) (domain string, ok bool) {
 	if !at.Proven {
 		return "", false

@@ -2,8 +2,8 @@
 // nodes.
 //
 // It owns the channels to the applications of this node, the client and the server of calls between nodes, the traces
-// of calls, and the rules for calls in Configuration and Resiliency documents. Package api makes each call and decides
-// whether it is retried. Package discovery chooses the instance of the application.
+// of calls, and the rules for calls in Configuration and Resiliency documents. Package api/invoke makes each call and
+// decides whether it is retried. Package discovery chooses the instance of the application.
 //
 // Goroutines: those of the channels and of the server. Close and CloseServer end them.
 package calls

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/appchannel"
 )
 
-// SetFilters replaces the middleware that processes calls to the HTTP applications of this node. A call passes access
-// control first, and then the filters in the given order.
+// SetFilters replaces the middleware for calls to the HTTP applications of this node. A call passes access control
+// first, and then the filters in the given order.
 func (c *Calls) SetFilters(filters []*middleware.Instance) { c.filters.Store(&filters) }
 
 // filtered returns a channel that applies the middleware of SetFilters. For a gRPC application it returns ch itself,
@@ -32,7 +32,7 @@ type filteredChannel struct {
 	next  invoke.Channel
 }
 
-// RoundTrip implements invoke.Channel. If a middleware refuses the call, RoundTrip returns the answer of that
+// RoundTrip implements invoke.Channel. If a middleware refuses the call, RoundTrip returns the answer of the
 // middleware, and the application does not receive the call.
 func (f filteredChannel) RoundTrip(r *http.Request) (*http.Response, error) {
 	filters := f.calls.filters.Load()
@@ -50,9 +50,8 @@ func (f filteredChannel) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// filter applies the middleware f to a call. The URL of a call has its path in Opaque, so that the path is sent
-// unchanged. Middleware, however, reads Path. So filter gives f a URL without Opaque, and restores the original URL if
-// f has not changed it.
+// filter applies the middleware f to a call. f gets a URL with the path in RawPath, because calls have it in Opaque,
+// which middleware does not read. If f leaves this URL unchanged, filter restores the original one.
 func filter(f middleware.Filter, r *http.Request) error {
 	sent := r.URL
 	if sent.Opaque == "" {

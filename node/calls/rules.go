@@ -30,8 +30,8 @@ type Documents interface {
 }
 
 // ReadRules reads all Configuration and Resiliency documents. If several documents have access control, the last one
-// applies. ReadRules returns an error if a document is invalid. It also returns an error if access control has rules
-// for particular callers, but t says that callers cannot be identified.
+// applies. ReadRules returns an error if a document is invalid, or if access control has policies for callers that t
+// says cannot be identified.
 func ReadRules(set Documents, t Trust) (r Rules, err error) {
 	var errs []error
 	var all []component.Configuration
@@ -69,7 +69,7 @@ func (c *Calls) Rules() Rules {
 	return Rules{}
 }
 
-// SetRules sets the rules for calls. Before the first SetRules, the applications of this node cannot be called.
+// SetRules sets the rules for calls. The applications of this node cannot be called before the first SetRules.
 func (c *Calls) SetRules(r Rules, t Trust) {
 	c.rules.Store(&r)
 	c.parts.Policies.Set(c.policies(r.Resiliency))
@@ -111,8 +111,8 @@ func direction(d *component.Resiliency,
 	return out
 }
 
-// otherPolicies returns the policies of targets that are not applications. If several documents configure the same
-// target, the last one applies.
+// otherPolicies returns the policies of targets other than applications. If several documents have the same target,
+// the last one applies.
 func otherPolicies(documents []component.Resiliency,
 	of func(*component.Resiliency) map[string]component.ResiliencyTarget) map[string]*resiliency.Policy {
 	out := map[string]*resiliency.Policy{}
@@ -125,8 +125,8 @@ func otherPolicies(documents []component.Resiliency,
 	return out
 }
 
-// policies returns the policy of each target that the documents name, and the default policy of all other targets.
-// If several documents configure the same target, the last one applies.
+// policies returns the policies of the targets in the documents, and the default policy of all other targets. If
+// several documents have the same target, the last one applies.
 func (c *Calls) policies(documents []component.Resiliency) (map[api.App]*resiliency.Policy, *resiliency.Policy) {
 	targets, others := map[api.App]*resiliency.Policy{}, &resiliency.Policy{}
 	for _, d := range documents {

@@ -50,8 +50,8 @@ type Catalogue struct {
 // New returns a Catalogue that is not open yet.
 func New(o Options) *Catalogue { return &Catalogue{opts: o} }
 
-// Open opens the catalogue. id is the identity of this node, which is known only after its data directory was opened.
-// whyUnhealthy returns the reason why an application of this node is unhealthy, or "" if the application is healthy.
+// Open opens the catalogue. id is the identity of this node, which is known when its data directory is open.
+// whyUnhealthy returns why an application of this node is unhealthy, or "" if it is healthy.
 func (c *Catalogue) Open(id datadir.Identity, whyUnhealthy func(api.App) string) error {
 	d, err := discovery.New(discovery.Options{
 		Self: discovery.Incarnation{Node: id.Node, Boot: membership.NewBootID()}, Server: id.Server,
@@ -130,8 +130,8 @@ func discoveryMembers(r *membership.Roster) []discovery.Member {
 	return out
 }
 
-// Serve replaces the list of applications that this node announces. It withdraws announced applications that are not in
-// apps. The catalogue must be open.
+// Serve replaces the list of applications that this node announces. Applications that are not in apps are withdrawn.
+// The catalogue must be open.
 func (c *Catalogue) Serve(apps []discovery.Record) error { return c.known.Load().Serve(apps) }
 
 // SetHealth announces whether an application of this node is healthy.

@@ -10,8 +10,8 @@ import (
 // arrivalTime is how long a starting node may take to learn of other nodes.
 const arrivalTime = 2 * time.Second
 
-// arrival returns how much time this node may need, from its start, to learn of all other nodes. It returns 0 if this
-// node is not configured to join other nodes.
+// arrival returns the time that this node needs after its start to learn of all other nodes. It returns 0 if this node
+// does not join other nodes.
 func (c *Catalogue) arrival() time.Duration {
 	if c.opts.Joins {
 		return arrivalTime

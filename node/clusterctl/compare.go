@@ -13,8 +13,8 @@ import (
 
 const opCompare = "node.CompareReplicas"
 
-// CompareReplicas compares the states of all replicas of a group, without changing them. It returns fault.NotLeader if
-// another node leads the group, and fault.NotFound if there is no such group.
+// CompareReplicas compares the states of all replicas of a group. It changes nothing. It returns fault.NotLeader if
+// another node leads the group, fault.Unavailable if no leader is known, and fault.NotFound if there is no such group.
 func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (schema.Comparison, error) {
 	out := schema.Comparison{Group: id}
 	groups := ctl.host.Groups()

@@ -7,12 +7,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/datadir"
+	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
@@ -92,7 +94,7 @@ func (ctl *Controller) Methods() []peer.Method {
 	}
 }
 
-// Run finds or forms the cluster. It then manages the servers of all groups that this node leads, until ctx ends.
+// Run finds or forms the cluster. It then manages the servers of the groups that this node leads, until ctx ends.
 // Gossip must be open.
 func (ctl *Controller) Run(ctx context.Context) {
 	ctl.findCluster(ctx)
@@ -102,12 +104,16 @@ func (ctl *Controller) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// HandOver transfers the leadership of every group that this node leads. A node calls it before it stops. Otherwise the
-// groups would have no leader until an election timeout. Failures are only logged.
+// HandOver transfers the leadership of every group that this node leads, before the node stops. Otherwise the groups
+// would have no leader until an election timeout. Failures are only logged.
 func (ctl *Controller) HandOver(ctx context.Context) {
 	for i, g := range ctl.host.Groups() {
 		s := g.Status()
 		if !g.Leading() || s.Voters() < 2 {
+			continue
+		}
+		if ctl.othersLeft(g) {
+			ctl.log.Info("leadership is not handed over, because all other voters have stopped", "group", i)
 			continue
 		}
 		if err := g.Transfer(ctx, ctl.reconciler.heir(uint32(i))); err != nil { //nolint:gosec // few
@@ -117,9 +123,25 @@ func (ctl *Controller) HandOver(ctx context.Context) {
 	}
 }
 
-// About returns how many log entries a server of a group is behind the leader, and the reason why this server is a
-// voter or a non-voter. If this node does not lead the group, lag is nil and reason is "". If only the lag is unknown,
-// lag is nil.
+// othersLeft reports whether every other voter of a group has announced that it stops.
+func (ctl *Controller) othersLeft(g *group.Group) bool {
+	gossip := ctl.net.Gossip()
+	if gossip == nil {
+		return false
+	}
+	roster, self := gossip.Roster(), ctl.host.Identity().Server
+	servers, _ := g.Servers()
+	for _, s := range servers {
+		m, known := roster.Server(string(s.ID))
+		if s.Suffrage == raft.Voter && string(s.ID) != self && (!known || m.State != membership.Left) {
+			return false
+		}
+	}
+	return true
+}
+
+// About returns how many log entries a server of a group is behind the leader, and why the server is a voter or a
+// non-voter. An unknown lag is nil. If this node does not lead the group, lag is nil and reason is empty.
 func (ctl *Controller) About(group uint32, server string) (lag *uint64, reason string) {
 	return ctl.reconciler.about(group, server)
 }

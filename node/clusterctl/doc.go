@@ -1,5 +1,5 @@
-// Package clusterctl controls the cluster as a whole. A node finds or forms its cluster, servers are added to groups
-// and removed from them, and leadership is balanced and transferred.
+// Package clusterctl controls the cluster as a whole: nodes find or form their cluster, groups get and lose servers,
+// and leadership is balanced and transferred.
 //
 // It owns the search for a cluster, the reconciler of the groups that this node leads, the removal of servers,
 // leadership transfer, and the calls between nodes for these tasks. Package raftfsm/placement decides which change

@@ -27,7 +27,9 @@ const (
 func (ctl *Controller) findCluster(ctx context.Context) {
 	for ctl.host.Identity().Cluster == "" {
 		roster := ctl.net.Gossip().Roster()
-		ctl.search(ctx, roster)
+		if ctl.search(ctx, roster); ctl.host.Identity().Cluster != "" {
+			break
+		}
 		pause := time.NewTimer(formPause)
 		select {
 		case <-roster.Changed():
@@ -122,9 +124,9 @@ func names(members []membership.Member) string {
 	return strings.Join(out, ", ")
 }
 
-// form asks every server, first itself, to promise that only this server may form the cluster. If all promise, form
-// creates a cluster with this server as the only voter. The other servers are added as non-voters later, and become
-// voters when they have caught up.
+// form asks all servers, this one first, to promise that only this server may form the cluster. If all of them promise
+// it, form creates a cluster with this server as the only voter. The other servers are later added as non-voters, and
+// become voters when they have caught up.
 func (ctl *Controller) form(ctx context.Context, servers []membership.Member) {
 	self := ctl.host.Identity()
 	for _, s := range servers {
@@ -153,9 +155,9 @@ func (ctl *Controller) askPromise(ctx context.Context, server string) error {
 	return err
 }
 
-// servePromise answers methodPromise, with which another server asks this server to promise that the other one may form
-// the cluster. It returns fault.Conflict if gossip already knows a cluster, or if the two servers have different values
-// of --bootstrap-expect.
+// servePromise handles methodPromise, with which another server requests a promise that it may form the cluster. It
+// returns fault.Conflict if gossip already knows a cluster, or if the values of --bootstrap-expect of the two servers
+// differ.
 func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, error) {
 	expect, k := binary.Uvarint(r.Payload)
 	if mine := ctl.opts.BootstrapExpect; k <= 0 || expect != uint64(mine) {
@@ -182,7 +184,7 @@ func (ctl *Controller) wait(format string, args ...any) {
 }
 
 // Outside returns the reason why this node is not a working member of the cluster, or nil if it is one. For example,
-// the node has not joined yet, or the other nodes refuse it. Gossip must be open.
+// the node has not joined yet, or other nodes refuse it. Gossip must be open.
 func (ctl *Controller) Outside() *api.Reason {
 	if why := ctl.host.Removed(); why != nil {
 		return &api.Reason{Name: "cluster", Text: fault.Text(why)}
@@ -218,8 +220,8 @@ func (ctl *Controller) Outside() *api.Reason {
 	return nil
 }
 
-// gossipTrouble returns why this node reaches no other node by gossip. The text can be appended to a message. It is ""
-// if this node reaches another node, or if there are no nodes to join.
+// gossipTrouble returns why this node reaches no other node by gossip, as a text to append to a message. It returns
+// "" if this node reaches another node, or if there are no nodes to join.
 func (ctl *Controller) gossipTrouble() string {
 	g := ctl.net.Gossip()
 	if g == nil {
@@ -232,9 +234,10 @@ func (ctl *Controller) gossipTrouble() string {
 	return "; no node is reached by gossip: " + strings.Join(strings.Split(fault.Text(why), "\n"), "; ")
 }
 
-// Issues returns problems of a node that works. One is that this node reaches no other node by gossip. Then it does not
-// learn about new, failed or moved nodes. The other is that the cluster was rescued without this server, while this
-// server and others still form a majority of the old cluster. Then there are two clusters.
+// Issues returns problems of a working node. There are two:
+//
+//   - This node reaches no other node by gossip, so it does not learn of new, failed or moved nodes.
+//   - The cluster was rescued without this server, but the old cluster still has a leader. So there are two clusters.
 func (ctl *Controller) Issues() (out []schema.Issue) {
 	if why := ctl.gossipTrouble(); why != "" && ctl.inside.Load() {
 		out = append(out, schema.Issue{About: "gossip", Reason: strings.TrimPrefix(why, "; ")})
@@ -274,14 +277,15 @@ func (r *reconciler) noteNewerEpoch() {
 		"hint", leftBehindHint(r.opts.DataDir))
 }
 
-// leftBehindHint returns a hint for a server without which the cluster was rescued. It says how the server can join the
-// cluster again. dir is the data directory of the server.
+// leftBehindHint returns a hint for a server that a rescue of the cluster left out. It says how the server joins again.
+// dir is its data directory.
 func leftBehindHint(dir string) string {
 	return "move its data directory " + dir + " away and start it again, it joins as a new server"
 }
 
-// leftBehind returns a reason if the cluster was rescued without this server and no group of this server has a leader.
-// Otherwise it returns nil. It uses only local knowledge.
+// leftBehind returns a reason if this server was left behind by a rescue (see raftfsm.Rescue) and knows no leader of
+// any of its groups. Otherwise it returns nil. It asks no other server, because the identity of this server records
+// the newest epoch that the server has seen.
 func (ctl *Controller) leftBehind() *api.Reason {
 	id := ctl.host.Identity()
 	if !id.LeftBehind() {
@@ -297,9 +301,8 @@ func (ctl *Controller) leftBehind() *api.Reason {
 		leftBehindHint(ctl.opts.DataDir))}
 }
 
-// followEpoch sets the epoch of this sidecar to the epoch of its cluster. A rescue raises the epoch, because session
-// tokens from before the rescue may refer to lost writes. A sidecar does not gossip its epoch, because other nodes do
-// not need it.
+// followEpoch sets the epoch of this sidecar to the epoch of its cluster. A rescue raises the epoch, because earlier
+// session tokens may refer to lost writes. A sidecar does not announce its epoch, because other nodes do not need it.
 func (r *reconciler) followEpoch(roster *membership.Roster) {
 	self := r.host.Identity()
 	if id, epoch := formed(roster); r.opts.Sidecar && id == self.Cluster && epoch > self.Epoch {

@@ -12,11 +12,11 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// methodLeaderChoice is the peer method by which a server learns that an operator has chosen it as the next leader of a
+// methodLeaderChoice is the peer method that notifies a server that an operator has chosen it as the next leader of a
 // group.
 const methodLeaderChoice = "cluster.hold"
 
-// choiceTime is how long a leader that an operator has chosen keeps its leadership before leaders are balanced again.
+// choiceTime is how long a leader that an operator has chosen is exempt from the balancing of leaders.
 const choiceTime = 10 * time.Minute
 
 // leaderChoice records that an operator has chosen this node as the leader of a group. The choice ends after
@@ -28,9 +28,9 @@ type leaderChoice struct {
 	led bool
 }
 
-// announceChoice informs the next leader of a group that an operator has chosen it. Otherwise leadership could soon
-// move to another server, in order to balance the leaders. If target is empty, the next leader is not known, and
-// announceChoice informs every other voter. Failures are only logged.
+// announceChoice notifies the next leader of a group that an operator has chosen it. Otherwise the balancing of
+// leaders could soon move leadership to another server. If target is empty, the next leader is unknown, and
+// announceChoice notifies every other voter. Failures are only logged.
 func (ctl *Controller) announceChoice(ctx context.Context, gid uint64, servers []raft.Server, target raft.ServerID) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -60,8 +60,8 @@ func (ctl *Controller) serveLeaderChoice(_ context.Context, r peer.Request) ([]b
 	return nil, nil
 }
 
-// choose records that an operator has chosen this node as leader of a group. It waits for the end of a running spread,
-// which balances the leaders and could still move this leadership to another node.
+// choose records that an operator has chosen this node as leader of a group. If leaders are being balanced, choose
+// first waits for that, because the balancing could still move this leadership.
 func (r *reconciler) choose(id int) {
 	r.moving.Lock()
 	defer r.moving.Unlock()
@@ -72,8 +72,8 @@ func (r *reconciler) choose(id int) {
 	r.choices[id] = leaderChoice{until: r.now().Add(choiceTime), members: members, led: g.Leading()}
 }
 
-// isChosen reports whether an operator has chosen this node as leader of a group. Then spread, which balances the
-// leaders, must not move this leadership to another node.
+// isChosen reports whether an operator has chosen this node as leader of a group. The balancing of leaders then must
+// not move this leadership.
 func (r *reconciler) isChosen(id int) bool {
 	_, members := r.host.Groups()[id].Servers()
 	r.mu.Lock()
@@ -82,8 +82,8 @@ func (r *reconciler) isChosen(id int) bool {
 	return r.now().Before(h.until) && h.members == members
 }
 
-// noteLeading records whether this node leads a group. If an operator has chosen this node as leader, the choice ends
-// when the node has led the group and then loses leadership. The caller holds mu.
+// noteLeading records whether this node leads a group. A choice of this node by an operator ends when the node has
+// led the group and then loses leadership. The caller holds mu.
 func (r *reconciler) noteLeading(id uint32, leading bool) {
 	switch h := &r.choices[id]; {
 	case leading:

@@ -8,8 +8,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// lagCollector is a Prometheus collector. For each group that this node leads, it collects how many log entries each
-// server is behind the leader, and by how much its wall clock differs.
+// lagCollector is a Prometheus collector for the groups that this node leads. For each server, it collects how many
+// log entries the server is behind the leader, and by how much its wall clock is ahead of the cluster time of the
+// group.
 type lagCollector struct {
 	reconciler   *reconciler
 	desc, offset *prometheus.Desc
@@ -28,8 +29,7 @@ func (c *lagCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.offset
 }
 
-// Collect implements prometheus.Collector. If several servers of a group belong to the same node, Collect reports the
-// smallest lag.
+// Collect implements prometheus.Collector. If a node has several servers in a group, it reports the smallest lag.
 func (c *lagCollector) Collect(ch chan<- prometheus.Metric) {
 	c.reconciler.mu.Lock()
 	defer c.reconciler.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 const (
 	// quorumGrace is how long a group may have no leader before an error is logged. It is longer than an election.
 	quorumGrace = 3 * time.Second
-	// quorumStartGrace applies instead of quorumGrace to a group that has had no leader since this node started. It is
+	// quorumStartGrace replaces quorumGrace for a group that has had no leader since the start of this node. It is
 	// longer, because the other servers may be starting too.
 	quorumStartGrace = 30 * time.Second
 	quorumRepeat     = time.Minute // between errors about one group

@@ -20,8 +20,8 @@ const (
 	changeWait     = 10 * time.Second       // timeout of one change of a configuration
 )
 
-// reconciler compares the servers of the groups that this node leads with the nodes that gossip knows, and adds and
-// removes servers accordingly. Package placement decides on one change at a time, and the reconciler applies it.
+// reconciler adds servers to the groups that this node leads, and removes servers from them, according to the nodes
+// that gossip knows. Package placement decides on one change at a time, and the reconciler applies it.
 type reconciler struct {
 	parts
 	voters  *voterCount
@@ -83,8 +83,8 @@ func (r *reconciler) hurry() {
 	}
 }
 
-// greet reports to the peer port which servers are alive, so that requests that wait for these servers are sent at
-// once. It also calls Host.Meet for the live servers of this node's cluster.
+// greet tells the peer port which servers are alive, so that requests that wait for one of them are sent at once. It
+// also calls Host.Meet for the live servers of this node's cluster.
 func (r *reconciler) greet(roster *membership.Roster) {
 	self := r.host.Identity()
 	for _, m := range roster.Alive() {
@@ -108,16 +108,17 @@ func (r *reconciler) round(ctx context.Context) {
 			continue
 		}
 		for _, c := range placement.Plan(inputs[i]) {
-			r.apply(ctx, uint32(i), g, c, r.prev(i))
+			if r.apply(ctx, uint32(i), g, c, r.prev(i)) {
+				r.hurry() // the next change need not wait for the pause
+			}
 		}
 	}
 	r.spread(ctx, inputs)
 	r.publish()
 }
 
-// look collects the input for the decisions of package placement about a group, such as its voters, the known nodes and
-// the limits. If this node leads the group, look also asks the group's other servers how far they are behind and what
-// their clocks show.
+// look collects the input for placement decisions about a group, such as its voters, the known nodes and the limits.
+// If this node leads the group, look also requests lag and clock from the other servers of the group.
 func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placement.Input {
 	servers, prev := g.Servers()
 	now := r.now()
@@ -160,7 +161,7 @@ func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placem
 	return in
 }
 
-// lags asks all servers of a group at once how many entries they are behind, and what their clocks show.
+// lags asks all servers of a group, concurrently, how many entries they are behind and what their clocks show.
 func (r *reconciler) lags(ctx context.Context, id uint32, g *group.Group, servers []raft.Server) (
 	lags map[string]uint64, offsets map[string]time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, progressWait)
@@ -211,8 +212,8 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// prev returns the log index of the group configuration on which the last decision was based. Raft gets this index with
-// the change, and refuses the change if there is a newer configuration.
+// prev returns the log index of the group configuration on which the last decision was based. Raft refuses a change
+// with this index if there is a newer configuration.
 func (r *reconciler) prev(i int) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,7 +221,8 @@ func (r *reconciler) prev(i int) uint64 {
 }
 
 // apply applies one change to the configuration of a group.
-func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change, prev uint64) {
+func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change,
+	prev uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)
 	defer cancel()
 	server := raft.ServerID(c.Server)
@@ -242,9 +244,10 @@ func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c pla
 			r.log.Warn("a change of the group failed; it is planned again", "group", id, "change",
 				c.Op.String(), "node", c.Node, "error", err)
 		}
-		return
+		return false
 	}
 	r.log.Info("group changed", "group", id, "change", c.Op.String(), "node", c.Node, "reason", c.Reason)
+	return true
 }
 
 // spread transfers leadership of some groups if this node leads more than its share.
@@ -264,8 +267,8 @@ func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 	}
 }
 
-// heir returns the voter to which leadership of a group should be transferred. It returns "" if no voter is known to be
-// nearly up to date with the log.
+// heir returns the voter to which leadership of a group should be transferred. It is nearly up to date with the log.
+// If no such voter is known, heir returns "".
 func (r *reconciler) heir(id uint32) raft.ServerID {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// methodRemove is the peer method by which a node asks the leader of a group to remove a server. The node may also ask
-// only whether the leader could remove the server.
+// methodRemove is the peer method by which a node requests that the leader of a group removes a server. If
+// removeCall.Dry is set, the leader only checks whether the removal is possible.
 const methodRemove = "cluster.remove"
 
 const opRemove = "node.Remove"
@@ -34,9 +34,9 @@ type removeAnswer struct {
 	Reason string `json:"reason"` // why it is not removed yet
 }
 
-// Remove permanently removes a server from every group. target is a server id or a node id. Remove does not wait for
-// the end of the removal, but returns the progress; call it again to continue. While a group has no leader, Remove
-// retries. If ctx ends first, it returns fault.NotLeader or fault.Unavailable. Other errors:
+// Remove permanently removes a server, given by its server id or node id, from every group. It returns the progress
+// without waiting for the end. Call it again to continue. While a group has no leader, Remove retries. If ctx ends
+// first, it returns fault.NotLeader or fault.Unavailable. Other errors:
 //
 //	not_found  the target is unknown
 //	invalid    the target is a sidecar
@@ -49,9 +49,9 @@ func (ctl *Controller) Remove(ctx context.Context, target string) (schema.Remove
 	return ctl.remove(ctx, server)
 }
 
-// Leave removes this node's server from every group as soon as the groups can work without it. Leave does not wait for
-// the end of the removal, but returns the progress; call it again to continue. When the removal is complete, Leave
-// stops the node.
+// Leave removes this node's server from every group as soon as the groups can work without it. It returns the
+// progress without waiting for the end. Call it again to continue. When the removal is complete, Leave stops the
+// node.
 func (ctl *Controller) Leave(ctx context.Context) (schema.RemoveResult, error) {
 	id := ctl.host.Identity()
 	out := schema.RemoveResult{Node: id.Node, Done: true, Groups: []schema.RemoveGroup{}}
@@ -72,8 +72,8 @@ func (ctl *Controller) Leave(ctx context.Context) (schema.RemoveResult, error) {
 // leaveAnswer is the time between the answer to a leave and the stop of the node.
 const leaveAnswer = 200 * time.Millisecond
 
-// remove first asks the leader of every group whether the server can be removed. If all agree, it requests the removal
-// from each leader. From then on each leader completes the removal, even if this node fails.
+// remove first checks with the leader of every group whether the server can be removed. If all agree, it requests the
+// removal from each leader. Each leader then completes the removal, even if this node fails.
 func (ctl *Controller) remove(ctx context.Context, server string) (schema.RemoveResult, error) {
 	out := schema.RemoveResult{Node: placement.NodeOf(server), ServerID: server, Done: true,
 		Groups: []schema.RemoveGroup{}}
@@ -97,7 +97,7 @@ func (ctl *Controller) remove(ctx context.Context, server string) (schema.Remove
 }
 
 // askRemove sends c to the leader of the group, which may be this node. If leadership changes or the leader is
-// unavailable, askRemove tries again until ctx ends.
+// unavailable, askRemove retries until ctx ends.
 func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswer, error) {
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -171,8 +171,8 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 	return json.Marshal(a)
 }
 
-// target returns the server id for a name, which is a server id or a node id. It returns fault.NotFound for an
-// unknown name, fault.Invalid for a sidecar, and fault.Conflict for a node with several servers.
+// target returns the server id for a server id or node id. It returns fault.NotFound for an unknown name,
+// fault.Invalid for a sidecar, and fault.Conflict for a node with several servers.
 func (ctl *Controller) target(name string) (string, error) {
 	known := ctl.knownServers()
 	if slices.Contains(known, name) {

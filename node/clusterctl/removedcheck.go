@@ -11,7 +11,7 @@ import (
 )
 
 // methodRemovedCheck is the peer method by which a server asks whether it was removed from the cluster. The answer is
-// one byte: 1 means that the calling server was permanently removed from every group.
+// one byte. It is 1 if the calling server was permanently removed from every group.
 const methodRemovedCheck = "cluster.standing"
 
 const (
@@ -19,8 +19,8 @@ const (
 	removedWait  = time.Second // timeout of one answer
 )
 
-// removedCheck finds out whether this server was removed from the cluster. The server must ask other servers, because
-// it may have been down at the time of its removal, and no node connects to a removed server.
+// removedCheck finds out whether this server was removed from the cluster. It must ask other servers. This server may
+// have been down at the time of its removal, and no node connects to a removed server.
 //
 // One positive answer is enough. A removed server has a tombstone, which is committed and never deleted, and a server
 // with a tombstone is never added again.
@@ -45,9 +45,12 @@ func (s *removedCheck) run(ctx context.Context) {
 	s.log.Error("this server was removed from the cluster", "error", fault.Text(s.host.Removed()))
 }
 
-// suspicious reports whether this server may have been removed. It looks at the groups that this server does not lead.
-// The server may have been removed if such a group has no known leader, has a tombstone of this server, or does not
-// list this server as a member.
+// suspicious reports whether this server may have been removed. This is so if one of these is true in a group that
+// this server does not lead:
+//
+//   - No leader is known.
+//   - There is a tombstone of this server.
+//   - This server is not a member.
 func (s *removedCheck) suspicious() bool {
 	self := s.host.Identity().Server
 	for i, g := range s.host.Groups() {

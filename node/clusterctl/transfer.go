@@ -18,10 +18,9 @@ import (
 // newLeaderWait is the maximum wait for the new leader after a transfer.
 const newLeaderWait = 3 * time.Second
 
-// TransferLeader transfers leadership of a group to the server of a node. The parameters are the number of the group
-// and the id of the node. If the node id is empty, TransferLeader chooses a voter that is nearly up to date with the
-// log, if possible one with a good disk. TransferLeader returns when a new leader is known, or after newLeaderWait.
-// Errors:
+// TransferLeader transfers leadership of the group with the given id to the server of a node. The parameter to is the
+// id of that node. If it is empty, TransferLeader chooses a voter that is nearly up to date with the log. It prefers
+// one with a good disk. TransferLeader returns when a new leader is known, or after newLeaderWait. Errors:
 //
 //	not_leader   another node leads the group
 //	unavailable  no leader is known
@@ -87,9 +86,9 @@ func (ctl *Controller) diskLow(server string) bool {
 
 const opTransfer = "node.TransferLeader"
 
-// elsewhere returns the error for a request that only the leader of a group can serve. The parameter leader is the
-// server id of that leader, or empty if no leader is known. Without a known leader, the error is fault.Unavailable.
-// Otherwise it is fault.NotLeader with the node id of the leader.
+// elsewhere returns the error for a request that only the leader of a group can serve. leader is the server id of the
+// leader, or "" if none is known. The error is fault.NotLeader with the node id of the leader, or fault.Unavailable if
+// none is known.
 func elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
 		return &fault.Error{Code: fault.Unavailable, Op: op,
@@ -101,9 +100,9 @@ func elsewhere(op string, id uint64, leader string) error {
 		Msg: fmt.Sprintf("group %d is led by %s, not by this node", id, node), Hint: "run the command on " + node}
 }
 
-// successor returns the server that shall lead a group next. The parameter to is the id of its node; if it is empty,
-// successor returns "", so that its caller chooses a voter. successor returns an error if the server of the node is not
-// a voter of the group, or if the group has no voter other than self.
+// successor returns the server that is to lead a group next. The parameter to is the id of its node. If it is empty,
+// successor returns "", and the caller chooses a voter. successor returns an error if the node has no voter of the
+// group, or if self is the only voter.
 func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID, error) {
 	var others []string
 	for _, s := range servers {
@@ -134,8 +133,8 @@ func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID
 	return "", nil
 }
 
-// newLeader waits until a server other than the given one is known as leader of the group, and returns its id. If that
-// takes longer than newLeaderWait, it returns "".
+// newLeader waits until a server other than old is known as leader of the group, and returns its id. It returns ""
+// after newLeaderWait.
 func newLeader(ctx context.Context, g *group.Group, old raft.ServerID) raft.ServerID {
 	ctx, cancel := context.WithTimeout(ctx, newLeaderWait)
 	defer cancel()

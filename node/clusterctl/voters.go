@@ -22,8 +22,8 @@ import (
 // votersNote is the name of the note that holds the number of voters of the cluster.
 const votersNote = "voters"
 
-// methodVoters is the peer method by which a node checks whether a server supports a replicated number of voters. The
-// answer is empty. Servers of earlier versions do not have the method.
+// methodVoters is the peer method by which a node checks whether a server supports the replicated number of voters.
+// The answer is empty. Servers of earlier versions do not have the method.
 const methodVoters = "cluster.voters"
 
 const (
@@ -38,9 +38,9 @@ type votersRecord struct {
 	Voters int `json:"voters"`
 }
 
-// voterCount has the number of voters that each group should have. The number is replicated as a note in group 0 (see
-// raftfsm.Note). If there is no note and the cluster has more than one server, the leader of group 0 writes the note
-// with its own setting --voters. A voterCount is safe for concurrent use.
+// voterCount has the number of voters that each group should have. Group 0 stores this number in a replicated note (a
+// small named record). If the note does not exist and the cluster has more than one server, the leader of group 0
+// creates it with its own setting --voters. A voterCount is safe for concurrent use.
 type voterCount struct {
 	parts
 	number atomic.Int64 // from the note; unread, unrecorded, or at least 1
@@ -72,9 +72,9 @@ func (v *voterCount) run(ctx context.Context) {
 	}
 }
 
-// look reads the note with the number of voters. The first read is linearizable, because a server that has just started
-// may have old data, and an old number would cause needless changes of voters. If there is no note yet, look writes it
-// if shouldRecord returns true.
+// look reads the note with the number of voters. If there is no note and shouldRecord returns true, look writes it.
+// The first read is linearizable, because the local data of a newly started server may be old, and an old number would
+// change voters needlessly.
 func (v *voterCount) look(ctx context.Context) {
 	if len(v.host.Groups()) == 0 || v.host.Leader(0) == "" {
 		return
@@ -122,8 +122,8 @@ func (v *voterCount) decode(n raftfsm.Note) int {
 	return r.Voters
 }
 
-// shouldRecord reports whether this server should write the note. This is the case if it leads group 0 and the cluster
-// has more than one server.
+// shouldRecord reports whether this server should write the note: it leads group 0, and the cluster has more than one
+// server.
 func (v *voterCount) shouldRecord() bool {
 	g := v.host.Groups()[0]
 	servers, _ := g.Servers()
@@ -143,9 +143,12 @@ func (v *voterCount) record(ctx context.Context, number int, revision uint64) er
 	return nil
 }
 
-// wanted returns the number of voters that a group should have now. If this node has not read the note yet, it returns
-// the current number of voters in servers, so that no voter changes needlessly. If there is no note, it returns flag,
-// which is the setting --voters of this server.
+// wanted returns the number of voters that a group should have now:
+//
+//   - the number in the note
+//   - flag, the setting --voters of this server, if there is no note
+//   - the current number of voters among servers, if this node has not read the note yet. An even number above 2 is
+//     rounded up, because a change to an odd number is in progress.
 func (v *voterCount) wanted(servers []raft.Server, flag int) int {
 	switch n := v.number.Load(); {
 	case n > 0:
@@ -165,8 +168,8 @@ func (v *voterCount) wanted(servers []raft.Server, flag int) int {
 	return max(have, 1)
 }
 
-// Voters returns the number of voters that each group should have, and the current voters and non-voters of each group
-// according to this node.
+// Voters returns the number of voters that each group should have. It also returns the current voters and non-voters
+// of each group, as this node knows them.
 func (ctl *Controller) Voters(ctx context.Context) (schema.VotersStatus, error) {
 	out := schema.VotersStatus{Groups: []schema.VotersGroup{}}
 	if err := ctl.host.Removed(); err != nil {
@@ -199,9 +202,9 @@ func (ctl *Controller) Voters(ctx context.Context) (schema.VotersStatus, error) 
 	return out, nil
 }
 
-// SetVoters sets the number of voters that each group should have. It returns when the number is committed. The groups
-// change their voters afterwards, one at a time. SetVoters returns fault.Invalid if the number is not allowed, and
-// fault.Conflict if the version of a server is too old for this setting.
+// SetVoters sets the number of voters that each group should have. It returns when the number is committed. The
+// groups then change their voters, one at a time. SetVoters returns fault.Invalid for a number that is not permitted,
+// and fault.Conflict if the version of a server is too old.
 func (ctl *Controller) SetVoters(ctx context.Context, number int) (schema.VotersStatus, error) {
 	switch {
 	case number < 1 || number > maxVoters:
@@ -241,8 +244,8 @@ func (ctl *Controller) SetVoters(ctx context.Context, number int) (schema.Voters
 	return out, err
 }
 
-// checkVotersKnown returns an error if a live server does not support the note with the number of voters. If such a
-// server became a leader, it would use its own setting --voters, and change the voters back.
+// checkVotersKnown returns an error if a live server does not support the replicated number of voters, or does not
+// answer. A leader without this support would use its own setting --voters, and change the voters back.
 func (ctl *Controller) checkVotersKnown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, votersWait)
 	defer cancel()

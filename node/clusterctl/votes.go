@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// Unplaced returns the groups in which this server waits to become a voter. It uses only local knowledge, which is
-// gossip and the group configurations that this server has received.
+// Unplaced returns the groups in which this server waits to become a voter. It uses only local knowledge: gossip, and
+// the group configurations that this server has received.
 func (ctl *Controller) Unplaced() []api.Reason {
 	gossip := ctl.net.Gossip()
 	if gossip == nil || ctl.opts.Sidecar {
@@ -42,8 +42,8 @@ func (ctl *Controller) placeInput(id uint32, g *group.Group, roster *membership.
 	return in
 }
 
-// leaderVoters returns the setting --voters of the leader of a group, or 0 if the leader or its setting is unknown. The
-// setting applies only while the replicated data has no number of voters.
+// leaderVoters returns the setting --voters of the leader of a group, or 0 if it is unknown. The setting applies only
+// while the replicated data has no number of voters.
 func leaderVoters(roster *membership.Roster, leader string) int {
 	for _, m := range roster.Alive() {
 		if m.ServerID == leader {

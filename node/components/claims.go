@@ -9,13 +9,13 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// claimsStore is the name of the replicated store for claims. No component can have this name, because it contains a
-// slash.
+// claimsStore is the name of the replicated store for claims. It contains a slash, so that no component can have this
+// name.
 const claimsStore = "system/claims"
 
 // claims ensures that only one node of the cluster handles an event that all nodes receive. Each node tries to create
-// the key of the event in the store, and the one that succeeds handles the event. The store recognises retries of a
-// write, so a conflict always means that another node handles the event.
+// the key of the event in the store, and the node that succeeds handles the event. The store applies a retried write
+// only once, so a conflict always means that another node handles the event.
 type claims struct {
 	host      *raftfsm.Host
 	namespace string

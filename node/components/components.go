@@ -24,7 +24,7 @@ import (
 // TypeStateRaft is the component type of the replicated store.
 const TypeStateRaft = "state.raft"
 
-// Sources has the places where components are declared and the applications that use them. Env is required.
+// Sources has the places where components are declared, and the applications that use them. Env is required.
 type Sources struct {
 	Paths       []string // directories or files with components, in order
 	ConfigFiles []string // files with configurations, later ones on top
@@ -34,8 +34,8 @@ type Sources struct {
 	Environ     func() []string // nil = the environment cannot be listed
 }
 
-// options returns the options of the loader. The function open opens stores of type state.raft. The functions locks and
-// items create the replicated lock stores and configuration stores.
+// options returns the options of the loader. The function open opens stores of type state.raft. The factories locks
+// and items create the replicated lock stores and configuration stores.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
 	locks loader.LockFactory, items loader.ConfigurationFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")
@@ -57,7 +57,7 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 	return o, err
 }
 
-// Read reads the declarations of s without opening anything. The error joins all problems that would prevent a start;
+// Read reads the declarations of s without opening anything. The error has all problems that would prevent a start;
 // loader.Each splits it. After an error the plan may be nil.
 func Read(s Sources) (*loader.Plan, error) {
 	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {
@@ -74,7 +74,7 @@ func Read(s Sources) (*loader.Plan, error) {
 	return plan, err
 }
 
-// Components are the components of a node. The zero value has no components; Serve adds them. Components are safe for
+// Components are the components of a node. The zero value is empty until Serve is called. Components are safe for
 // concurrent use.
 type Components struct {
 	set atomic.Pointer[loader.Set] // nil until Serve
@@ -124,7 +124,7 @@ func Open(ctx context.Context, s Sources, o Options) (*loader.Set, error) {
 	return loader.Open(ctx, l)
 }
 
-// Reload reads the declarations again; see loader.Reload. s and o must be those that were passed to Open.
+// Reload reads the declarations again, like loader.Reload. s and o must be the arguments of Open.
 func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader.Set, loader.Changes, error) {
 	l, err := s.running(o)
 	if err != nil {

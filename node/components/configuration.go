@@ -13,7 +13,7 @@ import (
 const TypeConfigurationRaft = "configuration.raft"
 
 // replicatedConfiguration returns the factory of configuration.raft. The items are in the replicated store with the
-// component's name. Component names are unique, so no other component uses that store.
+// name of the component. Component names are unique, so no other component uses that store.
 func replicatedConfiguration(host *raftfsm.Host) loader.ConfigurationFactory {
 	return loader.ConfigurationFactory{Fields: loader.WrittenFields(),
 		Open: func(_ context.Context, c loader.ConfigurationConfig) (configuration.Store, error) {

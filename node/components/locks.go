@@ -41,8 +41,8 @@ func replicatedLocks(host *raftfsm.Host) loader.LockFactory {
 }
 
 // protectedStore returns the name of the state store that the locks of a component protect. The component may name a
-// store, which must be of type state.raft; otherwise fault.Invalid is returned. If it names none, the only store of
-// type state.raft is used. protectedStore returns "" if there is none or more than one.
+// store, which must be of type state.raft. Otherwise protectedStore returns the only store of that type, or "" if
+// there is not exactly one. It returns fault.Invalid for a named store of another type.
 func protectedStore(c *loader.LockConfig) (string, error) {
 	wanted := c.Metadata.Text(lockStateStore)
 	var replicated []string

@@ -2,7 +2,8 @@ package components
 
 import "github.com/quorate/quorate/component/state"
 
-// Scoped are the components that one application can use. It has no state store whose scopes exclude the application.
+// Scoped are the components that one application can use. State stores whose scopes exclude the application are left
+// out.
 type Scoped struct {
 	*Components
 	app string // its id

@@ -14,8 +14,8 @@ import (
 // APITokens are the tokens that open the API. Set replaces them.
 type APITokens interface{ Set(tokens []string) error }
 
-// APITokenFile is the file of --api-token-file. A token can be replaced without a restart: add the new token to the
-// file, and later remove the old one.
+// APITokenFile is the file of --api-token-file. To replace a token without a restart, add the new token to the file,
+// and later remove the old one.
 type APITokenFile struct {
 	Path    string
 	Fixed   []string // tokens that do not come from the file
@@ -27,7 +27,7 @@ type APITokenFile struct {
 	problem string // what was logged last
 }
 
-// ParseAPITokens returns the API tokens in the text of a token file. The file has one token per line; lines that
+// ParseAPITokens returns the API tokens in the text of a token file. The file has one token per line. Lines that
 // begin with # are comments.
 func ParseAPITokens(text []byte) []string {
 	var out []string
@@ -53,8 +53,8 @@ func (f *APITokenFile) Follow(ctx context.Context) {
 	}
 }
 
-// reload reads the token file and applies its tokens. If the file is missing or has no token, the previous tokens stay
-// valid, and reload logs the problem once.
+// reload reads the token file and applies its tokens. If the file is missing or has no token, the previous tokens
+// stay valid, and the problem is logged once.
 func (f *APITokenFile) reload() {
 	tokens, err := f.read()
 	if err == nil && slices.Equal(tokens, f.Current) {

@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// Protocol names (TLS ALPN) of the connections between nodes. The peer port and the gossip port have different names.
-// So neither port accepts a connection that was dialled for the other one.
+// Protocol names (TLS ALPN) of the connections between nodes. The peer port and the gossip port have different names,
+// so neither accepts a connection that was dialed for the other one.
 const (
 	PeerProtocol   = "quorate-peer/1"
 	GossipProtocol = "quorate-gossip/1"
@@ -39,8 +39,8 @@ type Options struct {
 	Now        func() time.Time
 }
 
-// Credentials prove the identity of this node and verify other nodes. A nil *Credentials means that traffic between
-// nodes is not secured; all methods accept it. Credentials are safe for concurrent use, but Follow must be called
+// Credentials prove the identity of this node and verify other nodes. A nil *Credentials is valid for all methods and
+// means that traffic between nodes is not secured. Credentials are safe for concurrent use, but Follow must be called
 // only once.
 type Credentials struct {
 	files   Files
@@ -67,8 +67,8 @@ type Connections interface {
 	Recheck()
 }
 
-// Open reads the credential files and registers the metrics. If no files are configured, it returns nil. Open should be
-// the first step of a start, so that a start with invalid files fails before anything else is opened.
+// Open reads the credential files and registers the metrics. It returns nil if no files are configured. It should be
+// the first step of a start, so that invalid files are reported before anything else is opened.
 func Open(f Files, o Options) (*Credentials, error) {
 	changes := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_cluster_credential_changes_total",
 		Help: "Changes of the credentials between nodes: certificates renewed, files loaded, files refused."},
@@ -134,8 +134,8 @@ func (c *Credentials) logChange(msg string) {
 	c.log.Info(msg, "tokens", st.Tokens, "own_certificates", st.Own, "certificate_ends", st.NotAfter.UTC())
 }
 
-// Follow reloads changed files, renews the certificate and verifies open connections again. It does so at intervals,
-// and returns when ctx ends.
+// Follow reloads changed files, renews the certificate and verifies open connections again, at intervals. It returns
+// when ctx ends.
 func (c *Credentials) Follow(ctx context.Context, all Connections) {
 	look := time.NewTicker(durationOr(c.files.Look, lookPause))
 	defer look.Stop()
@@ -173,8 +173,8 @@ func durationOr(d, other time.Duration) time.Duration {
 	return other
 }
 
-// reload applies the files if they have changed. It returns true if new credentials are in effect. If the new files
-// cannot be used, the previous credentials stay in effect, and the log and the status report the problem.
+// reload applies the files if they have changed, and returns true if new credentials are in effect. If the new files
+// are unusable, the previous credentials stay in effect, and the log and the status report the problem.
 func (c *Credentials) reload() (changed bool) {
 	m, sum, warnings, err := c.files.Read()
 	if sum == c.tried {
@@ -255,8 +255,8 @@ func (c *Credentials) SecurePeer(o *peer.Options) {
 	}
 }
 
-// distrust wraps an error of package trust, which has refused a certificate. The result has the refusal reason of
-// package peer that matches the error.
+// distrust converts an error of package trust about a refused certificate to an error of package peer with the same
+// reason. It returns other errors unchanged.
 func distrust(err error) error {
 	doubt, ok := trust.DoubtOf(err)
 	if !ok {
@@ -300,8 +300,8 @@ func (c *Credentials) Status() schema.SecurityStatus {
 	return out
 }
 
-// JoinHint returns text to append to the error of a node that could not join. Nodes of a secured cluster do not answer
-// a node without credentials, so the text asks to configure them. It is "" if the node has credentials.
+// JoinHint returns a text to append to the error of a node that could not join. It asks to configure credentials,
+// because nodes of a secured cluster do not answer without them. It is empty if the node has credentials.
 func (c *Credentials) JoinHint() string {
 	if c != nil {
 		return ""

@@ -26,7 +26,7 @@ type Files struct {
 // Given reports whether there are credentials.
 func (f Files) Given() bool { return f.Token != "" }
 
-// Read reads the files. sum is a hash of their contents; it is valid even if err is not nil. An error names the file
+// Read reads the files. sum is a hash of their contents. It is valid even after an error. An error names the file
 // that caused it.
 func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []string, err error) {
 	h := sha256.New()
@@ -69,9 +69,9 @@ func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []strin
 // maxCredential bounds a file of credentials, in bytes.
 const maxCredential = 1 << 20
 
-// readCredential reads a file. It returns an error if the file is longer than maxCredential bytes. If secret is true,
-// it also returns an error if users other than the owner have access. If only the group can read the file, it returns a
-// warning instead, because some platforms provide secrets with this mode.
+// readCredential reads a file of at most maxCredential bytes. If secret is true, it returns an error if users other
+// than the owner have access. Read access only for the group causes just a warning, because some platforms provide
+// secrets with this mode.
 func readCredential(flag, path string, secret bool) (data []byte, warning string, err error) {
 	bad := func(msg, hint string, err error) error {
 		return &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: path, Msg: flag + " " + path + " " +

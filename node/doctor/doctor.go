@@ -71,7 +71,8 @@ type Doctor struct{ opts Options }
 // New returns the doctor of a node.
 func New(o Options) *Doctor { return &Doctor{o} }
 
-// Method returns the peer method by which another node asks this node whether it can reach the ports of that node.
+// Method returns the peer method by which another node asks this node whether it can reach the ports of the asking
+// node.
 func (d *Doctor) Method() peer.Method {
 	return peer.Method{Name: methodExamine, MaxRequest: 1 << 10, Handle: d.serveExamine}
 }
@@ -154,8 +155,8 @@ func (d *Doctor) examineSelf(ctx context.Context, c *checkup) {
 // timeOK is how far a clock may be from cluster time without a warning.
 const timeOK = time.Second
 
-// examineClusterTime compares the clock of this node with cluster time. If this node becomes the leader and its clock
-// is ahead, cluster time jumps, and values expire and jobs fire too early.
+// examineClusterTime compares the clock of this node with cluster time. If a node with a clock ahead becomes the
+// leader, cluster time jumps, and values expire and jobs fire too early.
 func (d *Doctor) examineClusterTime(ctx context.Context, c *checkup) {
 	ctx, cancel := context.WithTimeout(ctx, examineWait)
 	defer cancel()
@@ -230,9 +231,9 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 	examineTimes(c, m.NodeID, e, sent, trip)
 }
 
-// examineTimes checks the clock of another node and the round-trip time of a request to it. The parameter sent is the
-// time at which the request was sent, and trip is the round-trip time. examineTimes assumes that the other node read
-// its clock in the middle of the round trip.
+// examineTimes checks the clock of another node and the round-trip time of a request to it. The parameter sent is
+// when the request was sent, and trip is the round-trip time. It assumes that the other node read its clock in the
+// middle of the round trip.
 func examineTimes(c *checkup, node string, e examined, sent time.Time, trip time.Duration) {
 	trip = max(trip-time.Duration(e.Spent)*time.Microsecond, 0)
 	ahead := time.UnixMicro(e.Now).Sub(sent.Round(0).Add(trip / 2))
@@ -260,7 +261,7 @@ func examineTimes(c *checkup, node string, e examined, sent time.Time, trip time
 		"place the voters closer to each other: every write waits for a round trip between them")
 }
 
-// serveExamine answers methodExamine: it tests whether this node can reach the ports of the node that calls.
+// serveExamine handles methodExamine: it tests whether this node can reach the ports of the calling node.
 func (d *Doctor) serveExamine(ctx context.Context, r peer.Request) ([]byte, error) {
 	begun := d.opts.Now()
 	e := examined{Now: begun.UnixMicro(), Version: d.opts.Version}

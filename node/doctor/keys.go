@@ -21,8 +21,8 @@ const (
 	certificateLow = 7 * 24 * time.Hour     // remaining validity below which a certificate from a file is a warning
 )
 
-// examineKeys reads the credential files and issues a certificate from them, as a start does. It returns nil if no
-// files are configured, or if the files cannot be used.
+// examineKeys reads the credential files and issues a certificate from them, as at a start. It returns nil if no
+// files are configured, or if they cannot be used.
 func examineKeys(c *checkup, p *Plan) *trust.Keeper {
 	if !p.Credentials.Given() {
 		return nil
@@ -63,9 +63,9 @@ func examineKeys(c *checkup, p *Plan) *trust.Keeper {
 	return k
 }
 
-// trusts returns nil if this node and the node at the other end of c accept each other's certificates. In TLS 1.3, the
-// other node verifies this node's certificate only after the handshake, and sends an alert if it refuses the
-// certificate. If no alert arrives within alertWait, trusts assumes that the certificate was accepted.
+// trusts returns nil if this node and the node at the other end of c accept each other's certificates. In TLS 1.3,
+// the other node verifies the certificate of this node after the handshake, and refuses it with an alert. If no alert
+// arrives within alertWait, trusts assumes that the certificate was accepted.
 func trusts(ctx context.Context, c net.Conn, k *trust.Keeper) error {
 	secure := tls.Client(c, k.Client(credentials.GossipProtocol))
 	if err := secure.HandshakeContext(ctx); err != nil {

@@ -138,8 +138,8 @@ func examineSpace(c *checkup, dir string, minFree int64) {
 		"values", free>>20, minFree>>20), "free some space, or use a larger disk")
 }
 
-// forcedWrites writes to a temporary file in dir and syncs the file after each write. It returns how long each write
-// with its sync took.
+// forcedWrites writes several times to a temporary file in dir, with a sync after each write. It returns how long
+// each write with its sync took.
 func forcedWrites(dir string) (took []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, "doctor-*.tmp")
 	if err != nil {

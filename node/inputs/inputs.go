@@ -74,9 +74,9 @@ func Open(all []*bindings.Instance, ids []string, apps Applications, seen Observ
 	return r, r.Update(context.Background(), all)
 }
 
-// Update replaces the bindings. It ends the delivery of removed bindings first, so that a new binding can listen on the
-// same port. If the new bindings are not valid, it returns an error and changes nothing. If ending a delivery fails, it
-// completes the update and returns this error.
+// Update replaces the bindings. It ends the delivery of removed bindings first, so that a new binding can listen on
+// the same port. If the new bindings are invalid, Update returns an error and changes nothing. If the delivery of a
+// removed binding does not end, Update still completes, and then returns an error.
 func (r *Runner) Update(ctx context.Context, all []*bindings.Instance) error {
 	owned, err := owners(all, r.ids, r.apps, r.log)
 	if err != nil {
@@ -144,9 +144,9 @@ func (r *Runner) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// owners returns the bindings whose events each application gets, by application id. An application gets the events of
-// a binding if it is in the scopes of the binding and has a channel on this node. If this applies to several
-// applications, owners returns fault.Invalid.
+// owners returns the bindings whose events each application gets, by application id. An application gets them if it
+// is in the scopes of the binding and has a channel on this node. If several applications would get them, owners
+// returns fault.Invalid.
 func owners(all []*bindings.Instance, ids []string, apps Applications,
 	log *slog.Logger) (map[string][]*bindings.Instance, error) {
 	owned := map[string][]*bindings.Instance{}

@@ -24,7 +24,7 @@ type history struct {
 	runs []schema.JobRun // oldest first
 }
 
-// Runs returns the last runs of jobs that this node has delivered since it started, oldest first.
+// Runs returns the last runs of jobs that this node has delivered since its start, oldest first.
 func (j *Jobs) Runs() []schema.JobRun {
 	j.history.mu.Lock()
 	defer j.history.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package jobs connects the jobs of applications with the replicated store. A tick is one due run of a job. The package
-// owns the choice of the instance that gets a tick, and the call between nodes that delivers a tick. Package due
+// Package jobs connects the jobs of applications with the replicated store. A tick is one due run of a job. The
+// package owns the choice of the instance that gets a tick, and the call between nodes that delivers it. Package due
 // decides when a tick is due.
 //
 // It has no goroutines.
@@ -43,13 +43,19 @@ type Applications interface {
 	Policy(app api.App) *resiliency.Policy
 }
 
+// Observer is notified of ticks that were delivered to an application of this node.
+type Observer interface {
+	// JobDelivered is called after the application has answered. ok is true if it has handled the tick.
+	JobDelivered(ok bool, took time.Duration)
+}
+
 // Peers calls other nodes.
 type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 }
 
-// Jobs are the jobs of all applications. Before Open, all methods return fault.Unavailable. Jobs is safe for concurrent
-// use.
+// Jobs has the jobs of all applications. Before Open, requests fail with fault.Unavailable. Jobs is safe for
+// concurrent use.
 type Jobs struct {
 	open atomic.Pointer[parts]
 
@@ -60,16 +66,19 @@ type Jobs struct {
 }
 
 type parts struct {
-	work   raftfsm.DueWork
-	apps   Applications
-	places func() *discovery.Catalogue
-	peers  Peers
+	work      due.Client
+	apps      Applications
+	observers map[string]Observer // by application
+	places    func() *discovery.Catalogue
+	peers     Peers
 }
 
-// Open lets jobs be used, and delivers due ticks from now on.
-func (j *Jobs) Open(host *raftfsm.Host, apps Applications, places func() *discovery.Catalogue, peers Peers) {
+// Open starts the delivery of due ticks, and enables the other methods. observers has the observers by application id.
+// An application may have none.
+func (j *Jobs) Open(host *raftfsm.Host, apps Applications, observers map[string]Observer,
+	places func() *discovery.Catalogue, peers Peers) {
 	j.underWay = map[discovery.Instance]int{}
-	j.open.Store(&parts{host.DueWork(), apps, places, peers})
+	j.open.Store(&parts{host.DueWork(), apps, observers, places, peers})
 	host.DueWork().Deliver(due.KindJob, j)
 }
 
@@ -176,9 +185,9 @@ func (j *Jobs) Room(h due.Home) int {
 	return n
 }
 
-// Deliver implements due.Deliverer. It delivers a tick of a job to an instance of the application. It chooses the
-// instance like service invocation, but only among those that have fewer than PerInstance ticks in progress. It records
-// the attempt in the history.
+// Deliver implements due.Deliverer. It delivers a tick of a job to an instance of the application, and records the
+// attempt in the history. It chooses the instance like service invocation, among those with fewer than PerInstance
+// ticks in progress.
 func (j *Jobs) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
 	p, err := j.parts()
 	if err != nil {
@@ -201,7 +210,7 @@ func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result
 		record: t.Payload}
 	var answer []byte
 	if l.Instance.Local {
-		answer, err = e.deliver(ctx, p.apps)
+		answer, err = e.deliver(ctx, p)
 	} else {
 		answer, err = p.peers.Call(ctx, l.Instance.Server, method, e.encode())
 	}
@@ -276,14 +285,14 @@ func (j *Jobs) Method() peer.Method {
 		if e.record = in.All(); in.Bad {
 			return nil, fault.New(fault.Invalid, "jobs", "a tick of a job cannot be decoded")
 		}
-		return e.deliver(ctx, p.apps)
+		return e.deliver(ctx, p)
 	}}
 }
 
-// deliver delivers a tick to an application of this node. The first byte of the result is a due.Result. If it is
+// deliver delivers a tick to an application of this node. The first byte of the result is a due.Result. After
 // due.Failed, the text of the failure follows. An error means that the application gave no answer.
-func (e *event) deliver(ctx context.Context, apps Applications) ([]byte, error) {
-	channel := apps.Channel(e.id)
+func (e *event) deliver(ctx context.Context, p *parts) ([]byte, error) {
+	channel := p.apps.Channel(e.id)
 	if channel == nil {
 		return nil, fault.New(fault.Unavailable, "jobs", "this node does not call the application "+e.id)
 	}
@@ -294,10 +303,15 @@ func (e *event) deliver(ctx context.Context, apps Applications) ([]byte, error) 
 	if err != nil {
 		return append([]byte{byte(due.Failed)}, fault.Text(err)...), nil
 	}
-	target := apps.Callee(e.id)
-	known, err := take(ctx, apps.Policy(target), target, "job/"+e.name, func(ctx context.Context) (bool, error) {
-		return channel.TakeJob(ctx, &appchannel.JobEvent{Name: e.name, Data: job.GetData(),
+	target := p.apps.Callee(e.id)
+	known, err := take(ctx, p.apps.Policy(target), target, "job/"+e.name, func(ctx context.Context) (bool, error) {
+		begun := time.Now()
+		known, err := channel.TakeJob(ctx, &appchannel.JobEvent{Name: e.name, Data: job.GetData(),
 			Body: jobproto.Body(job.GetData()), Tick: e.tick, Attempt: e.attempt})
+		if o := p.observers[e.id]; o != nil && (err == nil || appchannel.AnswerOf(err) != nil) {
+			o.JobDelivered(err == nil && known, time.Since(begun))
+		}
+		return known, err
 	})
 	switch {
 	case err == nil && known:

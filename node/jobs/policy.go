@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// take delivers a tick with the Resiliency policy of its application, as a call of the application has it. Only a
-// policy with retries repeats a delivery: without one, the failure policy of the job alone decides.
+// take delivers a tick to the application with the Resiliency policy p. Only a policy with retries repeats a delivery.
+// Otherwise the failure policy of the job decides.
 func take(ctx context.Context, p *resiliency.Policy, target api.App, path string,
 	deliver func(context.Context) (bool, error)) (known bool, err error) {
 	pauses := p.Pauses()
@@ -35,8 +35,10 @@ func take(ctx context.Context, p *resiliency.Policy, target api.App, path string
 	}
 }
 
-// takeOnce makes one attempt. A timeout of the policy is fault.Internal: the attempt has failed. An open circuit
-// breaker is fault.Overloaded: the application has not got the tick.
+// takeOnce makes one attempt. Errors that the policy causes:
+//
+//	overloaded  the circuit breaker is open; the application has not received the tick
+//	internal    the timeout of the policy has passed, so the attempt has failed
 func takeOnce(ctx context.Context, p *resiliency.Policy, target api.App, path string,
 	deliver func(context.Context) (bool, error)) (known bool, err error) {
 	end, err := p.Enter(target, path)

@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/internal/hostshare"
 	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/membership"
-	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/datadir"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 // Self is what this node announces about itself.
@@ -23,8 +23,8 @@ type Self struct {
 	Metrics  string // host:port of the metrics listener; empty = off
 }
 
-// OpenGossip announces this node to other nodes and starts to discover them. channels are the gossip channels of other
-// packages, by channel number.
+// OpenGossip announces this node to other nodes and starts to discover them. channels has the gossip channels of
+// other packages, by channel number.
 func (n *Network) OpenGossip(ctx context.Context, self Self, channels map[byte]membership.Channel) error {
 	o, err := n.gossipOptions(ctx)
 	if err != nil {
@@ -152,11 +152,11 @@ func (n *Network) peerAddr(addr netip.Addr) string {
 
 // formats returns the newest formats that this version understands.
 func formats() membership.Formats {
-	return membership.Formats{Command: command.Version, Snapshot: 1, RPC: raftfsm.ForwardVersion}
+	return membership.Formats{Command: command.Version, Snapshot: 1, RPC: peercalls.ForwardVersion}
 }
 
-// metricsAddr returns the address at which other nodes reach the metrics of this node, or "" if they cannot reach them.
-// listener is the address of the metrics listener. advertised is the address that the node announces by gossip.
+// metricsAddr returns the address at which other nodes reach the metrics of this node, or "" if they cannot. listener
+// is the address of the metrics listener. advertised is the address that the node announces by gossip.
 func metricsAddr(listener string, advertised netip.Addr) string {
 	bound, err := netip.ParseAddrPort(listener)
 	if err != nil { // off

@@ -29,8 +29,8 @@ type Port struct {
 	Fallback bool // take any free one if Number is taken
 }
 
-// Options configure how other nodes reach this node, and which nodes it joins. Bind, Logger, Registerer and Fatal
-// are required.
+// Options configure how other nodes reach this node, and which nodes it joins. Bind, Logger, Registerer and Fatal are
+// required.
 type Options struct {
 	Cluster   string // name of the cluster; nodes of other clusters are refused
 	Bind      string // IP address or localhost
@@ -78,8 +78,8 @@ func New(o Options) (*Network, error) {
 	return n, err
 }
 
-// Listen opens the listener of the peer port, so that the address of the port is known early. The port accepts
-// connections only after OpenPort.
+// Listen opens the listener of the peer port, so that its address is known early. The port accepts connections only
+// after OpenPort.
 func (n *Network) Listen(ctx context.Context) (err error) {
 	n.listeners, err = listen.TCP(ctx, listen.Request{
 		Hosts: []string{n.opts.Bind}, Port: n.opts.Peer.Number, Fallback: n.opts.Peer.Fallback, Flag: "--peer-port",
@@ -158,8 +158,8 @@ func (n *Network) Introduce(id datadir.Identity) {
 	n.self.Store(&self)
 }
 
-// resolve returns the peer address of a server, as known by gossip, or fault.Unavailable if gossip does not know it.
-// A sidecar is addressed by its raftfsm.SidecarID.
+// resolve returns the peer address of a server, or fault.Unavailable if gossip does not know it. The id of a sidecar
+// is its raftfsm.SidecarID.
 func (n *Network) resolve(_ context.Context, server string) (string, error) {
 	if r := n.Roster(); r != nil {
 		if addr, ok := r.PeerAddr(server); ok {
@@ -195,8 +195,8 @@ func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
 	return t
 }
 
-// Interrupt ends the waiting for servers that are down: from now on, Raft requests to them usually fail at once.
-// Otherwise a shutdown of Raft would wait for such requests for up to peer.Timing.Hold.
+// Interrupt makes Raft's requests to unreachable servers fail early, usually at once. Without it, they wait for up to
+// peer.Timing.Hold. Call Interrupt before a shutdown of Raft, which waits for these requests.
 func (n *Network) Interrupt() {
 	n.mu.Lock()
 	all := n.transports
@@ -221,8 +221,8 @@ func (n *Network) LiveServers() []string {
 	return out
 }
 
-// NewestFormat returns the newest log format that a server can read, according to gossip. The result known is false if
-// the server is not alive, because the server may come back with another version of the program.
+// NewestFormat returns the newest log format that a server can read, according to gossip. known is false if the server
+// is not alive: its version may have changed when it comes back.
 func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	r := n.Roster()
 	if r == nil {
@@ -236,7 +236,7 @@ func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 }
 
 // DropLost closes the connections for service invocation with nodes that are no longer alive. Otherwise calls could
-// wait for minutes on such a connection.
+// wait on them for minutes.
 func (n *Network) DropLost(r *membership.Roster) {
 	for _, m := range r.Members() {
 		if m.State != membership.Alive {
@@ -245,7 +245,7 @@ func (n *Network) DropLost(r *membership.Roster) {
 	}
 }
 
-// Advertised returns the address at which other nodes reach this node. Until gossip is open, it returns the zero Addr.
+// Advertised returns the address at which other nodes reach this node, or the zero Addr before gossip is open.
 func (n *Network) Advertised() netip.Addr {
 	if g := n.gossip.Load(); g != nil {
 		return g.Addr().Addr()
@@ -253,9 +253,10 @@ func (n *Network) Advertised() netip.Addr {
 	return netip.Addr{}
 }
 
-// Renew applies the current gossip keys. It also replaces the connections of the peer port, except tunnels, by new ones
-// that use the current certificate. The node also calls it periodically, so that no connection outlives the certificate
-// of the other node.
+// Renew applies the current gossip keys. With TLS, it also replaces the connections of the peer port for calls and for
+// Raft, so that they use the current certificate. Tunnels and connections that carry a snapshot stay open. Call Renew
+// after the credentials have changed, and periodically, so that no connection outlives the certificate of the other
+// node.
 func (n *Network) Renew() {
 	n.rekey()
 	n.port.Renew()

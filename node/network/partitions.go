@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// Time limits of CountPartitions. countWait limits the whole query, hearWait the first exchange of gossip after
-// joining, and farewellWait the leaving of gossip.
+// Time limits of CountPartitions: countWait for all of it, hearWait for the first exchange of gossip after joining,
+// and farewellWait for leaving gossip.
 const (
 	countWait    = 10 * time.Second
 	hearWait     = 500 * time.Millisecond
@@ -23,21 +23,21 @@ const (
 // CountPartitions returns the number of partitions of the cluster that this node joins, or 0 if it cannot find out.
 // node is the id of this node. Call CountPartitions before OpenGossip.
 //
-// A server without a cluster needs the number before it creates its groups. It has no identity yet, so it joins gossip
-// as a node without data and leaves again. A server that may form a cluster tries every seed only once, because there
-// may be no cluster yet. If the number is unknown and not configured, the server creates one partition and asks again
-// at the next start.
+// A server without a cluster needs the number before it creates its groups. It has no identity yet, so it joins
+// gossip as a node without data and leaves again. A server that may form a cluster tries every seed only once,
+// because there may be no cluster yet. If the number is unknown and not configured, the server creates one partition
+// and asks again at the next start.
 func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
 	if len(n.opts.Join) == 0 || n.opts.Notes != "" {
 		return 0
 	}
-	wait := countWait
+	wait, hear := countWait, hearWait
 	if n.opts.Fast {
-		wait /= 5
+		wait, hear = wait/5, hear/5
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	count, err := n.askPartitions(ctx, node)
+	count, err := n.askPartitions(ctx, node, hear)
 	if err != nil { // OpenGossip will fail with the same error and report it
 		n.opts.Logger.Debug("the number of partitions of the cluster to join is unknown", "error",
 			fault.Text(err))
@@ -45,7 +45,7 @@ func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
 	return count
 }
 
-func (n *Network) askPartitions(ctx context.Context, node string) (count uint32, err error) {
+func (n *Network) askPartitions(ctx context.Context, node string, hear time.Duration) (count uint32, err error) {
 	o, err := n.gossipOptions(ctx)
 	if err != nil {
 		return 0, err
@@ -81,13 +81,13 @@ func (n *Network) askPartitions(ctx context.Context, node string) (count uint32,
 	if err := g.Joined(patience); err != nil {
 		return 0, err
 	}
-	return heardPartitions(ctx, g), nil
+	return heardPartitions(ctx, g, hear), nil
 }
 
-// heardPartitions waits up to hearWait for the first gossip exchange, and returns the number of partitions, or 0 if
-// it is not known by then.
-func heardPartitions(ctx context.Context, g *membership.Gossip) uint32 {
-	ctx, cancel := context.WithTimeout(ctx, hearWait)
+// heardPartitions waits for the first gossip exchange, up to the duration wait. It returns the number of partitions, or
+// 0 if it is still unknown.
+func heardPartitions(ctx context.Context, g *membership.Gossip, wait time.Duration) uint32 {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for {
 		r := g.Roster()

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// Member returns the configuration of a server in a cluster on this machine. expect is the number of servers that form
-// the cluster together. seeds are the gossip addresses of the nodes to join.
+// Member returns the configuration of a server in a cluster on this machine. expect is the number of servers that
+// form the cluster together. seeds are the gossip addresses of the nodes to join.
 func Member(t testing.TB, id string, expect int, seeds ...string) node.Config {
 	t.Helper()
 	c := Config(t)
@@ -102,8 +102,8 @@ func Voters(t testing.TB, n *node.Node, want int) {
 	})
 }
 
-// Leader waits until one of the nodes leads group 0 and accepts writes. It returns the index of this node in nodes, and
-// skips nil nodes.
+// Leader waits until one of the nodes leads group 0 and accepts writes, and returns its index in nodes. Nil nodes are
+// skipped.
 func Leader(t testing.TB, nodes []*node.Node) int {
 	t.Helper()
 	at := -1

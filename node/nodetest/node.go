@@ -23,8 +23,8 @@ func Poll(t testing.TB, check func() error) { t.Helper(); testutil.Eventually(t,
 // AnyPort returns a setting that picks a free port.
 func AnyPort() node.Port { return node.Port{Given: true} }
 
-// SparePort returns a port that no other test gets until this test ends. Use it only if the address of a listener must
-// be known before the listener is opened.
+// SparePort returns a port that no other test gets until this test ends. Use it only if the address of a listener
+// must be known before the listener is opened.
 func SparePort(t testing.TB) int { t.Helper(); return testutil.SparePort(t) }
 
 // Config returns the configuration of a single node on free ports, with its own data directory.
@@ -43,7 +43,7 @@ func Config(t testing.TB) node.Config {
 	return c
 }
 
-// Deps returns the dependencies of a node. They log nothing, and they fail the test if the node calls Fatal or Exit.
+// Deps returns the dependencies of a node. They log nothing, and fail the test if the node calls Fatal or Exit.
 func Deps(t testing.TB) node.Deps {
 	return node.Deps{
 		Logger: slog.New(slog.DiscardHandler), Env: os.LookupEnv,
@@ -97,7 +97,7 @@ func Close(t testing.TB, n *node.Node) {
 	}
 }
 
-// Resources writes component files to a new temporary directory and returns a list with the path of that directory.
+// Resources writes component files to a new temporary directory, and returns a list with the path of the directory.
 func Resources(t testing.TB, files map[string]string) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,7 +116,8 @@ func Store(name, typ, metadata string) string {
 		"\nspec:\n  type: " + typ + "\n  version: v1\n  metadata: [" + metadata + "]\n"
 }
 
-// TokenFile writes cluster tokens to the file at path and returns its path. If path is empty, it creates a new file.
+// TokenFile writes cluster tokens to the file at path, or to a new file if path is empty. It returns the path of the
+// file.
 func TokenFile(t testing.TB, path string, tokens ...trust.Token) string {
 	t.Helper()
 	if path == "" {
@@ -138,8 +139,8 @@ func Ask(t testing.TB, n *node.Node, method, path, body string) (code int, answe
 	return AskAt(t, n.Addresses().API[0], method, path, body, "")
 }
 
-// AskAt sends one request to the HTTP API at addr and returns the answer. If token is not empty, the request contains
-// it as the API token.
+// AskAt sends one request to the HTTP API at addr and returns the answer. If token is not empty, it is sent as the
+// API token.
 func AskAt(t testing.TB, addr, method, path, body, token string) (code int, answer string, header http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// rule is an alert of deploy/prometheus/alerts.yml that a node can evaluate from one metric of its own. Other alerts
-// need a rate or the metrics of all nodes; the console evaluates those.
+// rule is an alert of deploy/prometheus/alerts.yml that a node can evaluate with one metric of its own. The console
+// evaluates the other alerts, which need a rate or the metrics of all nodes.
 type rule struct {
 	alert, metric, text string
 	label               string   // of what the alert is about, such as group

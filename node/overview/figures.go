@@ -100,8 +100,8 @@ func serverErrors() []string {
 	return []string{"Unknown", "DeadlineExceeded", "Unimplemented", "Internal", "Unavailable", "DataLoss"}
 }
 
-// addStoreCall adds the calls that the sample s counts for a state store. Calls that the store refused, for example
-// because the ETag differed, do not count as errors.
+// addStoreCall adds the calls in the sample s to the figures of a state store. Calls that the store refused, for
+// example because of a different ETag, do not count as errors.
 func addStoreCall(f *schema.Figures, s sample) {
 	store := s.label("store")
 	f.Stores = append(f.Stores, schema.NamedCount{Name: store, Part: s.label("operation"), Value: s.value()})

@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// methodRequest carries one request of the admin API; its payload is an adminapi.Request as JSON.
+// methodRequest is the peer method for a request of the admin API. Its payload is an adminapi.Request as JSON.
 const methodRequest = "admin.request"
 
 const (

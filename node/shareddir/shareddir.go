@@ -64,7 +64,7 @@ type Options struct {
 
 // Shared is a node on a shared data directory. It is safe for concurrent use.
 //
-// Of all processes that share the directory, only the one that has its hostshare.Hold may open it.
+// A process may open the directory only while it has the hostshare.Hold of the directory.
 type Shared struct {
 	opts  Options
 	notes string // directory of the notes of live nodes
@@ -94,7 +94,7 @@ const (
 )
 
 // Open opens a node on the shared directory. If another process already has the directory open, the node is a sidecar
-// that attaches to the server in that process.
+// of the server in that process.
 func Open(ctx context.Context, o Options) (*Shared, error) {
 	sum := sha256.Sum256([]byte(o.Dir))
 	s := &Shared{opts: o, notes: filepath.Join(o.RuntimeDir, hex.EncodeToString(sum[:8])),
@@ -243,8 +243,8 @@ func (s *Shared) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// Wait blocks until the node must be closed. It returns the error of Wait of the node that serves the applications. If
-// this process failed to take over the directory, Wait also returns the error of this failure.
+// Wait blocks until the node must be closed. It returns the error of Wait of the node that serves the applications,
+// or an error if this process failed to take over the directory.
 func (s *Shared) Wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -259,8 +259,8 @@ func (s *Shared) Wait(ctx context.Context) error {
 	}
 }
 
-// Close closes the node that serves the applications, then the server that this process may have opened, and releases
-// the directory. The order matters, because the first node may need the server. Further calls return the same error.
+// Close first closes the node that serves the applications, because it may need the server of this process. It then
+// closes that server, if there is one, and releases the directory. Further calls return the same error.
 func (s *Shared) Close(ctx context.Context) error {
 	if s.cancel != nil {
 		s.cancel()

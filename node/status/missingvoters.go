@@ -11,9 +11,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// missing returns the reason why a server of a group is missing, or "" if the server is alive. The server may have
-// failed or left, its data directory may have been replaced, or gossip may not have heard of it since this node
-// started.
+// missing returns the reason why a server of a group is missing, or "" if it is alive. The server may have failed or
+// left, its data directory may have been replaced, or gossip may not know it since the start of this node.
 func (r *Reporter) missing(server string) string {
 	p := r.parts.Load()
 	roster := p.Network.Roster()
@@ -34,8 +33,8 @@ func (r *Reporter) missing(server string) string {
 	return "not heard of since this node started"
 }
 
-// NoLeader returns why a group has no leader, and a hint how to fix that. The result why names the unreachable voters,
-// or the unreachable servers if this node is a sidecar. A result that is not known is empty. NoLeader does not block.
+// NoLeader returns why a group has no leader, and a hint how to fix that. The result why names the unreachable
+// voters, or the unreachable servers if this node is a sidecar. Unknown results are empty. NoLeader does not block.
 func (r *Reporter) NoLeader(id uint32) (why, hint string) {
 	p := r.parts.Load()
 	if p == nil || p.Network.Roster() == nil {
@@ -70,7 +69,7 @@ func (r *Reporter) missingServers() string {
 	return fmt.Sprintf("%d of %d servers unreachable: %s", len(names), servers, strings.Join(names, ", "))
 }
 
-// missingVoters returns a message that names the unreachable voters among servers. If the reachable voters are not a
+// missingVoters returns a message that names the unreachable voters among servers. If the reachable voters are no
 // majority, hint says how to fix that.
 func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
 	p := r.parts.Load()
@@ -101,8 +100,8 @@ func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
 	return fmt.Sprintf("%d of %d voters unreachable: %s", len(names), voters, strings.Join(names, ", ")), hint
 }
 
-// unreachable returns why a server of a group without a leader cannot vote. It returns "" if the server seems able to
-// vote. It also checks Raft's connections, because Raft may not reach a server that is alive according to gossip.
+// unreachable returns why a server of a group without a leader cannot vote, or "" if it seems able to vote. It also
+// checks Raft's connections, because Raft may not reach a server that is alive according to gossip.
 func (r *Reporter) unreachable(server string) string {
 	if why := r.missing(server); why != "" {
 		return why

@@ -6,13 +6,14 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node/components"
 )
 
 // Starting returns what the node still waits for before its start is complete. After the start, it returns the
-// applications that have not opened their port yet. It adds a reason if this node is outside the cluster, for example
-// after a removal or a rescue.
+// applications that have not opened their port yet, or whose actor types are not registered yet. If the node is then
+// outside of the cluster, for example after a removal or a rescue, it also returns the reason for that.
 func (r *Reporter) Starting() []api.Reason {
 	switch {
 	case r.ready.Load():
@@ -20,7 +21,7 @@ func (r *Reporter) Starting() []api.Reason {
 		if why := r.parts.Load().Control.Outside(); why != nil {
 			out = append(out, *why)
 		}
-		return append(out, r.unopened()...)
+		return append(out, r.applications()...)
 	case r.opts.Components.Loaded():
 		return []api.Reason{{Name: "node", Text: "the start is being completed"}}
 	default:
@@ -28,17 +29,30 @@ func (r *Reporter) Starting() []api.Reason {
 	}
 }
 
-// unopened returns the applications whose ports have never been open.
-func (r *Reporter) unopened() (out []api.Reason) {
+// registering reports whether the actor types of an application that accepts calls are not registered yet.
+func (r *Reporter) registering(id string, c *appchannel.Channel) bool {
+	if c == nil || !r.opts.Actors.Registering(id, c) {
+		return false
+	}
+	healthy, _ := c.Healthy()
+	return healthy
+}
+
+// applications returns the applications whose ports have never been open, and those whose actor types are not
+// registered yet.
+func (r *Reporter) applications() (out []api.Reason) {
 	for _, id := range r.opts.Apps {
 		if c := r.opts.Channels.Channel(id); c != nil && !c.Seen() {
-			out = append(out, api.Reason{Name: "application " + id, Text: "it has not opened " + c.Target() + " yet"})
+			out = append(out, api.Reason{Name: "application " + id,
+				Text: "it has not opened " + c.Target() + " yet"})
+		} else if r.registering(id, c) {
+			out = append(out, api.Reason{Name: "application " + id, Text: "its actor types are not registered yet"})
 		}
 	}
 	return out
 }
 
-// OutboundStarting returns what the APIs of this node still wait for before they serve requests of applications, or nil
+// OutboundStarting returns what the APIs of this node wait for before they serve requests of applications, or nil
 // when all components are open.
 func (r *Reporter) OutboundStarting() []api.Reason {
 	if r.opts.Components.Loaded() {
@@ -95,9 +109,8 @@ func (r *Reporter) groupCheck(id uint32) api.Check {
 	return c
 }
 
-// storeCheck returns the check of one state store, or nil if the component is ignored. The parameters reads, writes and
-// why describe the state of the Raft groups, on which every replicated store depends. They do not apply to other
-// stores.
+// storeCheck returns the check of one state store, or nil if the component is ignored. The parameters reads, writes
+// and why describe the state of the Raft groups. They apply only to replicated stores.
 func storeCheck(s component.Status, reads, writes bool, why string) []api.Check {
 	switch {
 	case s.State == component.Ignored:

@@ -54,6 +54,13 @@ type Channels interface {
 	Channel(id string) *appchannel.Channel
 }
 
+// Actors are the actors of the applications of this node.
+type Actors interface {
+	// Registering reports whether the actor types of an application, which the channel reaches, are yet to be
+	// registered for the first time.
+	Registering(app string, ch *appchannel.Channel) bool
+}
+
 // Options are the facts that are known before anything is open.
 type Options struct {
 	Version    string   // of the program
@@ -64,6 +71,7 @@ type Options struct {
 	Apps       []string // ids of the applications of this node
 	Components *components.Components
 	Channels   Channels
+	Actors     Actors
 	Now        func() time.Time
 }
 
@@ -85,8 +93,8 @@ type Addresses struct {
 	Apps    []schema.AppStatus
 }
 
-// Reporter reports the state of one node. Before SetParts is called, it only reports that the node is starting. It is
-// safe for concurrent use.
+// Reporter reports the state of one node. Before SetParts, it only reports that the node is starting. It is safe for
+// concurrent use.
 type Reporter struct {
 	opts    Options
 	started time.Time
@@ -112,8 +120,8 @@ func (r *Reporter) SetBackups(b Backups) { r.backups.Store(&b) }
 // SetStarted records that every step of the start is done.
 func (r *Reporter) SetStarted() { r.ready.Store(true) }
 
-// SetStopping records that the node is stopping. From then on the node is not ready. SetStopping does nothing if r is
-// nil, because a start may fail before there is a Reporter.
+// SetStopping records that the node is stopping and thus is no longer ready. It does nothing if r is nil, because a
+// start may fail before there is a Reporter.
 func (r *Reporter) SetStopping() {
 	if r != nil {
 		r.closing.Store(true)

@@ -111,8 +111,8 @@ func (r *Reporter) diskIssues() (out []schema.Issue) {
 	return out
 }
 
-// serverStatuses returns the status of each server of a group. If this node does not lead the group, the fields that
-// only the leader knows are empty.
+// serverStatuses returns the status of each server of a group. Fields that only the leader knows are empty if this
+// node does not lead the group.
 func (r *Reporter) serverStatuses(id uint32, servers []raft.Server) []schema.ServerStatus {
 	out := []schema.ServerStatus{}
 	for _, s := range servers {

@@ -1,6 +1,6 @@
 // Package actors implements the directory of actors in one Raft group: which host owns which actor. It owns the format
-// of its records, the requests that change them, and the Keeper, which runs at the leader. The Keeper places actors
-// and ends the sessions of hosts that have stopped renewing them.
+// of the directory's records, the requests that change them, and the Keeper. The Keeper runs at the leader. It places
+// actors, and ends the sessions of hosts that have stopped renewing them.
 //
 // A host is one application on one node, from its registration to the end of its session. It has a session record,
 // which is written once and removed when the session ends, and a description, which may change. An activation is the
@@ -11,24 +11,23 @@
 //
 //  1. An actor has at most one activation record, and the epochs of its records only grow. A log entry replaces an
 //     activation record only if the new host has a session and the old host has none. The entry itself checks both.
-//  2. A write of actor state names the epoch and the session of its activation. It is applied only if the activation
-//     record has that epoch, and the session has not ended, at the write's position in the log. So two activations of
-//     an actor can never both write.
-//  3. Activate returns a position in the log at or after the entry of the activation. A replica that has applied that
-//     position has applied every write of earlier activations, because later writes of them are refused.
-//  4. A renewal is valid for Lease from the moment at which the host sent it. The leader answers a renewal after a
-//     majority has confirmed its term, and ends the session if no other renewal arrives within Patience. A new leader
-//     waits for Takeover instead, from its first use of the directory. Every renewal that an earlier leader answered
-//     was sent before that. Once a leader has proposed the end of a session, it refuses renewals of that session for
-//     the rest of its term, because the proposal may be applied late. A host must not start a turn or relay an answer
-//     without a valid lease. A host that obeys this rule does neither after the end of its session, if clocks differ
-//     in speed by at most 10 %.
+//  2. A write of actor state names the epoch and the session of its activation. When the write is applied, the state
+//     machine checks that the activation record has that epoch and that the session has not ended. So two
+//     activations of an actor can never both write.
+//  3. Activate returns a position in the log at or after the entry of the activation. A replica that has applied
+//     that position has applied every write of earlier activations, because later writes of them are refused.
+//  4. A host starts turns and relays answers only while it has a lease. It has no lease after the end of its session,
+//     if clocks differ in speed by at most 10 %. An answered renewal gives the host a lease for the time Lease, counted
+//     from when the host sent the renewal. The leader answers only after a majority has confirmed its term. It ends a
+//     session after Patience without a renewal, and a new leader after Takeover without a first one. Both times are
+//     longer than Lease. A leader that has proposed the end of a session refuses renewals of that session for the rest
+//     of its term, because the proposal may be applied late.
 //  5. A host starts no activation of an actor while an earlier turn of the actor still runs in its application.
 //     Package api/actors ensures this.
-//  6. After a host has requested the release of an activation, it activates the actor again only after an answer that
-//     the release is done, or in another session. A release without an answer may be applied late, when the host
+//  6. A host that has requested the release of an activation activates the actor again only after the release was
+//     confirmed, or in another session. Otherwise a release without an answer could be applied late, when the host
 //     serves the actor again with the same epoch. Package api/actors ensures this, too.
 //
-// While its server leads, a Keeper has one timer per host. It has goroutines only while it executes changes, and uses
-// no resources before the first call of a host.
+// A Keeper on the leader has one timer per host. It has goroutines only while it executes changes, and uses no
+// resources before the first call of a host.
 package actors

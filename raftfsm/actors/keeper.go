@@ -20,7 +20,7 @@ type Group interface {
 	Term() uint64
 	// Machine returns the state machine.
 	Machine() *kv.Machine
-	// Commit proposes a request, and returns its result and its position when it is applied here.
+	// Commit proposes a request. It returns the result and the position once the request is applied here.
 	Commit(ctx context.Context, r *command.Request) (kv.Result, raftlog.Position, error)
 	// Confirm returns a position that this server has applied, after a majority has confirmed that it leads.
 	Confirm(ctx context.Context) (raftlog.Position, error)
@@ -41,8 +41,8 @@ const (
 	opTransfer = "actors.Transfer"
 )
 
-// Keeper places the actors of one group and ends the sessions of hosts, while its server leads the group. It is safe
-// for concurrent use.
+// Keeper places the actors of one group and ends the sessions of hosts. It works only while its server leads the
+// group. It is safe for concurrent use.
 type Keeper struct {
 	logger   *slog.Logger
 	patience time.Duration
@@ -54,8 +54,8 @@ type Keeper struct {
 	term     uint64
 	restored uint64
 	sessions map[string]*session
-	// ends has the sessions whose end this server has proposed in the present term. The proposal may be applied at any
-	// time in that term, so such a session is never renewed, not even after the sessions were read again.
+	// ends has the sessions whose end this server has proposed in the present term. The proposal may be applied at
+	// any time in that term. So such a session is never renewed, not even after the sessions were read again.
 	ends    map[string]bool
 	running sync.WaitGroup
 	closing context.Context
@@ -105,8 +105,8 @@ func (k *Keeper) forgetLocked() {
 	k.machine = nil
 }
 
-// enterLocked returns the state machine if this server leads, and otherwise fault.NotLeader. If the sessions were not
-// read yet in this term, it reads them first. op names the operation in errors. The caller holds mu.
+// enterLocked returns the state machine if this server leads, and otherwise fault.NotLeader. It first reads the
+// sessions if they were not read yet in this term. op names the operation in errors. The caller holds mu.
 func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	if k.closed || k.group == nil {
 		return nil, fault.New(fault.Unavailable, op, "this node is starting or shutting down")
@@ -133,8 +133,8 @@ func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	return m, nil
 }
 
-// readLocked reads all sessions from m. Each ends if it is not renewed within the given time. readLocked also resumes
-// the removal of activations whose hosts' sessions have ended. The caller holds mu.
+// readLocked reads all sessions from m. A session ends if it is not renewed within wait. readLocked also resumes the
+// removal of activations whose sessions have ended. The caller holds mu.
 func (k *Keeper) readLocked(m *kv.Machine, wait time.Duration) error {
 	var ended []string
 	for _, prefix := range []string{sessionRecord, endedRecord} {
@@ -185,8 +185,8 @@ func (k *Keeper) beginLocked(h Host, wait time.Duration) {
 	k.sessions[h.ID] = s
 }
 
-// doubt makes the next call read the sessions again if the outcome of a proposal is unknown. err is the error of the
-// proposal.
+// doubt handles err, the error of a proposal. If the outcome of the proposal is unknown, the next call reads the
+// sessions again.
 func (k *Keeper) doubt(err error) {
 	if fault.Is(err, fault.Indeterminate) || fault.Is(err, fault.Timeout) {
 		k.mu.Lock()
@@ -195,8 +195,8 @@ func (k *Keeper) doubt(err error) {
 	}
 }
 
-// commit proposes a request. It uses its own timeout and ignores the end of ctx, because otherwise a caller that gives
-// up would make the outcome unknown.
+// commit proposes a request with a timeout of its own. It ignores the end of ctx. Otherwise a caller that gives up
+// would make the outcome unknown.
 func (k *Keeper) commit(ctx context.Context, r *command.Request) (kv.Result, raftlog.Position, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeTimeout)
 	defer cancel()
@@ -210,8 +210,8 @@ func errEnded(op string) error {
 		Hint: "it registers again by itself"}
 }
 
-// Register begins the session of h. If the session exists, Register replaces its description. It returns the revision
-// of the session, or fault.NotFound if the session with the id of h has ended.
+// Register begins the session of h and returns the revision of the session. If the session exists, Register replaces
+// its description. It returns fault.NotFound if the session with the id of h has ended.
 func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opRegister)
@@ -271,8 +271,8 @@ func (k *Keeper) admit(ctx context.Context, h Host) (uint64, error) {
 	return h.Revision, nil
 }
 
-// Renew extends the session of a host. actors is the number of actors that the host has. Renew returns fault.NotFound
-// if the session has ended or is about to end.
+// Renew extends the session of a host. actors is the number of actors on the host. It returns fault.NotFound if the
+// session has ended or is about to end.
 func (k *Keeper) Renew(ctx context.Context, host string, actors int) error {
 	k.mu.Lock()
 	_, err := k.enterLocked(opRenew)
@@ -360,8 +360,8 @@ func (k *Keeper) Leave(ctx context.Context, host string) error {
 	return k.end(ctx, s)
 }
 
-// sweep removes the activations of hosts whose sessions have ended. Such activations do no harm, because other hosts
-// may replace them at any time. So if this leader stops before it has removed all, the next leader continues.
+// sweep removes the activations of hosts whose sessions have ended. If this leader stops before all are removed, the
+// next leader continues. A remaining activation does no harm, because any other host may replace it.
 func (k *Keeper) sweep(m *kv.Machine, ended []string) {
 	gone := map[string]bool{}
 	for _, id := range ended {
@@ -423,7 +423,7 @@ func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 	return k.each(ctx, owned, release)
 }
 
-// Transfer makes the given host the owner of actors that their owner gives up. It skips an actor whose record has
+// Transfer makes the given host the owner of actors that another host owned. It skips an actor whose record has
 // another epoch. It returns fault.NotFound if the session of the host has ended, or if the host accepts no more
 // actors.
 func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string) error {
@@ -448,8 +448,8 @@ func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string) error
 	return k.each(ctx, owned, func(some []Owned) *command.Request { return transfer(some, &h) })
 }
 
-// each commits one request for all actors. If that request is refused because an actor has another epoch, each commits
-// a separate request for each actor.
+// each commits one request for all actors. If this request is refused because an actor has another epoch, each
+// commits one request per actor instead.
 func (k *Keeper) each(ctx context.Context, owned []Owned, request func([]Owned) *command.Request) error {
 	res, _, err := k.commit(ctx, request(owned))
 	if err != nil || res.Outcome == kv.Applied || len(owned) == 1 {

@@ -418,7 +418,8 @@ func TestModel_FindsMutants(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(mutants)) {
 		const enough = 60 // seeds
 		c, found := mutants[name], ""
-		for seed := uint64(1); seed < enough && found == ""; seed++ {
+		// A schedule may break another invariant first.
+		for seed := uint64(1); seed < enough && !strings.Contains(found, c.says); seed++ {
 			found, _ = play(t, seed, 4000, c.rules)
 		}
 		if !strings.Contains(found, c.says) {

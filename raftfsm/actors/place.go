@@ -15,8 +15,8 @@ type Placed struct {
 	Position raftlog.Position // at or after the entry of the activation
 }
 
-// Activate makes a host the owner of an actor, unless another host with a session owns it. It returns the owner, or
-// fault.NotFound if the session of the host has ended.
+// Activate makes a host the owner of an actor, and returns the owner. If another host with a session owns the actor,
+// that host remains the owner. Activate returns fault.NotFound if the session of the host has ended.
 func (k *Keeper) Activate(ctx context.Context, host string, a Actor) (Placed, error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opActivate)
@@ -56,8 +56,8 @@ func (k *Keeper) Activate(ctx context.Context, host string, a Actor) (Placed, er
 	return Placed{h, res.Revisions[0], pos}, nil
 }
 
-// owner returns the activation record of an actor and the host in it. The host is zero if there is no record or if its
-// session has ended.
+// owner returns the activation record of an actor and the host that the record names. The host is zero if there is
+// no record, or if the session of the host has ended.
 func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 	v, err := m.Get(kv.LockStore, a.Key(), 0)
 	if err != nil {
@@ -74,10 +74,10 @@ func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 	return now, h, err
 }
 
-// Locate returns the host that owns an actor. If no host owns it, Locate returns the host that should activate it.
-// Among the hosts that have the actor's type, this is the one on the preferred node, if there is one, and otherwise
-// the one with the fewest actors. Locate returns fault.NotFound if no host has the type. The answer may be outdated,
-// because only the owner knows whether it is still the owner.
+// Locate returns the owner of an actor. For an actor without an owner, it returns the host that should activate the
+// actor: a host on the preferred node, or otherwise the host with the fewest actors. It considers only hosts with the
+// actor's type, and returns fault.NotFound if there is none. The answer may be out of date: only a host knows whether
+// it still owns an actor.
 func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opLocate)
@@ -109,7 +109,7 @@ func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error)
 	return best.Host, nil
 }
 
-// Hosts returns the hosts in a scope that have a session, and the number of actors of each. An empty scope means all
+// Hosts returns the hosts of a scope that have a session, and the number of actors of each. An empty scope means all
 // scopes.
 func (k *Keeper) Hosts(scope string) (hosts []Host, actors []int, err error) {
 	k.mu.Lock()

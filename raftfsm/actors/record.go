@@ -18,9 +18,10 @@ const (
 	Lease = 800 * time.Millisecond
 	// Patience is how long the leader waits for a renewal before it ends the session.
 	Patience = 1200 * time.Millisecond
-	// Takeover is how long a new leader waits for the first renewal. It is longer than any lease. An earlier leader
-	// answers a renewal only after a majority has confirmed its term, so before the new leader was elected. The lease
-	// of that renewal ends at most 880 ms later, if clocks differ in speed by at most 10 %.
+	// Takeover is how long a new leader waits for the first renewal. It is longer than any lease that an earlier
+	// leader has granted. An earlier leader answers a renewal only after a majority has confirmed its term, so before
+	// the election of the new leader. The lease then ends at most 880 ms after the election, if clocks differ in speed
+	// by at most 10 %.
 	Takeover = time.Second
 )
 
@@ -44,7 +45,7 @@ func SessionKey(host string) string { return sessionRecord + host }
 // DescriptionKey returns the key of the description of a host.
 func DescriptionKey(host string) string { return descriptionRecord + host }
 
-// Actor identifies an actor. Scope identifies the store and the application; the actors of one scope are stored
+// Actor identifies an actor. Scope identifies the store and the application. The actors of one scope are stored
 // together.
 type Actor struct{ Scope, Type, ID string }
 
@@ -136,7 +137,7 @@ func (h *Host) readDescription(r *lenprefix.Reader) {
 	}
 }
 
-// ParseHost reads the records of a host. found is false if its session has ended.
+// ParseHost reads the records of a host. The result found is false if its session has ended.
 func ParseHost(id string, session, description kv.Value) (h Host, found bool, err error) {
 	if !session.Found || !description.Found {
 		return h, false, nil
@@ -157,7 +158,7 @@ type Activation struct {
 	Epoch uint64
 }
 
-// ParseActivation reads an activation record. found is false if there is none.
+// ParseActivation reads an activation record. The result found is false if there is none.
 func ParseActivation(v kv.Value) (a Activation, found bool, err error) {
 	if !v.Found {
 		return a, false, nil
@@ -175,8 +176,8 @@ func errRecord(what string) error {
 		what + " that cannot be decoded", Hint: "run the newest version on every server"}
 }
 
-// Check returns operations that make a write fail in two cases: the activation of the actor does not have this epoch,
-// or its host's session with this revision has ended.
+// Check returns operations that make a write fail if the activation of the actor does not have this epoch. They also
+// make it fail if the host's session with this revision has ended.
 func Check(a Actor, epoch uint64, host string, revision uint64) []command.Op {
 	return []command.Op{
 		{Kind: command.OpCheck, Cond: command.CondRevision, Revision: epoch, Store: kv.LockStore, Key: a.Key()},
@@ -199,8 +200,8 @@ func check(key string, cond command.Cond, revision uint64) command.Op {
 
 // The requests are checked writes, so that they wait until every server of the group supports checks.
 
-// register returns the request that begins the session of h. The first revision in the result of the request is the
-// revision of the session.
+// register returns the request that begins the session of h. The revision of the session is the first revision in
+// the result of the request.
 func register(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
 		set(SessionKey(h.ID), h.appendSession(nil), command.CondAbsent, 0),
@@ -217,8 +218,8 @@ func describe(h *Host) *command.Request {
 	}}
 }
 
-// end returns the request that ends the session of h. The request also writes a record that the host has ended. A
-// later request (see swept) removes that record.
+// end returns the request that ends the session of h. The request also records that the host has ended. A later
+// request (see swept) removes that record.
 func end(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
 		remove(SessionKey(h.ID), command.CondRevision, h.Revision),
@@ -234,9 +235,9 @@ func swept(host string) *command.Request {
 		Ops: []command.Op{remove(endedRecord+host, command.CondNone, 0)}}
 }
 
-// activate returns the request that makes h the owner of an actor. The parameter old is the current activation, whose
-// host has no session any more, or zero if there is no activation. The first revision in the result of the request is
-// the new epoch.
+// activate returns the request that makes h the owner of an actor. The parameter old is the current activation; the
+// session of its host must have ended. It is zero if the actor has no activation. The new epoch is the first revision
+// in the result of the request.
 func activate(a Actor, h *Host, old Activation) *command.Request {
 	r := &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
 		set(a.Key(), text(nil, h.ID), command.CondAbsent, 0),

@@ -8,13 +8,14 @@
 // A file consists of a magic number, a version and frames:
 //
 //	file    "QRBACKUP" version(2) frame*
-//	frame   type(1) length(4) payload CRC-32C of type, length and payload(4)
+//	frame   type(1) length(4) payload checksum(4)
 //
-// The first frame is the header, and the last one is the trailer. Between them are the groups in ascending order. Each
-// group has a begin frame, records in the order of their keys, results of requests with a client id, and an end frame.
-// Numbers in frames are big-endian. Numbers in records are uvarints. Header, begin, end and trailer are JSON, so that
-// later versions can add fields. The end frame of a group contains the group's length, its counts and a CRC-64 over
-// its frames. The trailer contains the length, the counts and a CRC-64 of the whole file. Nothing follows the trailer.
+// The checksum of a frame is the CRC-32C of its type, length and payload. The first frame is the header, and the
+// last one is the trailer. Between them are the groups in ascending order. Each group has a begin frame, records in
+// the order of their keys, results of requests with a client id, and an end frame. Numbers in frames are big-endian.
+// Numbers in records are uvarints. Header, begin, end and trailer are JSON, so that later versions can add fields.
+// The end frame of a group contains the group's length, its counts and a CRC-64 over its frames. The trailer
+// contains the length, the counts and a CRC-64 of the whole file. Nothing follows the trailer.
 package backup
 
 import (
@@ -37,8 +38,8 @@ const (
 	// maxFrame bounds a frame: the largest possible record and some overhead.
 	maxFrame = 80 << 20
 
-	// PartSize is the approximate size in bytes of a frame of records. A restore writes each such frame to the log as
-	// one entry.
+	// PartSize is the approximate size in bytes of a frame of records. A restore writes each frame to the log as one
+	// entry.
 	PartSize = 512 << 10
 )
 
@@ -148,6 +149,6 @@ func damaged(part, why string) error {
 }
 
 func torn(part string) error {
-	return &fault.Error{Code: fault.Corrupt, Op: "backup.Read", Msg: "the backup is truncated at its  " + part,
+	return &fault.Error{Code: fault.Corrupt, Op: "backup.Read", Msg: "the backup is truncated at its " + part,
 		Hint: "it was not written or copied completely: use another copy; nothing was changed"}
 }

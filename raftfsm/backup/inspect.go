@@ -29,8 +29,8 @@ type StoreSummary struct {
 	Expiring  uint64 `json:"expiring"` // keys with an expiry
 }
 
-// Inspect reads a backup file to its end, verifies every checksum and returns a summary. split separates the id of a
-// store into namespace and name.
+// Inspect reads a backup file to its end, verifies every checksum and returns a summary. The function split separates
+// the id of a store into namespace and name.
 func Inspect(r io.Reader, split func(id string) (namespace, name string)) (Summary, error) {
 	b, err := NewReader(r)
 	if err != nil {

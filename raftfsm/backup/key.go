@@ -16,10 +16,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Key encrypts and authenticates backups. An encrypted backup is a file in the format of age (age-encryption.org/v1)
-// with one scrypt recipient, whose passphrase is the key. Only a holder of the key can create or change such a file.
-// The public keys of age are not used, because everyone who knows a public key could create a file. A Key never
-// appears in logs.
+// Key encrypts and authenticates backups. An encrypted backup is an age file (age-encryption.org/v1) with one scrypt
+// recipient, whose passphrase is the key. Only a holder of the key can create or change such a file. Public keys of
+// age are not used: everyone who knows a public key could create a file. A Key never appears in logs.
 type Key struct{ passphrase string }
 
 const (
@@ -27,7 +26,7 @@ const (
 	minKey    = 32 // characters; what NewKey makes has more
 
 	// workFactor is the base-2 logarithm of the cost of scrypt. The value 15 costs 32 MiB of memory and less than a
-	// tenth of a second. That is enough, because the keys of NewKey have 256 random bits.
+	// tenth of a second. A higher cost is not needed, because the keys of NewKey have 256 random bits.
 	workFactor = 15
 
 	// maxWorkFactor bounds what a file can make its reader spend: 256 MiB.
@@ -55,9 +54,9 @@ func (k Key) GoString() string { return k.String() }
 // LogValue hides the key.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-// ParseKeys parses the content of a key file, which has one key per line. It ignores empty lines and lines that begin
-// with #. The first key is used to encrypt, and all keys are used to decrypt. ParseKeys returns fault.Invalid if the
-// content is not valid.
+// ParseKeys parses the content of a key file, which has one key per line. It ignores empty lines and lines that
+// begin with #. Backups are encrypted with the first key, and can be decrypted with any of them. ParseKeys returns
+// fault.Invalid if the content is not valid.
 func ParseKeys(file []byte) ([]Key, error) {
 	var keys []Key
 	for line := range strings.Lines(string(file)) {
@@ -84,8 +83,8 @@ func badKey(msg string) error {
 		Hint: "make a key with: quorate backup keygen"}
 }
 
-// Encrypt returns a writer that encrypts a backup and writes it to w. The backup is complete after Close. Close
-// does not close w.
+// Encrypt returns a writer that encrypts a backup and writes it to w. The backup is complete after Close, which does
+// not close w.
 func Encrypt(w io.Writer, k Key) (io.WriteCloser, error) {
 	r, err := age.NewScryptRecipient(k.passphrase)
 	if err != nil {
@@ -105,12 +104,12 @@ type Source struct {
 	Encrypted bool
 }
 
-// Decrypt returns the content of the backup in r. The backup may be encrypted or not. If there are keys, Decrypt
-// refuses a backup that is not encrypted, unless the parameter plain is true. If there are keys and plain is false,
-// the content is authentic: only a holder of one of the keys can have written it. Error codes:
+// Decrypt returns the content of the backup in r, which may be encrypted or not. If there are keys, the backup must be
+// encrypted, or plain must be true. Encrypted content is authentic: only a holder of one of the keys can have written
+// it. Error codes:
 //
 //	invalid  the file is encrypted, and there is no key
-//	denied   no key fits; or there are keys, plain is false, and the file is not encrypted
+//	denied   no key fits, or the file is not encrypted although it must be
 //	corrupt  the file was changed or damaged; reading the content may return this error too
 func Decrypt(r io.Reader, keys []Key, plain bool) (Source, error) {
 	b := bufio.NewReader(r)

@@ -9,9 +9,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ReadKeyFile reads the keys in the file at the given path. If the path is empty, it returns no keys. It refuses a
-// file to which other users have access. setting is the name of the setting that contains the path, for example
-// "--backup-key-file"; errors begin with it. All errors are fault.Invalid.
+// ReadKeyFile reads the keys in the file at the given path. It returns no keys for an empty path. The owner and the
+// group of the file may read it. ReadKeyFile refuses a file that its group can write, or to which any other user has
+// access. All errors are fault.Invalid. They begin with setting, the name of the setting that contains the path, for
+// example "--backup-key-file".
 func ReadKeyFile(setting, path string) ([]Key, error) {
 	if path == "" {
 		return nil, nil

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// Reader reads and verifies a backup file from front to back. The file as a whole is verified only after Next has
-// returned io.EOF.
+// Reader reads and verifies a backup file from front to back. Only after Next has returned io.EOF is the whole file
+// verified.
 type Reader struct {
 	Header Header
 

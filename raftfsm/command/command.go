@@ -1,11 +1,11 @@
 // Package command defines the format of log entries. A leader proposes log entries, and every replica applies them.
 //
-// It owns the types below and their versioned binary form. It never uses a clock, the network, random numbers, the
-// operating system or raft, so the same bytes always have the same meaning on every node. It has no goroutines.
+// It owns the types below and their versioned binary form. It uses no clock, network or random numbers. So the same
+// bytes have the same meaning on every node. It has no goroutines.
 package command
 
-// Version is the newest format version that this build writes and applies. An entry is written in the lowest version
-// that can represent it. A version above 1 is used only after every server of the group has reported that it can read
+// Version is the newest format version that this build writes and applies. An entry has the lowest version that can
+// represent it. A leader uses a version above 1 only after every server of the group has reported that it can read
 // that version (see package group). A replica halts at an entry of an unknown version (see package kv).
 //
 // Version 1 has KindWrite to KindTick. Version 2 adds KindRestore and KindFormat. Version 3 adds KindWatch and
@@ -21,8 +21,8 @@ const (
 	KindRegister Kind = 2 // register Name as an origin; the result carries its number
 	KindExpire   Kind = 3 // remove what is due at the entry's stamp, at most Limit items of each sort
 	KindTick     Kind = 4 // only move cluster time to the entry's stamp
-	// KindRestore is one step of replacing all data with a backup (see Restore). Its batch must not contain another
-	// request.
+	// KindRestore is one step of replacing all data with a backup (see Restore). It must be the only request in its
+	// batch.
 	KindRestore Kind = 5
 	KindFormat  Kind = 6 // from now on entries may be of version Limit; never lowered
 	KindWatch   Kind = 7 // keep a history of the changes of a prefix (Watch); the result carries where it begins
@@ -54,8 +54,8 @@ const (
 
 // Batch is one log entry: requests of several callers, each with its own outcome.
 type Batch struct {
-	// Stamp is the proposing leader's cluster time in Unix milliseconds. The machine takes the greater of this
-	// and its own.
+	// Stamp is the proposing leader's cluster time in Unix milliseconds. A replica takes the greater of Stamp and
+	// its own cluster time.
 	Stamp    uint64
 	Requests []Request
 }
@@ -73,25 +73,25 @@ type Request struct {
 	Watch   *Watch   // KindWatch
 }
 
-// RequestID lets the state machine detect a retried request, so that it is applied only once. Origin is the number
-// that KindRegister has assigned; 0 means that the request is never retried. Seq counts from 1 for each origin. Done
-// means that the origin will not retry requests with a Seq up to Done, so the machine deletes their results.
+// RequestID lets the state machine apply a request only once, even if its origin retries it. Origin is the number
+// that KindRegister has assigned; 0 means that the request is never retried. Seq counts from 1 for each origin. The
+// origin never retries requests with a Seq up to Done, so the machine deletes their results.
 type RequestID struct {
 	Origin uint64
 	Seq    uint64
 	Done   uint64
 }
 
-// ClientID lets the state machine detect a request that a client has retried, so that it is applied only once. Scope
-// separates applications; it consists of namespace, store and key prefix. The machine stores the result of a request
-// for ClientResultLife of cluster time. During that time it rejects a different request with the same ClientID.
+// ClientID lets the state machine apply a request only once, even if a client retries it. Scope separates
+// applications; it consists of namespace, store and key prefix. The machine stores the result of a request for
+// ClientResultLife of cluster time. During that time it rejects a different request with the same ClientID.
 type ClientID struct {
 	Scope string
 	ID    string
 }
 
-// ClientResultLife is how long the result of a request with a ClientID is stored, in milliseconds of cluster time. It
-// is part of the format, because every replica must use the same value.
+// ClientResultLife is how long the result of a request with a ClientID is stored, in milliseconds of cluster time.
+// It is part of the format: every replica must use the same value.
 const ClientResultLife = 10 * 60 * 1000
 
 // Op changes one key.

@@ -11,7 +11,7 @@ import (
 )
 
 // The minimum size in bytes of one request and of one operation. Before Decode allocates memory for a number of
-// requests or operations, it checks that the input is long enough for that number.
+// requests or operations, it checks that the input is long enough for so many.
 const (
 	minRequest = 1 + 2     // length, kind, flags
 	minOp      = 1 + 1 + 1 // tag, length of the key, one byte of key
@@ -20,10 +20,9 @@ const (
 // chunk bounds what is allocated because of a count alone.
 const chunk = 256
 
-// Decode reads a batch. The strings and slices of the result share the memory of data, so data must not change while
-// the result is in use.
+// Decode reads a batch. The result shares the memory of data, so data must not change while the result is in use.
 //
-// Decode returns fault.Unimplemented for a batch of a newer version. It returns fault.Corrupt for all other data that
+// Decode returns fault.Unimplemented for a batch of a newer version, and fault.Corrupt for all other data that
 // Append does not produce.
 func Decode(data []byte) (Batch, error) {
 	c := cursor{data: data}
@@ -51,7 +50,7 @@ func Decode(data []byte) (Batch, error) {
 	return b, nil
 }
 
-// arena allocates slices of operations from shared blocks. This saves allocations, because most requests have only one
+// arena allocates slices of operations from shared blocks. It saves allocations, because most requests have only one
 // operation.
 type arena struct {
 	free  []Op
@@ -67,7 +66,7 @@ func (a *arena) take(n int) []Op {
 	return ops
 }
 
-// cursor reads data from front to back. The first failure sets err, and every later read returns zero.
+// cursor reads data from front to back. The first failure sets err. Every later read returns zero.
 type cursor struct {
 	data []byte
 	at   int

@@ -56,8 +56,8 @@ func AppendHeader(dst []byte, version uint8, stamp uint64, requests int) []byte 
 	return binary.BigEndian.AppendUint32(dst, uint32(requests)) //nolint:gosec // bounded by the entry size
 }
 
-// AppendRequest appends one request, which is RequestSize(r) bytes long. If Decode would refuse the request,
-// AppendRequest returns fault.Invalid and appends nothing, because an entry with this request would halt all replicas.
+// AppendRequest appends one request, which is RequestSize(r) bytes long. It returns fault.Invalid and appends
+// nothing if Decode would refuse the request. Such a request in the log would halt all replicas.
 func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return dst, err
@@ -66,8 +66,8 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	return appendBody(dst, r), nil
 }
 
-// Append appends a whole batch to dst. It returns the same errors as AppendRequest. If it returns an error, the
-// returned slice must not be used.
+// Append appends a whole batch to dst. It returns the same errors as AppendRequest. After an error the returned
+// slice must not be used.
 func Append(dst []byte, b *Batch) ([]byte, error) {
 	dst = AppendHeader(dst, b.needs(), b.Stamp, len(b.Requests))
 	for i := range b.Requests {

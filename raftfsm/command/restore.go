@@ -5,8 +5,8 @@ import "encoding/binary"
 // Step is one step of a restore. Numbers are part of the format.
 type Step uint8
 
-// The steps of a restore: begin, any number of chunks, and commit or abort. Until the commit, readers do not see the
-// restored data.
+// The steps of a restore: begin, any number of chunks, and commit or abort. Readers see the restored data only after
+// the commit.
 const (
 	StepBegin  Step = 1
 	StepChunk  Step = 2
@@ -14,8 +14,8 @@ const (
 	StepAbort  Step = 4 // drop the staged data
 )
 
-// Restore is one step of replacing all data of a group with a backup. Steps are idempotent: if a machine has already
-// applied a step, it returns the same result again and changes nothing.
+// Restore is one step of replacing all data of a group with a backup. A step is idempotent: the second time it
+// changes nothing and has the same result.
 type Restore struct {
 	Step     Step
 	ID       uint64 // of the whole restore, random, not 0
@@ -25,8 +25,8 @@ type Restore struct {
 	Remembered []Remembered // StepChunk: results of requests with a ClientID, oldest first
 }
 
-// Remembered is the stored result of a request with a ClientID, copied from a backup. Key and Result have the encoding
-// of package kv.
+// Remembered is the stored result of a request with a ClientID, copied from a backup. Key and Result have the
+// encoding of package kv.
 type Remembered struct {
 	Key         string
 	ExpireAt    uint64

@@ -15,8 +15,8 @@ type Limits struct {
 	ContentType int
 }
 
-// Validate returns nil if o is valid and within the limits l. It returns fault.Invalid for an operation that no state
-// machine accepts. It returns fault.TooLarge, with the name of the limit, if a limit is exceeded.
+// Validate returns nil if o is valid and within the limits l. It returns fault.Invalid for an operation that no
+// state machine accepts, and fault.TooLarge, with the name of the limit, for an exceeded limit.
 func (o *Op) Validate(l Limits) error {
 	if err := o.check(); err != nil {
 		return err
@@ -117,8 +117,7 @@ func (r *Request) checks() bool {
 	return slices.ContainsFunc(r.Ops, func(o Op) bool { return o.Kind == OpCheck })
 }
 
-// valid reports whether a state machine accepts the id. It accepts the zero id, and every id with an origin and a Seq
-// above Done.
+// valid reports whether a state machine accepts the id: the zero id, or an id with an origin and a Seq above Done.
 func (id RequestID) valid() bool {
 	if id.Origin == 0 {
 		return id == (RequestID{})

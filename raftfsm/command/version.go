@@ -34,8 +34,7 @@ func Needs(encoded []byte) uint8 {
 }
 
 // IsFormat reports whether an encoded request is of KindFormat. encoded is the output of AppendRequest. Only the
-// leader may propose such a request, and only after all servers of its group have reported which version they can
-// read.
+// leader may propose such a request. It must first know which version each server of its group can read.
 func IsFormat(encoded []byte) bool {
 	_, n := binary.Uvarint(encoded)
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindFormat

@@ -16,8 +16,8 @@ type Watch struct {
 	Bytes  uint64 // maximum size of the changes that are kept
 }
 
-// WatchLife is how long a history is written after the last KindWatch for its prefix, in milliseconds of cluster time.
-// It is part of the format, because every replica must use the same value.
+// WatchLife is how long a history is written after the last KindWatch for its prefix, in milliseconds of cluster
+// time. It is part of the format: every replica must use the same value.
 const WatchLife = 30 * 60 * 1000
 
 func (r *Request) watchProblem() string {

@@ -1,9 +1,9 @@
-// Package datadir owns the data directory of a node: its lock, the check of who may write it, its identity, and the
+// Package datadir owns the data directory of a node: its lock, its identity, the check of who may write it, and the
 // free space of its disk.
 //
 // The directory contains LOCK, a file that is locked while a process uses the directory; node.json, the Identity; and
-// one folder for each Raft group, groups/N. This package reads and writes only the first two. It knows nothing of
-// Raft.
+// one folder for each Raft group, groups/N. This package reads and writes only LOCK and node.json. It deletes groups
+// only while they are empty. It does not depend on Raft.
 package datadir
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/quorate/quorate/internal/durable"
 )
 
-// Create creates a data directory if it does not exist. Only the current user may read the new directory. Before
-// Create returns nil, it syncs the parent directories, because otherwise a power loss could remove the whole
-// directory, even if its files were synced.
+// Create creates a data directory if it does not exist. Only the current user may read the new directory. Create
+// syncs the parent directories before it returns nil. Otherwise a power loss could remove the whole directory, even
+// if its files were synced.
 func Create(dir string) error {
 	made := missing(dir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

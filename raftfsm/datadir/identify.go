@@ -10,24 +10,29 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Settings are the settings from which Identify creates the identity of a new directory. If the directory already has
-// an identity, the settings must agree with it.
+// Settings are the settings from which Identify creates the identity of a new directory. They must agree with the
+// identity of an existing directory.
 type Settings struct {
 	Dir        string
-	NodeID     string // empty = from the directory, or DefaultID
-	DefaultID  string // node id for a new directory if NodeID is empty; empty = a random one
-	Partitions uint32 // 0 = from the directory or, for a server that belongs to no cluster yet, from Count, or 1
-	// Count returns the number of partitions of the cluster that the node with this id is about to join; 0 = not
-	// known. A nil Count counts as not known.
-	Count     func(ctx context.Context, node string) uint32
-	Engine    raftlog.Engine // empty = from the directory, or wal
-	Bootstrap bool           // form a cluster with only this node if the directory is new
-	Logger    *slog.Logger
+	NodeID     string         // empty = from the directory, or DefaultID
+	DefaultID  string         // node id for a new directory if NodeID is empty; empty = a random one
+	Partitions uint32         // 0 = from the directory; for a server without a cluster, from Cluster, or 1
+	Cluster    Cluster        // that the node is about to join; nil = unknown
+	Engine     raftlog.Engine // empty = from the directory, or wal
+	Bootstrap  bool           // form a cluster with only this node if the directory is new
+	Logger     *slog.Logger
 }
 
-// Identify returns the identity of a server's data directory, and creates one in an empty directory. The identity is
-// written before the groups are created, so that the next start can complete an interrupted creation of groups.
-// Identify returns fault.Invalid if the settings contradict the directory, and otherwise the errors of ReadIdentity.
+// Cluster is the cluster that a node is about to join.
+type Cluster interface {
+	// CountPartitions returns the number of partitions of the cluster; 0 = unknown. node is the id of the joining node.
+	CountPartitions(ctx context.Context, node string) uint32
+}
+
+// Identify returns the identity of a server's data directory. It creates one if the directory is empty or was used by
+// a sidecar. It writes the identity before any groups are created. So the next start can complete an interrupted
+// creation of groups. Identify returns fault.Invalid if the settings contradict the directory. It also returns the
+// errors of ReadIdentity.
 func Identify(ctx context.Context, s Settings) (Identity, error) {
 	id, err := ReadIdentity(s.Dir)
 	if err != nil {
@@ -53,7 +58,7 @@ func Identify(ctx context.Context, s Settings) (Identity, error) {
 }
 
 // IdentifySidecar reads or creates the identity of the data directory of a node without data. It returns an error if
-// the directory contains the data of a server, because that server would then be missing from its groups.
+// the directory contains the data of a server. That server would otherwise be missing from its groups.
 func IdentifySidecar(s Settings) (Identity, error) {
 	id, err := ReadIdentity(s.Dir)
 	if err != nil {
@@ -73,18 +78,18 @@ func IdentifySidecar(s Settings) (Identity, error) {
 	return *id, id.agree(s)
 }
 
-// clusterPartitions returns the number of partitions of the cluster that this server is about to join. It returns 0 if
-// the settings already contain a number, or if the number of the cluster is unknown.
+// clusterPartitions returns the number of partitions of the cluster that this server is about to join. It returns 0
+// if the number is unknown, or if the settings already contain one.
 func (id *Identity) clusterPartitions(ctx context.Context, s Settings) uint32 {
-	if s.Partitions != 0 || s.Count == nil {
+	if s.Partitions != 0 || s.Cluster == nil {
 		return 0
 	}
-	return s.Count(ctx, id.Node)
+	return s.Cluster.CountPartitions(ctx, id.Node)
 }
 
-// followPartitions changes the number of partitions of a directory without a cluster to that of the cluster that the
-// server is about to join. It deletes the existing groups, which are empty. If a crash interrupts it, the next start
-// does it again.
+// followPartitions sets the number of partitions of a new directory to that of the cluster that the server is about
+// to join. It deletes the existing groups, which are empty. If a crash prevents the deletion, the empty groups stay;
+// this does no harm.
 func (id *Identity) followPartitions(ctx context.Context, s Settings) error {
 	if id.Cluster != "" || id.Forming || id.Removed {
 		return nil

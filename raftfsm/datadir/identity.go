@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Versions of the identity file. The second version is for a directory whose log may contain entries above version 1.
-// Older builds refuse to open such a directory.
+// Versions of the identity file. The second version means that the log may contain entries above version 1. Older
+// builds refuse to open such a directory.
 const (
 	identityName       = "node.json"
 	identityVersion    = 1
@@ -32,8 +32,8 @@ const (
 // RoleSidecar marks the identity of a directory without replicas.
 const RoleSidecar = "sidecar"
 
-// Identity is the stored identity of a data directory. It is written when the directory is created. If a setting
-// contradicts the identity, the node refuses to start.
+// Identity is the stored identity of a data directory. It is written when the directory is created. The node refuses
+// to start if a setting contradicts the identity.
 type Identity struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"` // node id
@@ -61,10 +61,10 @@ type Identity struct {
 }
 
 // LeftBehind reports whether the cluster was rescued without this server. The data of this server then belongs to an
-// old epoch. Such a server must not be rescued, because this would create a second cluster.
+// old epoch. The server must not be rescued, because that would create a second cluster.
 func (id *Identity) LeftBehind() bool { return id.Superseded > id.Epoch }
 
-// Tag returns a hash of cluster and epoch, which is part of session tokens. A rescue changes the epoch and so the tag,
+// Tag returns a hash of cluster and epoch, which session tokens contain. A rescue changes the epoch and so the tag,
 // because the log positions in older tokens may be lost.
 func (id *Identity) Tag() uint64 {
 	if id.Epoch == 0 {
@@ -73,9 +73,9 @@ func (id *Identity) Tag() uint64 {
 	return xxhash.Sum64String(id.Cluster + "/" + strconv.FormatUint(id.Epoch, 10))
 }
 
-// ReadIdentity reads the identity of a directory. For an empty directory it returns nil without an error. It returns
-// fault.Corrupt if the file is damaged. It returns fault.Invalid if a newer version wrote the file, or if the
-// directory contains other files but no identity.
+// ReadIdentity reads the identity of a directory. It returns nil without an error for an empty directory. It returns
+// fault.Corrupt if the file is damaged. It returns fault.Invalid if a newer version of Quorate wrote the file, or if
+// the directory contains other files but no identity.
 func ReadIdentity(dir string) (*Identity, error) {
 	path := filepath.Join(dir, identityName)
 	body, err := durable.Read(path)

@@ -14,12 +14,12 @@ import (
 
 const lockName = "LOCK"
 
-// Lock is the lock that a process holds on a data directory while it uses the directory. The kernel releases the lock
-// when the process ends, for whatever reason.
+// Lock is the lock of a process on a data directory in use. The kernel releases the lock when the process ends, for
+// whatever reason.
 type Lock struct{ f *os.File }
 
-// LockDir locks a data directory without waiting. If another process has locked it, LockDir returns an error that
-// names that process.
+// LockDir locks a data directory without waiting. If another process has the lock, it returns an error that names
+// that process.
 func LockDir(dir string) (*Lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -48,8 +48,8 @@ func byWhom(content []byte) string {
 	return ""
 }
 
-// Release releases the lock with an explicit unlock. It is not enough to close the file, because a child process that
-// is just being started may have a copy of the file descriptor.
+// Release releases the lock with an explicit unlock. Closing the file does not always release the lock: a child
+// process that is just being started may have a copy of the file descriptor.
 func (l *Lock) Release() error {
 	return errors.Join(syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN), l.f.Close())
 }

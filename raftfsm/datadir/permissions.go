@@ -14,11 +14,11 @@ import (
 )
 
 // CheckPrivate returns an error if other users can write the data directory, because they could replace its content.
-// If other users can write only one of the parent directories, CheckPrivate logs a warning, because they could replace
-// the whole directory.
+// If they can write a directory above it, CheckPrivate only logs a warning, although they could replace the whole
+// data directory.
 //
-// A directory of another owner is accepted if this process may write it through its group. Orchestrators provide such
-// volumes.
+// It accepts a directory of another owner if this process may write the directory through its group. Orchestrators
+// provide such volumes.
 func CheckPrivate(dir string, logger *slog.Logger) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -65,7 +65,7 @@ func owned(info fs.FileInfo) bool {
 	return ok && int64(s.Uid) == int64(os.Geteuid())
 }
 
-// ownGroup reports whether the group of a file is private, that is, the group of root or a group with the name of the
+// ownGroup reports whether the group of a file is private: the group of root, or a group with the name of the
 // current user. Many systems create such a group for each user, and let it write the user's files by default.
 func ownGroup(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
@@ -83,7 +83,7 @@ func ownGroup(info fs.FileInfo) bool {
 	return err == nil && u.Username == g.Name
 }
 
-// parents returns all directories above dir, both for the path as given and for the path with symbolic links resolved.
+// parents returns all directories above dir, for the path as given and for the path with symbolic links resolved.
 func parents(dir string) (out []string) {
 	seen := map[string]bool{}
 	add := func(path string) {

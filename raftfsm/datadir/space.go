@@ -11,8 +11,8 @@ import (
 )
 
 // Space measures the free bytes on the disk of a data directory. The disk becomes low when fewer than min bytes are
-// free, and stays low until 1.5 times min is free again. The methods are safe for concurrent use, except Measure and
-// Watch, which only one goroutine may call at a time.
+// free. It stays low until 1.5 times min is free. The methods are safe for concurrent use, except Measure and Watch,
+// which only one goroutine may call at a time.
 type Space struct {
 	dir    string
 	min    uint64
@@ -24,8 +24,8 @@ type Space struct {
 	known atomic.Bool // left has been measured
 }
 
-// NewSpace returns a Space for the disk of dir. The disk is low if it has fewer free bytes than the parameter minimum.
-// The function free returns the free bytes of a disk; if it is nil, the Space asks the operating system.
+// NewSpace returns a Space for the disk of dir. minimum is the number of free bytes below which the disk is low. The
+// function free measures the free bytes on the disk of a directory; nil = ask the operating system.
 func NewSpace(dir string, minimum uint64, free func(dir string) (uint64, error), logger *slog.Logger) *Space {
 	if free == nil {
 		free = freeBytes
@@ -66,8 +66,8 @@ func (s *Space) Measure() {
 	}
 }
 
-// startBytes is the number of free bytes that are needed to open databases and elect a leader. With less free space,
-// the database engine would wait forever instead of failing.
+// startBytes is how many free bytes are needed to open databases and elect a leader. With less space, the database
+// engine would wait forever instead of failing.
 const startBytes = 4 << 20
 
 // EnoughToStart returns an error if the disk is too full to open the databases.
@@ -87,14 +87,14 @@ func (s *Space) Low() *fault.Error { return s.full.Load() }
 // Free returns the free bytes as last measured; 0 if that has never succeeded.
 func (s *Space) Free() uint64 { return s.left.Load() }
 
-// Measured returns the free bytes according to the last measurement. It also returns the reserve, which is the number
-// of free bytes below which the disk becomes low. known is false if there was no measurement yet.
+// Measured returns the free bytes according to the last measurement, and the reserve. With fewer free bytes than the
+// reserve, the disk is low. The result known is false if there was no measurement yet.
 func (s *Space) Measured() (free, reserve uint64, known bool) {
 	return s.left.Load(), s.min, s.known.Load()
 }
 
-// Watch measures the free space once per period and runs a callback after each measurement. It returns when the
-// channel stop is closed.
+// Watch measures the free space once per period and calls a callback after each measurement. It returns when stop is
+// closed.
 func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
 	t := time.NewTicker(period)
 	defer t.Stop()

@@ -17,14 +17,15 @@ const unknownError = "the application does not know it (404)"
 
 const (
 	maxError = 256 // bytes of an error that a state has
-	// unreadablePause is the time until the next tick if this server cannot read the schedule of work, for example
-	// because the server does not know the time zone.
+	// unreadablePause is the time until the next tick if this server cannot read the schedule of the work. For
+	// example, it may not know the time zone.
 	unreadablePause = time.Minute
 )
 
-// after returns a copy of w that is updated for the result r of a tick, or nil if the work has ended. outcome is the
-// label for metrics and logs. fired is the cluster time at which the tick was handed out; other ticks that were due up
-// to fired are skipped. The parameter now is the cluster time of the result. failure is the error of a failed tick.
+// after returns a copy of w that is updated for the result r of a tick. It returns nil if the work has ended. outcome
+// is the label for metrics and logs. The parameter fired is the cluster time at which the tick was handed out. Other
+// ticks that were due by then are skipped. The parameter now is the cluster time of the result, and failure is the
+// error of a failed tick.
 func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, outcome string) {
 	n := *w
 	switch r {
@@ -34,7 +35,7 @@ func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, ou
 		n.State.Error = errorText(failure)
 		p := &w.Spec.Policy
 		pause := p.Interval
-		if !p.Forever && w.State.Attempt >= p.Retries {
+		if w.final() {
 			if n.Advance(fired) {
 				return &n, outcomeFailed
 			}
@@ -56,6 +57,11 @@ func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, ou
 	return &n, outcome
 }
 
+// final reports whether the failure policy allows no attempt after the next one.
+func (w *Work) final() bool {
+	return !w.Spec.Policy.Forever && w.State.Attempt >= w.Spec.Policy.Retries
+}
+
 func errorText(err error) string {
 	if err == nil {
 		return ""
@@ -64,8 +70,8 @@ func errorText(err error) string {
 	return text[:min(len(text), maxError)]
 }
 
-// Advance changes w to its next tick after a cluster time. The parameter fired is that time in Unix milliseconds. If
-// there is no further tick, Advance returns false and does not change w.
+// Advance changes w to its first tick after fired, a cluster time in Unix milliseconds. If there is no such tick,
+// Advance returns false and does not change w.
 func (w *Work) Advance(fired uint64) bool {
 	if w.Spec.Repeats > 0 && w.State.Ticks+1 >= w.Spec.Repeats {
 		return false

@@ -25,12 +25,12 @@ type Put struct {
 	TTL       string // how long it lasts, from the first tick on if Due is set, otherwise from now on; empty = no end
 	Overwrite bool   // replace work with that name
 
-	// ID makes the log apply the put only once, however often the call is repeated. Zero = it may be applied again if
-	// the work has ended in the meantime.
+	// ID makes the log apply the put only once, however often the call is repeated. Zero = a repeated call may store
+	// the work again if it has ended in the meantime.
 	ID command.RequestID
 }
 
-// Resolve returns the work that p stores, with its first tick. The parameter now is the current cluster time. It
+// Resolve returns the work that p stores, with its first tick. The parameter now is the current cluster time. Resolve
 // returns fault.Invalid if a time or the schedule of p is not valid.
 func (p *Put) Resolve(now uint64) (Work, error) {
 	w := Work{Home: p.Home, Name: p.Name, Spec: p.Spec}
@@ -70,10 +70,13 @@ func (p *Put) Resolve(now uint64) (Work, error) {
 func inField(name string, err error) error { return invalid(name + ": " + fault.Text(err)) }
 
 // Put stores work and returns its revision. It must be called at the leader. It returns fault.Conflict if work with
-// this name exists and p.Overwrite is false, and fault.Overloaded if its Home has the highest number of work that is
-// allowed. If the stored work has the same Spec.Request as p, this call is a retry of the call that stored the work,
-// and Put changes nothing. If p.ID is set and the work was changed meanwhile, the log remembers the refusal for that
-// ID: Put returns revision 0, and the caller must repeat the call with another ID.
+// this name exists and p.Overwrite is false, and fault.Overloaded if its Home has reached the limit of stored work.
+//
+// Work with the same Spec.Request was stored by an earlier attempt of the same call. Put then changes nothing and
+// returns the revision of that work.
+//
+// If p.ID is set, the group stores the result of the call under this ID. If the work is changed concurrently, the
+// stored result is a failure, and Put returns revision 0. The caller must then repeat the call with another ID.
 func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 	g, err := k.leader(OpPut)
 	if err != nil {
@@ -128,9 +131,8 @@ func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 	}
 }
 
-// Remove removes the work with this name. If revision is not 0, it removes the work only if it has that revision.
-// removed is false if there is no such work. Remove cancels a running delivery of the work. It must be called at the
-// leader.
+// Remove removes the work with this name, and cancels its running delivery. If revision is not 0, the work must have
+// that revision. The result removed is false if there is no such work. Remove must be called at the leader.
 func (k *Keeper) Remove(ctx context.Context, h Home, name string, revision uint64) (removed bool, err error) {
 	removed, err = k.change(ctx, opRemove, h, name, func(w *Work, _ uint64) []command.Op {
 		if revision != 0 && w.Spec.Revision != revision {
@@ -156,8 +158,8 @@ func (k *Keeper) removed(h Home, names ...string) {
 	}
 }
 
-// RemovePrefix removes the work whose names begin with prefix, and returns how much it has removed. It must be called
-// at the leader. After an error, some may be removed.
+// RemovePrefix removes the work in a home with names that begin with prefix, and returns how much it has removed. It
+// must be called at the leader. After an error, some of the work may be removed.
 func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (removed int, err error) {
 	g, err := k.leader(opRemove)
 	if err != nil {
@@ -183,7 +185,8 @@ func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (remov
 	return removed, nil
 }
 
-// removeListed removes work by one request, or, if some of it has changed in the meantime, by one for each.
+// removeListed removes work with one request. If some of the work has changed in the meantime, it uses one request
+// for each piece of work.
 func (k *Keeper) removeListed(ctx context.Context, g Group, h Home, states []kv.Listed) (removed int, err error) {
 	keys, names := make([]string, len(states)), make([]string, len(states))
 	for i := range states {
@@ -219,8 +222,8 @@ func (k *Keeper) removeListed(ctx context.Context, g Group, h Home, states []kv.
 	return removed, nil
 }
 
-// Run makes the next tick of the work with this name due now, whatever its schedule. It must be called at the leader.
-// found is false if there is no such work.
+// Run makes the next tick of the work with this name due now. It must be called at the leader. The result found is
+// false if there is no such work.
 func (k *Keeper) Run(ctx context.Context, h Home, name string) (found bool, err error) {
 	return k.change(ctx, opRun, h, name, func(w *Work, now uint64) []command.Op {
 		next := *w
@@ -229,8 +232,8 @@ func (k *Keeper) Run(ctx context.Context, h Home, name string) (found bool, err 
 	})
 }
 
-// change reads work and commits the operations that f returns for it. If the work has changed in between, change
-// starts again. It returns false if there is no such work, or if f returns no operations.
+// change reads work and commits the operations that f returns for it. If the work has changed between the read and
+// the commit, change starts again. It returns false if there is no such work, or if f returns no operations.
 func (k *Keeper) change(ctx context.Context, op string, h Home, name string,
 	f func(w *Work, now uint64) []command.Op) (bool, error) {
 	g, err := k.leader(op)

@@ -37,6 +37,7 @@ type Tick struct {
 	Number   uint64 // 1 for the first tick
 	Attempt  uint64 // 1 for the first attempt; deliveries without an answer do not count
 	Due      uint64 // cluster time in Unix milliseconds
+	Final    bool   // the failure policy allows no further attempt
 }
 
 // Result is the result of a delivery.
@@ -56,8 +57,8 @@ type Deliverer interface {
 	// Room returns how many ticks of a home may be under way at its targets now; 0 = no target can be called. It
 	// does not block.
 	Room(h Home) int
-	// Deliver delivers one tick and waits for the answer. err says why it was not handled. If ctx ends, it returns
-	// Undelivered.
+	// Deliver delivers one tick and waits for the answer. err is the reason if the tick was not handled. If ctx
+	// ends, the result is Undelivered.
 	Deliver(ctx context.Context, t *Tick) (r Result, err error)
 }
 
@@ -74,7 +75,7 @@ type Observer interface {
 // Limits of a Keeper.
 const (
 	maxUnderWay = 4096 // ticks that are handed out and not acknowledged yet
-	waitFactor  = 4    // times Room: ticks of one home that are handed out and not acknowledged yet
+	maxAnswered = 1024 // ticks of one home that its targets have answered, and that are not acknowledged in the log yet
 	page        = 256  // index records of one home that are read at once
 	maxBuffer   = 2 * page
 
@@ -211,7 +212,7 @@ func (k *Keeper) update() {
 	}
 }
 
-// pending reports whether another update was requested, and clears the request. If it returns false, update must
+// pending reports whether another update was requested, and clears the request. If the result is false, update must
 // return, because the next call of Update starts a new goroutine.
 func (k *Keeper) pending() bool {
 	k.mu.Lock()
@@ -235,8 +236,8 @@ func (k *Keeper) setTimer(wait time.Duration) {
 	}
 }
 
-// refresh reads the records that have changed and hands out what is due. If this server does not lead, refresh drops
-// all work from memory instead.
+// refresh reads the records that have changed and hands out what is due. If this server does not lead, it drops all
+// work from memory instead.
 func (k *Keeper) refresh() error {
 	term := k.group.Term()
 	if !k.group.Leading() {

@@ -169,6 +169,23 @@ func TestKeeper_FailureIsStored(t *testing.T) {
 	}
 }
 
+func TestKeeper_TheLastAttemptIsFinal(t *testing.T) {
+	w := newWorld(t)
+	var final []bool
+	w.answerFunc(func(tick *due.Tick) (due.Result, error) {
+		final = append(final, tick.Final)
+		return due.Failed, errors.New("no luck")
+	})
+	p := job("a", time.Second)
+	p.Spec.Policy = due.Policy{Retries: 1, Interval: time.Second}
+	w.put(p)
+	w.step(time.Second)
+	w.step(time.Second)
+	if !slices.Equal(final, []bool{false, true}) {
+		t.Errorf("final %v", final)
+	}
+}
+
 func TestKeeper_UnknownWorkAndCancelEndIt(t *testing.T) {
 	w := newWorld(t)
 	w.answerWith(due.Unknown)
@@ -423,6 +440,39 @@ func TestKeeper_FloodIsBoundedAndFair(t *testing.T) {
 	}
 	if atOther > flood/10 {
 		t.Errorf("the other application had its turn after %d ticks", atOther)
+	}
+}
+
+// While the log accepts nothing, at most 1024 ticks of a home are answered and not acknowledged.
+func TestKeeper_BoundsWhatIsNotAcknowledged(t *testing.T) {
+	const jobs, bound, room = 1500, 1024, 4
+	w := newWorld(t)
+	for i := range jobs {
+		w.put(job(fmt.Sprint("a", i), time.Minute))
+	}
+	proceed := make(chan struct{})
+	w.mu.Lock()
+	w.stalled = proceed
+	w.mu.Unlock()
+	w.advance(time.Minute)
+	delivered := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.ticks)
+	}
+	testutil.Eventually(t, func() error {
+		if n := delivered(); n < bound || !w.keeper.Idle(n) {
+			return fmt.Errorf("%d ticks are delivered", n)
+		}
+		return nil
+	})
+	if n := delivered(); n > bound+room {
+		t.Errorf("%d ticks are delivered while the log accepts nothing", n)
+	}
+	close(proceed)
+	w.idle(0)
+	if n := delivered(); n != jobs {
+		t.Errorf("%d ticks were delivered in all", n)
 	}
 }
 

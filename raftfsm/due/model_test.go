@@ -440,7 +440,8 @@ func TestModel_SeedDecidesEverything(t *testing.T) {
 		if _, again := play(t, seed, 300); !slices.Equal(first, again) {
 			for i := range first {
 				if i >= len(again) || first[i] != again[i] {
-					t.Fatalf("seed %d differs at event %d of %d", seed, i, len(first))
+					t.Fatalf("seed %d differs at event %d of %d: %q and %q", seed, i, len(first), first[i],
+						again[min(i, len(again)-1)])
 				}
 			}
 		}

@@ -27,8 +27,9 @@ const (
 // recordVersion is the first byte of specs and states.
 const recordVersion = 1
 
-// Home groups due work by its target. Kind is the kind of target. The work is in the same Raft group as the keys in
-// Store that begin with Prefix and "||". Store has no NUL byte, and Prefix has no "||".
+// Home identifies the owner of a set of jobs or reminders. Kind is KindJob or KindReminder. Store and Prefix decide
+// which Raft group keeps the work: the group that has the keys of Store that begin with Prefix and "||". Store must not
+// contain a NUL byte, and Prefix must not contain "||".
 type Home struct {
 	Kind          byte
 	Store, Prefix string
@@ -51,8 +52,8 @@ func (h Home) specKey(name string) string  { return h.table(tableSpec) + name }
 // Keys returns the keys of the records in kv.DueStore that Parse needs.
 func (h Home) Keys(name string) []string { return []string{h.stateKey(name), h.specKey(name)} }
 
-// States returns the prefix of the keys in kv.DueStore under which the states of the due work of h are stored. The
-// rest of each key is the name of the work.
+// States returns the key prefix in kv.DueStore for the states of the due work of h. The rest of each key is the name
+// of the work.
 func (h Home) States() string { return h.table(tableState) }
 
 // split returns the home and the table of a key of kv.DueStore, and what follows them.
@@ -91,8 +92,8 @@ const (
 // DefaultPolicy returns the policy of work that was put without one.
 func DefaultPolicy() Policy { return Policy{Retries: defaultRetries, Interval: defaultInterval} }
 
-// NewPolicy returns a policy. retries is the number of attempts after the first one; nil means no limit. interval is
-// the pause between attempts. If retry is false, a tick is dropped when its first attempt fails.
+// NewPolicy returns a policy for failed ticks. retries is the number of attempts after the first one; nil = no
+// limit. interval is the pause between attempts. If retry is false, a tick is dropped when its first attempt fails.
 func NewPolicy(retry bool, retries *uint32, interval time.Duration) Policy {
 	p := Policy{Forever: retry && retries == nil, Interval: max(interval, MinEvery)}
 	if retry && retries != nil {
@@ -163,7 +164,7 @@ func (s *State) encode() []byte {
 	return appendText(b, s.Error)
 }
 
-// Parse reads the records of Home.Keys. found is false if there is no such work.
+// Parse reads the records of Home.Keys. The result found is false if there is no such work.
 func Parse(h Home, name string, records []kv.Value) (w Work, found bool, err error) {
 	state, spec := records[0], records[1]
 	if !state.Found || !spec.Found {
@@ -197,7 +198,7 @@ func parseState(v kv.Value) (s State, ok bool) {
 	return s, version == recordVersion && !r.Bad
 }
 
-// Read reads work from a replica. found is false if there is no such work.
+// Read reads work from a replica. The result found is false if there is no such work.
 func Read(m *kv.Machine, h Home, name string) (w Work, found bool, err error) {
 	records, err := m.GetMany(kv.DueStore, h.Keys(name), 0)
 	if err != nil {
@@ -206,10 +207,9 @@ func Read(m *kv.Machine, h Home, name string) (w Work, found bool, err error) {
 	return Parse(h, name, records)
 }
 
-// PutOps returns the operations of a request that stores w. The parameter old is the work that w replaces, or nil. If
-// it is nil, the request fails if work with this name exists. Otherwise the request fails if the replaced work has
-// changed. The condition is in the first operation. The second revision in the result of the request identifies the
-// work.
+// PutOps returns the operations of a request that stores w. The parameter old is the work that w replaces, or nil. The
+// request fails if the replaced work has changed. If old is nil, the request fails if work with this name exists. The
+// condition is in the first operation. The second revision in the result of the request identifies the work.
 func PutOps(w, old *Work) []command.Op {
 	ops := []command.Op{
 		{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.DueStore, Key: w.stateKey(w.Name),
@@ -227,8 +227,8 @@ func stateOps(w, old *Work) []command.Op {
 }
 
 // replaceIndex returns the operations that write the index record of w. The parameter old is the work that w replaces,
-// or nil. If it is not nil, the operations also remove the index record of the replaced work, and replaceIndex adds a
-// condition to ops[0], so that the request fails if the replaced work has changed.
+// or nil. If old is not nil, ops[0] gets a condition: the request fails if the replaced work has changed. If old has
+// another due time than w, the operations also remove the index record of old.
 func replaceIndex(ops []command.Op, w, old *Work) (out []command.Op) {
 	if old != nil {
 		ops[0].Cond, ops[0].Revision = command.CondRevision, old.State.Revision
@@ -257,8 +257,8 @@ func RemoveOps(w *Work) []command.Op {
 	}
 }
 
-// HomeOf returns the Home to which a key in kv.DueStore belongs, and a key that sorts after all keys of that Home. The
-// Home is zero if the key is not valid.
+// HomeOf returns the Home to which a key in kv.DueStore belongs, and a key that sorts after all keys of that Home.
+// The Home is zero for an invalid key.
 func HomeOf(key string) (h Home, after string) {
 	h, _, _, ok := split(key)
 	if !ok {

@@ -30,9 +30,9 @@ type Schedule struct {
 
 func invalid(msg string) error { return fault.New(fault.Invalid, "due.Parse", msg) }
 
-// ParseSchedule parses a schedule in one of three forms: six cron fields (second, minute, hour, day of month, month,
-// day of week), a word such as @daily, or "@every" with a Go duration. Each form may have a prefix TZ= or CRON_TZ=
-// with a time zone. The default time zone is UTC.
+// ParseSchedule parses a schedule. It has one of three forms: six cron fields (second, minute, hour, day of month,
+// month, day of week), a word such as @daily, or "@every" with a Go duration. Each form may have a prefix TZ= or
+// CRON_TZ= with a time zone. The default time zone is UTC.
 func ParseSchedule(text string) (Schedule, error) {
 	if len(text) > MaxSchedule {
 		return Schedule{}, invalid("the schedule is longer than " + strconv.Itoa(MaxSchedule) + " bytes")
@@ -86,8 +86,8 @@ func parse(text string) (Schedule, error) {
 	return ParseSchedule(text)
 }
 
-// ParsePeriod parses a period of ISO 8601 such as PT10S or P1M, without a number of repetitions. A period without
-// years and months means the same as @every with that duration. Days have 24 hours, and months are those of UTC.
+// ParsePeriod parses a period of ISO 8601 such as PT10S or P1M, without a number of repetitions. Without years and
+// months, a period means the same as @every with that duration. Days have 24 hours, and months are those of UTC.
 func ParsePeriod(text string) (Schedule, error) {
 	s, err := ParseSpan(text)
 	if err != nil {
@@ -102,9 +102,9 @@ func ParsePeriod(text string) (Schedule, error) {
 // repeats reports whether there are ticks after the first one.
 func (s *Schedule) repeats() bool { return s.every > 0 || s.period.Months > 0 || s.cron != nil }
 
-// next returns the time of the first tick that is later than the parameter after. The parameter last is the time at
-// which the previous tick was due; the schedule adds periods to it. ok is false if there is no further tick. All times
-// are in Unix milliseconds.
+// next returns the time of the first tick after a given time. The parameter last is the time when the previous tick
+// was due. Periods are added to that time. The result ok is false if there is no further tick. All times are in Unix
+// milliseconds.
 func (s *Schedule) next(last, after uint64) (at uint64, ok bool) {
 	switch {
 	case s.every > 0:
@@ -177,8 +177,8 @@ func ParseSpan(text string) (Span, error) {
 	return s, nil
 }
 
-// add adds a number of units. clock is true if the unit comes after the T of the duration. The unit M then means
-// minutes, otherwise months. Only seconds may have a fraction. add returns false if the number is not valid.
+// add adds a number of units. clock is true after the T of the duration, where M means minutes instead of months.
+// Only seconds may have a fraction. add returns false if the number is not valid.
 func (s *Span) add(number string, unit byte, clock bool) bool {
 	if unit == 'S' {
 		d, err := time.ParseDuration(number + "s")
@@ -205,7 +205,7 @@ func (s *Span) add(number string, unit byte, clock bool) bool {
 }
 
 // ParseMoment parses a point in time and returns it in Unix milliseconds. text is a time in RFC 3339, or a duration
-// (of Go or ISO 8601) that is added to base.
+// (of Go or ISO 8601), which is added to base.
 func ParseMoment(text string, base uint64) (uint64, error) {
 	ms := uint64(0)
 	if t, err := time.Parse(time.RFC3339, text); err == nil {

@@ -19,9 +19,9 @@ type space struct {
 	counted uint64 // cluster time of the last count
 }
 
-// reserve takes the place of one more piece of work in a home. It returns fault.Overloaded if there is none. The work
-// of a home is counted before the first one, and when no place is left. Concurrent calls may exceed the limit by their
-// number.
+// reserve counts one more job in a home, and returns fault.Overloaded if the home is full. Reminders are not limited.
+// The stored jobs of a home are counted at the first call. While the home seems to be full, they are counted again
+// every recount milliseconds. Concurrent calls may exceed the limit by their number.
 func (k *Keeper) reserve(g Group, h Home) error {
 	if h.Kind != KindJob {
 		return nil

@@ -46,6 +46,7 @@ type world struct {
 	refuse  func(r *command.Request) error // before a request is applied
 	limit   int                            // of jobs of an application; 0 = the default
 	commits int
+	stalled chan struct{} // nil, or what every commit waits for
 
 	clock  sync.Mutex // never locked before another mutex
 	now    uint64
@@ -186,6 +187,12 @@ func (w *world) Confirm(context.Context) error {
 }
 
 func (w *world) Commit(_ context.Context, r *command.Request) (kv.Result, error) {
+	w.mu.Lock()
+	stalled := w.stalled
+	w.mu.Unlock()
+	if stalled != nil {
+		<-stalled
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.leads {

@@ -31,10 +31,12 @@ func (g *Group) Form(ctx context.Context) error {
 	return g.WaitReady(ctx)
 }
 
-// AddNonvoter adds a server that receives the log but does not vote. prev is the configuration index that Servers has
-// returned; if the configuration has changed since, AddNonvoter returns fault.Conflict. It returns fault.NotLeader if
-// this server does not lead, fault.Invalid if the new server is too old to read the entries of the group, and
-// fault.Unavailable if the version of the new server is unknown.
+// AddNonvoter adds a server that receives the log but does not vote. prev is the configuration index that the caller
+// got from Servers.
+//
+// It returns fault.Conflict if the configuration has changed since prev, and fault.NotLeader if this server does not
+// lead. It returns fault.Invalid if the new server is too old to read the entries of the group, and
+// fault.Unavailable if its version is unknown.
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
 	release, err := g.lockLevel(ctx)
 	if err != nil {
@@ -47,8 +49,8 @@ func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) 
 	return g.change(ctx, "add "+string(id)+" as a non-voter", g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, 0))
 }
 
-// Promote makes a non-voter a voter. prev means the same as for AddNonvoter. Call Promote only for a server that has
-// caught up, because the next commit may already need its vote. It returns the same errors as change.
+// Promote makes a non-voter a voter. prev means the same as for AddNonvoter. The non-voter must have caught up,
+// because the next commit may already need its vote. Promote returns the same errors as change.
 func (g *Group) Promote(ctx context.Context, id raft.ServerID, prev uint64) error {
 	return g.change(ctx, "make "+string(id)+" a voter", g.raft.AddVoter(id, raft.ServerAddress(id), prev, 0))
 }
@@ -63,10 +65,12 @@ func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error
 	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, 0))
 }
 
-// change waits for the result of the configuration change f. The parameter what describes the change in error texts.
-// If ctx ends first, change returns fault.Indeterminate, because the change may still take effect.
+// change waits for the result of the configuration change f. The argument what describes the change in error texts.
+// It returns fault.Indeterminate if ctx ends first: the change may still take effect.
 func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
 	done := make(chan error, 1)
+	// Raft gives no result to a change that is committed but not yet applied when it shuts down. The goroutine then
+	// waits until the process ends. The select below does not.
 	go func() { done <- f.Error() }()
 	var err error
 	select {

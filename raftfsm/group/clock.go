@@ -5,11 +5,13 @@ import (
 	"time"
 )
 
-// clock computes the cluster time of one group, in Unix milliseconds. It is safe for concurrent use.
+// clock computes the cluster time of one group, in Unix milliseconds. Cluster time never goes backward on a node. It
+// is safe for concurrent use.
 //
-// Each log entry has a timestamp. Between entries, clock adds the time elapsed on the monotonic clock to the greatest
-// timestamp applied. It reads the wall clock only when the group is opened, so a later change of the wall clock has no
-// effect. On each node, cluster time never goes backward.
+// Each log entry has a timestamp. The cluster time is the greatest timestamp applied, plus the time elapsed since
+// then. The leader's cluster time is also at least the wall clock at the opening of the group, plus the time elapsed
+// since the opening. Elapsed time is measured on the monotonic clock, so later changes of the wall clock have no
+// effect.
 type clock struct {
 	now    func() time.Time // carries a monotonic reading
 	opened time.Time
@@ -31,8 +33,8 @@ func newClock(now func() time.Time) *clock {
 	return c
 }
 
-// observe records the timestamp of an applied entry. It ignores a timestamp that is not later than the current cluster
-// time. Only the goroutine that applies entries calls it.
+// observe records the timestamp of an applied entry. It ignores a timestamp that is not later than the current
+// cluster time. Only the goroutine that applies entries may call it.
 func (c *clock) observe(ms uint64) {
 	if ms > c.extrapolated() {
 		c.seen.Store(&stamp{ms: ms, at: c.now()})
@@ -48,12 +50,12 @@ func (c *clock) extrapolated() uint64 {
 	return s.ms + c.since(s.at)
 }
 
-// replica returns a lower bound of the leader's cluster time. The result never decreases, even if this node was the
-// leader before.
+// replica returns a lower bound of the leader's cluster time. The result never decreases, even after this node loses
+// leadership.
 func (c *clock) replica() uint64 { return max(c.extrapolated(), c.latest.Load()) }
 
-// leader returns the leader's cluster time, for the timestamps of new entries and for strong reads. The result never
-// decreases, and is at least the timestamp of every applied entry.
+// leader returns the leader's cluster time. New entries and strong reads use it. It never decreases, and it is never
+// below the timestamp of an applied entry.
 func (c *clock) leader() uint64 {
 	now := max(c.extrapolated(), c.wall+c.since(c.opened))
 	for {

@@ -37,6 +37,7 @@ func early(t *testing.T, without func(*Group, *raft.Config)) (*cluster, *Group, 
 
 // A follower must not consider entries of a deposed leader at the end of its log committed.
 func TestCommitGuard_IgnoresEntriesOfDeposedLeader(t *testing.T) {
+	t.Parallel()
 	c, follower, last := early(t, nil)
 	if got := follower.raft.CommitIndex(); got > last {
 		t.Errorf("the follower considers entries up to %d committed; the leader sent entries only up to %d", got, last)

@@ -27,6 +27,7 @@ func (d *doubting) compareNow(t *testing.T) (c integrity.Comparison, reports map
 }
 
 func TestCompare_ShowsWhetherServersHaveTheSameState(t *testing.T) {
+	t.Parallel()
 	d := newDoubting(t, nil)
 	d.supply.Store(false) // a wrong state stays
 	d.put("a", "1")
@@ -71,6 +72,7 @@ func TestCompare_ShowsWhetherServersHaveTheSameState(t *testing.T) {
 }
 
 func TestLeaders_AreRememberedByEveryServer(t *testing.T) {
+	t.Parallel()
 	begun := time.Now()
 	c := newCluster(t, nil)
 	first, lead := c.leader(testIDs...)

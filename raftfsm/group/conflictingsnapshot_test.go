@@ -68,6 +68,7 @@ func contradicted(t *testing.T, e raftlog.Engine, beyond uint64) (*cluster, *Gro
 }
 
 func TestConflictingSnapshot_FollowerContinuesAfterInstall(t *testing.T) {
+	t.Parallel()
 	for _, beyond := range []uint64{0, 1, 5} {
 		t.Run(fmt.Sprint(beyond, " entries beyond"), func(t *testing.T) {
 			if testing.Short() && beyond != 1 {
@@ -148,6 +149,7 @@ func TestInstall_RefusesSnapshotBelowLog(t *testing.T) {
 
 // The request was judged while the receiver took a snapshot of its own and compacted its log.
 func TestInstall_RefusesSnapshotBelowNewerLocalOne(t *testing.T) {
+	t.Parallel()
 	from, to := pair(t)
 	sink, err := receive(t, from, to.disk.snaps, whole)
 	must(t, err)

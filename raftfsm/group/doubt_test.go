@@ -165,6 +165,7 @@ func watch(t *testing.T, g *Group, key string) (stop func()) {
 }
 
 func TestDoubt_DivergedReplicaIsReinstalled(t *testing.T) {
+	t.Parallel()
 	for _, leads := range []bool{false, true} {
 		d := newDoubting(t, nil)
 		for i := range 50 {
@@ -222,6 +223,7 @@ func databases(t *testing.T, dir string) (out []string) {
 // A replica in doubt serves no reads, accepts no writes, sends its state to no other server, and stays in doubt
 // after a restart.
 func TestDoubt_SurvivesRestart(t *testing.T) {
+	t.Parallel()
 	d := newDoubting(t, nil)
 	d.supply.Store(false)
 	id, _ := d.leader(testIDs...)
@@ -260,6 +262,7 @@ func TestDoubt_SurvivesRestart(t *testing.T) {
 // While one of three servers is away, two with different states cannot decide which is right, so neither
 // serves. The third one decides.
 func TestDoubt_TwoDifferentStatesStopUntilMajorityAgrees(t *testing.T) {
+	t.Parallel()
 	d := newDoubting(t, nil)
 	id, _ := d.leader(testIDs...)
 	bad, away := others(id)[0], others(id)[1]
@@ -326,6 +329,7 @@ func (silent) Fatalf(string, ...any) {}
 
 // Damage on disk changes no entry, so no state comparison finds it. The verification of all records does.
 func TestVerify_FindsAndReplacesDamageOnDisk(t *testing.T) {
+	t.Parallel()
 	var soonVerify atomic.Bool
 	d := newDoubting(t, func(_ raft.ServerID, o *Options) {
 		if soonVerify.Load() {
@@ -371,6 +375,7 @@ func TestVerify_SingleServerReportsDamage(t *testing.T) {
 }
 
 func TestVerify_ChecksReceivedSnapshot(t *testing.T) {
+	t.Parallel()
 	d := newDoubting(t, func(_ raft.ServerID, o *Options) { o.Bounds.TrailingEntries = 1 })
 	id, _ := d.leader(testIDs...)
 	behind := others(id)[0]

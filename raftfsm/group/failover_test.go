@@ -25,6 +25,7 @@ func others(id raft.ServerID) []raft.ServerID {
 }
 
 func TestFailover_LosesNoAcknowledgedWrite(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c := newCluster(t, func(_ raft.ServerID, o *Options) { o.Engine = e })
 		for i := range 20 {
@@ -50,6 +51,7 @@ func TestFailover_LosesNoAcknowledgedWrite(t *testing.T) {
 }
 
 func TestRestart_AllServersKeepEverything(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c := newCluster(t, func(_ raft.ServerID, o *Options) { o.Engine = e })
 		for i := range 30 {
@@ -76,6 +78,7 @@ func slowLeader(id raft.ServerID, o *Options) {
 }
 
 func TestReadIndex_RefusedByDeposedLeader(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, slowLeader)
 	a := c.group("a")
 	c.put("k", "old")
@@ -116,6 +119,7 @@ func TestReadIndex_RefusedByDeposedLeader(t *testing.T) {
 }
 
 func TestReadIndex_RefusedWhenRoundIsCutOff(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, slowLeader)
 	a := c.group("a")
 	c.put("k", "v")
@@ -226,6 +230,7 @@ func TestReadIndex_CountsOnlyVoters(t *testing.T) {
 }
 
 func TestRetry_AfterFailoverIsAppliedOnce(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	origin := c.register("client")
 	first := setRequest("k", "v")
@@ -249,6 +254,7 @@ func TestRetry_AfterFailoverIsAppliedOnce(t *testing.T) {
 }
 
 func TestHolds_WriteLostWithLeaderIsLost(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, slowLeader)
 	a := c.group("a")
 	c.isolate("a")
@@ -378,6 +384,7 @@ func TestDiskStall_EndsProcess(t *testing.T) {
 }
 
 func TestCaughtUp_NeedsCommitIndexOfLeader(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	c.put("k", "v1")
 	id, _ := c.leader(testIDs...)
@@ -402,6 +409,7 @@ func TestCaughtUp_NeedsCommitIndexOfLeader(t *testing.T) {
 }
 
 func TestWaitApplied_IndexWithoutCommand(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, slowLeader)
 	c.put("k", "v1", "a")
 	a := c.group("a")
@@ -436,6 +444,7 @@ func TestWaitApplied_IndexWithoutCommand(t *testing.T) {
 
 // The log of a deposed leader has a barrier at an index at which the group has committed a command.
 func TestWaitApplied_UncommittedEntryIsNotSkipped(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, slowLeader)
 	c.put("k", "v1", "a")
 	a := c.group("a")

@@ -13,6 +13,7 @@ import (
 )
 
 func TestFloor_NeverExceedsStoresAfterCrash(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := alone(t, filepath.Join(t.TempDir(), "g"))
 		o.Engine, o.Bounds.TrailingEntries = e, 2
@@ -62,6 +63,7 @@ func TestFloor_NeverExceedsStoresAfterCrash(t *testing.T) {
 
 // The term of the newest entry is compared as well: an older copy of the terms is refused even without a floor.
 func TestOpen_RefusesTermBelowThatOfLog(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := alone(t, t.TempDir())
 		o.Engine = e

@@ -1,13 +1,16 @@
-// Package group runs one Raft group: its log, group commit on the leader, linearizable reads, snapshots that consist
-// of hard links, and the state machine over Pebble (package kv).
+// Package group runs one Raft group: its log, group commit on the leader, linearizable reads, snapshots and the state
+// machine over Pebble (package kv).
 //
-// It owns the directory of the group, and no other package starts hashicorp/raft. It knows nothing of stores,
-// applications, or which keys belong to which partition. It uses the network only through the transport and the
-// Confirmer that the caller supplies.
+// It owns the directory of the group. No other package starts hashicorp/raft. It does not know stores, applications,
+// or the assignment of keys to partitions. It uses the network only through the transport and the Confirmer that the
+// caller supplies.
 //
-// An open Group has the following goroutines, which Close ends: three of raft, the transport guard, three of the
-// proposer, one of the reader, and one each for leadership changes, housekeeping (snapshots, expiry), slow-disk
-// detection, state comparison and sending state. All methods are safe for concurrent use.
+// All methods are safe for concurrent use. Close ends the goroutines of an open Group:
+//
+//   - three of raft, and four of the proposer
+//   - one each for the transport guard, the witness (see package transport), reads, leadership changes, lost leaders,
+//     housekeeping (snapshots, expiry), slow-disk detection, state comparison and sending state
+//   - others that run only while they have work, for example for a snapshot
 package group
 
 import (
@@ -70,8 +73,8 @@ type Group struct {
 	err    error
 }
 
-// Open opens the group in o.Dir, and creates it if o.Bootstrap is set. ctx limits only how long Open takes. If this
-// server is the only one of the group, it leads when Open returns.
+// Open opens the group in o.Dir. If o.Bootstrap is set, it creates a missing group. ctx limits only how long Open
+// takes. If this server is the only voter, it leads the group when Open returns.
 func Open(ctx context.Context, o Options) (*Group, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -179,11 +182,11 @@ func lone(r *raft.Raft, self raft.ServerID) bool {
 	return voter && len(others) == 0
 }
 
-// Propose appends an encoded request to the log and waits for its outcome. The caller may reuse the memory of data
-// only if Propose returns nil, because after an error the request may still be in use.
+// Propose appends an encoded request to the log and waits for its outcome. After an error, data may still be in use,
+// so the caller must not reuse its memory.
 //
-// Propose returns fault.Unavailable if this server does not trust its state, or does not know the version of every
-// other server. It returns fault.Invalid if a server is too old to read the request. It also returns the errors of
+// It returns fault.Unavailable if this server does not trust its state, or does not know the version of every other
+// server. It returns fault.Invalid if a server is too old to read the request. It also returns the errors of
 // proposer.propose.
 func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	if err := g.Trusted(); err != nil {
@@ -204,8 +207,8 @@ func (g *Group) ProposeRequest(ctx context.Context, r *command.Request, ack Ack)
 	return g.Propose(ctx, data, ack)
 }
 
-// proposeOwn proposes a request that the group itself has created. Unlike Propose, it also works while this server
-// does not trust its state.
+// proposeOwn proposes a request that the group itself has created. Unlike Propose, it does not require that this
+// server trusts its state.
 func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (Answer, error) {
 	data, err := command.AppendRequest(nil, r)
 	if err != nil {
@@ -214,18 +217,18 @@ func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (An
 	return g.proposer.propose(ctx, data, ack)
 }
 
-// ReadIndex returns an index for a linearizable read. It returns fault.NotLeader if this server does not lead. It
-// returns fault.Unavailable if no majority of voters confirms the leadership, or if the group is closing, and
-// fault.Timeout if ctx ends first.
+// ReadIndex returns an index for a linearizable read. It returns fault.NotLeader if this server does not lead, and
+// fault.Timeout if ctx ends first. It returns fault.Unavailable if the group is closing, or if no majority of voters
+// confirms that this server leads.
 func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.reader.get(ctx) }
 
-// settlePoll is the interval at which a follower checks the commit index while it waits for an entry to be
-// committed. Raft sends no notification when it commits an entry without a command.
+// settlePoll is the interval at which a waiting follower checks the commit index. The follower must poll, because
+// Raft does not report the commit of an entry without a command.
 const settlePoll = 2 * time.Millisecond
 
-// WaitApplied waits until the local machine has applied every command up to the given index, which must be at most the
-// commit index of the leader. WaitApplied ignores entries without a command, because raft does not pass them to the
-// machine.
+// WaitApplied waits until the local machine has applied every command up to the given index. The index must not
+// exceed the commit index of the leader. Entries without a command do not count, because raft does not pass them to
+// the machine.
 func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	for {
 		m, final := g.Machine(), g.final(index)
@@ -248,8 +251,7 @@ func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	}
 }
 
-// final reports whether the entries up to the given index are committed or applied, so that no leader can replace
-// them.
+// final reports whether the entries up to the given index are committed. No leader can replace such entries.
 func (g *Group) final(index uint64) bool {
 	return index <= max(g.raft.CommitIndex(), g.disk.fsm.Floor())
 }
@@ -263,12 +265,12 @@ func waitMachine(ctx context.Context, m *kv.Machine, target uint64, final bool) 
 	return m.Wait(ctx, target)
 }
 
-// Machine returns the live state machine. When a received snapshot replaces the machine, the previous one is closed.
+// Machine returns the current state machine. A received snapshot replaces the machine and closes the previous one.
 // If a read fails because its machine was closed, the caller must call Machine again and repeat the read.
 func (g *Group) Machine() *kv.Machine { return g.disk.fsm.Machine() }
 
-// Now returns a lower bound of cluster time, in milliseconds. On the leader this is the current cluster time. On other
-// servers it is computed from the timestamps of the entries that they have applied.
+// Now returns the cluster time in milliseconds. On the leader it is exact. Other servers compute a lower bound from
+// the timestamps of the entries that they have applied.
 func (g *Group) Now() uint64 {
 	if g.Leading() {
 		return g.clock.leader()
@@ -279,8 +281,8 @@ func (g *Group) Now() uint64 {
 // ID returns the number of the group.
 func (g *Group) ID() uint32 { return g.opts.ID }
 
-// Leading reports whether this server is the leader and has applied an entry of its term. The leader may have changed
-// when Leading returns; only ReadIndex proves leadership.
+// Leading reports whether this server is the leader and has applied an entry of its term. The result may be out of
+// date when Leading returns. Only ReadIndex proves leadership.
 func (g *Group) Leading() bool {
 	return g.raft.State() == raft.Leader && g.readyTerm.Load() == g.raft.CurrentTerm()
 }
@@ -295,8 +297,8 @@ func (g *Group) Leader() raft.ServerID {
 }
 
 // CaughtUp reports whether the local state is trusted and recent enough to serve reads. The state is recent enough
-// once the machine has applied up to a commit index that a leader has announced since Open. Before that, it may be as
-// old as the last stop of the node.
+// once the machine has applied a commit index that a leader has announced since Open. Until then, the state may be
+// as old as the last stop of the node.
 func (g *Group) CaughtUp() bool {
 	if g.Doubt() != nil {
 		return false
@@ -316,9 +318,9 @@ func (g *Group) CaughtUp() bool {
 // LastIndex returns the index of the newest entry that this server has in its log or its snapshot.
 func (g *Group) LastIndex() uint64 { return max(g.disk.logs.Last(), g.disk.snaps.Index()) }
 
-// Age returns an upper bound of the age of the local state: the time since a majority last confirmed the leader. known
-// is false if there was no confirmation, or if the machine has not yet applied the commit index of that moment. On a
-// leader without other voters the age is always 0.
+// Age returns an upper bound of the age of the local state: the time since a majority last confirmed that this server
+// leads. On a leader without other voters the age is always 0. The result known is false if no majority has confirmed
+// this server yet, or if the machine has not applied the commit index of that confirmation.
 func (g *Group) Age() (age time.Duration, known bool) {
 	if g.Leading() && g.disk.role.alone.Load() {
 		return 0, true
@@ -330,9 +332,9 @@ func (g *Group) Age() (age time.Duration, known bool) {
 	return time.Since(c.at), true
 }
 
-// Holds reports whether the local log contains the entry written at pos, or contained it before compaction. It returns
-// Lost if another leader has replaced the entry, and Unknown if this server does not have enough information. If the
-// log is compacted beyond pos, the entry at pos must be a command.
+// Holds reports whether the local log contains the entry that was written at pos, or contained it before compaction.
+// It returns Lost if another leader has replaced the entry, and Unknown if this server cannot tell. For a compacted
+// entry, the result is correct only if the entry was a command: the state machine records only commands.
 func (g *Group) Holds(pos raftlog.Position) Holding {
 	if term, known := g.disk.logs.TermAt(pos.Index); known {
 		if term < pos.Term {
@@ -373,9 +375,9 @@ const (
 	Unknown
 )
 
-// AnswerConfirm answers Confirmer.ConfirmTerm, by which another server asks whether it may still lead in the given
-// term. It returns nil if this server knows no higher term, fault.NotLeader if it knows one, and fault.Unavailable if
-// Raft no longer runs here.
+// AnswerConfirm answers the ConfirmTerm query of the leader of the given term (see Confirmer). It returns nil if
+// this server knows no higher term, and fault.NotLeader otherwise. It returns fault.Unavailable if Raft no longer
+// runs here.
 func (g *Group) AnswerConfirm(term uint64) error {
 	select {
 	case <-g.stop:
@@ -392,8 +394,8 @@ func (g *Group) AnswerConfirm(term uint64) error {
 	return nil
 }
 
-// WaitChange waits until leadership may have changed, the time in limit has passed, or ctx has ended. If the group is
-// closing, it returns at once.
+// WaitChange waits until leadership may have changed, limit has passed, or ctx has ended. It returns at once if the
+// group is closing.
 func (g *Group) WaitChange(ctx context.Context, limit time.Duration) {
 	t := time.NewTimer(limit)
 	defer t.Stop()
@@ -432,9 +434,9 @@ func (g *Group) Snapshot() error {
 	return err
 }
 
-// settle waits up to drainLimit until the machine has applied every committed entry. It does so only if proposals are
-// in flight. Without the wait, their callers would get no answer, because raft's shutdown drops committed entries that
-// it has not yet passed to the machine.
+// settle waits until the machine has applied every committed entry, for at most drainLimit. It returns at once if no
+// proposals are in flight. Raft's shutdown drops committed entries that are not yet applied. Without settle, the
+// callers of their proposals would get no answer.
 func (g *Group) settle() {
 	select {
 	case <-g.proposer.done:
@@ -450,8 +452,8 @@ func (g *Group) settle() {
 	_ = g.WaitApplied(ctx, g.raft.CommitIndex())
 }
 
-// Close stops the group and closes its files. It waits up to drainLimit for proposals in flight, and then without a
-// time limit for all goroutines. It does not transfer leadership. Close is idempotent.
+// Close stops the group and closes its files. It waits up to drainLimit for proposals in flight. Then it waits
+// without a time limit for all goroutines. It does not transfer leadership. It is idempotent.
 func (g *Group) Close() error {
 	g.closed.Do(func() {
 		close(g.stop)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -138,33 +139,39 @@ func peekValue(t testing.TB, g *Group, key string) string {
 	}
 }
 
-// copyTree copies a directory in the state in which a crash at this moment would leave it.
-func copyTree(t testing.TB, from, to string) {
+// copySteady copies a directory that other goroutines may be changing. It repeats the copy until no file was created,
+// removed or resized meanwhile. Otherwise the copy might have a manifest of Pebble that names a table it lacks.
+func copySteady(t testing.TB, from, to string) {
 	t.Helper()
-	must(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
+	for range 1000 {
+		before := sizes(t, from)
+		testutil.CopyTree(t, from, to)
+		if maps.Equal(before, sizes(t, from)) {
+			return
 		}
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		target := filepath.Join(to, rel)
-		if d.IsDir() {
-			return os.MkdirAll(target, 0o700)
-		}
-		b, err := os.ReadFile(path)
+		must(t, os.RemoveAll(to))
+	}
+	t.Fatal("the directory changes all the time: " + from)
+}
+
+// sizes returns the size of each file below a directory.
+func sizes(t testing.TB, dir string) map[string]int64 {
+	t.Helper()
+	out := map[string]int64{}
+	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(target, b, 0o600)
+		info, err := d.Info()
+		if err == nil && !d.IsDir() {
+			out[path] = info.Size()
+		}
+		return nil
 	}))
+	return out
 }
 
 // names lists the files of a directory.

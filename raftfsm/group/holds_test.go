@@ -26,6 +26,7 @@ func (c *cluster) compacted(index uint64) {
 
 // A session token may be much older than the log, and be many terms old.
 func TestHolds_AnswersForCompactedTerms(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c, old, lead := deposed(t, func(o *Options) { manual(o); o.Engine = e })
 		kept, err := lead.ProposeRequest(limited(t), setRequest("kept", "v"), Durable)

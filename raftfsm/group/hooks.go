@@ -17,7 +17,7 @@ import (
 // The log, the snapshots and the transport are created before Raft runs. This file implements the interfaces
 // through which they use the group. Until Raft runs, these return neutral answers.
 
-// process connects the parts that write to the disk with Options.Fatal, Options.Step and Server.Raise.
+// process gives the disk code access to Options.Fatal, Options.Step and Server.Raise.
 type process struct{ o Options }
 
 // Fatal reports an error after which this replica cannot be trusted.
@@ -37,16 +37,16 @@ type role struct {
 	disk *disk
 	raft atomic.Pointer[raft.Raft] // nil until Raft runs
 
-	// alone is set on a leader that was the only voter at the start of its term, or after the last change of the
-	// configuration
+	// alone is set on a leader without other voters. It is updated at the start of a term and when the configuration
+	// changes
 	alone atomic.Bool
 }
 
 // Running reports whether Raft runs.
 func (r *role) Running() bool { return r.raft.Load() != nil }
 
-// Base returns the position of the newest snapshot. follows is true if Raft runs and this server is not the leader.
-// Before Raft runs, Base returns zero values.
+// Base returns the position of the newest snapshot. The result follows is true if this server runs Raft and is not the
+// leader. Before Raft runs, Base returns zero values.
 func (r *role) Base() (end raftlog.Position, follows bool) {
 	running := r.raft.Load()
 	if running == nil {
@@ -170,9 +170,8 @@ func (t *tampered) ApplyBatch(batch []*raft.Log) []any {
 // follower gives the transport access to the group. It is used only while Raft runs.
 type follower struct{ g *Group }
 
-// Known returns the last log index, which a follower adds to its answer to a heartbeat. The second result is false if
-// this server does not follow the given leader in the given term; the index must then not be used. Known reads only
-// atomics, so it never blocks.
+// Known returns the last index of this server's log, which a follower adds to its answer to a heartbeat. It returns
+// false if this server does not follow the given leader in the given term. It never blocks.
 func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	if f.g.raft.State() != raft.Follower || f.g.raft.CurrentTerm() != term {
 		return 0, false
@@ -181,9 +180,8 @@ func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	return f.g.raft.LastIndex(), id == leader
 }
 
-// Announced records a commit index that a leader has sent, and the term of that leader. It ignores leaders of earlier
-// terms. Once this server has caught up, Announced does nothing. Only one goroutine may call it: the one that runs
-// transport.Guard.forward.
+// Announced records the term and the commit index that a leader has sent. It ignores leaders of earlier terms. It
+// does nothing once this server has caught up. Only the goroutine of transport.Guard.forward may call it.
 func (f follower) Announced(term, commit uint64) {
 	if commit == 0 || f.g.caughtUp.Load() || term < f.g.raft.CurrentTerm() {
 		return
@@ -191,13 +189,12 @@ func (f follower) Announced(term, commit uint64) {
 	f.g.heard.Store(&raftlog.Position{Term: term, Index: commit})
 }
 
-// abstainElections is the number of election timeouts for which this server leaves elections to other servers after it
-// has lost the leader. After that, it must start an election itself, because it may be the only server that has every
-// committed entry.
+// abstainElections is for how many election timeouts a server that has lost the leader may leave elections to others.
+// Then it must start an election itself, because it may be the only server with every committed entry.
 const abstainElections = 5
 
-// Abstains reports whether this server should start no election at the moment. It returns the answer of
-// Server.Abstain, or false if the leader was lost more than abstainElections election timeouts ago.
+// Abstains reports whether this server should leave elections to other servers. It returns false if the leader was
+// lost more than abstainElections election timeouts ago. Otherwise it returns the answer of Server.Abstain.
 func (f follower) Abstains() bool {
 	o := &f.g.opts
 	last := f.g.raft.LastContact()
@@ -215,9 +212,10 @@ func (f follower) FollowerIsAhead() {
 	}
 }
 
-// Judge decides whether this server installs a snapshot that a leader has sent. Raft itself would install every
-// snapshot, without lowering its last index. If the last index is at or above the end of the snapshot, raft then
-// fails, or requests the snapshot again and again.
+// Judge decides whether this server passes a leader's snapshot to raft. It does not if the log already has the last
+// entry of the snapshot, or if this server has a newer snapshot. Raft would install every snapshot and keep the last
+// index of its old log. If that index is not below the end of the snapshot, raft would then fail, or need the snapshot
+// again and again.
 func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 	var l raft.Log
 	switch err := f.g.disk.logs.GetLog(r.LastLogIndex, &l); {

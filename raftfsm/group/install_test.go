@@ -77,6 +77,7 @@ func header(from raft.ServerID) raft.RPCHeader {
 // A leader that missed the response to its first append after a snapshot sends the append again. The follower
 // must then find the snapshot's own entry, which no log contains.
 func TestInstall_FirstAppendCanBeRepeated(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c, a, follower := installed(t, e)
 		snap := follower.disk.snaps.Position()
@@ -145,6 +146,7 @@ func installRequest(t *testing.T, from *Group) (*raft.InstallSnapshotRequest, []
 }
 
 func TestInstall_SkipsSnapshotWithNothingNew(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c, a, follower := installed(t, e)
 		for i := range 10 {
@@ -276,6 +278,7 @@ func TestInstall_LaggingFollowerCatchesUpUnderLoad(t *testing.T) {
 }
 
 func TestInstall_SurvivesCrashAtAnyStep(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		var step func(string)
 		var images func() map[string]string
@@ -360,6 +363,7 @@ func pair(t *testing.T, change ...func(*Options)) (from, to *Group) {
 }
 
 func TestInstall_DamagedOrCancelledTransferChangesNothing(t *testing.T) {
+	t.Parallel()
 	from, to := pair(t)
 	before, dirs := to.disk.snaps.LiveDatabase(), names(t, to.opts.Dir)
 	check := func(what string) {
@@ -461,6 +465,7 @@ func TestInstall_DropsLocalSnapshotThatEndsLater(t *testing.T) {
 }
 
 func TestInstall_SecondTransferWaitsForFirst(t *testing.T) {
+	t.Parallel()
 	from, to := pair(t)
 	sink, err := receive(t, from, to.disk.snaps, whole)
 	must(t, err)
@@ -506,6 +511,7 @@ func TestInstall_KeepsDatabaseThatManifestMayName(t *testing.T) {
 }
 
 func TestCheckpoint_IsSharedAndExpires(t *testing.T) {
+	t.Parallel()
 	g := openGroup(t, alone(t, t.TempDir()))
 	g.disk.snaps.CheckpointLife = 50 * time.Millisecond
 	put(t, g, "k", "v")

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/integrity"
 )
 
-// keep runs housekeeping until the group closes. On the leader it proposes entries that remove expired items. On every
+// keep runs housekeeping until the group closes. On the leader it proposes the removal of expired items. On every
 // server it takes a snapshot when the log has grown enough.
 func (g *Group) keep() {
 	defer g.wg.Done()
@@ -85,8 +85,8 @@ func (g *Group) snapshotDue() bool {
 		g.disk.logs.BytesSince(last+1) >= g.opts.Bounds.SnapshotLogBytes)
 }
 
-// snapshotBeside starts a snapshot in the background, unless one is running already. running is a channel of capacity
-// 1, which is full while a snapshot runs.
+// snapshotBeside starts a snapshot in the background if none is running. The channel running has capacity 1 and is
+// full while a snapshot runs.
 func (g *Group) snapshotBeside(running chan struct{}) {
 	select {
 	case running <- struct{}{}:
@@ -103,8 +103,8 @@ func (g *Group) snapshotBeside(running chan struct{}) {
 	}()
 }
 
-// trimTrailing limits the total size of the log entries that raft keeps for slow followers after the next snapshot.
-// Raft itself limits only their number.
+// trimTrailing limits the bytes of log entries that raft keeps for slow followers after the next snapshot. Raft
+// itself limits only the number of these entries.
 func (g *Group) trimTrailing() {
 	keep := min(g.opts.Bounds.TrailingEntries, max(g.disk.logs.EntriesWithin(g.raft.LastIndex(),
 		g.opts.Bounds.TrailingBytes), 64))
@@ -118,8 +118,8 @@ func (g *Group) trimTrailing() {
 	}
 }
 
-// guardDisk checks at intervals whether a log write hangs. It has a goroutine of its own and never accesses the disk,
-// because such an access would hang as well.
+// guardDisk checks at intervals whether a log write hangs. It never accesses the disk, because such an access would
+// hang as well. It needs a goroutine of its own.
 func (g *Group) guardDisk() {
 	defer g.wg.Done()
 	tick := time.NewTicker(max(g.opts.Timing.StallFatal/10, time.Millisecond))
@@ -134,8 +134,8 @@ func (g *Group) guardDisk() {
 	}
 }
 
-// watchDisk logs an error if a log write hangs. If the write hangs longer than Timing.StallFatal, watchDisk ends the
-// process, so that another server can become leader.
+// watchDisk logs an error if a log write hangs. If the write hangs longer than Timing.StallFatal, it ends the
+// process, so that another server becomes leader.
 func (g *Group) watchDisk() {
 	d := g.disk.logs.Stalled()
 	if d > g.opts.Timing.Stall {
@@ -149,12 +149,11 @@ func (g *Group) watchDisk() {
 	}
 }
 
-// checksumDelay is the longest time that a server waits after its start before it computes the checksum of a database
-// without a checksum.
+// checksumDelay is the longest delay after a start before a server computes a missing checksum of its database.
 const checksumDelay = 10 * time.Second
 
-// watchState regularly compares the state of this server with that of the other servers. If the state is wrong,
-// watchState replaces it. It also transfers leadership if the disk of this server is slow.
+// watchState regularly compares the state of this server with the state of the other servers. It replaces a wrong
+// state. It transfers leadership if the disk of this server is slow.
 func (g *Group) watchState() {
 	defer g.wg.Done()
 	t := g.opts.Timing

@@ -29,8 +29,8 @@ import (
 // If a server is replaced by an older build nevertheless, that build stops at the entry that raised the level. It
 // applies nothing after that entry.
 
-// Level returns the highest format version that log entries of the group may have, as of the entries that this server
-// has applied.
+// Level returns the highest format version of log entries that the group may use. It is read from the state machine,
+// so a new level takes effect when its entry is applied.
 func (g *Group) Level() uint8 { return g.Machine().Level() }
 
 // allow raises the level if a request of this version needs it.

@@ -86,6 +86,7 @@ type raiser struct {
 func (r raiser) Raise(version uint8) error { return r.raise(version) }
 
 func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
+	t.Parallel()
 	v := newVersions(2, testIDs...)
 	v.set("c", 1)
 	c := newCluster(t, v.options)
@@ -157,6 +158,7 @@ func TestLevel_PrecedesEntriesThatNeedItInTheLog(t *testing.T) {
 
 // A crash right after Raise leaves a recorded version that is too high, never one that is too low.
 func TestLevel_IsDurableBeforeItsFirstEntry(t *testing.T) {
+	t.Parallel()
 	o := alone(t, t.TempDir())
 	var g atomic.Pointer[Group]
 	noted := uint64(0)
@@ -198,6 +200,7 @@ func TestAddNonvoter_RefusesServerBelowLevel(t *testing.T) {
 }
 
 func TestLevel_SurvivesRestartsAndSnapshots(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		v := newVersions(2, "a")
 		o := alone(t, t.TempDir())
@@ -223,6 +226,7 @@ func TestLevel_SurvivesRestartsAndSnapshots(t *testing.T) {
 }
 
 func TestLevel_ArrivesWithSnapshot(t *testing.T) {
+	t.Parallel()
 	v := newVersions(2, testIDs...)
 	c := newCluster(t, func(id raft.ServerID, o *Options) {
 		v.options(id, o)

@@ -11,31 +11,30 @@ import (
 
 // Contacts asks other servers about the leader of the group. Its methods are safe for concurrent use.
 type Contacts interface {
-	// LeaderLost reports whether a server does not hear from leader either (see Group.LeaderLost). If server is the
-	// leader itself, it also reports true when the process of the leader has ended, which is certain only if its host
-	// refuses connections. It reports false when it gets no answer before ctx ends.
+	// LeaderLost reports whether server does not hear from leader either (see Group.LeaderLost). If server is the
+	// leader itself, LeaderLost also returns true when its host refuses connections, which proves that the process
+	// has ended. It returns false if there is no answer before ctx ends.
 	LeaderLost(ctx context.Context, server, leader raft.ServerID) bool
 }
 
 // looksPerSilence is how often a follower looks for its leader in Timing.Silent.
 const looksPerSilence = 3
 
-// watchLeader starts an election when the process of the leader has ended. It runs until the group closes. Raft alone
-// would wait for one to two times Timing.Heartbeat after the last heartbeat, because a leader that is silent for a
-// shorter time may only be slow.
+// watchLeader starts an election when the process of the leader has ended. It runs until the group closes. Without
+// it, raft would wait for one to two times Timing.Heartbeat.
 //
-// An election that starts too early breaks no guarantee of Raft, but it interrupts writes. So this server starts one
-// only if all of these conditions are met:
+// An unnecessary election is safe, but it interrupts writes. So this server starts one only if all of these
+// conditions are met:
 //
-//   - This server has heard nothing from the leader for Timing.Silent. A leader sends something every Timing.Commit to
-//     Timing.Commit*2, so many messages are missing.
+//   - This server has heard nothing from the leader for Timing.Silent. A leader sends something every Timing.Commit
+//     to Timing.Commit*2, so many messages are missing.
 //   - The host of the leader refuses connections to its port, or the leader answers that it does not lead. A slow or
 //     unreachable leader does neither.
 //   - A majority of voters, including this server, have heard nothing from the leader for Timing.Silent. Otherwise a
-//     server that has lost only its own connection to the leader would depose it.
+//     server that has lost only its own connection would depose the leader.
 //
-// The election skips the pre-vote (see Campaign), because raft refuses a pre-vote while it still knows a leader. The
-// queries to the other voters replace the pre-vote.
+// The election skips the pre-vote (see Campaign), because servers that still know a leader refuse a pre-vote. The
+// queries to the other voters replace it.
 func (g *Group) watchLeader() {
 	look := g.opts.Timing.Silent / looksPerSilence
 	ticker := time.NewTicker(look)
@@ -65,9 +64,9 @@ func (g *Group) watchLeader() {
 	}
 }
 
-// silentLeader returns the leader if this server has not heard from it for Timing.Silent and may start an election;
-// otherwise it returns "". rank is the number of other voters with a lower id, not counting the leader; servers with a
-// higher rank wait longer before they start an election.
+// silentLeader returns the leader if this server has heard nothing from it for Timing.Silent and may start an
+// election. Otherwise it returns "". rank is the number of voters with a lower id, not counting the leader. A server
+// with a higher rank waits longer before its election.
 func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
 	leader = g.Leader()
 	if leader == "" || g.raft.State() != raft.Follower || !g.silent() || (follower{g}).Abstains() {
@@ -88,8 +87,8 @@ func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
 // silent reports whether this follower has heard nothing from a leader for Timing.Silent.
 func (g *Group) silent() bool { return time.Since(g.raft.LastContact()) > g.opts.Timing.Silent }
 
-// leaderEnded queries the leader and the other voters. It reports whether the leader has ended and a majority of
-// voters have lost it. It returns false if it gets too few answers within the given time.
+// leaderEnded reports whether the leader has ended and a majority of voters have lost it. It queries the leader and
+// the other voters. It returns false if too few answers arrive within the given time.
 func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(g.closing, limit)
 	defer cancel()
@@ -114,9 +113,11 @@ func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	return int(lost.Load())+1 > voters/2 // 1 is this server
 }
 
-// LeaderLost reports whether the given server has stopped leading, as far as this server knows. If the given server is
-// this one, LeaderLost returns true if it does not lead. Otherwise it returns true in two cases: this server knows no
-// leader, or the given server is the leader but nothing was heard from it for Timing.Silent.
+// LeaderLost reports whether the given server has stopped leading, as far as this server knows. About itself, a server
+// returns true if it does not lead. About any other server, it returns true in two cases:
+//
+//   - It knows no leader.
+//   - It considers that server the leader, but has heard nothing from it for Timing.Silent.
 func (g *Group) LeaderLost(leader raft.ServerID) bool {
 	switch id := g.Leader(); {
 	case leader == g.opts.ServerID:

@@ -29,7 +29,7 @@ type disk struct {
 	opened transport.Claim     // what this server held when it was opened
 }
 
-// openDisk opens or creates the directory of a group, and checks that the files in it belong together.
+// openDisk opens or creates the directory of a group, and checks that its files belong together.
 func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 	if err := o.volume.MkdirAll(o.Dir); err != nil {
 		return nil, raftlog.DiskError(err, o.Dir)
@@ -74,8 +74,8 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 	return d, d.floors.Write()
 }
 
-// syncNew syncs the directory dir of a group, its parent (the directory of all groups), and the data directory above.
-// Only then are the names of new files and directories durable. Neither log engine does that.
+// syncNew makes the names of new files and directories durable; neither log engine does that. It syncs dir, its
+// parent (the directory of all groups), and the data directory above.
 func syncNew(v raftlog.Volume, dir string) error {
 	return errors.Join(v.SyncDir(dir), v.SyncDir(filepath.Dir(dir)), v.SyncDir(filepath.Dir(filepath.Dir(dir))))
 }
@@ -131,10 +131,10 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 	return d.whole(o, hadStable, hadLog)
 }
 
-// whole returns an error if the log or the file of terms and votes is missing although the other one is in use.
-// Without these files, the server could vote twice in a term, or forget entries that it acknowledged. If the creation
-// of the group was only interrupted, whole returns nil. hadLog and hadStable report whether the log and the other file
-// had contents before they were opened.
+// whole returns an error if the log or the file of terms and votes is missing while the other one has data. Without
+// the missing file, the server could vote twice in a term, or forget entries that it acknowledged. It returns nil if
+// only the creation of the group was interrupted. hadLog and hadStable report whether each of the two files had
+// contents before they were opened.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	_, last, err := d.logs.Ends()
 	if err != nil {
@@ -161,8 +161,8 @@ func machineOptions(o Options, dir string) kv.Options {
 		Fatal: failed, Backoff: backoff, MarkPeriod: integrity.MarkPeriod(o.Timing.Compare)}
 }
 
-// backoff sleeps before the database retries a failed flush or compaction, for example while the disk is full. The
-// delay is 100 ms per consecutive failure, up to two seconds.
+// backoff sleeps before the database retries a failed flush or compaction, for example on a full disk. After the n-th
+// consecutive failure, it sleeps for n times 100 ms, but at most two seconds.
 func backoff(failures int) {
 	time.Sleep(min(time.Duration(failures)*100*time.Millisecond, 2*time.Second))
 }
@@ -262,9 +262,9 @@ func (d *disk) bootstrap(o Options, conf *raft.Config, trans raft.Transport) err
 	return err
 }
 
-// forgetHalfBootstrap undoes a bootstrap that has stored term 1 but not the first entry. Otherwise raft would refuse
-// to bootstrap again. A directory that has only term 1, without a vote, is always the result of an interrupted
-// bootstrap, because elections begin at term 2.
+// forgetHalfBootstrap undoes a bootstrap that was interrupted after it stored term 1. Otherwise raft would refuse to
+// bootstrap again. A directory with only term 1 and no vote always comes from an interrupted bootstrap, because
+// elections begin at term 2.
 func (d *disk) forgetHalfBootstrap() error {
 	term, err := d.stable.GetUint64([]byte(raftlog.KeyCurrentTerm))
 	if err != nil || term != 1 || d.logs.Last() > 0 || d.snaps.Index() > 0 {
@@ -281,8 +281,8 @@ func aloneWith(id raft.ServerID) raft.Configuration {
 	return raft.Configuration{Servers: []raft.Server{{ID: id, Address: raft.ServerAddress(id), Suffrage: raft.Voter}}}
 }
 
-// CheckFormats returns fault.Invalid with a file name if a newer version wrote one of the files in o.Dir. It changes
-// nothing and checks nothing else. No other process may use the directory during the call.
+// CheckFormats returns fault.Invalid with a file name if a newer version of Quorate wrote one of the files in o.Dir.
+// It changes nothing. No other process may use the directory during the call.
 func CheckFormats(o Options) error {
 	o = o.withDefaults()
 	man, err := snapshot.LoadManifest(o.volume, o.Dir)
@@ -307,9 +307,9 @@ func CheckFormats(o Options) error {
 	return kv.CheckFormat(machineOptions(o, filepath.Join(o.Dir, man.Database)))
 }
 
-// compare checks the files of the group against its floor file, which records acknowledged entries and votes (see
-// raftlog.Floor). f is the content of the floor file, or nil if there is none. compare returns an error if the files
-// contain less than the floor file records. Otherwise it begins to update the floor file.
+// compare returns an error if the files of the group contain less than the floor file f, which records acknowledged
+// entries and votes (see raftlog.Floor). f is nil if there is no floor file. If the files are complete, compare starts
+// the regular updates of the floor file.
 func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) error {
 	h, err := raftlog.ReadStores(d.stable, d.logs)
 	if err != nil {
@@ -342,9 +342,9 @@ func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) erro
 // tablesLimit is how long a lone server verifies the tables of its database at a start.
 const tablesLimit = 2 * time.Second
 
-// databaseFailed handles a failure of the group's database (see kv.Options.Fatal). If the database is damaged and
-// another voter has a copy, this replica stops serving until it has received that copy. Otherwise databaseFailed calls
-// Options.Fatal.
+// databaseFailed handles a failure of the group's database (see kv.Options.Fatal). If the database is damaged and the
+// group has another voter, this server waits for a copy of another server's state. Until then it serves no requests.
+// In all other cases databaseFailed calls Options.Fatal.
 func (g *Group) databaseFailed(err error) {
 	select {
 	case <-g.started:
@@ -356,14 +356,14 @@ func (g *Group) databaseFailed(err error) {
 	g.opts.Fatal(err)
 }
 
-// Unreadable must be called after a read of the machine has returned fault.Corrupt. It returns true if the replica now
-// waits for a copy of another server's state and serves no requests until then. Trusted then returns the error for
-// callers.
+// Unreadable must be called after a read of the machine has returned fault.Corrupt. It returns true if the replica
+// waits for a copy of another server's state. Until the copy arrives, the replica serves no requests, and Trusted
+// returns the error for callers.
 func (g *Group) Unreadable() bool { return g.integrity.Broken() }
 
-// checkTables verifies the table files of the database before a server without other voters serves requests. This is
-// important there, because no other server has a copy to repair them from. checkTables stops after tablesLimit; the
-// remaining tables are verified when they are read.
+// checkTables verifies the table files of the database at the start of a server without other voters. Such a server
+// has no other copy to repair them from. checkTables stops after tablesLimit. Pebble verifies the remaining tables
+// when it reads them.
 func (g *Group) checkTables() error {
 	start := time.Now()
 	done, err := g.Machine().CheckTables(func() bool { return time.Since(start) < tablesLimit })

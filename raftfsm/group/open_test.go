@@ -26,7 +26,7 @@ func imaging(t testing.TB, dir string) (step func(string), images func() map[str
 			seen[step]++
 			name := fmt.Sprintf("%s#%d", step, seen[step])
 			made[name] = filepath.Join(t.TempDir(), "g")
-			copyTree(t, dir, made[name])
+			copySteady(t, dir, made[name])
 		}, func() map[string]string {
 			mu.Lock()
 			defer mu.Unlock()
@@ -35,6 +35,7 @@ func imaging(t testing.TB, dir string) (step func(string), images func() map[str
 }
 
 func TestOpen_SurvivesCrashAtAnyStepOfCreation(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := alone(t, filepath.Join(t.TempDir(), "g"))
 		o.Engine = e
@@ -180,6 +181,7 @@ func chain(t *testing.T, e raftlog.Engine, entries int) Options {
 }
 
 func TestOpen_RefusesLogThatEndsBelowDatabase(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := chain(t, e, 10)
 		man, err := readManifest(o.Dir)
@@ -192,6 +194,7 @@ func TestOpen_RefusesLogThatEndsBelowDatabase(t *testing.T) {
 }
 
 func TestOpen_ReplaysOnlyEntriesAboveDatabaseIndex(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := chain(t, e, 200)
 		g := openGroup(t, o)
@@ -212,6 +215,7 @@ func TestOpen_ReplaysOnlyEntriesAboveDatabaseIndex(t *testing.T) {
 // This test leaves the log of a directory behind its snapshot. A crash between the switch to a received
 // database and the truncation of the log has the same effect.
 func TestOpen_DropsLogBelowReceivedSnapshot(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		for name, snap := range map[string]struct{ index, term uint64 }{
 			"the log ends below the snapshot":          {1000, 7},
@@ -266,6 +270,7 @@ func TestOpen_DropsLogBelowReceivedSnapshot(t *testing.T) {
 }
 
 func TestOpen_DatabaseAheadOfReceivedSnapshot(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := alone(t, t.TempDir())
 		o.Engine = e

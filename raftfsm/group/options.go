@@ -29,7 +29,8 @@ type Options struct {
 	Bootstrap bool               // create a group with only this server if Dir is empty
 	MustExist bool               // refuse a Dir without a group as corrupt
 	MustFloor bool               // refuse a Dir without a floor file; groups created by this version have one
-	// Server runs the group. nil = nothing: the group belongs to no cluster, and all servers run this build.
+	// Server is the server that runs the group. nil = the group belongs to no cluster, and all servers run this
+	// build.
 	Server Server
 	// Witnesses queries other servers about what they have seen of this one. nil = no queries.
 	Witnesses transport.Witnesses
@@ -42,12 +43,12 @@ type Options struct {
 
 	Logger  *slog.Logger
 	Metrics *Metrics
-	// Fatal receives an error after which this replica cannot be trusted: a failed log write, an entry with a
-	// wrong checksum, a damaged database. It should end the process. The group does nothing more after the
-	// call. It may be called from any goroutine.
+	// Fatal receives an error after which this replica cannot be trusted: a failed log write, an entry with a wrong
+	// checksum, a damaged database. It should end the process; the group does nothing more. Any goroutine may call
+	// it.
 	Fatal func(error)
-	// Now returns the current time; nil = time.Now. The wall clock is read only by Open; afterwards only the
-	// monotonic clock is used.
+	// Now returns the current time; nil = time.Now. Only Open reads the wall clock. Everything later uses the
+	// monotonic clock.
 	Now func() time.Time
 	// Locks counts how long locks are valid while this server leads. nil = there are no locks.
 	Locks RecordWatcher
@@ -75,11 +76,11 @@ type Server interface {
 	NewLeader(leader raft.ServerID)
 	// Abstain reports whether this server should leave elections to others for a while.
 	Abstain() bool
-	// Newest returns the highest version of log entries that a server can read. known is false if that version is not
-	// known at present. It must not block.
+	// Newest returns the highest version of log entries that a server can read. The result known is false if the
+	// version is unknown at present. It must not block.
 	Newest(server raft.ServerID) (version uint8, known bool)
-	// Raise records durably that the log may contain entries of a version above Options.Level. It is called before such
-	// an entry is written to this disk.
+	// Raise records durably that the log may contain entries of a version above Options.Level. It is called before
+	// such an entry is written to this disk.
 	Raise(version uint8) error
 }
 
@@ -101,8 +102,8 @@ func (NoServer) Newest(raft.ServerID) (version uint8, known bool) { return comma
 // Raise records nothing.
 func (NoServer) Raise(uint8) error { return nil }
 
-// RecordWatcher processes the changes of the records in one internal store of the state machine, for example the
-// locks, while this server leads.
+// RecordWatcher processes changes of the records in one internal store of the state machine while this server leads.
+// An example is the store of locks.
 type RecordWatcher interface {
 	// Update reports that records have changed, or that this server has gained or lost leadership. It must not block.
 	Update()

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/timeline"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
@@ -60,16 +61,18 @@ func (p *proposal) settle(o outcome) {
 	}
 }
 
-// proposer implements group commit: it puts concurrent requests into one log entry. The size of an entry, the number
-// of its requests and the number of entries in flight are bounded.
+// proposer implements group commit: it puts concurrent requests into one log entry. It limits the size of an entry,
+// the number of its requests and the number of entries in flight.
 //
-// An entry is encoded when raft's main loop is about to write it, not when it is submitted. So it also contains the
-// requests that arrive while the previous entry is written.
+// It encodes an entry when raft's main loop is about to write it. So the entry also contains requests that arrive
+// while the previous entry is written.
 //
-// On a leader with other voters, the next entry is submitted when the queue has at least as many requests as all
-// entries in flight together. Otherwise full and nearly empty entries would alternate, and each entry costs messages
-// to all voters. In the worst case a request waits until all entries in flight are done. A request that needs only the
-// local disk waits only for the disk writes of such requests, not for a quorum.
+// A leader with other voters submits the next entry when the queue has at least as many requests as are in flight, or
+// enough for a full entry. Without this rule, full and nearly empty entries would alternate, and each entry costs
+// messages to all voters. When no entry is in flight, a request does not wait.
+//
+// A request with Ack Durable needs the local disk, but no quorum. It does not wait for entries in flight to other
+// voters, only for earlier disk writes of such requests.
 type proposer struct {
 	raft   *raft.Raft
 	logs   *raftlog.Store
@@ -125,7 +128,7 @@ func newProposer(r *raft.Raft, l *raftlog.Store, c *clock, b Bounds, obs *groupM
 	return p
 }
 
-// propose adds data to the queue and waits for the outcome. The code of an error tells whether the request was
+// propose adds data to the queue and waits for the outcome. The code of an error says whether the request was
 // applied:
 //
 //	not_leader     not applied
@@ -135,11 +138,13 @@ func newProposer(r *raft.Raft, l *raftlog.Store, c *clock, b Bounds, obs *groupM
 //	indeterminate  may have been applied
 func (p *proposer) propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	one := &proposal{data: data, ack: ack, outcome: make(chan outcome, 1)}
+	timeline.Mark(timeline.Queued)
 	if err := p.enqueue(one); err != nil {
 		return Answer{}, err
 	}
 	select {
 	case o := <-one.outcome:
+		timeline.MarkEntries(timeline.Answered, o.answer.Index, o.answer.Index)
 		return o.answer, o.err
 	case <-ctx.Done():
 	}
@@ -262,8 +267,8 @@ func (p *proposer) gather() *batch {
 	return b
 }
 
-// fillLocked moves proposals from the queue to the entry b until b has reached its maximum size or number of requests.
-// A proposal that is larger than this size, or is a step of a restore, gets an entry of its own.
+// fillLocked moves proposals from the queue to the entry b until b is full. A proposal gets an entry of its own if
+// it is larger than the maximum size of an entry, or a step of a restore.
 func (p *proposer) fillLocked(b *batch) {
 	n := 0
 	for _, one := range p.queue {
@@ -294,8 +299,8 @@ func (p *proposer) fillLocked(b *batch) {
 	p.queue = p.queue[:rest]
 }
 
-// ripe reports whether enough proposals are queued for the next entry; see proposer. It always returns true on a
-// leader without other voters.
+// ripe reports whether enough proposals are queued for the next entry (see proposer). On a leader without other
+// voters it always returns true.
 func (p *proposer) ripe() bool {
 	return p.alone() || len(p.queue) >= min(p.inFlight, p.bounds.EntryCount) || p.bytes >= p.bounds.EntryBytes ||
 		p.early > 0 && p.early >= p.unsynced
@@ -310,14 +315,14 @@ func (p *proposer) written(b *batch) {
 	p.rouse()
 }
 
-// submit passes the entry to raft. Raft accepts it when its main loop has written the previous entry. Until then, more
-// requests can be added to the entry; see complete.
+// submit passes the entry b to raft. Raft accepts b when its main loop has written the previous entry. Until then,
+// complete can add more requests to b.
 func (p *proposer) submit(b *batch) {
 	b.future = p.raft.ApplyLog(raft.Log{Data: p.logs.Reserve(b.key, func(l *raft.Log) { p.complete(b, l) })}, 0)
 	p.batches <- b
 }
 
-// complete adds queued requests to the entry b and encodes it into l. The log calls complete on raft's main loop,
+// complete adds queued requests to the entry b and encodes b into l. The log calls complete on raft's main loop,
 // immediately before it writes the entry.
 func (p *proposer) complete(b *batch, l *raft.Log) {
 	p.mu.Lock()
@@ -345,6 +350,7 @@ func (p *proposer) complete(b *batch, l *raft.Log) {
 			p.durable <- b // capacity for every entry in the window
 		})
 	}
+	timeline.MarkEntries(timeline.Encoded, l.Index, l.Index)
 	p.obs.entry(len(b.proposals), len(data))
 	l.Data, l.Extensions = data, p.logs.Owing(early)
 }
@@ -398,6 +404,7 @@ func (p *proposer) finish(b *batch) {
 		return
 	}
 	pos := raftlog.Position{Index: b.future.Index(), Term: done.Term}
+	timeline.MarkEntries(timeline.Settled, pos.Index, pos.Index)
 	for i, one := range b.proposals {
 		one.settle(outcome{answer: Answer{Position: pos, Result: done.Results[i]}})
 	}
@@ -423,8 +430,8 @@ func (p *proposer) acknowledge() {
 	}
 }
 
-// applyError translates an error of raft.Apply. It returns fault.NotLeader if the entry was certainly not appended,
-// and otherwise fault.Indeterminate.
+// applyError translates an error of raft.Apply. It returns fault.NotLeader if the entry was certainly not appended.
+// Otherwise it returns fault.Indeterminate.
 func applyError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
@@ -437,8 +444,8 @@ func applyError(err error) error {
 	}
 }
 
-// drain refuses new proposals, answers the queued ones with an error, and waits for those in flight, at most for the
-// given time. Call it before raft's shutdown, because raft then never answers entries that are not yet applied.
+// drain refuses new proposals, answers the queued ones with an error, and waits at most limit for those in flight.
+// Call it before raft's shutdown: after that, raft answers no entry that is not yet applied.
 func (p *proposer) drain(limit time.Duration) {
 	p.mu.Lock()
 	if p.closed {

@@ -139,6 +139,7 @@ func entries(t *testing.T, g *Group, from uint64) (requests []int, bytes []int) 
 }
 
 func TestPropose_BatchesWithinBounds(t *testing.T) {
+	t.Parallel()
 	small := len(encoded(t, setRequest("k00", "value")))
 	for name, c := range map[string]struct {
 		bytes, count int
@@ -337,6 +338,7 @@ func TestPropose_DurableRequestsShareEntries(t *testing.T) {
 }
 
 func TestPropose_AppliesInQueueOrder(t *testing.T) {
+	t.Parallel()
 	g, disk := heldGroup(t, func(o *Options) { o.Bounds.EntryCount, o.Bounds.Window = 3, 2 })
 	first := clog(t, g, disk)
 	var requests []*command.Request
@@ -456,6 +458,7 @@ type slowObserver struct{ hold chan struct{} }
 func (s slowObserver) Observe(float64) { <-s.hold }
 
 func TestClose_WaitsForCommittedEntries(t *testing.T) {
+	t.Parallel()
 	o := alone(t, t.TempDir())
 	o.Bounds.Window, o.Bounds.EntryCount = 12, 1
 	g := openGroup(t, o)
@@ -554,6 +557,7 @@ func TestPropose_DurableWaitsForDisk(t *testing.T) {
 }
 
 func TestPropose_ConcurrentCallersGetTheirOwnResults(t *testing.T) {
+	t.Parallel()
 	g := openGroup(t, alone(t, t.TempDir()))
 	var wg sync.WaitGroup
 	for w := range 16 {

@@ -12,15 +12,15 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Confirmer asks other servers of the group to confirm the leader's term. ConfirmTerm returns nil only if the running
-// raft instance of the given server has answered during the call that it knows no term higher than term.
+// Confirmer asks other servers of the group to confirm the leader's term. ConfirmTerm returns nil only if the given
+// server runs raft and has answered during the call that it knows no higher term.
 type Confirmer interface {
 	ConfirmTerm(ctx context.Context, server raft.Server, term uint64) error
 }
 
-// ReadIndex is the result of Group.ReadIndex. For a linearizable read, the caller waits until the local machine has
-// applied Index, and then reads at the time Now. Such a read sees every write that was acknowledged before ReadIndex
-// was called.
+// ReadIndex is the result of Group.ReadIndex. For a linearizable read, wait until the local machine has applied
+// Index, and then read with Now as the cluster time. The read sees every write that was acknowledged before
+// Group.ReadIndex was called.
 type ReadIndex struct {
 	raftlog.Position
 	Now uint64 // leader's cluster time, milliseconds
@@ -28,10 +28,14 @@ type ReadIndex struct {
 
 // reader returns read indexes on the leader. It does not depend on clocks.
 //
-// Invariant: a returned index is at least the commit index of every leader that acknowledged a write before the call.
-// The algorithm is "ReadIndex" from section 6.4 of Ongaro's thesis. (1) The leader has committed an entry of its own
-// term, so its commit index covers all earlier terms. (2) It records its commit index before the round starts. (3) A
-// majority of voters then confirms that it knows no higher term, so no later leader has committed anything.
+// Invariant: a returned index is not below the commit index of any leader that acknowledged a write before the call.
+//
+// The algorithm is "ReadIndex" from section 6.4 of Ongaro's thesis:
+//
+//  1. The leader has committed an entry of its own term, so its commit index covers all earlier terms.
+//  2. It records its commit index before it queries the other voters.
+//  3. A majority of voters confirms that it knows no higher term, so no later leader has committed anything.
+//  4. The leader still leads in the same term.
 //
 // Reads that arrive during a round share the next round.
 type reader struct {
@@ -57,8 +61,9 @@ type readResult struct {
 	err   error
 }
 
-// confirmation is the outcome of a round in which a majority confirmed this leader. at is the time when the round
-// began. index is the commit index of this server, read after at.
+// confirmation is the outcome of a round in which a majority confirmed this leader. The field at is the time when the
+// round began. The field index is the commit index of this server, recorded after that time and before the other
+// voters were queried.
 type confirmation struct {
 	at    time.Time
 	index uint64
@@ -70,7 +75,7 @@ func (r *reader) start() {
 	go r.run()
 }
 
-// get returns a read index. Errors: not_leader, timeout.
+// get returns a read index. Its errors are those of Group.ReadIndex.
 func (r *reader) get(ctx context.Context) (ReadIndex, error) {
 	if index, err, alone := r.alone(); alone || err != nil {
 		return index, err
@@ -128,8 +133,8 @@ func (r *reader) alone() (ReadIndex, error, bool) {
 	return index, err, true
 }
 
-// voters returns the other voters of the newest configuration, even if that configuration is not committed, because
-// raft counts votes with it. self reports whether this server is a voter.
+// voters returns the other voters of the newest configuration, committed or not. Raft counts votes with the same
+// configuration. self reports whether this server is a voter.
 func (r *reader) voters() (others []raft.Server, self bool) {
 	for _, s := range r.raft.GetConfiguration().Configuration().Servers {
 		switch {
@@ -184,9 +189,8 @@ func (r *reader) round() (ReadIndex, error) {
 	return index, nil
 }
 
-// majority returns nil if a majority of voters confirms that it knows no term higher than the given one (step 3 of
-// reader). self is true if this server is a voter, and others are the other voters. Each call sends new queries and
-// ignores late answers to queries of earlier calls.
+// majority returns nil if a majority of voters confirms that it knows no higher term (step 3 of reader). The parameter
+// self is true if this server is a voter. Each call sends new queries, and ignores late answers to earlier ones.
 func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 	total, have := len(others), 0
 	if self {

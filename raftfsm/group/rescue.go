@@ -46,13 +46,13 @@ func Examine(o Options) (s Survey, err error) {
 	return d.survey(o.ID)
 }
 
-// Rescue makes this server the only voter of a group that is not open, after the other voters were lost. It treats
-// every entry in the log of this server as committed. After an interruption it can be run again.
+// Rescue makes this server the only voter of a group whose other voters were lost. It treats every entry in the log
+// of this server as committed. The group must not be open, and must stay closed until Rescue returns. If Rescue is
+// interrupted, run it again.
 //
-// Rescue applies the log to the database and raises the revision counter. It then replaces the manifest with one
-// rename; the new manifest names a snapshot at the end of the log, with the new configuration. Last, it deletes the
-// log, because the log contains old configurations. The caller must ensure that the group is not opened before Rescue
-// returns.
+// Rescue applies the log to the database and raises the revision counter. It then replaces the manifest atomically;
+// the new manifest names a snapshot at the end of the log, with the new configuration. Last, it deletes the log,
+// which contains old configurations.
 func Rescue(o Options) (s Survey, err error) {
 	d, err := openStopped(&o)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 // Installing the state takes longer than it takes to truncate the log under load. Without the guard the
 // follower receives one state after the other.
 func TestRetain_SendsStateOnceUnderLoad(t *testing.T) {
+	t.Parallel()
 	for name, off := range map[string]bool{"with the guard": false, "without": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newSim(1, simBreak{})

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/hashicorp/raft"
@@ -12,8 +13,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Status describes a group for operators and metrics. Its fields are read one after the other, so they may show
-// slightly different moments.
+// Status describes a group for operators and metrics. It is not a consistent snapshot: the fields are read one after
+// the other.
 type Status struct {
 	ID            uint32
 	State         string // leader, follower, candidate, shutdown
@@ -72,8 +73,8 @@ func (s *Status) Voters() int {
 	return n
 }
 
-// Retire permanently stops Raft for this group: the server follows no leader, does not vote and starts no election.
-// The files stay open until Close, so Status still works. Retire is idempotent.
+// Retire permanently stops Raft for this group. The server then follows no leader, does not vote and starts no
+// election. The files stay open until Close, so Status still works. Retire is idempotent.
 func (g *Group) Retire() error { return g.raft.Shutdown().Error() }
 
 // Committed returns the newest log index that this server knows to be committed.
@@ -83,8 +84,8 @@ func (g *Group) Committed() uint64 { return g.raft.CommitIndex() }
 func (g *Group) Doubt() *snapshot.Doubt { return g.disk.fsm.Doubt() }
 
 // Trusted returns nil if this server trusts its local state, and otherwise an error with the reason. Call it after a
-// read. The caller must then also check that Machine still returns the machine it has read from, because the group may
-// have replaced the machine during the read.
+// read, and then check that Machine still returns the machine that was read. A different machine means that the
+// state was replaced during the read.
 func (g *Group) Trusted() error {
 	d := g.Doubt()
 	if d == nil {
@@ -98,12 +99,22 @@ func (g *Group) Trusted() error {
 		Msg: fmt.Sprintf("the replica of group %d on this server has taken itself out: %s", g.opts.ID, d.Describe())}
 }
 
-// AnswerCompare answers another server's query for the state of this server at the given index.
+// Compare compares the state of all servers of the group. It repairs nothing. It returns fault.NotLeader if this
+// server does not lead.
+func (g *Group) Compare(ctx context.Context) (integrity.Comparison, error) {
+	if !g.Leading() {
+		return integrity.Comparison{}, errNotLeader("group.Compare")
+	}
+	return g.integrity.Compare(ctx)
+}
+
+// AnswerCompare reports the state of this server at the given index to another server, which compares it with its
+// own.
 func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrity.AnswerCompare(index) }
 
 // AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends one
-// copy at a time; meanwhile one further request can wait. AnswerState returns fault.Unavailable if this server cannot
-// send a valid copy now, or if the group is closing.
+// copy at a time, and one further request can wait. It returns fault.Unavailable if this server has no valid copy,
+// or is busy, or if the group is closing.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
 // Recall answers Witnesses.Recall for another server.
@@ -118,5 +129,5 @@ func (g *Group) SeenOf(server string) raftlog.Seen {
 }
 
 // Meet asks another server what it has recorded about this server. Use it for servers that may be missing from the
-// local configuration because the local data is an old copy.
+// local configuration. This happens if the local data is an old copy.
 func (g *Group) Meet(server raft.ServerID) { g.witness.Meet(server) }

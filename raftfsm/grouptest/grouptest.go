@@ -1,14 +1,15 @@
-// Package grouptest simulates a Raft group, for model tests of the keepers in the packages below raftfsm. It owns the
-// log of the group, its servers with their replicas, and the calls whose answers the test schedules.
+// Package grouptest simulates a Raft group for model tests of keepers. A keeper is the part of a leader that ends
+// locks, places actors or hands out due work. The package owns the log of the group, its servers with their
+// replicas, and the calls whose answers the test schedules.
 //
-// The state machines and their databases are real. Raft is simulated: the test decides which server leads, which other
-// servers still believe that they lead, how far replicas are behind, and the outcome of each proposal. A proposal may
-// be applied, lost, applied without an answer, or applied by the next leader. As with Raft, an entry in the log is
-// never removed, and a server can append only what it has proposed in the current term as its leader.
+// The state machines and their databases are real. Raft is simulated. The test decides which server leads, which
+// other servers still believe that they lead, and how far replicas are behind. It also decides the outcome of each
+// proposal: applied, lost, applied without an answer, or applied by the next leader. As with Raft, an entry in the
+// log is never removed, and a server appends only what it proposed as leader of the current term.
 //
 // Use the package within synctest.Test. The test answers one call at a time, and then waits until all goroutines of
-// the tested program wait for an answer again. So the random numbers of a test determine everything that happens. Only
-// the goroutine of the test may call the methods of Group; any goroutine may call those of Member.
+// the tested program wait for an answer again. So the random numbers of a test determine everything that happens.
+// Only the goroutine of the test may call the methods of Group. Any goroutine may call the methods of Member.
 package grouptest
 
 import (
@@ -80,7 +81,7 @@ type Group struct {
 	Stamp func(m *Member) uint64
 	// Applied is called when a server has applied an entry. nil = nothing.
 	Applied func(m *Member, stamp uint64)
-	// Changed is called when the role of a server or its due work or its locks may have changed. nil = nothing.
+	// Changed is called when the role, the due work or the locks of a server may have changed. nil = not called.
 	Changed func(m *Member)
 	// Before is called before Tip applies a new entry of the log, and After afterwards. nil = nothing.
 	Before func(c *Call)
@@ -179,7 +180,7 @@ func (g *Group) Calls() []*Call {
 func (g *Group) Waiting() []*Call { return g.calls }
 
 // Settle waits until every goroutine of the tested program waits for an answer. It then drops the calls that their
-// callers have given up.
+// callers have abandoned.
 func (g *Group) Settle() {
 	synctest.Wait()
 	g.Mu.Lock()
@@ -191,7 +192,7 @@ func (g *Group) Settle() {
 }
 
 // Answer sends the answer r to a call, and waits until the program waits for answers again. If c is a Confirm, all
-// Confirm calls with the same name get this answer: nothing distinguishes them, and Raft also answers them together.
+// Confirm calls with the same name get this answer, as in Raft.
 func (g *Group) Answer(c *Call, r Reply) {
 	g.Mu.Lock()
 	var same []*Call
@@ -209,7 +210,7 @@ func (g *Group) Answer(c *Call, r Reply) {
 	g.Settle()
 }
 
-// Release answers a Commit or a Confirm. If the parameter whole is false, it may randomly lose the call or its answer.
+// Release answers a Commit or a Confirm. If whole is false, it may randomly lose the call or its answer.
 func (g *Group) Release(c *Call, whole bool) {
 	leads := c.Member == g.Leader && c.term == g.Term
 	notLeader := Reply{Err: fault.New(fault.NotLeader, "test", "another server leads")}
@@ -276,8 +277,8 @@ func (g *Group) commit(c *Call) kv.Result {
 	return out.Results[0]
 }
 
-// Limbo applies a random part of the leader's proposals that have no answer yet. The others stay out of the log. Call
-// it before the leader changes or ends.
+// Limbo applies a random part of the leader's unanswered proposals, and leaves the others out of the log. Call it
+// before the leader changes or ends.
 func (g *Group) Limbo() {
 	for _, c := range g.Calls() {
 		if c.Kind == Commit && c.Member == g.Leader && c.term == g.Term && !c.logged && g.Rand.IntN(3) == 0 {
@@ -316,8 +317,8 @@ func (g *Group) changed(m *Member) {
 	g.Settle()
 }
 
-// End simulates the end of a server, which then does not lead any more. The test must close the server's keeper and
-// open another one.
+// End simulates the end of a server, which then stops leading. The test must close the server's keeper and open
+// another one.
 func (g *Group) End(m *Member) {
 	g.Note("server %d restarts", m.ID)
 	if g.Leader == m {
@@ -329,7 +330,8 @@ func (g *Group) End(m *Member) {
 	m.leads = false
 }
 
-// Replace gives a server a new state machine, as when it receives a snapshot. The server then does not lead.
+// Replace gives a server a new state machine, as when it receives a snapshot. If the server leads, Replace first
+// deposes it.
 func (g *Group) Replace(m *Member) {
 	g.Depose(m)
 	g.Note("server %d receives a snapshot", m.ID)
@@ -412,8 +414,8 @@ func (m *Member) Propose(ctx context.Context, r *command.Request) (kv.Result, ra
 	return out.Result, out.Position, out.Err
 }
 
-// Ask waits until the test has decided whether a majority confirms that this server leads. It returns a log position,
-// or an error if there is no confirmation.
+// Ask waits until the test has decided whether a majority confirms that this server leads. It returns a log position
+// if confirmed, and otherwise an error.
 func (m *Member) Ask(ctx context.Context) (raftlog.Position, error) {
 	out := m.Wait(ctx, &Call{Kind: Confirm})
 	return out.Position, out.Err

@@ -98,9 +98,10 @@ const (
 	split             // voters differ, and no state is known to have a majority
 )
 
-// compared compares own, the digest of this server, with the digests in answers. Only the digests of voters count;
-// voter is true if this server is one. f is the result of the comparison. The result other is the digest that more
-// than half of all voters have. If there is none, other is any digest that differs from own.
+// compared compares the digest of this server with the digests in answers. Only the digests of voters count. The
+// parameter voter is true if this server is a voter. The result f is the outcome of the comparison. The result other
+// is the digest of the majority of all voters. Without a majority, other is any digest that differs from that of this
+// server.
 func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.Digest) {
 	count, voters := map[kv.Digest]int{}, 0
 	if voter {
@@ -131,13 +132,13 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.
 	return f, other
 }
 
-// Tries is how many times other servers are queried for their digest at one mark (see kv.Mark). The queries are
-// repeated because some servers may not have applied that entry yet. If there is still no majority after the last
-// query and the voters differ, they count as split.
+// Tries is how many times the other servers are queried for their digest at one mark (see kv.Mark). A server that
+// has not applied the entry of the mark yet has no digest. If the voters differ and there is still no majority after
+// the last query, they count as split.
 const Tries = 10
 
-// markDue proposes an entry that advances cluster time, if it is time for a new mark. All servers compute their
-// digests at that entry.
+// markDue checks whether a new mark is due (see kv.Mark). If so, it proposes an entry that advances cluster time. All
+// servers compute their digests at that entry.
 func (w *Watch) markDue() {
 	if w.Replicas == nil || !w.Raft.Leading() || len(w.Raft.Servers()) < 2 {
 		return
@@ -215,8 +216,8 @@ func (c *comparing) next(m *kv.Machine) (kv.Mark, bool) {
 
 func (c *comparing) done(index uint64) { c.index, c.tries = index, 0 }
 
-// standDown transfers leadership to another voter if this server does not trust its state, because clients read the
-// state of the leader. It does nothing if the states are split, that is, if no majority has the same state.
+// standDown transfers leadership to another voter if this server does not trust its state. It does nothing if the
+// states are split, because then no voter is known to be better.
 func (w *Watch) standDown() {
 	if !w.FSM.Doubt().Replaceable() || !w.Raft.IsLeader() {
 		return
@@ -236,8 +237,8 @@ func (w *Watch) standDown() {
 	}
 }
 
-// verifyRate is the maximum rate at which Verify reads, in bytes per second. It is low, so that other work can use the
-// disk.
+// verifyRate is the maximum rate at which Verify reads, in bytes per second. It is low to leave the disk to other
+// work.
 const verifyRate = 32 << 20
 
 // Verify compares the stored records with what was applied.
@@ -278,9 +279,9 @@ func (w *Watch) Verify() {
 	w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Damaged, Index: v.Applied, Why: v.Wrong})
 }
 
-// Broken stops this replica from serving if a file of its database is damaged and another voter has a copy of the
-// state. Round then replaces the state. Broken returns false and does nothing if the live machine is not broken, if it
-// is broken for a reason other than damage, or if there is no other voter.
+// Broken stops this server from serving the group if its database is damaged and another voter exists. Round then
+// replaces the database by a copy of that voter's state. In all other cases Broken does nothing and returns false. One
+// such case is a database that has failed but is not damaged.
 func (w *Watch) Broken() bool {
 	m := w.FSM.Machine()
 	err := m.Broken()
@@ -294,8 +295,8 @@ func (w *Watch) Broken() bool {
 
 func (w *Watch) otherVoter(s raft.Server) bool { return s.ID != w.Self && s.Suffrage == raft.Voter }
 
-// withoutHint returns the text of err without its hint, because the hint is for a server that cannot repair its
-// database.
+// withoutHint returns the text of err without its hint. The hint tells the operator what to do with a database that
+// the server cannot repair itself.
 func withoutHint(err error) string {
 	var e *fault.Error
 	if !errors.As(err, &e) {
@@ -307,7 +308,7 @@ func withoutHint(err error) string {
 	return e.Msg + ": " + e.Err.Error()
 }
 
-// Distrust stops this replica from serving requests. It records the reason d in the manifest, so that it survives a
+// Distrust stops this replica from serving requests. It records the reason d in the manifest, where it survives a
 // restart. It does nothing if m is no longer the machine of the replica.
 func (w *Watch) Distrust(m *kv.Machine, d *snapshot.Doubt) {
 	changed, err := w.FSM.Distrust(m, d, func() {

@@ -20,7 +20,7 @@ type Comparison struct {
 	Answers []Answer // of all servers of the group
 }
 
-// Majority returns the digest that more than half of the voters have. found is false if there is no such digest.
+// Majority returns the digest that more than half of the voters have. The result found is false if there is none.
 func (c *Comparison) Majority() (d kv.Digest, found bool) {
 	count, voters := map[kv.Digest]int{}, 0
 	for i := range c.Answers {
@@ -41,9 +41,9 @@ func (c *Comparison) Majority() (d kv.Digest, found bool) {
 	return kv.Digest{}, false
 }
 
-// Compare compares the states of all servers at a new mark, and returns the result. It repairs nothing; Round does
-// that. It waits up to Config.Every for the mark. Call it on the leader. It returns fault.Timeout if there is no mark
-// in time, and fault.Unavailable if this server has not computed the hash of its records yet.
+// Compare compares the states of all servers at a new mark (see kv.Mark), and returns the result. Unlike Round, it
+// repairs nothing. Call it on the leader. It waits up to Config.Every plus markSlack for the mark, and then returns
+// fault.Timeout. It returns fault.Unavailable if this server has not computed the hash of its records yet.
 func (w *Watch) Compare(ctx context.Context) (Comparison, error) {
 	if !w.FSM.Machine().Summed() {
 		return Comparison{}, &fault.Error{Code: fault.Unavailable, Op: "integrity.Compare",
@@ -78,8 +78,8 @@ func allAnswered(answers []Answer) bool {
 	return true
 }
 
-// newMark returns a mark of the current state. If there is none, newMark waits until cluster time allows a new one,
-// and proposes the entry at which the servers compute it.
+// newMark returns a mark of the current state (see kv.Mark). If there is none, it waits until cluster time allows a
+// new one, and proposes the entry at which the servers compute the mark.
 func (w *Watch) newMark(ctx context.Context) (kv.Mark, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Every+markSlack)
 	defer cancel()

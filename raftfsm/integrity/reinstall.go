@@ -46,9 +46,12 @@ const (
 )
 
 // AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends one
-// copy at a time; meanwhile one further request can wait. AnswerState returns fault.Unavailable if a request is
-// already waiting, if this server does not trust its state or has not applied as much as ask.Applied, or if the group
-// is closing.
+// copy at a time, and one further request can wait. AnswerState returns fault.Unavailable in these cases:
+//
+//   - A request is already waiting.
+//   - This server does not trust its state.
+//   - This server has applied fewer entries than ask.Applied.
+//   - The group is closing.
 func (w *Watch) AnswerState(ask StateRequest) error {
 	refuse := func(why string) error {
 		return fault.New(fault.Unavailable, "group.AnswerState", "this server cannot send its state: "+why)
@@ -163,9 +166,9 @@ func (e *expected) forget() {
 	}
 }
 
-// take handles rpc if it is a transfer of state from another server. It refuses the transfer if this server has not
-// requested it. It returns true for every transfer of state; the caller must not pass such an rpc to Raft. take does
-// not block.
+// take handles rpc if it is a transfer of state from another server. It refuses a transfer that this server has not
+// requested. It returns true for every transfer of state; the caller must not pass such an rpc to Raft. It does not
+// block.
 func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	nonce, ok := bytes.CutPrefix(req.Leader, []byte(stateMark))
 	if req.Term != 0 || !ok || len(nonce) != 8 {
@@ -184,8 +187,8 @@ func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	return true
 }
 
-// refuseState refuses a transfer that this server has not requested. It starts a goroutine that reads and discards the
-// bytes of the transfer, because the connection is used for other requests afterwards.
+// refuseState refuses a transfer that this server has not requested. The connection is used for other requests
+// afterwards. So refuseState starts a goroutine that reads and discards the bytes of the transfer.
 func refuseState(rpc raft.RPC) {
 	go func() {
 		_, _ = io.Copy(io.Discard, rpc.Reader)
@@ -280,8 +283,8 @@ func (w *Watch) takeOver(rpc raft.RPC, old *kv.Machine) error {
 	return nil
 }
 
-// receiveState unpacks the stream of a transfer into dir. If the group closes, receiveState returns without waiting
-// for the goroutine that reads from the network. That goroutine runs until the connection ends.
+// receiveState unpacks the stream of a transfer into dir. It returns at once if the group closes. The goroutine that
+// reads from the network then runs until the connection ends.
 func (w *Watch) receiveState(rpc raft.RPC, dir string) error {
 	req, ok := rpc.Command.(*raft.InstallSnapshotRequest)
 	if !ok {
@@ -335,8 +338,8 @@ func (w *Watch) verifyReceived(m *kv.Machine) error {
 	return err
 }
 
-// swapIn applies entries of this server's log to m until m is up to date. It then makes m, whose database is in dir,
-// the live machine in place of the machine old. It returns the directory of the database of the replaced machine.
+// swapIn makes m the live machine, in place of the machine old. The database of m is in dir. swapIn first applies
+// entries of this server's log to m until m is up to date. oldDir is the directory of the replaced database.
 func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error) {
 	// Everything in the new state must be committed in the log. Otherwise a later start would find a state ahead of
 	// the log.
@@ -358,7 +361,8 @@ func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error
 	})
 }
 
-// catchUp applies entries of this server's log to m, up to the newest entry that Raft has passed to the live machine.
+// catchUp applies entries of this server's log to m, up to the newest entry that Raft has passed to the live
+// machine.
 func (w *Watch) catchUp(m *kv.Machine) error {
 	if have, want := m.Applied(), max(w.FSM.Machine().Applied(), w.FSM.Passed()); have < want {
 		return snapshot.Replay(w.Log, m, have+1, want)

@@ -1,10 +1,10 @@
-// Package integrity compares the state of this server with that of the other servers of its group, and replaces the
-// state if it is wrong.
+// Package integrity compares the state of this server with the states of the other servers of its group, and replaces
+// a wrong state by a copy.
 //
-// It owns no files, because package snapshot manages the databases. It never uses stores or requests of clients.
+// It owns no files: package snapshot manages the databases. It does not use stores or requests of clients.
 //
-// The caller starts SupplyStates in a goroutine. A comparison or transfer starts further goroutines, which end before
-// the method that started them returns.
+// The caller starts SupplyStates in a goroutine. A comparison starts further goroutines, which end before it returns.
+// A transfer has a goroutine that reads from the network, which may run until the connection ends.
 package integrity
 
 import (
@@ -82,8 +82,8 @@ type Config struct {
 	Sender Sender
 }
 
-// Watch compares the state of one replica with the states of other servers, and replaces the state if it is wrong.
-// Only one goroutine may call Round. All other methods are safe for concurrent use.
+// Watch compares the state of one replica with the states of other servers, and replaces a wrong state. Only one
+// goroutine may call Round. All other methods are safe for concurrent use.
 type Watch struct {
 	Config
 
@@ -96,8 +96,8 @@ type Watch struct {
 // New creates the Watch of a replica.
 func New(c Config) *Watch { return &Watch{Config: c, supply: make(chan StateRequest, 1)} }
 
-// Round compares the state of this server with that of the other servers. If the state of this server is wrong, Round
-// transfers leadership to another server, if this server leads, and replaces the state by a copy.
+// Round compares the state of this server with the states of the other servers, and replaces a wrong state by a
+// copy. A leader with a wrong state first transfers leadership to another server.
 func (w *Watch) Round() {
 	w.markDue()
 	w.compare()

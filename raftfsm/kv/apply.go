@@ -10,13 +10,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Apply applies committed entries in order and returns one result per entry. It skips entries that an earlier call has
-// applied. All changes and the applied index are written in one Pebble batch, except that each step of a restore has a
-// batch of its own. The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
+// Apply applies committed entries in order and returns one result per entry. It skips entries that are already
+// applied. It writes all changes and the applied index in one Pebble batch; only steps of a restore have batches of
+// their own. The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
 //
-// If an entry cannot be decoded, the machine halts: Apply applies the entries before it, calls Options.Fatal, and
-// returns the error for that entry and all later ones. If storage fails, the machine is broken, and Apply returns the
-// error for all entries that were not skipped.
+// At an entry that cannot be decoded, Apply halts the machine and calls Options.Fatal. It returns an error for that
+// entry and for all later ones, also in later calls. If storage fails, the machine is broken, and every entry that
+// was not skipped gets an error.
 func (m *Machine) Apply(entries []Entry) []EntryResult {
 	out := make([]EntryResult, len(entries))
 	if !m.gate.enter() {
@@ -117,8 +117,8 @@ func (m *Machine) commit() error {
 	return nil
 }
 
-// install writes the changes of the current Apply to the database in one batch. Before the write, it publishes the new
-// cluster time and applied index. So a reader that sees one of the changes never gets an older time or index.
+// install writes the changes of the current Apply to the database in one batch. It publishes the new cluster time
+// and applied index before the write. So a reader never sees a change together with an older time or index.
 func (m *Machine) install() error {
 	w := m.writer
 	w.terms.save(&w.txn)
@@ -128,16 +128,32 @@ func (m *Machine) install() error {
 	w.txn.set(sumKey(), w.sums.append(nil, &w.meta))
 	m.ahead.Store(w.meta.clock)
 	m.visible.Store(w.meta.applied)
-	m.tables.Store(uint32(w.meta.tables())) // before data of the other set is deleted
+	replaced := m.tables.Swap(uint32(w.meta.tables())) != uint32(w.meta.tables()) // before the other set is deleted
+	m.reads.begin()
+	if replaced {
+		m.reads.clear()
+	} else {
+		m.uncache()
+	}
 	if err := w.txn.commit(); err != nil {
 		return err
 	}
+	m.reads.end()
 	w.rows.settle()
 	return nil
 }
 
-// writer holds the newest state of the machine and the changes of the current Apply. Readers do not see this state
-// until Machine.publish makes it visible.
+// uncache removes the keys that the current Apply changes from the cache of reads.
+func (m *Machine) uncache() {
+	w := m.writer
+	for k := range w.rows.known {
+		w.key = appendDataKey(w.key[:0], w.meta.tables(), k.store, k.key)
+		m.reads.remove(w.key)
+	}
+}
+
+// writer has the newest state of the machine and the changes of the current Apply. Readers see this state only after
+// Machine.publish.
 type writer struct {
 	meta      meta
 	bounds    bounds
@@ -159,9 +175,9 @@ type writer struct {
 	restored  bool     // this Apply has ended a restore
 }
 
-// bounds limit how many results of requests the machine stores, so that a retry gets the result of the first attempt.
-// They are part of the data format, because all replicas must delete the same results at the same log entry. Tests use
-// smaller bounds.
+// bounds limit how many results of requests the machine stores. A retry gets the stored result of the first attempt.
+// The bounds are part of the data format, because all replicas must delete the same results at the same log entry.
+// Tests use smaller bounds.
 type bounds struct {
 	window  uint64 // sequence numbers of one origin that may be open
 	origins int
@@ -201,8 +217,8 @@ func (w *writer) end() error {
 }
 
 // entry applies one log entry and returns the results of its requests. An entry without a command changes only the
-// applied index. It is not part of the rolling hash, because a replica that has installed a snapshot may not have
-// received it.
+// applied index. The rolling hash does not cover such an entry, because a replica that has installed a snapshot may
+// not have received the entry.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)

@@ -31,14 +31,14 @@ type Changes struct {
 	Until    uint64 // cluster time at which the history is switched off
 	Revision uint64 // newest revision of the machine
 	Restored uint64 // index of the last restore; 0 = none
-	// Items has every change with a revision above the requested one, up to Seen. If the requested revision is below
-	// Floor or above Revision, there are no Items and Seen is 0.
+	// Seen is the revision up to which Items is complete: Items has every change from the requested revision to
+	// Seen. It is 0, and Items is empty, if the requested revision is below Floor or above Revision.
 	Seen uint64
 }
 
-// Changes returns the changes to keys with the given prefix whose revision is greater than the parameter after. It
-// reads them in one consistent view. It stops after about maxBytes bytes, but returns at least one change if there is
-// any. It returns the same errors as Get.
+// Changes returns, in one consistent view, the changes to keys with the given prefix. It returns only changes with a
+// revision above the parameter after. It stops after about maxBytes bytes, but returns at least one change if there
+// is any. It returns the same errors as Get.
 func (m *Machine) Changes(store, prefix string, after uint64, maxBytes int) (Changes, error) {
 	if err := m.useStore("kv.Changes", store); err != nil {
 		return Changes{}, err
@@ -93,8 +93,8 @@ func (m *Machine) changes(k rowKey, after uint64, maxBytes int) (out Changes, er
 	return out, it.Error()
 }
 
-// history reads the record of the history k from the database. The result does not contain the list of closed
-// segments. It is nil if the history does not exist.
+// history reads the record of the history k from the database. The result has no list of closed segments. It is nil
+// if the history does not exist.
 func (v *view) history(k rowKey) (h *history, err error) {
 	key := appendWatchedKey(nil, k)
 	raw, closer, err := v.snapshot.Get(key)
@@ -137,8 +137,8 @@ type Listener struct {
 	m   *Machine
 }
 
-// Listen returns a Listener that is notified when the history of a prefix changes. The caller must call Listener.Stop
-// in the end. A slow listener does not delay Apply.
+// Listen returns a Listener for changes to keys with the given prefix. The caller must call Listener.Stop in the
+// end. A slow listener does not delay Apply.
 func (m *Machine) Listen(store, prefix string) *Listener {
 	c := make(chan struct{}, 1)
 	l := &Listener{C: c, Closed: m.gate.closing, c: c, key: rowKey{store, prefix}, m: m}
@@ -205,8 +205,8 @@ type Scan struct {
 	strip  int
 }
 
-// Scan starts to read the records of a store whose keys start with prefix. Until Scan.Close, Pebble cannot free the
-// disk space of records that are overwritten. Scan returns the same errors as Get.
+// Scan starts to read the records with keys that begin with prefix. It returns the same errors as Get. Until
+// Scan.Close, Pebble cannot free the disk space of overwritten records.
 func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 	if err := m.useStore("kv.Scan", store); err != nil {
 		return nil, err
@@ -224,9 +224,9 @@ func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 // Close releases the snapshot that the scan reads. It is idempotent.
 func (s *Scan) Close() { s.export.Close() }
 
-// Next returns the next records in the order of their keys. more is true if further records follow. Next stops after
-// about maxBytes bytes and leaves out expired records. It returns the same errors as Get, and fault.Unavailable if the
-// machine was closed after Machine.Scan.
+// Next returns about maxBytes bytes of records, in the order of their keys and without expired ones. The result more
+// is true if further records follow. Next returns the same errors as Get, and fault.Unavailable if the machine was
+// closed after Machine.Scan.
 func (s *Scan) Next(maxBytes int) (items []Change, more bool, err error) {
 	e := s.export
 	if err := e.m.use("kv.Scan"); err != nil {

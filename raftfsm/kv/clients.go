@@ -94,8 +94,8 @@ func (w *writer) rememberClient(key string, content uint64, res *Result) error {
 	return nil
 }
 
-// forgetClient removes the oldest item from the queue of client results. It also deletes the result of that item,
-// unless a later request with the same client id has replaced the result.
+// forgetClient removes the oldest item from the queue of client results, which are the results of requests with a
+// client id. It also deletes the result of that item if no later request with the same client id has replaced it.
 func (w *writer) forgetClient() error {
 	number := w.meta.clientFirst
 	item, err := w.clientItem(number)
@@ -179,8 +179,8 @@ func parseClientItem(b []byte) (clientItem, error) {
 	return clientItem{expireAt: binary.BigEndian.Uint64(b[1:]), key: string(b[9:])}, nil
 }
 
-// fingerprint returns a hash of the operations of a request. The machine stores it with the result, to detect a
-// different request with the same client id. The algorithm must not change, because stored hashes would no longer
+// fingerprint returns a hash of the operations of a request. The machine stores it with the result, and refuses a
+// different request with the same client id. The algorithm must not change, because stored hashes must continue to
 // match.
 func fingerprint(ops []command.Op) uint64 {
 	d := xxhash.New()

@@ -1,10 +1,10 @@
 // Package kv is the deterministic state machine of one Raft group, stored in a Pebble database. It stores values with
-// their revisions and times of expiry. It also stores the results of requests, so that a retry returns the earlier
-// result instead of being applied again.
+// their revisions and times of expiry. It also stores the results of requests, so that a retry returns the result of
+// the first attempt.
 //
-// It owns the database directory and every byte in it. It never uses a clock, the network, random numbers, the
-// operating system or raft. It takes the time from the timestamps of the log entries, and it uses files only through a
-// vfs.FS. So the same entries make the same state on every node.
+// It owns the database directory and every byte in it. The same entries make the same state on every node. To ensure
+// this, the package uses no clock, network or random numbers, and no raft. The time comes from the timestamps of the
+// log entries. Files are used only through a vfs.FS.
 //
 // # Tables
 //
@@ -24,7 +24,7 @@
 //	0b history revision          closed segments of histories
 //
 // Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record says which of the two sets is
-// live, that is, read and written. A restore fills the other set (stage.go). A database that was part of a restore has
+// live, that is, in use. A restore fills the other set (stage.go). A database that was part of a restore has
 // format version 2. A database whose group may hold log entries above version 1 has format version 3.
 //
 // A store name contains no NUL byte. So the keys of two stores do not mix if one name is a prefix of the other,
@@ -41,25 +41,26 @@
 //   - Cluster time is the greatest stamp seen. It never goes back.
 //   - Revisions and numbers of origins come from one counter. Every set, every registration and
 //     every removal in a prefix with a history raises it by one. So no number is used twice, not even after a delete.
-//   - A record with an expiry was stored before that time, or restored. A set whose expiry has
-//     already passed leaves its key absent but uses a revision.
+//   - A record with an expiry was stored before that time, or restored. An operation that sets a key with an expiry
+//     in the past leaves the key absent but uses a revision.
 //   - A key whose expiry is at or before cluster time does not exist for any reader or
-//     condition. It is still counted and stored until KindExpire removes it or a write
+//     condition. The database stores and counts it until KindExpire removes it or a write
 //     replaces it.
 //   - A request is decided against the state after the requests before it, including
 //     those of the same entry. It is applied whole or not at all.
-//   - A sequence number of an origin is decided at most once. Its result is remembered
-//     while it is above the origin's low-water mark. At or below that mark it is refused as stale.
+//   - A sequence number of an origin (a registered source of requests) is decided at most
+//     once. Its result is stored while it is above the origin's low-water mark. A request
+//     at or below that mark is refused as stale.
 //   - A change of a key whose prefix has a history is in that history, in the same batch.
 //   - Nothing of an undecodable entry, or of any entry after it, is applied.
 //
 // # Failures
 //
 // A machine halts at an entry that it cannot apply. Its state is correct and can still be read, flushed and copied. A
-// machine is broken when its storage has failed or its data is damaged. A broken machine returns only errors, because
-// it must neither lead nor be copied to another node. Both failures are reported to Options.Fatal. A full disk does
-// not break the machine at first: flushes are retried, and the machine is broken only when they keep failing. No
-// failure loses anything that is in the Raft log.
+// machine breaks when its storage fails permanently or its data is damaged. A broken machine returns only errors, and
+// its server must neither lead nor send a copy of the data. Both failures are reported to Options.Fatal. On a full
+// disk, flushes are retried; the machine breaks only if they keep failing. No failure loses anything that is in the
+// Raft log.
 //
 // # Goroutines
 //

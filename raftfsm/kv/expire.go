@@ -10,7 +10,7 @@ import (
 // maxExpire bounds how many items of each kind one request may remove.
 const maxExpire = 1 << 16
 
-// expire removes items that have expired by cluster time: keys, client results and idle origins. It removes the oldest
+// expire removes keys, client results and idle origins that have expired by cluster time. It removes the oldest
 // first, and at most limit of each kind. It also drops an abandoned restore, trims histories, and removes histories
 // that were not extended in time.
 func (w *writer) expire(limit uint32, res *Result) error {
@@ -59,8 +59,8 @@ func (a dueKey) compare(b dueKey) int {
 	return strings.Compare(a.key, b.key)
 }
 
-// dueKeys returns up to n expired keys, ordered by their time of expiry. For a key that the current Apply has read or
-// changed, it uses the cached row, because the index in the database does not have the changes of this Apply.
+// dueKeys returns up to n expired keys, ordered by their time of expiry. The index in the database does not have the
+// changes of the current Apply. So dueKeys uses the cached row for keys that this Apply has read or changed.
 func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	var items []dueKey
 	for k, r := range w.rows.known {
@@ -77,8 +77,8 @@ func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	return items[:min(n, len(items))], nil
 }
 
-// dueStored returns up to n expired keys from the index in the database, and caches their rows in w.rows. It skips
-// keys that are already in w.rows.
+// dueStored returns up to n expired keys from the index in the database. It caches the rows of these keys in w.rows,
+// and skips keys that are already there.
 func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendNumberKey(nil, w.meta.tables().due(), w.dueFloor),
@@ -147,9 +147,9 @@ func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
 	return removed, false, nil
 }
 
-// NextDue returns the earliest cluster time at which KindExpire has something to do: a key, client result or origin
-// expires, a restore counts as abandoned, or a history must be trimmed or removed. The time may be in the past. ok is
-// false if there is no such time, or if the machine is closed.
+// NextDue returns the earliest cluster time at which KindExpire has something to do. This is when a key, client
+// result, origin or history expires, a history must be trimmed, or a restore counts as abandoned. The time may be in
+// the past. ok is false if there is no such time, or if the machine is closed.
 func (m *Machine) NextDue() (ms uint64, ok bool) {
 	if m.use("kv.NextDue") != nil {
 		return 0, false
@@ -200,6 +200,6 @@ func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 	return first, keep(err, it.Close())
 }
 
-// OriginDue returns the earliest cluster time at which KindExpire may remove an idle origin. It returns the largest
-// uint64 if there are no origins.
+// OriginDue returns the earliest cluster time at which KindExpire may remove an idle origin. Without origins it
+// returns the largest uint64.
 func (m *Machine) OriginDue() uint64 { return m.state.Load().originDue }

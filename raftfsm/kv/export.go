@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Export reads the data of a machine that a backup contains, in one consistent view: the records of all stores except
-// SystemStore and LockStore, and the results of requests with a client id. The machine may apply entries at the same
-// time. Only one goroutine may use an Export, and the caller must call Close.
+// Export reads the data for a backup from a machine, in one consistent view. The data are the records of all stores
+// except SystemStore and LockStore, and the results of requests with a client id. The machine can apply entries at
+// the same time. Only one goroutine may use an Export. The caller must call Close.
 type Export struct {
 	Applied, Term uint64
 	Revision      uint64
@@ -24,8 +24,8 @@ type Export struct {
 	next []byte // first key not returned yet; nil = all were returned
 }
 
-// Exported is one part of an export. The first parts contain records in the order of their keys. The last parts
-// contain client results in the order in which they expire. The part belongs to the caller, which may change it.
+// Exported is one part of an export. The first parts contain records, in the order of their keys. The last parts
+// contain client results, in the order in which they expire. The caller may change a part.
 type Exported struct {
 	Records    []command.Op // OpSet without a condition
 	Remembered []command.Remembered
@@ -38,7 +38,7 @@ type exports struct {
 }
 
 // Export starts an export of the current state, without copying it. Until Export.Close, Pebble cannot free the disk
-// space of records that are overwritten. Export returns the same errors as Get.
+// space of overwritten records. It returns the same errors as Get.
 func (m *Machine) Export() (*Export, error) {
 	if err := m.use("kv.Export"); err != nil {
 		return nil, err
@@ -86,9 +86,9 @@ func (x *exports) close() {
 	}
 }
 
-// Next returns the next part, and whether more parts follow. A part has about size bytes. It is smaller or empty if
-// some of its items have expired. Next returns the same errors as Get, and fault.Unavailable if the machine or the
-// export is closed.
+// Next returns the next part, and whether more parts follow. size is the approximate size of a part in bytes. A part
+// is smaller or empty if some of its items have expired. Next returns the same errors as Get, and fault.Unavailable
+// if the machine or the export is closed.
 func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	if err := e.m.use("kv.Export"); err != nil {
 		return part, false, err
@@ -108,13 +108,13 @@ func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	return part, e.next != nil, nil
 }
 
-// walk calls f for each key of a table, beginning at e.next. If f returns true, walk sets e.next to the position after
-// that key, stops and returns false. If no key is left, done is true.
+// walk calls f for each key of a table, beginning at e.next. When f returns true, walk sets e.next to the position
+// after that key, and returns. The result done is true if no key is left.
 func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
 	return e.walkTo([]byte{table + 1}, f)
 }
 
-// walkTo does the same as walk for the keys from e.next up to, but not including, the key end.
+// walkTo works like walk for the keys from e.next up to, but not including, end.
 func (e *Export) walkTo(end []byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
 	it, err := e.view.snapshot.NewIter(&pebble.IterOptions{LowerBound: e.next, UpperBound: end})
 	if err != nil {

@@ -48,6 +48,17 @@ func Install(m *Machine, e Entry) (publish func(), err error) {
 	return m.publish, keep(m.install(), m.writer.end())
 }
 
+// CachedReads returns how many records the cache of reads contains.
+func CachedReads(m *Machine) (n int) {
+	for i := range m.reads.shards {
+		s := &m.reads.shards[i]
+		s.mu.Lock()
+		n += len(s.young) + len(s.old)
+		s.mu.Unlock()
+	}
+	return n
+}
+
 // DueFloor returns the time below which the due index is not searched.
 func DueFloor(m *Machine) uint64 { return m.writer.dueFloor }
 

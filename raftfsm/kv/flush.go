@@ -8,8 +8,7 @@ import (
 )
 
 // Flush writes Pebble's memtables to disk. If it returns nil, every entry up to the returned index is durable. If
-// storage fails, it returns fault.Unavailable without waiting for Pebble, which continues to retry. So a later Flush
-// may succeed.
+// storage fails, it returns fault.Unavailable at once. Pebble continues to retry, so a later Flush may succeed.
 func (m *Machine) Flush() (applied uint64, err error) {
 	if err := m.use("kv.Flush"); err != nil {
 		return 0, err
@@ -37,7 +36,7 @@ func (m *Machine) Flush() (applied uint64, err error) {
 }
 
 // Checkpoint creates a copy of the database in dir, which must not exist. The copy consists of hard links where
-// possible. It contains every entry up to the returned index, and may contain later ones.
+// possible. It contains every entry up to the returned index, and maybe later ones.
 func (m *Machine) Checkpoint(dir string) (applied uint64, err error) {
 	if applied, err = m.Flush(); err != nil {
 		return 0, err

@@ -7,9 +7,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckFormat returns fault.Invalid if the database was written by a newer version or by another program. It returns
-// nil if this build can read the format, if there is no database, or if the database is unreadable, because Open
-// reports that. It changes nothing on disk. No other process may use the directory during the call.
+// CheckFormat returns fault.Invalid if a newer version of Quorate or another program wrote the database. It returns
+// nil for a missing or unreadable database; Open reports those. It changes nothing on disk. No other process may use
+// the directory during the call.
 func CheckFormat(o Options) error {
 	found, err := peek(&o)
 	if err != nil || !found {

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// gate counts the running calls that use the database, so that Close can wait for their end. It is not a mutex,
-// because readers must never block each other.
+// gate counts the running calls that use the database, so that Close can wait for them. Unlike a mutex, it never
+// makes one reader wait for another.
 type gate struct {
 	users   atomic.Int64  // closedGate is added once the gate is closed
 	closing chan struct{} // closed when Close begins

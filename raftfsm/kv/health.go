@@ -13,8 +13,8 @@ import (
 const maxFailures = 128
 
 // health records the failures of a machine. A machine halts at an entry that it cannot apply; its state is correct
-// and may still be read. A machine is broken if its data is damaged or its storage has failed permanently; it cannot
-// be read any more.
+// and can still be read. A machine breaks if its data is damaged or its storage has failed permanently; then it
+// cannot be read.
 type health struct {
 	log      *slog.Logger
 	fatal    func(error)
@@ -60,7 +60,7 @@ func (h *health) giveUp(err *fault.Error) {
 	h.stick.Do(func() { close(h.stuck) })
 }
 
-// report calls Options.Fatal with err, at most once per machine. It does so in a new goroutine, because the caller may
+// report calls Options.Fatal with err, at most once per machine. It uses a new goroutine, because the caller may
 // hold locks that Fatal needs.
 func (h *health) report(err *fault.Error) {
 	h.once.Do(func() {
@@ -87,8 +87,8 @@ func (h *health) writable() error {
 	return h.readable()
 }
 
-// backgroundFailure records a failed flush or compaction. It logs only some of the failures, because Pebble retries
-// immediately and forever. The caller may hold Pebble's lock.
+// backgroundFailure records a failed flush or compaction. Pebble retries immediately and forever, so only some of
+// the failures are logged. The caller may hold Pebble's lock.
 func (h *health) backgroundFailure(err error) {
 	h.total.Add(1)
 	n := h.failures.Add(1)

@@ -76,8 +76,8 @@ type pendingChange struct {
 	expired  bool
 }
 
-// PrefixOf returns the part of a stored key before the first "||". It returns "" if the key does not contain "||". All
-// keys with the same prefix belong to the same group and to the same history.
+// PrefixOf returns the part of a stored key before the first "||", or "" if there is none. All keys of a store with
+// the same prefix belong to the same group and to the same history.
 func PrefixOf(key string) string {
 	prefix, _, found := strings.Cut(key, "||")
 	if !found {
@@ -111,9 +111,9 @@ func (w *writer) noteRemoval(k rowKey, old *row) {
 	}
 }
 
-// flushChanges writes the pending changes of one request to their histories. If grouped is true, it sets the flag Last
-// only on the final change in each history, so that a reader gets the request as a whole. If grouped is false, it sets
-// the flag on every change.
+// flushChanges writes the pending changes of one request to their histories. If grouped is true, only the final
+// change in each history gets the flag Last, and readers get the request as a whole. Otherwise every change gets the
+// flag.
 func (w *writer) flushChanges(grouped bool) {
 	changes := w.histories.pending
 	for i := len(changes) - 1; i >= 0; i-- {
@@ -193,9 +193,9 @@ func (w *writer) touchHistory(h *history) {
 	}
 }
 
-// settleHistories trims the histories to which the current log entry has added changes. It must not trim other
-// histories, such as those that earlier entries of the same Apply have changed. Otherwise the state would depend on
-// how entries are grouped into calls of Apply, which differs between replicas.
+// settleHistories trims the histories to which the current log entry has added changes, and no others. Trimming
+// histories that earlier entries of the same Apply have changed would be wrong: the state would then depend on how a
+// replica groups entries into calls of Apply.
 func (w *writer) settleHistories() {
 	for _, h := range w.histories.grown {
 		h.grown = false
@@ -206,8 +206,8 @@ func (w *writer) settleHistories() {
 	w.histories.grown = w.histories.grown[:0]
 }
 
-// trim drops all segments of h that are too old. While h exceeds its size limit, it also drops the oldest segments,
-// but never the newest one. So a request that is larger than the size limit can still be read.
+// trim drops the oldest segments of h while h exceeds its size limit, but keeps the newest one. So a request larger
+// than the limit can still be read. It then drops all segments that are too old, also the newest.
 func (w *writer) trim(h *history) {
 	for len(h.closed) > 0 && h.size > h.bytes && (len(h.closed) > 1 || h.open.first != 0) {
 		w.dropSegment(h)
@@ -231,8 +231,8 @@ func (w *writer) dropSegment(h *history) {
 	w.touchHistory(h)
 }
 
-// watch starts a history, or extends its life if it exists. It stores in res the floor of the history: the history
-// contains every change with a greater revision.
+// watch starts a history, or extends the life of an existing one. It stores the floor of the history in res. The
+// history contains every change with a revision above its floor.
 func (w *writer) watch(c *command.Watch, res *Result) {
 	k := rowKey{c.Store, c.Prefix}
 	h := w.histories.all[k]
@@ -274,8 +274,8 @@ func (w *writer) dropHistories() {
 	}
 }
 
-// expireHistories removes old changes from all histories, and removes the histories that were not extended in time.
-// The result removed is the number of removed histories; more is always false.
+// expireHistories removes old changes from all histories, and removes histories that were not extended in time. The
+// result removed is the number of removed histories. The result more is always false.
 func (w *writer) expireHistories(int) (removed int, more bool, err error) {
 	w.flushChanges(false) // a history that is switched off takes its changes with it
 	for _, k := range w.histories.keys() {
@@ -316,7 +316,7 @@ func (hs *histories) nextDue() uint64 {
 	return due
 }
 
-// nextDueHint returns a time at or before nextDue. Unlike nextDue, it does not look at every history.
+// nextDueHint returns a lower bound of nextDue, without looking at every history.
 func (hs *histories) nextDueHint() uint64 {
 	if len(hs.all) == 0 {
 		return never

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// The first key bytes of the tables of histories. Unlike the tables of records, they exist only once: a restore
-// empties them.
+// The first key bytes of the tables of histories. The tables of records exist twice, because a restore fills a
+// second set. The tables of histories exist once, because a restore empties them.
 const (
 	tableWatched = 0x09
 	tableChange  = 0x0a
@@ -62,8 +62,8 @@ func changeSize(p *pendingChange) int {
 //
 //	format(1) flags(1) key [expiry(8)] [content type, value]
 //
-// The key and the content type are preceded by their length. The record of a removal ends after the key. last is true
-// for the last change of a request.
+// The key and the content type are length-prefixed. The record of a removal ends after the key. The parameter last is
+// true for the last change of a request.
 func appendChange(dst []byte, p *pendingChange, last bool) []byte {
 	flags := byte(0)
 	for bit, set := range [...]bool{last, p.op == nil, p.expired, p.expireAt != 0} {
@@ -235,8 +235,8 @@ func (h *history) hash() setHash {
 	return sum
 }
 
-// verifyHistories reads the changes of all histories and compares them with the hashes that were computed when they
-// were applied. It returns a description of the first difference, or "" if there is none.
+// verifyHistories reads the changes of all histories and compares them with their hashes, which were computed when
+// the changes were applied. It returns a description of the first difference, or "" if there is none.
 func (v *view) verifyHistories(pace func(bytes int) error) (wrong string, err error) {
 	all, err := readHistories(v.snapshot)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// The first byte of each key in the database names its table. These values are part of the format. Four of the tables
-// exist twice; see the type tables.
+// The first byte of each key in the database, which names its table. These values are part of the format. Four of
+// the tables exist twice; see the type tables.
 const (
 	tableMeta        = 0x01
 	tableData        = 0x02
@@ -18,8 +18,8 @@ const (
 	tableTerm        = 0x08
 )
 
-// tables selects one of the two sets of tables. Readers use the live set, and a restore fills the other. The commit of
-// the restore makes the filled set the live one. The value of tables is added to the first byte of each key.
+// tables selects one of the two sets of tables. Readers use the live set. A restore fills the other set and then
+// makes it the live one. The value of tables is added to the first byte of each key.
 type tables byte
 
 const otherTables tables = 0x10
@@ -85,9 +85,8 @@ func parseRememberedKey(k []byte) (origin, index uint64, ok bool) {
 	return binary.BigEndian.Uint64(k[1:]), binary.BigEndian.Uint64(k[9:]), true
 }
 
-// appendClientKey appends the key of a client result to dst. The key contains the length of the scope, the scope and
-// the id. Without the length, two different pairs of scope and id could have the same key, because both may contain
-// any byte.
+// appendClientKey appends the key of a client result to dst: the length of the scope, the scope, and the id. The
+// length keeps different pairs of scope and id apart, because both may contain any byte.
 func appendClientKey(dst []byte, t tables, scope, id string) []byte {
 	dst = append(dst, t.client())
 	dst = binary.AppendUvarint(dst, uint64(len(scope)))

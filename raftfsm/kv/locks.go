@@ -1,18 +1,18 @@
 package kv
 
-// LockStore is the name of the internal store for the locks and the actor directory of all applications whose keys are
-// in this group. Backups do not contain it, and a restore empties it. The name is part of the format. It has no slash,
-// so no application's store can have this name.
+// LockStore is the name of the internal store for locks and the actor directory, for all applications whose keys are
+// in this group. Backups do not contain it, and a restore empties it. The name is part of the format. It has no
+// slash, so no store of an application can have this name.
 const LockStore = "locks"
 
 // LocksChanged reports whether a record of LockStore has changed since the last call.
 func (m *Machine) LocksChanged() bool { return m.locks.happened() }
 
-// CollectLockChanges turns the recording of changed keys of LockStore on or off. Each call drops the keys that were
-// recorded so far. While recording is on, the caller must call LockChanges whenever LocksChanged returns true, because
-// the number of recorded keys is not limited.
+// CollectLockChanges starts or stops the recording of changed keys of LockStore. Each call drops the keys recorded
+// so far. The number of recorded keys is not limited. So while recording is on, the caller must call LockChanges
+// whenever LocksChanged returns true.
 func (m *Machine) CollectLockChanges(on bool) { m.locks.collect(on) }
 
 // LockChanges returns the keys of LockStore that were changed since the last call. A key may occur several times. If
-// the result all is true, any key may have changed, because a restore has removed all locks.
+// all is true, a restore has removed all locks, and any key may have changed.
 func (m *Machine) LockChanges() (keys []string, all bool) { return m.locks.take() }

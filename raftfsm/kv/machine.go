@@ -18,26 +18,25 @@ import (
 type Options struct {
 	Dir string // database directory; no other process may write in it
 	FS  vfs.FS // nil = the operating system's, with slow operations logged
-	// Cache is the shared block cache. Pebble takes the memory of memtables from it. The caller keeps its own
+	// Cache is the shared block cache, which also accounts for the memory of memtables. The caller keeps its own
 	// reference. nil = the machine creates a small cache.
 	Cache *pebble.Cache
 	// MemTable is the size of a memtable in bytes; default 16 MiB. At most two memtables are in memory. The cache of
-	// recently written rows takes another quarter of this size.
+	// recently written rows takes another quarter of this size, and so does the cache of recently read records.
 	MemTable uint64
 	Logger   *slog.Logger // nil = no log
 
 	// Fatal is required. The machine calls it when it cannot continue: because of an entry that it cannot apply,
 	// damaged data, or failed storage. It is called at most once, on its own goroutine. It must not panic; it may
-	// call Close. The process should then end, or the replica should be replaced. After a failure inside Pebble, a
-	// running Apply may never return. Close then cannot end Pebble's goroutines or release its lock on the
-	// directory.
+	// call Close. It should end the process or have the replica replaced. After a failure inside Pebble, a running
+	// Apply may never return. Close then can neither end Pebble's goroutines nor release its lock on the directory.
 	Fatal func(error)
 
-	// Backoff, if set, is called before storage is retried. failures is the number of consecutive failures in the
-	// background. It may sleep. If it is nil, retries on a full disk follow each other without a pause.
+	// Backoff is called before storage is retried; failures is the number of consecutive failures in the background.
+	// It may sleep. nil = retries on a full disk follow each other without a pause.
 	Backoff func(failures int)
 
-	// MarkPeriod is in milliseconds of cluster time. If it is not 0, the machine records a mark (see Marks) at every
+	// MarkPeriod is in milliseconds of cluster time; 0 = no marks. The machine records a mark (see Marks) at every
 	// entry that advances cluster time past a multiple of MarkPeriod.
 	MarkPeriod uint64
 }
@@ -56,8 +55,7 @@ type Machine struct {
 	waiters  waiters
 	feeds    listeners
 	state    atomic.Pointer[state]
-	// ahead is the cluster time of the newest batch that may be in the database. That batch may not be published
-	// yet.
+	// ahead is the cluster time of the newest batch that may be in the database, even if it is not yet published
 	ahead   atomic.Uint64
 	visible atomic.Uint64 // its index
 	// tables is the set to read: that of the newest batch that may be in the database.
@@ -68,7 +66,8 @@ type Machine struct {
 	locks   storeChanges
 	dues    storeChanges
 	buffers sync.Pool // *[]byte, for keys of reads
-	writer  *writer   // owned by the goroutine that applies
+	reads   *readCache
+	writer  *writer // owned by the goroutine that applies
 	closing sync.Once
 	closed  error // result of the first Close
 }
@@ -90,9 +89,9 @@ type state struct {
 // never is an expiry that cluster time never reaches.
 const never = ^uint64(0)
 
-// Create creates a new, empty machine. The machine is durable when Create returns nil. Create returns fault.Invalid
-// if the directory already contains a database. It returns fault.Unavailable if the disk cannot be written; the
-// caller must then remove the directory before it tries again.
+// Create creates a new, empty machine. The machine is durable when Create returns nil. It returns fault.Invalid if
+// the directory already contains a database, and fault.Unavailable if the disk cannot be written. After
+// fault.Unavailable, the caller must remove the directory before it tries again.
 func Create(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -135,9 +134,9 @@ func (m *Machine) start(first meta) error {
 	return err
 }
 
-// Open opens an existing machine. It returns fault.Invalid if the directory contains no database, or a database of
-// another program or of a newer format. It returns fault.Corrupt if the database is damaged, and fault.Unavailable if
-// another process uses it or the disk cannot be read. These errors have a hint that says what to do.
+// Open opens an existing machine. Its errors have a hint that says what to do. It returns fault.Invalid if the
+// directory contains no database, or one of another program or of a newer format. It returns fault.Corrupt if the
+// database is damaged, and fault.Unavailable if another process uses it or the disk cannot be read.
 func Open(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -166,7 +165,7 @@ func Open(o Options) (*Machine, error) {
 }
 
 // peek sets defaults in o and reports whether the directory contains a database. It changes nothing on disk. Call it
-// before pebble.Open, because pebble.Open creates files even in a directory without a database.
+// before pebble.Open, which creates files in any directory.
 func peek(o *Options) (found bool, err error) {
 	if o.Fatal == nil || o.Dir == "" {
 		return false, fault.New(fault.Invalid, "kv.Open", "Options.Dir and Options.Fatal must be set")
@@ -218,16 +217,16 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 		return nil, err
 	}
 	m := &Machine{dir: o.Dir, fs: files(&o), period: o.MarkPeriod, rowBytes: o.MemTable / 4, db: db, gate: newGate(),
-		health: health}
+		health: health, reads: newReadCache(o.MemTable / 4)}
 	m.dues.limit = maxChanges
 	m.buffers.New = func() any { return new([]byte) }
 	return m, nil
 }
 
-// errOpening returns the error for a failed pebble.Open. It has the code fault.Unavailable if the disk reported an
-// error, and otherwise fault.Corrupt: Pebble reports only some kinds of damage as corruption, so every other failure
-// counts as damage. The error names Pebble's MANIFEST, because a damaged MANIFEST makes Pebble report another file,
-// which never existed.
+// errOpening returns the error for a failed pebble.Open. The code is fault.Unavailable if the disk reported an
+// error. Any other failure counts as damage, with the code fault.Corrupt, because Pebble reports only some kinds of
+// damage as corruption. The message names Pebble's MANIFEST: if that file is damaged, Pebble reports a different
+// file, which never existed.
 func errOpening(o *Options, err error) error {
 	msg := "cannot open the database in " + o.Dir
 	if d, peeked := pebble.Peek(o.Dir, files(o)); peeked == nil && d.Exists {
@@ -297,29 +296,29 @@ func (m *Machine) publish() {
 // Applied returns the index of the last applied entry.
 func (m *Machine) Applied() uint64 { return m.state.Load().applied }
 
-// Visible returns an upper bound of what readers have seen: no read that has finished saw an entry above this index.
-// It is greater than Applied only while entries are being applied.
+// Visible returns an upper bound of what readers have seen. No finished read saw an entry above this index. Visible
+// is above Applied only while entries are being applied.
 func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.
 func (m *Machine) Clock() uint64 { return m.state.Load().clock }
 
-// Level returns the highest format version that log entries of the group may have. It is at least command.First and
+// Level returns the highest format version of log entries that the group may use. It is at least command.First and
 // never decreases.
 func (m *Machine) Level() uint8 {
 	return uint8(max(m.state.Load().level, command.First)) //nolint:gosec // a KindFormat carries no more
 }
 
-// Hash returns the rolling hash of all applied entries, and the index of the last of them. Two correct replicas have
-// the same hash at the same index.
+// Hash returns the rolling hash of all applied entries, and the index of the last one. Two correct replicas have the
+// same hash at the same index.
 func (m *Machine) Hash() (index, hash uint64) {
 	s := m.state.Load()
 	return s.applied, s.hash
 }
 
-// Close waits for running calls and closes the database. It does not flush, because the Raft log still has the entries
-// since the last Flush. Close is idempotent. If Pebble has failed permanently (see Options.Fatal), Close returns an
-// error at once, and the directory stays locked until the process ends.
+// Close waits for running calls and closes the database. It does not flush, because the Raft log still has the
+// entries since the last Flush. If Pebble has failed permanently (see Options.Fatal), Close returns an error at
+// once, and the directory stays locked until the process ends. Close is idempotent.
 func (m *Machine) Close() error {
 	m.closing.Do(func() {
 		m.gate.close()

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Format versions of the tables (see doc.go) that this build reads and writes. A database has version 2 after it was
-// part of a restore, and version 3 if its group may use log entries above the first version.
+// Format versions of the tables (see doc.go) that this build reads and writes. A restore gives the database version
+// 2. Log entries above the first version need version 3.
 const (
 	formatVersion    = 1
 	formatWithStage  = 2
@@ -66,7 +66,7 @@ func (m *meta) append(dst []byte) []byte {
 	return dst
 }
 
-// version returns the lowest format version that can represent m, so that older builds can open the database whenever
+// version returns the lowest format version that can represent m. So older builds can open the database whenever
 // possible.
 func (m *meta) version() uint16 {
 	switch {
@@ -86,8 +86,8 @@ func appendNumbers(dst []byte, fields []*uint64) []byte {
 	return dst
 }
 
-// parseMeta reads the meta record. It returns fault.Invalid for a record of another program or of a
-// newer version, and fault.Corrupt for a damaged one.
+// parseMeta reads the meta record. It returns fault.Invalid for a record of another program or of a newer version,
+// and fault.Corrupt for a damaged one.
 func parseMeta(b []byte) (meta, error) {
 	rest, ok := bytes.CutPrefix(b, []byte(metaMagic))
 	if !ok || len(rest) < 2 {

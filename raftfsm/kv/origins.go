@@ -15,8 +15,8 @@ const (
 	originRefresh = 60 * 60 * 1000      // how often its last use is written
 )
 
-// origins contains the registered sources of requests and the stored results of their requests. Everything is in
-// memory; the database is read only when the machine is opened.
+// origins contains the registered sources of requests, called origins, and the stored results of their requests.
+// Everything is in memory. The database is read only when the machine is opened.
 type origins struct {
 	byNumber map[uint64]*origin
 	byName   map[string]*origin
@@ -25,8 +25,8 @@ type origins struct {
 	moved    bool      // earliest must be computed again
 }
 
-// origin is one registered source of requests, with the results of its requests above the low-water mark. Requests
-// with a sequence number at or below the mark are refused, because their results are no longer stored.
+// origin is one registered source of requests. It stores the results of its requests with sequence numbers above the
+// low-water mark. Requests at or below the mark are refused, because their results are no longer stored.
 type origin struct {
 	number   uint64
 	name     string
@@ -67,8 +67,8 @@ func (t *origins) add(o *origin) {
 	t.moved = true
 }
 
-// due returns the earliest cluster time at which an origin has been idle for too long. If there are no origins, it
-// returns the constant never.
+// due returns the earliest cluster time at which an origin has been idle for too long. Without origins it returns
+// the constant never.
 func (t *origins) due() uint64 {
 	if t.moved {
 		t.earliest, t.moved = never, false
@@ -81,9 +81,10 @@ func (t *origins) due() uint64 {
 
 func (o *origin) due() uint64 { return later(o.lastSeen, originLife) }
 
-// recall looks up the result of an earlier request with this id and stores it in res. If the origin is unknown, or the
-// id is at or below the low-water mark, it stores the outcome Stale. known is true in all these cases. If known is
-// false, the caller must apply the request. If o is not nil, the caller must then also store the result in o.
+// recall looks up the result of an earlier request with this id. The result known is true if recall has set res. res
+// is then the stored result. It is the outcome Stale if the origin is unknown, or if the id is at or below its
+// low-water mark. If known is false, the caller must apply the request. It must also store the result in o, except if
+// o is nil.
 func (w *writer) recall(index uint64, id command.RequestID, res *Result) (o *origin, known bool, err error) {
 	if id.Origin == 0 {
 		return nil, false, nil
@@ -144,8 +145,8 @@ func (o *origin) remember(seq uint64, r remembered) {
 	o.pending.seqs = append(o.pending.seqs, seq)
 }
 
-// settle writes the new results of the log entry at the given index to the database, and deletes results at or below
-// the low-water marks. It copies the results, because their memory belongs to the buffer of the entry.
+// settle writes the new results of the log entry at the given index to the database. It deletes results at or below
+// the low-water marks. It copies the new results, because they share memory with the entry.
 func (w *writer) settle(index uint64) {
 	for _, o := range w.origins.touched {
 		if !o.pending.gone {
@@ -180,7 +181,7 @@ func (w *writer) settleOrigin(o *origin, index uint64) {
 //
 //	format(1) mark(8) (sequence number, result with its length)*
 //
-// It also replaces the results in memory by slices of that record.
+// It also makes the results in memory share the memory of this record.
 func (o *origin) seal(index uint64) []byte {
 	size := 1 + 8
 	for _, seq := range o.pending.seqs {

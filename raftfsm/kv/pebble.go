@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// pebbleFormat is the version of Pebble's file format. It is the version that added checksums to table footers. It is
-// fixed, so that older builds can open databases of newer builds.
+// pebbleFormat is the version of Pebble's file format, the first one with checksums in table footers. It is fixed,
+// so that older builds can open databases of newer builds.
 const pebbleFormat = pebble.FormatTableFormatV6
 
 const defaultMemTable = 16 << 20
@@ -55,8 +55,8 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	return p
 }
 
-// open runs pebble.Open in a goroutine of its own. If the disk cannot be written, Pebble calls Fatalf, which ends that
-// goroutine, and open returns the error.
+// open runs pebble.Open in a goroutine of its own. If the disk cannot be written, Pebble calls Fatalf. Fatalf then
+// ends that goroutine, and open returns the error.
 func (e *engine) open(dir string, p *pebble.Options) (db *pebble.DB, err error) {
 	e.inOpen.Store(true)
 	defer e.inOpen.Store(false)
@@ -114,11 +114,11 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 }
 
 // Fatalf implements pebble.Logger. Pebble calls it when it cannot continue, usually after a failed write of the
-// MANIFEST, and expects it to end the process.
+// MANIFEST. Pebble expects that Fatalf ends the process.
 //
 // During pebble.Open, Fatalf ends the calling goroutine, and Open returns the error. At any other time, Fatalf calls
-// Options.Fatal and then blocks forever, so the calling goroutine keeps its locks. No file of the database changes any
-// more, and the next Open recovers as after a crash.
+// Options.Fatal and then blocks forever. The blocked goroutine keeps its locks, so no file of the database changes
+// any more. The next Open recovers as after a crash.
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	err := &fault.Error{
 		Code: fault.Internal, Op: "kv.storage", Msg: fmt.Sprintf(format, args...),
@@ -133,8 +133,8 @@ func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	select {}
 }
 
-// pacedFS delays Pebble's retries after failures. While flushes or compactions fail, it calls Options.Backoff before
-// it creates a file.
+// pacedFS slows down Pebble's retries. While flushes or compactions fail, it calls Options.Backoff before it creates
+// a file.
 type pacedFS struct {
 	vfs.FS
 	health  *health

@@ -3,6 +3,7 @@ package kv
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -30,14 +31,15 @@ type Listed struct {
 	Size     int    // bytes of the value
 }
 
-// Get reads one key. It sees all applied entries. The parameter now is the caller's cluster time in milliseconds. Get
-// treats a key as absent if it has expired at that time or at the machine's own cluster time. It returns fault.Invalid
-// for a store name with a NUL byte, fault.Corrupt for damaged data, and fault.Unavailable if the machine is closed.
+// Get reads one key and sees all applied entries. The parameter now is the caller's cluster time in milliseconds. A
+// key counts as absent if it has expired at the time now, or at the machine's own cluster time. Get returns
+// fault.Invalid for a store name with a NUL byte, fault.Corrupt for damaged data, and fault.Unavailable if the machine
+// is closed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }
 
-// GetWithin works like Get, but may return only the size of a value that is larger than maxBytes. 0 means no limit.
+// GetWithin works like Get, but may return only the size of a value larger than maxBytes. 0 means no limit.
 func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Value, error) {
 	if err := m.useStore("kv.Get", store); err != nil {
 		return Value{}, err
@@ -63,20 +65,28 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 	}
 }
 
-// getNow reads one key without a snapshot. clock is the published cluster time. sure is false if a batch that is being
-// written may have expired the value; the caller must then read again from a snapshot.
+// getNow reads one key without a snapshot. clock is the published cluster time. The result sure is false if the value
+// may have expired in a batch that is being written. The caller must then read again from a snapshot.
 func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
-	raw, closer, err := m.db.Get(key)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return Value{}, true, nil
+	raw, batches := m.reads.get(key)
+	cached := raw != nil
+	if !cached {
+		var closer io.Closer
+		raw, closer, err = m.db.Get(key)
+		if errors.Is(err, pebble.ErrNotFound) {
+			return Value{}, true, nil
+		}
+		if err != nil {
+			return Value{}, false, err
+		}
+		defer closer.Close() //nolint:errcheck // a reference to memory
 	}
-	if err != nil {
-		return Value{}, false, err
-	}
-	defer closer.Close() //nolint:errcheck // a reference to memory
 	r, err := parseRecord(raw)
 	if err != nil {
 		return Value{}, false, err
+	}
+	if !cached {
+		m.reads.put(key, raw, batches)
 	}
 	if r.expireAt > now && r.expireAt <= m.ahead.Load() {
 		return Value{}, false, nil
@@ -100,13 +110,13 @@ func (m *Machine) getExact(store, key string, now uint64) (out Value, err error)
 }
 
 // GetMany reads several keys of one store in one consistent view. The results are in the order of keys; a key that
-// occurs twice has two results. The parameter now means the same as for Get. GetMany returns the same errors as Get.
+// occurs twice has two results. The parameter now means the same as for Get, and the errors are the same.
 func (m *Machine) GetMany(store string, keys []string, now uint64) ([]Value, error) {
 	return m.GetManyWithin(store, keys, now, 0)
 }
 
-// GetManyWithin works like GetMany, but returns fault.TooLarge if the values have more than maxBytes bytes in total. 0
-// means no limit.
+// GetManyWithin works like GetMany, but returns fault.TooLarge if the values together have more than maxBytes bytes.
+// 0 means no limit.
 func (m *Machine) GetManyWithin(store string, keys []string, now uint64, maxBytes int64) ([]Value, error) {
 	if err := m.useStore("kv.GetMany", store); err != nil {
 		return nil, err
@@ -140,9 +150,9 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 	return values, nil
 }
 
-// List returns, in byte order, up to limit keys of a store that begin with prefix and are greater than the parameter
-// after. It leaves out keys that Get would treat as expired at the same time now. The result more is true if there are
-// further keys. List returns fault.Invalid if limit is below 1, and otherwise the same errors as Get.
+// List returns, in byte order, up to limit keys that begin with prefix and come after the given key. It leaves out
+// expired keys, by the same rule as Get. The result more is true if there are further keys. List returns fault.Invalid
+// if limit is below 1, and otherwise the same errors as Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.List", "the limit of a list must be at least 1")
@@ -199,8 +209,8 @@ func listBounds(t tables, store, prefix, after string) (from, end []byte) {
 	return from, end
 }
 
-// unreadable returns the error for a failed read. If the data is damaged, it also marks the machine as broken, because
-// a server with damaged data must neither lead nor send a copy of it.
+// unreadable returns the error for a failed read. If the data is damaged, it also marks the machine as broken, so
+// that this server neither leads nor sends a copy of the data.
 func (m *Machine) unreadable(op, msg string, err error) error {
 	failure := errStorage(op, msg, err)
 	if failure.Code == fault.Corrupt {
@@ -217,8 +227,8 @@ func (m *Machine) useStore(op, store string) error {
 	return m.use(op)
 }
 
-// view is a consistent snapshot of the database. clock is a lower bound of the cluster time of the snapshot. Because
-// most values do not expire, the exact time is read from the database only when it is needed.
+// view is a consistent snapshot of the database. clock is a lower bound of the cluster time of the snapshot. The
+// exact time is read from the database only when a value with an expiry requires it.
 type view struct {
 	m        *Machine
 	snapshot *pebble.Snapshot
@@ -238,8 +248,8 @@ func (m *Machine) view() *view {
 	}
 }
 
-// live returns the set of tables that is read at the moment. A reader calls live before and after a read: if the
-// results are equal, no restore has replaced the tables in between.
+// live returns the set of tables that readers use at the moment. Equal results before and after a read prove that no
+// restore has replaced the tables in between.
 func (m *Machine) live() tables { return tables(m.tables.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }

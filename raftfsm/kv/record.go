@@ -6,7 +6,7 @@ import "encoding/binary"
 //
 //	head(1) revision(8) [expiry(8)] [content type (uvarint length, text)] value
 //
-// The upper four bits of head are the format, the lower four are flags.
+// The upper four bits of head are the format. The lower four bits are flags.
 const (
 	recordFormat      = 0x10
 	recordFormatMask  = 0xf0

@@ -7,10 +7,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Raise prepares a machine after a restore or a rescue. It adds the argument to the revision counter and removes all
-// origins, because the state that was lost may have used the next revisions and sequence numbers. It also removes all
-// histories of changes. It does not remove the results of requests with a client id. The change is durable when Raise
-// returns nil. After an error the machine must not be used.
+// Raise prepares a machine after a restore or a rescue. It adds its argument to the revision counter and removes all
+// origins, because the lost state may have used the next revisions and sequence numbers. It also removes all
+// histories of changes. It keeps the results of requests with a client id. The change is durable when Raise returns
+// nil. After an error the machine must not be used.
 func (m *Machine) Raise(by uint64) error {
 	return m.amend("kv.Raise", func(w *writer) error {
 		if w.meta.revision > never-by {
@@ -28,8 +28,8 @@ func (m *Machine) Raise(by uint64) error {
 	})
 }
 
-// SetApplied sets the applied index and term of a restored machine, because its stored values refer to another log.
-// The change is durable when SetApplied returns nil. After an error the machine must not be used.
+// SetApplied sets the applied index and term of a restored machine, whose stored values refer to another log. The
+// change is durable when SetApplied returns nil. After an error the machine must not be used.
 func (m *Machine) SetApplied(index, term uint64) error {
 	return m.amend("kv.SetApplied", func(w *writer) error {
 		w.meta.applied, w.meta.term = index, term

@@ -14,11 +14,11 @@ type Outcome uint8
 const (
 	Applied  Outcome = 1 // every operation took effect
 	Conflict Outcome = 2 // a condition did not hold (Result.Key); nothing was changed
-	// Stale means that the origin of the request is unknown, or that the id of the request is at or below the
-	// low-water mark. The request was not applied by this entry. Whether an earlier entry has applied it is unknown.
+	// Stale means that this entry did not apply the request, because its origin is unknown or its id is at or below
+	// the low-water mark. An earlier entry may have applied it.
 	Stale Outcome = 3
-	// Rejected means that the request is invalid, for example because its client id was already used for other
-	// operations. Nothing was changed.
+	// Rejected means that the request is invalid and changed nothing. For example, its client id was already used
+	// for other operations.
 	Rejected Outcome = 4
 )
 
@@ -62,8 +62,8 @@ type Result struct {
 	// the number of the origin.
 	Revisions []uint64
 	Key       string // Conflict: the key whose condition failed
-	// Index is the log index of the entry that decided the request. A retry that is answered from the remembered
-	// results returns the index of the first attempt.
+	// Index is the log index of the entry that decided the request. A retry with a stored result returns the index
+	// of the first attempt.
 	Index    uint64
 	Replayed bool // answered from the remembered results
 	Expired  int  // KindExpire: how many items were removed
@@ -74,7 +74,7 @@ type Result struct {
 //
 //	outcome(1) flags(1) age(uvarint) revisions [key] [expired]
 //
-// age is the number of log entries between the entry that decided the request and the entry that stores the result.
+// age is the distance in log entries from the entry that decided the request to the entry that stores the result.
 // revisions is a count, followed by one number per revision: 0 for the revision 0, otherwise the difference from the
 // previous non-zero revision.
 const (
@@ -86,7 +86,7 @@ const (
 
 var errResult error = formError("remembered result of an unknown form")
 
-// appendResult appends r, without Replayed, in the form in which the entry at the given index stores it.
+// appendResult appends r in the form in which the entry at the given index stores it. r.Replayed is not stored.
 func appendResult(dst []byte, r *Result, index uint64) []byte {
 	var flags byte
 	if r.Key != "" {

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// rows caches the data records that the current Apply has read or changed, so that a request sees the changes of
-// earlier requests. A record that is not in the field known is looked up in recent, which caches rows of earlier
-// calls, and then in the database.
+// rows caches the data records that the current Apply has read or changed. So a request sees the changes of earlier
+// requests. The order of a lookup is: the map known, the cache recent with rows of earlier calls, the database.
 type rows struct {
 	known  map[rowKey]row
 	recent recent
@@ -45,8 +44,8 @@ func (r *rows) end() {
 	clear(r.known)
 }
 
-// settle moves the rows of the current Apply to the cache recent. Call it after the rows were written to the database.
-// It does not add keys that do not exist, so that expired keys do not fill the cache.
+// settle moves the rows of the current Apply to the cache in r.recent. Call it after the rows were written to the
+// database. It leaves out absent keys, so that expired keys do not fill the cache.
 func (r *rows) settle() {
 	for k, v := range r.known {
 		if v.stored || r.recent.find(k) != nil {
@@ -55,11 +54,11 @@ func (r *rows) settle() {
 	}
 }
 
-// recent caches rows of the database, so that a key that is often written is not read from the database each time. A
-// cached row stays valid until a restore replaces all tables, because only the writer changes rows.
+// recent caches rows of the database, so that frequent writes of a key do not read it from the database each time.
+// Only the writer changes rows. So a cached row stays valid until a restore replaces all tables.
 //
-// The cache has two maps of equal size, young and old. A row that is used moves to young. When young is full, the rows
-// in old are dropped, and young becomes old.
+// The cache has two maps of equal size, young and old. A row that is used moves to young. When young is full, the
+// rows in old are dropped, and young becomes old.
 type recent struct {
 	young, old map[rowKey]*kept
 	bytes      int // approximate size of young
@@ -72,7 +71,8 @@ type kept struct {
 	row row
 }
 
-// keptSize is about the memory in bytes that a cached row needs, without its key. It includes unused space of the map.
+// keptSize is the approximate number of bytes of memory that a cached row needs, without its key. It includes unused
+// space of the map.
 const keptSize = 200
 
 func (r *recent) get(k rowKey) (row, bool) {

@@ -30,8 +30,8 @@ import (
 // revisionRaise is what a restore adds to the revision counter.
 const revisionRaise = 1 << 40
 
-// SystemStore is the name of the internal store for records of the cluster, for example its removed servers. It is not
-// part of the users' data: a restore does not change it and an export leaves it out. The name is part of the format.
+// SystemStore is the name of the internal store for records of the cluster, for example its removed servers. An
+// export leaves it out, and a restore does not change it. The name is part of the format.
 const SystemStore = "system"
 
 // Durations in milliseconds of cluster time. They are part of the format.
@@ -68,8 +68,8 @@ func (m *meta) stageDue() uint64 {
 // Restored returns the index of the entry that last replaced all data with a backup, or 0.
 func (m *Machine) Restored() uint64 { return m.state.Load().replaced.at }
 
-// restores reports whether b is a step of a restore. Such a step needs a Pebble batch of its own, because it reads the
-// tables and they must contain all earlier changes.
+// restores reports whether b is a step of a restore. Such a step needs a Pebble batch of its own, because it reads
+// tables that must contain all earlier changes.
 func restores(b *command.Batch) bool {
 	return len(b.Requests) == 1 && b.Requests[0].Kind == command.KindRestore
 }
@@ -261,7 +261,7 @@ func (w *writer) refuse(o *origin, index uint64) {
 	}
 }
 
-// expireStage drops an abandoned restore. The result removed is 1 if there was one, and more is always false.
+// expireStage drops an abandoned restore. The result removed is 1 if there was one. The result more is always false.
 func (w *writer) expireStage(int) (removed int, more bool, err error) {
 	if w.meta.stageDue() > w.meta.clock {
 		return 0, false, nil

@@ -8,8 +8,8 @@ import (
 // maxChanges limits how many changed keys of DueStore are recorded. Beyond this number, every key counts as changed.
 const maxChanges = 20_000
 
-// storeChanges records which keys of one store have changed. The leader of the group uses this to keep its own index
-// of the store up to date.
+// storeChanges records which keys of one store have changed. The leader of the group uses it to update its own index
+// of the store.
 type storeChanges struct {
 	limit  int         // of keys; 0 = none
 	recent atomic.Bool // the last Apply has changed a record
@@ -69,15 +69,15 @@ func (c *storeChanges) publish(keys []string, all bool) {
 // happened reports whether a record has changed since the last call.
 func (c *storeChanges) happened() bool { return c.recent.Load() && c.recent.Swap(false) }
 
-// collect starts the collection if on is true, and otherwise stops it. Keys that were collected before are dropped.
+// collect starts or stops the recording of changed keys. It drops the keys recorded so far.
 func (c *storeChanges) collect(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.on, c.keys, c.all = on, nil, false
 }
 
-// take returns the keys that were collected since the last call. If the result all is true, the list is incomplete,
-// and any key may have changed.
+// take returns the keys that were recorded since the last call. If all is true, the list is incomplete, and any key
+// may have changed.
 func (c *storeChanges) take() (keys []string, all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// setHash is a hash of a set of records that does not depend on their order. It consists of the sums, modulo 2^64, of
-// two independent hashes of every record, so adding or removing a record takes constant time. The machine computes the
-// hash from the records that it writes. If the records on disk or on another replica have a different hash, some data
-// is wrong.
+// setHash is a hash of a set of records that does not depend on their order. It consists of the sums, modulo 2^64,
+// of two independent hashes of every record. So adding or removing a record takes constant time. The machine updates
+// the hash with every record that it writes. A different hash over the records on disk, or on another replica, shows
+// that some data is wrong.
 //
 // The hash detects bugs, memory errors and disk errors, not attackers.
 type setHash [2]uint64
@@ -23,8 +23,8 @@ func (s *setHash) sub(o setHash) { s[0] -= o[0]; s[1] -= o[1] }
 // setSeeds are the seeds of the two hashes. They are part of the format.
 var setSeeds = [...]uint64{0x51756f72_61746531, 0x51756f72_61746532}
 
-// member returns the hash of one data record. key is without its table byte, so that a record has the same hash in
-// both sets of tables.
+// member returns the hash of one data record. key has no table byte, so a record has the same hash in both sets of
+// tables.
 func member(key, value []byte) (h setHash) {
 	var d xxhash.Digest
 	var size [4]byte
@@ -40,7 +40,7 @@ func member(key, value []byte) (h setHash) {
 }
 
 // sums are the set hashes of a machine's records. Each Pebble batch that changes records also stores the new sums.
-// They are computed again if the database was changed by an old build, which does not update them.
+// An old build changes records without updating the sums; they are then computed again.
 type sums struct {
 	known bool    // data is the hash of all records; if false, only of the changes since generation gen began
 	gen   uint64  // of an unknown sum: incremented whenever all records are replaced
@@ -65,7 +65,8 @@ func (s *sums) append(dst []byte, last *meta) []byte {
 	return dst
 }
 
-// parseSums decodes the output of append. ok is false if the sums do not belong to the state in the parameter last.
+// parseSums decodes the output of sums.append. ok is false if the sums do not belong to the state with the given
+// meta record.
 func parseSums(b []byte, last *meta) (s sums, ok bool) {
 	if len(b) != sumSize || b[0] != sumFormat {
 		return sums{}, false
@@ -77,8 +78,8 @@ func parseSums(b []byte, last *meta) (s sums, ok bool) {
 	return sums{known: b[1] == 1, gen: n(2), data: setHash{n(3), n(4)}, stage: setHash{n(5), n(6)}}, true
 }
 
-// loadSums reads the sums from the database. If the database has records but no valid sums, loadSums starts with sums
-// of zero, which then cover only later changes. Verify later adds the hash of the existing records.
+// loadSums reads the sums from the database. If there are records but no valid sums, it starts with sums of zero for
+// later changes. Verify later adds the hash of the existing records.
 func (w *writer) loadSums() error {
 	raw, closer, err := w.txn.db.Get(sumKey())
 	if err == nil {
@@ -95,8 +96,9 @@ func (w *writer) loadSums() error {
 	return w.txn.db.Set(sumKey(), w.sums.append(nil, &w.meta), pebble.NoSync)
 }
 
-// base is the hash of the records that existed at the beginning of generation gen of the sums; sums.data covers the
-// later changes. Generation 0 begins when loadSums finds no valid sums. Each restore begins another generation.
+// base is a hash that Verify has computed, to be merged into the sums (see adopt). It covers the records that existed
+// at the beginning of generation gen; sums.data covers the later changes. Generation 0 begins when loadSums finds no
+// valid sums. A restore begins another generation if it commits before the hash of all records is known.
 type base struct {
 	gen  uint64
 	data setHash
@@ -118,8 +120,9 @@ func (s *sums) replace(out, in setHash) {
 	s.data.add(in)
 }
 
-// swap replaces the sums when a restore commits. The new sum is that of the restored records plus the parameter kept.
-// This is the hash of the records of SystemStore, which a restore does not replace.
+// swap replaces the sums when a restore commits. The parameter kept is the hash of the records of SystemStore, which a
+// restore does not replace. If the hash of all records was known, the new sum covers the restored records and those of
+// SystemStore. Otherwise it is zero, and another generation begins (see base).
 func (s *sums) swap(kept setHash) {
 	if s.known {
 		s.data = s.stage
@@ -130,15 +133,15 @@ func (s *sums) swap(kept setHash) {
 	s.stage = setHash{}
 }
 
-// Digest is a hash of the whole state of a machine. It covers the rolling hash of entries and results, the set hash of
-// the records, and the counters.
+// Digest is a hash of the whole state of a machine. It covers the rolling hash of entries and results, the set hash
+// of the records, and the counters.
 type Digest [2]uint64
 
 // String returns the digest as 32 hexadecimal digits.
 func (d Digest) String() string { return fmt.Sprintf("%016x%016x", d[0], d[1]) }
 
 // Mark is the digest of a machine after it has applied the entry at Index. All replicas compute marks at the same
-// entries, so marks with the same Index can be compared.
+// entries, so marks with the same Index must be equal.
 type Mark struct {
 	Index  uint64
 	Digest Digest
@@ -190,8 +193,8 @@ func (m *Machine) remember(fresh []Mark) {
 	m.marks.Store(&all)
 }
 
-// Marks returns the newest marks since the machine was opened, oldest first. There are at most keepMarks. The caller
-// must not change the slice.
+// Marks returns the newest marks since the machine was opened, oldest first, at most keepMarks. The caller must not
+// change the slice.
 func (m *Machine) Marks() []Mark {
 	if p := m.marks.Load(); p != nil {
 		return *p
@@ -202,8 +205,8 @@ func (m *Machine) Marks() []Mark {
 // Summed reports whether the hash of all records is known. The machine creates no marks before that.
 func (m *Machine) Summed() bool { return m.state.Load().summed }
 
-// MarkDue reports whether an entry with the given cluster time would create a new mark, and the state has changed
-// since the newest mark.
+// MarkDue reports whether an entry with the given cluster time would create a new mark. It returns false if the
+// state has not changed since the newest mark.
 func (m *Machine) MarkDue(now uint64) bool {
 	period, s := m.period, m.state.Load()
 	if period == 0 || now/period == s.clock/period {

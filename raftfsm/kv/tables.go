@@ -12,13 +12,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Broken returns nil if the machine can be read. Otherwise it returns the reason: the data is damaged, or storage has
+// Broken returns nil if the machine can be read. Otherwise it returns the reason: damaged data, or storage that has
 // failed permanently.
 func (m *Machine) Broken() error { return m.health.readable() }
 
-// CheckTables verifies the checksum of every block of the table files on disk. Pebble itself verifies a block only
-// when it reads that block. Before each table CheckTables calls the function more. If that returns false, CheckTables
-// stops, and the result done is false. It returns fault.Corrupt with the name of the first damaged table.
+// CheckTables verifies the checksum of every block of the table files on disk, including blocks that Pebble has not
+// read. Before each table it calls the function more. If more returns false, CheckTables stops, and done is false.
+// CheckTables returns fault.Corrupt with the name of the first damaged table.
 func (m *Machine) CheckTables(more func() bool) (done bool, err error) {
 	if err := m.use("kv.CheckTables"); err != nil {
 		return false, err
@@ -73,9 +73,9 @@ func defaultOptions() *pebble.Options {
 	return o
 }
 
-// damagedOptions returns an error with the file name if the options file of Pebble at the given path is damaged,
-// because Pebble's own error does not name the file. It returns nil if the file is not damaged, and if it cannot be
-// opened, because Pebble reports that well.
+// damagedOptions returns an error with the file name if the options file of Pebble at the given path is damaged.
+// Pebble's own error does not name the file. It returns nil if the file is intact. It also returns nil if the file
+// cannot be opened, because Pebble then reports the file itself.
 func damagedOptions(disk vfs.FS, path string) error {
 	if path == "" {
 		return nil

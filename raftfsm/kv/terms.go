@@ -11,8 +11,8 @@ import (
 // maxTerms is how many terms are remembered, newest first. It is part of the format.
 const maxTerms = 1024
 
-// terms records, for each term, the index of the last applied command of that term. A term has only one leader, which
-// only appends to the log. So the state includes the command at index i of term t if i is at most the last index of t.
+// terms records the index of the last applied command of each term. Only one leader appends entries of a term. So
+// the state includes the command at index i of term t exactly if i is at most the last index of t.
 type terms struct {
 	closed []termEnd // ascending; never changed in place, because readers share it
 	now    termEnd   // term of the newest command; zero = none
@@ -72,8 +72,8 @@ func (t *terms) load(db *pebble.DB) error {
 }
 
 // Wrote reports whether this state includes the command that the leader of the given term appended at the given index.
-// known is false if the answer cannot be determined: the machine has not applied that far, or the term is older than
-// the newest 1024 terms or than a restored backup.
+// The result known is false if the machine has not applied that far. It is also false if the term is older than all
+// recorded terms. The machine records the newest 1024 terms, but none from before SetApplied was called.
 func (m *Machine) Wrote(term, index uint64) (wrote, known bool) {
 	s := m.state.Load()
 	if len(s.terms.closed) > 0 && term < s.terms.closed[0].term || len(s.terms.closed) == 0 && term < s.terms.now.term {

@@ -2,8 +2,8 @@ package kv
 
 import "github.com/cockroachdb/pebble/v2"
 
-// txn is the database access of one Apply: a batch of changes, and a view of the database before them. Reads with get
-// do not see the changes of the batch; the writer has those in its caches.
+// txn is the database access of one Apply: a batch of changes, and a view of the database before them. get does not
+// see the changes of the batch. The writer has those in its caches.
 type txn struct {
 	db    *pebble.DB
 	batch *pebble.Batch
@@ -39,8 +39,8 @@ func (t *txn) commit() error {
 	return t.db.Apply(t.batch, pebble.NoSync)
 }
 
-// get returns the value that a key had before this Apply. found is false if the key did not exist. The value is valid
-// until the next call of get.
+// get returns the value that a key had before this Apply. The result found is false if the key did not exist. The
+// value is valid until the next call of get.
 //
 // get uses an iterator instead of Pebble's Get, because only iterators use the Bloom filters of the lowest level. So
 // most writes of new keys read no block.

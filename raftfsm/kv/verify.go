@@ -18,10 +18,11 @@ type Verified struct {
 const verifyStep = 1 << 20
 
 // Verify reads all records in one consistent view and compares their hash with the hash computed when they were
-// applied. If the database has no such hash yet, Verify computes it. It calls the function pace about once per MiB
-// with the number of bytes read. If that function returns an error, Verify stops and returns the error. While Verify
-// runs, Pebble cannot free the disk space of records that are overwritten. If the data cannot be read because it is
-// damaged, Verify marks the machine as broken.
+// applied. If the database has no such hash yet, Verify computes it. It marks the machine as broken if damaged data
+// cannot be read. Until Verify returns, Pebble cannot free the disk space of overwritten records.
+//
+// Verify calls pace about once per MiB with the number of bytes read. If pace returns an error, Verify stops and
+// returns it.
 func (m *Machine) Verify(pace func(bytes int) error) (Verified, error) {
 	if err := m.use("kv.Verify"); err != nil {
 		return Verified{}, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
@@ -30,10 +31,17 @@ const (
 	page           = 1000        // locks that are read at once
 )
 
-// Keeper ends expired locks of one group and gives free locks to waiting callers, while its server leads the group. It
-// is safe for concurrent use.
+// Options configure a Keeper. Logger is required.
+type Options struct {
+	Logger   *slog.Logger
+	MaxLocks int // that the group may have; 0 = MaxLocks
+}
+
+// Keeper ends expired locks of one group and gives free locks to waiting callers. It works only while its server
+// leads the group. It is safe for concurrent use.
 type Keeper struct {
 	logger *slog.Logger
+	limit  int // of locks
 
 	mu       sync.Mutex
 	group    Group // nil until Attach
@@ -44,8 +52,9 @@ type Keeper struct {
 	machine  *kv.Machine // whose changes are collected; nil = this server did not lead at the last update
 	locks    map[string]*held
 	queues   map[string][]*waiter
+	queued   int               // callers in all queues
 	claimed  map[string]uint64 // tokens that a repeated call has got; see claim
-	running  sync.WaitGroup
+	running  lifecycle.Tracker
 	closing  context.Context
 	stop     context.CancelFunc
 }
@@ -58,8 +67,11 @@ type held struct {
 }
 
 // NewKeeper returns a Keeper that does nothing until Attach is called.
-func NewKeeper(logger *slog.Logger) *Keeper {
-	k := &Keeper{logger: logger, locks: map[string]*held{}, queues: map[string][]*waiter{},
+func NewKeeper(o Options) *Keeper {
+	if o.MaxLocks == 0 {
+		o.MaxLocks = MaxLocks
+	}
+	k := &Keeper{logger: o.Logger, limit: o.MaxLocks, locks: map[string]*held{}, queues: map[string][]*waiter{},
 		claimed: map[string]uint64{}}
 	k.closing, k.stop = context.WithCancel(context.Background())
 	return k
@@ -73,14 +85,14 @@ func (k *Keeper) Attach(g Group) {
 	k.Update()
 }
 
-// Close stops all timers, and waits for the goroutines of the Keeper. Callers of Wait get fault.Unavailable.
+// Close stops all timers and waits for the goroutines of the Keeper. Callers of Wait get fault.Unavailable.
 func (k *Keeper) Close() {
 	k.mu.Lock()
 	k.closed = true
 	k.stop()
 	k.forgetLocked(fault.New(fault.Unavailable, opWait, "this node is shutting down"))
 	k.mu.Unlock()
-	k.running.Wait()
+	k.running.Close()
 }
 
 // Update makes the Keeper look at what has changed. It does not block.
@@ -106,8 +118,9 @@ func (k *Keeper) update() {
 	}
 }
 
-// takePending reports whether another update was requested, and clears the request. If it returns false, update must
-// return, because the next call of Update starts a new goroutine.
+// takePending reports whether another update was requested, and clears the request. If no update was requested, or
+// if the Keeper is closed, it returns false and records that the goroutine of update has ended. That goroutine must
+// then return, because the next call of Update may start another.
 func (k *Keeper) takePending() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -119,7 +132,7 @@ func (k *Keeper) takePending() bool {
 	return true
 }
 
-// refresh updates the timers from the records of the locks. If this server does not lead, refresh stops all timers
+// refresh updates the timers from the records of the locks. If this server does not lead, it stops all timers
 // instead. Only one goroutine at a time calls it.
 func (k *Keeper) refresh() error {
 	term := k.group.Term()
@@ -171,6 +184,7 @@ func (k *Keeper) forgetLocked(why error) {
 		}
 	}
 	clear(k.queues)
+	k.queued = 0
 	clear(k.claimed)
 }
 
@@ -234,8 +248,8 @@ func (k *Keeper) read(m *kv.Machine, names []string) error {
 	return nil
 }
 
-// set records the state of the lock with this name. found is false if the lock has no owner. If the lock was acquired
-// or renewed, set restarts the timer of its expiry.
+// set records the state of the lock with this name. The parameter found is false if the lock has no owner. A lock that
+// was acquired or renewed gets a new timer for its expiry.
 func (k *Keeper) set(name string, l Lock, found bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -267,13 +281,12 @@ func (k *Keeper) set(name string, l Lock, found bool) {
 // expire ends a lock that was not renewed in time.
 func (k *Keeper) expire(name string, h *held) {
 	k.mu.Lock()
-	if k.closed || k.locks[name] != h {
+	if k.closed || k.locks[name] != h || !k.running.Enter() {
 		k.mu.Unlock()
 		return
 	}
-	k.running.Add(1)
 	k.mu.Unlock()
-	defer k.running.Done()
+	defer k.running.Leave()
 	if _, err := k.end(k.closing, name, h.Token, h.Renewals); err != nil {
 		k.mu.Lock()
 		defer k.mu.Unlock()

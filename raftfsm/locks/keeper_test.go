@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 type world struct {
 	t       *testing.T
 	machine *kv.Machine
+	limit   int // of locks; 0 = the default
 
 	mu     sync.Mutex
 	keeper *locks.Keeper
@@ -44,7 +46,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) lead() {
 	w.mu.Lock()
 	w.leads, w.term = true, w.term+1
-	w.keeper = locks.NewKeeper(slog.New(slog.DiscardHandler))
+	w.keeper = locks.NewKeeper(locks.Options{Logger: slog.New(slog.DiscardHandler), MaxLocks: w.limit})
 	k := w.keeper
 	w.mu.Unlock()
 	w.t.Cleanup(k.Close)
@@ -205,6 +207,58 @@ func TestKeeper_NewLeaderCountsWholeExpiry(t *testing.T) {
 	}
 }
 
+// The limits protect the leader's memory. A caller that leaves makes room for another.
+func TestKeeper_LimitsWaitingCallers(t *testing.T) {
+	const ofLock, ofGroup = 64, 10_000
+	w := newWorld(t)
+	ctx, leave := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer leave()
+	wait := func(ctx context.Context, name string) error {
+		_, err := w.keeper.Wait(ctx, name, locks.Claim{Owner: "y", Expiry: hour})
+		return err
+	}
+	fill := func(ctx context.Context, name string, n int) {
+		for range n {
+			running.Go(func() { _ = wait(ctx, name) }) // it ends with its context
+		}
+		testutil.Eventually(t, func() error {
+			if got := w.keeper.Waiting(name); got != n {
+				return fmt.Errorf("%d callers wait for %s, not %d", got, name, n)
+			}
+			return nil
+		})
+	}
+	name := func(i int) string { return fmt.Sprint("lock", i) }
+	for i := range ofGroup/ofLock + 1 {
+		w.acquire(name(i), "x", hour)
+	}
+	first, leaveFirst := context.WithCancel(ctx)
+	fill(first, name(0), ofLock)
+	err := wait(ctx, name(0))
+	if !fault.Is(err, fault.Overloaded) || !strings.Contains(err.Error(), "64 callers wait") {
+		t.Errorf("one caller more than allowed for a lock: %v", err)
+	}
+	for i := range ofGroup/ofLock - 1 {
+		fill(ctx, name(i+1), ofLock)
+	}
+	last := name(ofGroup / ofLock)
+	fill(ctx, last, ofGroup%ofLock)
+	err = wait(ctx, last)
+	if !fault.Is(err, fault.Overloaded) || !strings.Contains(err.Error(), "of the group") {
+		t.Errorf("one caller more than allowed for a group: %v", err)
+	}
+	leaveFirst()
+	testutil.Eventually(t, func() error {
+		if got := w.keeper.Waiting(name(0)); got != 0 {
+			return fmt.Errorf("%d callers still wait", got)
+		}
+		return nil
+	})
+	fill(ctx, name(0), 1)
+}
+
 func TestKeeper_TokensGrow(t *testing.T) {
 	w := newWorld(t)
 	last := uint64(0)
@@ -316,6 +370,69 @@ func TestWait_EndsWhenLeadershipIsLost(t *testing.T) {
 	}
 }
 
+func TestAdmit_CountsLocks(t *testing.T) {
+	w := newWorld(t)
+	w.limit = 2
+	w.lead()
+	encode := func(r *command.Request) []byte {
+		b, err := command.AppendRequest(nil, r)
+		testutil.Must(t, err)
+		return b
+	}
+	acquire := encode(locks.Acquire("c", locks.Claim{Owner: "x", Expiry: hour}))
+	admits := func(want bool) {
+		t.Helper()
+		testutil.Eventually(t, func() error { // Update has read what was applied
+			if err := w.keeper.Admit(acquire); (err == nil) != want || err != nil && !fault.Is(err, fault.Overloaded) {
+				return fmt.Errorf("Admit = %w, want admission %t", err, want)
+			}
+			return nil
+		})
+	}
+	w.acquire("a", "x", hour)
+	token := w.acquire("b", "x", hour)
+	admits(false)
+	for what, r := range map[string]*command.Request{
+		"another call for a lock":     locks.Acquire("a", locks.Claim{Owner: "y", Expiry: hour}),
+		"a renewal":                   locks.Renew("a", locks.Lock{}, locks.Claim{Expiry: hour}),
+		"an expiry":                   locks.Expire("a", locks.Lock{Token: token}),
+		"a write with a token":        checkedWrite(token),
+		"a write of an absent record": checkedAbsent(),
+	} {
+		if err := w.keeper.Admit(encode(r)); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := w.keeper.Admit([]byte{1}); err != nil {
+		t.Errorf("what is no request: %v", err)
+	}
+	w.depose()
+	admits(true) // the leader decides
+	w.lead()
+	admits(false)
+	released, err := w.keeper.Release(t.Context(), "b", token)
+	testutil.Must(t, err)
+	if !released {
+		t.Error("the lock was not released")
+	}
+	admits(true)
+	w.acquire("b", "x", 20*time.Millisecond)
+	w.ownedBy("b", "")
+	admits(true)
+}
+
+func checkedWrite(token uint64) *command.Request {
+	return &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{locks.Check("b", token),
+		{Kind: command.OpSet, Store: "default/s", Key: "k"}}}
+}
+
+func checkedAbsent() *command.Request {
+	r := checkedWrite(1)
+	r.Ops[0], r.Ops[1] = r.Ops[1], r.Ops[0]
+	r.Ops[0].Cond = command.CondAbsent
+	return r
+}
+
 // A call whose answer is lost with the leader finds at the next leader that it owns the lock.
 func TestWait_RepeatedCallFindsItsGrant(t *testing.T) {
 	w := newWorld(t)
@@ -335,6 +452,85 @@ func TestWait_RepeatedCallFindsItsGrant(t *testing.T) {
 	if _, err := w.keeper.Wait(ctx, "a", c); !fault.Is(err, fault.Timeout) {
 		t.Errorf("another call of the owner: %v, want %s", err, fault.Timeout)
 	}
+}
+
+// unlock calls Unlock for the owner x of the lock a.
+func (w *world) unlock(id command.RequestID) kv.Outcome {
+	w.t.Helper()
+	outcome, err := w.keeper.Unlock(w.t.Context(), "a", "x", id)
+	testutil.Must(w.t, err)
+	return outcome
+}
+
+func TestUnlock_OnlyOwnerEndsLock(t *testing.T) {
+	w := newWorld(t)
+	if got := w.unlock(command.RequestID{}); got != kv.Conflict {
+		t.Errorf("a free lock: %s", got)
+	}
+	token := w.acquire("a", "other", hour)
+	if got := w.unlock(command.RequestID{}); got != kv.Conflict {
+		t.Errorf("the lock of another owner: %s", got)
+	}
+	if l := w.ownedBy("a", "other"); l.Token != token {
+		t.Errorf("the token is %d, not %d", l.Token, token)
+	}
+	_, err := w.keeper.Release(t.Context(), "a", token)
+	testutil.Must(t, err)
+	w.acquire("a", "x", hour)
+	done := w.wait(t.Context(), "a", "y")
+	if got := w.unlock(command.RequestID{}); got != kv.Applied {
+		t.Errorf("the lock of the owner: %s", got)
+	}
+	testutil.Must(t, <-done)
+	w.ownedBy("a", "y")
+	w.depose()
+	if _, err := w.keeper.Unlock(t.Context(), "a", "y", command.RequestID{}); !fault.Is(err, fault.NotLeader) {
+		t.Errorf("a server that does not lead: %v", err)
+	}
+}
+
+// A repeated call gets the result of the first attempt. It ends no lock that was acquired in between, and gives none to
+// a caller that waits.
+func TestUnlock_RepeatedCallAppliesOnce(t *testing.T) {
+	w := newWorld(t)
+	id := command.RequestID{Seq: 1}
+	if got := w.unlock(command.RequestID{Origin: 99, Seq: 1}); got != kv.Stale {
+		t.Errorf("an unknown origin: %s", got)
+	}
+	id.Origin = w.commit(&command.Request{Kind: command.KindRegister, Name: "node"}).Revisions[0]
+	w.acquire("a", "x", hour)
+	if got := w.unlock(id); got != kv.Applied {
+		t.Errorf("the first attempt: %s", got)
+	}
+	if got := w.unlock(id); got != kv.Applied {
+		t.Errorf("the second attempt, when the lock is free: %s", got)
+	}
+	w.depose()
+	w.lead()
+	token := w.acquire("a", "x", hour)
+	done := w.wait(t.Context(), "a", "y")
+	if got := w.unlock(id); got != kv.Applied {
+		t.Errorf("the third attempt, at the next leader: %s", got)
+	}
+	if l := w.ownedBy("a", "x"); l.Token != token || len(done) > 0 || w.keeper.Waiting("a") != 1 {
+		t.Errorf("the token is %d, not %d, and %d callers wait", l.Token, token, w.keeper.Waiting("a"))
+	}
+	id.Seq++
+	if got := w.unlock(id); got != kv.Applied {
+		t.Errorf("the next call: %s", got)
+	}
+	testutil.Must(t, <-done)
+	id.Seq++
+	if got := w.unlock(id); got != kv.Conflict {
+		t.Errorf("the lock of another owner: %s", got)
+	}
+	_, err := w.keeper.Release(t.Context(), "a", w.ownedBy("a", "y").Token)
+	testutil.Must(t, err)
+	w.acquire("a", "x", hour)
+	if got := w.unlock(id); got != kv.Conflict {
+		t.Errorf("a repetition after the owner has got the lock: %s", got)
+	}
+	w.ownedBy("a", "x")
 }
 
 func TestCheck_WriteOfFormerOwnerIsRefused(t *testing.T) {

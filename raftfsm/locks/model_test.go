@@ -65,7 +65,7 @@ func (s *server) Commit(ctx context.Context, r *command.Request) (kv.Result, err
 }
 
 func (s *server) open() {
-	s.keeper = locks.NewKeeper(slog.New(slog.DiscardHandler))
+	s.keeper = locks.NewKeeper(locks.Options{Logger: slog.New(slog.DiscardHandler)})
 	s.keeper.Attach(s)
 }
 
@@ -80,6 +80,7 @@ func (o *op) String() string { return o.id + " " + o.what }
 // held is a lock that a client believes to own.
 type held struct {
 	name  string
+	owner string
 	token uint64
 }
 
@@ -176,7 +177,7 @@ func (m *model) got(o *op, token uint64) {
 		m.FailLocked("%s has got token %d of lock %s, which %q has acquired", o.id, token, o.name, by)
 	}
 	m.answered[token] = true
-	m.held = append(m.held, &held{o.name, token})
+	m.held = append(m.held, &held{o.name, o.owner(), token})
 }
 
 // begin starts an operation of a client.
@@ -200,8 +201,10 @@ func (m *model) expiry() time.Duration {
 	return time.Duration(200+m.Rand.IntN(1500)) * time.Millisecond
 }
 
+func (o *op) owner() string { return "owner of " + o.id }
+
 func (o *op) claim(expiry time.Duration) locks.Claim {
-	return locks.Claim{Owner: "owner of " + o.id, Request: o.id, Expiry: expiry}
+	return locks.Claim{Owner: o.owner(), Request: o.id, Expiry: expiry}
 }
 
 func (m *model) acquire(name string, s *server) {
@@ -261,7 +264,15 @@ func (m *model) release(h *held, s *server) {
 	m.released[h.token] = true
 	m.held = slices.DeleteFunc(m.held, func(o *held) bool { return o == h })
 	m.Mu.Unlock()
-	m.begin("release", h.name, s, func(ctx context.Context, _ *op) { _, _ = s.keeper.Release(ctx, h.name, h.token) })
+	if m.Rand.IntN(2) == 0 {
+		m.begin("release", h.name, s, func(ctx context.Context, _ *op) {
+			_, _ = s.keeper.Release(ctx, h.name, h.token)
+		})
+		return
+	}
+	m.begin("unlock", h.name, s, func(ctx context.Context, _ *op) {
+		_, _ = s.keeper.Unlock(ctx, h.name, h.owner, command.RequestID{})
+	})
 }
 
 // write applies a write with a token.

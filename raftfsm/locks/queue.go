@@ -2,6 +2,7 @@ package locks
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -16,8 +17,11 @@ const (
 	opRelease = "locks.Release"
 )
 
-// maxWaiting is how many callers may wait for one lock.
-const maxWaiting = 10_000
+// Limits of the callers that wait at one leader.
+const (
+	maxWaiting   = 64     // for one lock
+	maxWaitingIn = 10_000 // for all locks of the group
+)
 
 // waiter is a caller that waits for a lock.
 type waiter struct {
@@ -43,9 +47,10 @@ func errMoved() error {
 }
 
 // Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. If ctx
-// ends first, Wait returns fault.Timeout, and c does not own the lock. If this server does not lead, or loses
-// leadership, Wait returns fault.NotLeader, and c may own the lock. The caller must then repeat the call at the new
-// leader, which recognizes the repeated call by c.Request.
+// ends first, Wait returns fault.Timeout. If c gets the lock at the same moment, the lock is released again.
+//
+// Wait returns fault.NotLeader if this server does not lead or loses leadership. c may then own the lock. The caller
+// must repeat the call at the new leader, which recognizes the repeated call by c.Request.
 func (k *Keeper) Wait(ctx context.Context, name string, c Claim) (token uint64, err error) {
 	w := &waiter{Claim: c, got: make(chan grant, 1)}
 	if err := k.enqueue(name, w); err != nil {
@@ -81,14 +86,19 @@ func (k *Keeper) enqueue(name string, w *waiter) error {
 	case !k.group.Leading():
 		return errMoved()
 	case len(k.queues[name]) >= maxWaiting:
-		return &fault.Error{Code: fault.Overloaded, Op: opWait, Msg: "too many callers wait for the lock",
-			Hint: "wait for it with fewer callers"}
+		return &fault.Error{Code: fault.Overloaded, Op: opWait, Msg: fmt.Sprintf("%d callers wait for the lock already",
+			maxWaiting), Hint: "wait for it with fewer callers"}
+	case k.queued >= maxWaitingIn:
+		return &fault.Error{Code: fault.Overloaded, Op: opWait, Msg: fmt.Sprintf(
+			"%d callers wait for locks of the group already", maxWaitingIn), Hint: "wait for locks with fewer callers"}
 	}
 	k.queues[name] = append(k.queues[name], w)
+	k.queued++
 	return nil
 }
 
-// leave removes w from the queue. It returns false if w is not in the queue, because w has already received an answer.
+// leave removes w from the queue. It returns false if w has already received an answer and is no longer in the
+// queue.
 func (k *Keeper) leave(name string, w *waiter) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -97,6 +107,7 @@ func (k *Keeper) leave(name string, w *waiter) bool {
 	if i < 0 {
 		return false
 	}
+	k.queued--
 	if queue = slices.Delete(queue, i, i+1); len(queue) == 0 {
 		delete(k.queues, name)
 	} else {
@@ -108,26 +119,29 @@ func (k *Keeper) leave(name string, w *waiter) bool {
 // start looks whether the lock is free, or owned by an earlier attempt of the same call.
 func (k *Keeper) start(ctx context.Context, name string, w *waiter) {
 	k.Update()
-	values, err := k.group.Machine().GetMany(kv.LockStore, Keys(name), 0)
-	if err == nil {
-		var l Lock
-		var found bool
-		if l, found, err = Parse(values); err == nil {
-			switch {
-			case !found:
-				k.running.Go(func() { k.acquire(name) })
-			case w.Request != "" && l.Request == w.Request && l.Owner == w.Owner:
-				if k.leave(name, w) {
-					k.claim(name, l.Token)
-					w.answer(grant{token: l.Token})
-				}
-			}
-			return
+	l, found, err := k.applied(name)
+	switch {
+	case err != nil:
+		if k.leave(name, w) {
+			w.answer(grant{err: err})
+		}
+	case !found:
+		k.running.Go(func() { k.acquire(name) })
+	case w.Request != "" && l.Request == w.Request && l.Owner == w.Owner:
+		if k.leave(name, w) {
+			k.claim(name, l.Token)
+			w.answer(grant{token: l.Token})
 		}
 	}
-	if k.leave(name, w) {
-		w.answer(grant{err: err})
+}
+
+// applied returns a lock as this server has applied it. The result found is false if the lock has no owner.
+func (k *Keeper) applied(name string) (l Lock, found bool, err error) {
+	values, err := k.group.Machine().GetMany(kv.LockStore, Keys(name), 0)
+	if err != nil {
+		return l, false, err
 	}
+	return Parse(values)
 }
 
 // Waiting returns how many callers wait for a lock.
@@ -155,35 +169,36 @@ func (k *Keeper) acquire(name string) {
 	}
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()
-	k.hand(ctx, name, w, Acquire(name, w.Claim))
+	_, _ = k.hand(ctx, name, w, Acquire(name, w.Claim)) // w gets the error
 }
 
-// hand commits r, a request that makes w the owner of a lock, and sends the result to w. applied reports whether the
-// request was applied.
-func (k *Keeper) hand(ctx context.Context, name string, w *waiter, r *command.Request) (applied bool, err error) {
+// hand commits r, a request that makes w the owner of a lock, and sends the result to w.
+func (k *Keeper) hand(ctx context.Context, name string, w *waiter, r *command.Request) (kv.Outcome, error) {
 	res, err := k.group.Commit(ctx, r)
 	switch {
 	case err != nil:
 		if k.leave(name, w) {
 			w.answer(grant{err: err})
 		}
-		return false, err
-	case res.Outcome != kv.Applied:
-		return false, nil // another request came first
+		return 0, err
+	case res.Outcome != kv.Applied: // another request came first
+		return res.Outcome, nil
+	case res.Replayed: // an earlier attempt of Unlock has ended the lock, and did not give it to w
+		return res.Outcome, nil
 	}
 	token := res.Revisions[0]
 	if k.leave(name, w) {
 		w.answer(grant{token: token})
-		return true, nil
+		return res.Outcome, nil
 	}
 	if w.gone.Load() {
 		_, err = k.end(ctx, name, token, 0)
 	}
-	return true, err
+	return res.Outcome, err
 }
 
-// claim records that a repeated call has received the lock with this token, which was granted to an earlier attempt of
-// the call. The earlier attempt then does not release the lock when its context ends.
+// claim records that a repeated call has received the lock with this token, which an earlier attempt of the call had
+// acquired. The earlier attempt must then not release the lock when its context ends.
 func (k *Keeper) claim(name string, token uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -196,32 +211,74 @@ func (k *Keeper) isClaimed(name string, token uint64) bool {
 	return k.claimed[name] == token
 }
 
-// Release ends the lock with this token, and gives it to the caller that has waited longest. released is false if the
-// lock has another token or no owner.
+// Release ends the lock with this token, and gives it to the caller that has waited longest. released is false if
+// the lock has no owner or another token.
 func (k *Keeper) Release(ctx context.Context, name string, token uint64) (released bool, err error) {
-	k.mu.Lock()
-	group := k.group
-	k.mu.Unlock()
-	if group == nil || !group.Leading() {
-		return false, fault.New(fault.NotLeader, opRelease, "this server does not lead the group of the lock")
+	if err := k.leads(opRelease); err != nil {
+		return false, err
 	}
 	return k.end(ctx, name, token, 0)
 }
 
-// end ends the lock with this token. renewals is the revision of the expiry record; if it is not 0, a lock that was
-// renewed since then is not ended. ended reports whether the lock was ended.
+// leads returns fault.NotLeader if this server does not lead.
+func (k *Keeper) leads(op string) error {
+	k.mu.Lock()
+	group := k.group
+	k.mu.Unlock()
+	if group == nil || !group.Leading() {
+		return fault.New(fault.NotLeader, op, "this server does not lead the group of the lock")
+	}
+	return nil
+}
+
+// Unlock ends a lock that belongs to owner, and gives it to the caller that has waited longest. It costs one log entry
+// and no read index. id makes the log apply a repeated call only once. The outcome is one of these:
+//
+//   - kv.Applied: this attempt, or an earlier one with the same id, has ended the lock.
+//   - kv.Conflict: no attempt with this id has changed anything, and none will. If the lock belongs to owner now, the
+//     caller must repeat the call with another id.
+//   - kv.Stale: the group does not know the id. An earlier attempt may have ended the lock; this one has not.
+func (k *Keeper) Unlock(ctx context.Context, name, owner string, id command.RequestID) (kv.Outcome, error) {
+	if err := k.leads(opRelease); err != nil {
+		return 0, err
+	}
+	l, found, err := k.applied(name)
+	switch {
+	case err != nil:
+		return 0, err
+	case found && l.Owner == owner:
+		return k.endAs(ctx, id, name, l.Token, 0)
+	}
+	// The log decides nevertheless: an earlier attempt may have ended the lock.
+	res, err := k.group.Commit(ctx, refused(name, id))
+	return res.Outcome, err
+}
+
+// end ends the lock with this token. The parameter renewals is the revision of the expiry record. If it is not 0, a
+// lock that was renewed after that revision is not ended. The result ended is true if the lock was ended.
 func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (ended bool, err error) {
+	outcome, err := k.endAs(ctx, command.RequestID{}, name, token, renewals)
+	return err == nil && outcome == kv.Applied, err
+}
+
+// endAs is end with the id of the request.
+func (k *Keeper) endAs(ctx context.Context, id command.RequestID, name string, token, renewals uint64) (kv.Outcome,
+	error) {
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
 	if w := k.first(name); w != nil {
-		return k.hand(ctx, name, w, release(name, token, renewals, &w.Claim))
+		r := release(name, token, renewals, &w.Claim)
+		r.ID = id
+		return k.hand(ctx, name, w, r)
 	}
-	res, err := k.group.Commit(ctx, release(name, token, renewals, nil))
-	return err == nil && res.Outcome == kv.Applied, err
+	r := release(name, token, renewals, nil)
+	r.ID = id
+	res, err := k.group.Commit(ctx, r)
+	return res.Outcome, err
 }
 
-// Remaining returns how long the lock with this token stays valid if it is not renewed. It returns 0 if this server
-// has no information about the lock.
+// Remaining returns how long the lock with this token stays valid without a renewal. It returns 0 if this server has
+// no information about the lock.
 func (k *Keeper) Remaining(name string, token uint64) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

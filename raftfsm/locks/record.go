@@ -23,11 +23,11 @@ const (
 // lock within the group.
 func Keys(name string) []string { return []string{ownerRecord + name, expiryRecord + name} }
 
-// Owners is the common prefix of the keys of all owner records. In each key, the name of the lock follows the prefix.
+// Owners is the common prefix of the keys of all owner records. The rest of each key is the name of the lock.
 const Owners = ownerRecord
 
-// nameOf returns the name of the lock to which a record with this key belongs. ok is false for records of package
-// actors.
+// nameOf returns the name of the lock to which the record with this key belongs. The result ok is false for records of
+// package actors.
 func nameOf(key string) (name string, ok bool) {
 	if key == "" || key[:1] != ownerRecord && key[:1] != expiryRecord {
 		return "", false
@@ -49,7 +49,7 @@ type Lock struct {
 	Renewals uint64 // revision of the record that has the expiry; it changes with each renewal
 }
 
-// Parse reads the records of Keys. found is false if the lock has no owner.
+// Parse reads the records of Keys. The result found is false if the lock has no owner.
 func Parse(records []kv.Value) (l Lock, found bool, err error) {
 	owner, expiry := records[0], records[1]
 	if !owner.Found || !expiry.Found {
@@ -88,8 +88,8 @@ func (c Claim) setExpiry(key string, cond command.Cond, revision uint64) command
 }
 
 // Acquire returns the request that makes c the owner of a lock without an owner. The first revision in the result of
-// the request is the token. The request contains a check, so it is applied only after every server of the group
-// supports locks.
+// the request is the token. The request contains a check, so the group refuses it while one of its servers is too
+// old to read checks.
 func Acquire(name string, c Claim) *command.Request {
 	check := command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.LockStore, Key: Keys(name)[1]}
 	return &command.Request{Kind: command.KindCheckedWrite,
@@ -102,9 +102,9 @@ func Renew(name string, l Lock, c Claim) *command.Request {
 		Ops: []command.Op{c.setExpiry(Keys(name)[1], command.CondRevision, l.Renewals)}}
 }
 
-// release returns the request that ends the lock with this token. If the parameter next is not nil, the same log entry
-// gives the lock to the owner in that claim. renewals is the revision of the expiry record; if it is not 0, the
-// request has no effect on a lock that was renewed since then.
+// release returns the request that ends the lock with this token. If next is set, the same log entry gives the lock
+// to that owner. renewals is the revision of the expiry record; if it is not 0, the request has no effect on a lock
+// that was renewed after that revision.
 func release(name string, token, renewals uint64, next *Claim) *command.Request {
 	keys := Keys(name)
 	r := &command.Request{Kind: command.KindWrite}
@@ -120,6 +120,13 @@ func release(name string, token, renewals uint64, next *Claim) *command.Request 
 		r.Ops[1].Cond, r.Ops[1].Revision = command.CondRevision, renewals
 	}
 	return r
+}
+
+// refused returns a request that changes nothing. Its outcome is kv.Conflict, unless the group has already decided a
+// request with this id.
+func refused(name string, id command.RequestID) *command.Request {
+	return &command.Request{Kind: command.KindWrite, ID: id, Ops: []command.Op{
+		{Kind: command.OpDelete, Cond: command.CondNever, Store: kv.LockStore, Key: Keys(name)[0]}}}
 }
 
 // Expire returns the request that ends l unless it was renewed or released.

@@ -14,9 +14,8 @@ type Verdict struct {
 	Reason string // one line for people, naming the node
 }
 
-// Explain returns a verdict for every server in the configuration, and for every server that is alive but not in the
-// configuration. The verdicts are sorted by server id. Nodes without data (role sidecar) are left out, because they
-// never vote.
+// Explain returns a verdict for every server that is alive or in the configuration, sorted by server id. It leaves
+// out nodes without data (role sidecar), because they never vote.
 func Explain(in Input) []Verdict {
 	v := look(in)
 	var out []Verdict

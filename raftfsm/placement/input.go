@@ -21,8 +21,8 @@ type Server struct {
 	Voter    bool   // votes; otherwise it only replicates
 	LagKnown bool   // Lag was reported recently by the server itself
 	Lag      uint64 // log entries it is behind the leader
-	// SteadySince is when Lag came within Limits.MaxLag and since then stayed within it (see Steady). It is zero if
-	// Lag is above MaxLag or not reported.
+	// SteadySince is the time since when Lag has stayed within Limits.MaxLag (see Steady). It is zero if Lag is
+	// above MaxLag or not reported.
 	SteadySince time.Time
 }
 
@@ -40,8 +40,8 @@ type Member struct {
 type Limits struct {
 	MaxLag uint64        // entries a non-voter may lag and still become a voter; default 256
 	Stable time.Duration // how long it must have kept within MaxLag; default 5s
-	// Settle is how long a voter must be gone before its vote moves, and how long a leader keeps a group before
-	// it is moved. Default 1m.
+	// Settle is how long a voter must be gone before its vote moves. It is also how long a new leader keeps a group
+	// before the group is moved. Default 1m.
 	Settle time.Duration
 	// Forget is how long a failed non-voter stays configured. Default 24h; negative means forever.
 	Forget time.Duration
@@ -64,8 +64,8 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Input is all information on which a decision about one group depends, as the leader of the group sees it. No
-// function of this package changes an Input. The order of its lists does not matter.
+// Input is all information about one group for a decision, as the leader of the group sees it. No function of this
+// package changes an Input. The order of its lists does not matter.
 type Input struct {
 	Group       uint32
 	Voters      int       // wanted number of voters; below 1 counts as 1
@@ -76,8 +76,8 @@ type Input struct {
 	Held        bool      // an operator chose the leader: Leaders leaves the group where it is
 	Removed     []string  // server ids an operator removed; they never come back
 	Now         time.Time
-	// Watching is when this leader began to observe the nodes. A server without a Member counts as failed since
-	// then. Zero means now.
+	// Watching is when this leader began to observe the nodes; zero = now. A server without a Member counts as
+	// failed since then.
 	Watching time.Time
 	Limits   Limits
 }
@@ -90,9 +90,9 @@ func NodeOf(server string) string {
 	return server
 }
 
-// Steady returns the new value of Server.SteadySince, after a server has reported its lag. The parameter now is the
-// time of the report, and the parameter since is the old value. The result is zero if the lag is above the limit. Call
-// Steady for every report. The caller must set SteadySince to zero when reports stop.
+// Steady returns the new value of Server.SteadySince after a server has reported its lag. Call it for every report.
+// The parameter since is the old value, and now is the time of the report. The result is zero if the lag is above the
+// limit. The caller must set SteadySince to zero when reports stop.
 func Steady(since time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:

@@ -14,15 +14,16 @@ type Move struct {
 	Reason string // one line for people
 }
 
-// Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by group.
+// Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by
+// group.
 //
-// It moves a leader only if one server leads at least two groups more than another. In one call, each server loses at
-// most one leader and gets at most one. The new leader is alive, keeps up and has a good disk. Leaders does not move
-// three kinds of groups: those whose leader has changed recently (Limits.Settle), those whose leader an operator has
-// chosen (Held), and those that Plan is about to change.
+// It moves a leader only if one server leads at least two groups more than another. In one call, each server loses
+// at most one leader and gets at most one. The new leader is alive, keeps up and has a good disk. Leaders does not
+// move three kinds of groups: those whose leader has changed recently (Limits.Settle), those whose leader an
+// operator has chosen (Held), and those that Plan is about to change.
 //
-// Every node may call Leaders. It returns only moves of groups that the calling node leads, because only the leader of
-// a group knows the lags of its voters.
+// Every node may call Leaders. Only the leader of a group knows the lags of its voters, so the moves are limited to
+// groups that the calling node leads.
 func Leaders(groups ...Input) []Move {
 	b := newBalance(groups)
 	var out []Move
@@ -101,8 +102,8 @@ func (b *balance) idlest(v *view) *seat {
 	return best
 }
 
-// movable reports whether the leader of a group may be moved: the leader has not changed recently, no operator has
-// chosen it, and Plan returns no change.
+// movable reports whether the leader of a group may be moved. It returns false if the leader has changed recently,
+// if an operator has chosen it, or if Plan returns a change.
 func (v *view) movable() bool {
 	rested := v.LeaderSince.IsZero() || v.Now.Sub(v.LeaderSince) >= v.Limits.Settle
 	return rested && !v.Held && v.led() != nil && v.majority(nil) && len(Plan(v.Input)) == 0

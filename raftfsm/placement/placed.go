@@ -2,12 +2,12 @@ package placement
 
 import "fmt"
 
-// Missing returns the reason why a server that should be a voter is not a voter. It returns "" for a voter, and for a
-// server that should be a non-voter. Every server can call Missing about itself, because the result does not depend on
-// lags.
+// Missing returns the reason why a server that should be a voter is not one. It returns "" if the server is a voter
+// that no operator has removed, or if the group has enough voters. The result does not depend on lags, so every
+// server can call Missing about itself.
 //
-// A voter that this node has never seen alive does not count as a voter. A voter that has failed only recently does
-// count.
+// The number of voters includes those that have failed only recently, but not those that this node has never seen
+// alive.
 func Missing(in Input, server string) string {
 	v := look(in)
 	for _, s := range v.pick(isVoter) {

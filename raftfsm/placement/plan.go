@@ -30,9 +30,9 @@ type Change struct {
 	Reason string // one line for people, naming the node and the cause
 }
 
-// Plan returns the next change of the group's configuration, or nil if no change is needed. It returns at most one
-// change. Call Plan again after that change is committed. A change may be retried. Each change is safe by itself, so
-// the caller may stop after any change.
+// Plan returns the next change of the group's configuration, or nil if no change is needed or possible. It returns at
+// most one change. Call it again after the change is committed. A change may be retried. Each change is safe by
+// itself, so the caller may stop after any of them.
 //
 // If a majority of voters is alive before the change, a majority is alive after it. Plan never takes the vote of the
 // leader. If the leader is to be removed, Plan returns a Transfer first.
@@ -55,8 +55,8 @@ func change(op Op, s *seat, format string, args ...any) (Change, bool) {
 	return Change{Op: op, Server: s.ID, Node: s.node, Reason: s.node + " " + fmt.Sprintf(format, args...)}, true
 }
 
-// handOver returns a Transfer if an operator has removed the leader or if its disk is nearly full, and another voter
-// can lead.
+// handOver returns a Transfer in two cases: an operator has removed the leader, or the leader's disk is nearly full
+// and the next leader's disk is not. It returns false if no other voter can lead.
 func (v *view) handOver() (Change, bool) {
 	l, to := v.led(), v.heir()
 	switch {
@@ -71,8 +71,8 @@ func (v *view) handOver() (Change, bool) {
 	}
 }
 
-// Heir returns the server id of the voter that is best suited as the next leader. It prefers a voter with a good disk.
-// It returns "" if no other voter is known to keep up.
+// Heir returns the id of the voter that is best suited as the next leader, preferably one with a good disk. It
+// returns "" if no other voter is known to keep up.
 func Heir(in Input) string {
 	if s := look(in).heir(); s != nil {
 		return s.ID
@@ -148,8 +148,8 @@ func (v *view) promote() (Change, bool) {
 	}
 }
 
-// successor returns the non-voter to promote next, or nil. It prefers a server on a node that has lost a vote, then a
-// server whose disk is not slow, then the server with the lowest id.
+// successor returns the non-voter to promote next, or nil. It prefers a server on a node that has lost a vote, then
+// a server whose disk is not slow, then the lowest id.
 func (v *view) successor(lost []*seat) *seat {
 	had := map[string]bool{}
 	for _, l := range lost {
@@ -166,8 +166,8 @@ func (v *view) successor(lost []*seat) *seat {
 	return best
 }
 
-// dropRemoved returns the removal of a voter that an operator has removed from the cluster, if a majority of the
-// remaining voters is alive. It does not wait until another server has taken its place.
+// dropRemoved returns the removal of a voter that an operator has removed from the cluster. It requires that a
+// majority of the remaining voters is alive, but not that another server has taken the voter's place.
 func (v *view) dropRemoved() (Change, bool) {
 	for _, s := range v.pick(v.lost) {
 		if s.removed && v.majority(s) {
@@ -177,8 +177,8 @@ func (v *view) dropRemoved() (Change, bool) {
 	return Change{}, false
 }
 
-// replaced describes, for the reason of a change, the lost voter that the non-voter s will replace. It chooses a lost
-// voter on the same node if there is one.
+// replaced returns a description of the lost voter that the non-voter s will replace; the text becomes part of
+// Change.Reason. It chooses a lost voter on the same node if there is one.
 func (v *view) replaced(s *seat, lost []*seat) string {
 	for _, l := range lost {
 		if l.node == s.node {
@@ -237,15 +237,15 @@ func (v *view) shrink() (Change, bool) { // a removed leader needs its possible 
 	}
 }
 
-// quiet reports whether no server is joining or leaving the group. While a server is joining or leaving, an even
-// number of voters may be temporary.
+// quiet reports whether no server is joining or leaving the group. During such a change, an even number of voters
+// may be temporary.
 func (v *view) quiet() bool {
 	unsettled := v.pick(func(s *seat) bool { return v.pending(s) || s.Voter && !s.up() && !v.lost(s) })
 	return len(unsettled) == 0
 }
 
-// surplus returns the voter to demote: a voter that is not alive, or otherwise the voter with the highest id. It never
-// returns the leader.
+// surplus returns the voter to demote, but never the leader. It prefers a voter that is not alive, and then the
+// highest id.
 func (v *view) surplus(voters []*seat) *seat {
 	var best *seat
 	for _, s := range voters {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Removable returns the reason why an operator should not remove a server from the group now, or "" if it can be
-// removed. A server can be removed if more than half of the remaining voters are alive. A non-voter that can take the
-// place of the removed server counts as a remaining voter.
+// Removable returns the reason why an operator should not remove a server from the group now, or "". More than half
+// of the remaining voters must be alive. A non-voter that can take the place of the removed server counts as a
+// remaining voter.
 func Removable(in Input, server string) string {
 	v := look(in)
 	var s *seat

@@ -127,8 +127,8 @@ func (v *view) lost(s *seat) bool {
 	}
 }
 
-// doomed reports whether a voter will lose its vote, either because it is lost or because it is a leader that an
-// operator has removed.
+// doomed reports whether a voter will lose its vote. This is so for a lost voter, and for a leader that an operator
+// has removed.
 func (v *view) doomed(s *seat) bool { return v.lost(s) || s.Voter && s.leader && s.removed }
 
 // closeBehind reports whether a server is known to be within the limit now.
@@ -162,8 +162,8 @@ func (v *view) pick(f func(*seat) bool) []*seat {
 
 func isVoter(s *seat) bool { return s.Voter }
 
-// majority reports whether more than half of the voters are alive. If the parameter without is not nil, that voter is
-// not counted.
+// majority reports whether more than half of the voters are alive. The parameter without is a voter that is left out
+// of the count; nil = count all voters.
 func (v *view) majority(without *seat) bool {
 	all, up := 0, 0
 	for _, s := range v.pick(isVoter) {
@@ -189,8 +189,7 @@ func odd(n int) int {
 	return n
 }
 
-// target returns how many voters there should be now. This is the configured number, or a lower one if too few servers
-// can vote.
+// target returns how many voters there should be now: the configured number, or fewer if too few servers can vote.
 func (v *view) target() int {
 	voters, ready := len(v.pick(isVoter)), len(v.pick(v.ready))
 	return odd(min(voters+ready, v.limit()))

@@ -34,7 +34,7 @@ const (
 )
 
 // checkBolt checks the bbolt file at the given path and returns an error with a hint if it is damaged. The result
-// holds is false if the file contains no data yet: it is absent, or it is empty or all zeros because bbolt was
+// holds is false if the file contains no data yet. The file is then absent, empty, or all zeros because bbolt was
 // interrupted while it created the file. No other process may write to the file during the check.
 func checkBolt(path string) (holds bool, err error) {
 	if err := CheckBoltFormat(path); err != nil {
@@ -125,8 +125,8 @@ func (c *boltCheck) run() (why string, err error) {
 }
 
 // meta returns the newest valid file header, as bbolt does, or nil if there is none. A file has a header in each of
-// its first two pages, and the page size is recorded only in the headers. So to find the second header, meta tries
-// every possible page size.
+// its first two pages. Only the headers record the page size. So to find the second header, meta tries every
+// possible page size.
 func (c *boltCheck) meta() (newest *boltMeta, err error) {
 	for at := int64(0); at <= boltMaxPageSize; at = max(at*2, 1024) {
 		b := make([]byte, boltPageHeader+boltMetaSize)
@@ -241,7 +241,7 @@ type boltRef struct {
 }
 
 // elements checks the elements of a page, or of a page that is nested in a value. It returns references to the pages
-// that the elements point to.
+// to which the elements point.
 func (c *boltCheck) elements(ref boltRef, b []byte) (refers []boltRef) {
 	le, id := binary.LittleEndian, ref.id
 	flags, count := le.Uint16(b[8:]), int(le.Uint16(b[10:]))

@@ -12,7 +12,7 @@ import (
 
 // The Extensions field of an entry contains a checksum: a marker, a version and a CRC-32C over index, term, type and
 // data. Raft replicates the field unchanged, so every follower verifies the checksum of the leader. Version 2 also
-// contains the number of writes that were acknowledged early (see owing); its checksum covers that number too.
+// contains the number of writes that the leader acknowledges early (see owing); the checksum covers that number too.
 const (
 	sealMark    = 'Q'
 	sealVersion = 1

@@ -6,22 +6,26 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Discarded describes entries that raft still considers part of a follower's log although a received snapshot has
-// replaced them.
+// Discarded describes entries that a received snapshot has replaced, and that raft still considers part of the log of
+// a follower.
 //
-// A snapshot that ends at index S can contradict the log of the follower. This happens if a deposed leader has written
-// a different entry at S, and maybe entries above S. Raft then clears the log, but its last index stays the old one
-// (hashicorp/raft#697). So the follower would refuse the next entries of the leader, and the leader would send the
+// The problem: a snapshot that ends at index S can contradict the log of the follower. A deposed leader may have
+// written a different entry at S, and maybe entries above S. Raft then clears the log but keeps its old last index
+// (hashicorp/raft#697). The follower would refuse the next entries of the leader, and the leader would send the
 // snapshot again and again.
 //
-// Discarded avoids this in two ways. First, the log returns entries above S to raft with term 0, so that raft replaces
-// them like all entries that contradict its leader. Second, an append whose previous entry is at or below S is
-// changed: it then begins after S and names no previous entry. Without this change, raft would not find a previous
-// entry below S. At S, it could use the term of its old last entry. Discarded does both until the first new entry is
-// stored, because raft then updates its last index, or until a restart.
+// Discarded solves this in two ways:
 //
-// Until then raft uses its old last entry in elections. That is safe, because a candidate cannot win with it: the old
-// log contradicts a committed entry, so a majority has a newer log.
+//  1. The log returns the entries from S+1 to the old last index to raft with term 0. So raft replaces them, like all
+//     entries that contradict its leader.
+//  2. Discarded changes an append whose previous entry is at or below S. It removes the entries up to S, and the append
+//     then names no previous entry. Raft would refuse the unchanged append, because it no longer has a previous entry
+//     below S. At S, raft may compare the term with that of its old last entry. An append that names S with another
+//     term than the snapshot is not changed.
+//
+// Both measures end when the first new entry is stored or the server restarts, because raft then updates its last
+// index. Until then, raft still uses its old last entry in elections. This is safe, because a candidate with that
+// entry cannot win: the old log contradicts a committed entry, so a majority has a newer log.
 //
 // Safe for concurrent use.
 type Discarded struct {
@@ -45,15 +49,15 @@ func (v *Discarded) End() {
 	v.to = 0
 }
 
-// covers reports whether raft still assumes an entry at the given index, although that entry was discarded.
+// covers reports whether the entry at the given index was discarded, while raft still assumes that it exists.
 func (v *Discarded) covers(index uint64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return index > v.from.Index && index <= v.to
 }
 
-// rebase returns r without the entries that the snapshot covers, and changed so that raft does not compare it with log
-// entries that the snapshot has replaced.
+// rebase returns r without the entries that the snapshot covers. The result names no previous entry, so raft does
+// not compare it with entries that the snapshot has replaced.
 func (v *Discarded) rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	v.mu.Lock()
 	from, to := v.from, v.to

@@ -12,8 +12,8 @@ const (
 )
 
 // DiskSpeed measures how long appends to the log take, in windows of time. The disk becomes slow after
-// WindowsUntilSlow consecutive windows with a median duration above Bound. It becomes normal again after the same
-// number of windows with a median below half of Bound. Windows without an append are ignored.
+// WindowsUntilSlow consecutive windows with a median duration above Bound. It becomes normal again after as many
+// windows with a median below half of Bound. Windows without an append are ignored.
 type DiskSpeed struct {
 	Bound time.Duration
 
@@ -37,8 +37,8 @@ func (p *DiskSpeed) Add(d time.Duration) {
 	p.seen++
 }
 
-// EndWindow ends the current window and begins the next. inFlight is how long the append in progress has taken so far;
-// 0 means that none is in progress.
+// EndWindow ends the current window and begins the next. inFlight is how long the append in progress has taken so
+// far; 0 = none is in progress.
 func (p *DiskSpeed) EndWindow(inFlight time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -35,7 +35,8 @@ func DiskError(err error, path string) error {
 	return e
 }
 
-// RejoinHint is the hint in the error for a server that has lost entries that it acknowledged, or a vote that it gave.
+// RejoinHint is the hint in the error for a server that has lost entries that it acknowledged, or a vote that it
+// gave.
 const RejoinHint = "it must not continue as the same server. In a cluster: move its data directory away and start " +
 	"it again; it joins as a new server. A single server: restore a backup into an empty directory " +
 	"(docs/operations/disaster.md)"

@@ -19,15 +19,21 @@ const (
 )
 
 // Floor records the minimum that the other files of a group must contain: term, vote, log and snapshot. It is stored
-// in a separate file with a checksum. A start fails if another file was lost or replaced by an older copy. Such a
-// server could vote twice in a term, or help to elect a leader that lacks acknowledged writes.
+// in a separate file with a checksum. If another file was lost or replaced by an older copy, the server does not
+// start. It could otherwise vote twice in a term, or help to elect a leader that lacks acknowledged writes.
 //
-// Invariant: everything in the floor is durable in the other files before the floor is written, and the floor is
-// lowered before the end of the log is truncated. So an intact group opens after a crash at any point.
+// Invariant: everything in the floor is durable in the other files before the floor is written. The floor is lowered
+// before the end of the log is truncated. So an intact group opens after a crash at any point.
 //
-// The floor is written with each vote before the vote is sent, with each snapshot, before a truncation, at a clean
-// close, and every FloorEvery if something has changed. Appends never wait for it. A start also compares the files
-// with the database and with what other servers have recorded (see transport.Witness).
+// The floor is written at these times, and appends never wait for it:
+//
+//   - with each vote, before the vote is sent
+//   - with each snapshot
+//   - before the end of the log is truncated
+//   - at a clean close
+//   - every FloorEvery if something has changed
+//
+// A start also compares the files with the database and with what other servers have recorded (see transport.Witness).
 type Floor struct {
 	Version int    `json:"version"`
 	Owner          // as known when the floor was written
@@ -51,8 +57,8 @@ type Floor struct {
 type FloorSources interface {
 	// Owner returns the cluster to which the group belongs.
 	Owner() Owner
-	// SnapshotExtent returns what the manifest names: the index of the snapshot, and the newest command that
-	// the database has on disk.
+	// SnapshotExtent returns what the manifest names: the index of the snapshot, and the index of the newest command
+	// that the database has on disk.
 	SnapshotExtent() (index, applied uint64)
 	// SeenOfOthers returns what this server has seen of other servers, by server id.
 	SeenOfOthers() map[string]Seen
@@ -109,9 +115,9 @@ func (k *FloorFile) vote(term uint64, candidate string) error {
 	return k.writeLocked()
 }
 
-// lower removes the entries at and above the given index from the floor. The caller may truncate the log only after
-// lower has returned nil. lower first calls the function forget, which must remove these entries from the extent of
-// the log, so that a concurrent write of the floor file does not record them again.
+// lower removes the entries at and above the given index from the floor. It first calls forget, which must remove
+// these entries from k.extent, the record of the durable part of the log. Otherwise a concurrent write of the floor
+// file could record them again. The caller may truncate the log only after lower has returned nil.
 func (k *FloorFile) lower(index uint64, forget func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,9 +226,9 @@ func (f *Floor) Check(id Identity, h found) error {
 	return nil
 }
 
-// CheckTerm returns an error if the stored term is too low. The parameter have is the stored term, and need is the
-// highest term of the entries, snapshots and votes of this server. A server stores a term before it stores anything of
-// that term, so a lower stored term means that data was lost.
+// CheckTerm returns an error if the stored term is too low. have is the stored term. need is the highest term of the
+// entries, snapshots and votes of this server. A server stores a term before it stores anything of that term. So a
+// lower stored term means that data was lost.
 func CheckTerm(dir string, have, need uint64) error {
 	if have >= need {
 		return nil
@@ -261,8 +267,8 @@ func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, proces
 	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
 }
 
-// Begin sets the floor to h, the content of the log and the stable store, and from then on updates the floor file. The
-// parameter old is the content of the existing floor file, or nil if there is none.
+// Begin sets the floor to h, the content of the log and the stable store, and then keeps the floor file up to date.
+// The parameter old is the content of the existing floor file, or nil if there is none.
 func (k *FloorFile) Begin(id Identity, h found, old *Floor, log *Store, votes *Votes) {
 	log.durable.set(h.first, h.Last)
 	k.current = Floor{

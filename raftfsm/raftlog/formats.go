@@ -19,8 +19,8 @@ const (
 	walMagic   = 0x58eb6b0d
 )
 
-// CheckBoltFormat returns an error if a newer version wrote the bbolt file at the given path. It reads only the two
-// meta pages.
+// CheckBoltFormat returns an error if a newer version of bbolt wrote the file at the given path. It reads only the
+// two meta pages.
 func CheckBoltFormat(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -47,8 +47,8 @@ func CheckBoltFormat(path string) error {
 	return nil
 }
 
-// CheckWALFormat returns an error if a newer version wrote the raft-wal log in dir. It reads only the log's metadata
-// and the headers of its segments.
+// CheckWALFormat returns an error if a newer version of raft-wal wrote the log in dir. It reads only the log's
+// metadata and the headers of its segments.
 func CheckWALFormat(dir string) error {
 	if err := CheckBoltFormat(filepath.Join(dir, metadb.FileName)); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // After a crash between raft's two writes of a vote, the candidate of the earlier vote would get the vote of
@@ -26,7 +27,7 @@ func TestHazard_CrashTearsVote(t *testing.T) {
 	must(t, s.Set([]byte(keyLastVoteCand), []byte("old")))
 	must(t, s.SetUint64([]byte(keyLastVoteTerm), 5))
 	image := filepath.Join(t.TempDir(), "stable.db")
-	copyTree(t, path, image)
+	testutil.CopyTree(t, path, image)
 	must(t, s.Set([]byte(keyLastVoteCand), []byte("new")))
 	crashed := open(image)
 	term, err := crashed.GetUint64([]byte(keyLastVoteTerm))

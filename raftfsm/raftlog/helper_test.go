@@ -1,10 +1,6 @@
 package raftlog
 
 import (
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -50,33 +46,4 @@ func still(t *testing.T, happened <-chan struct{}) bool {
 	case <-timer.C:
 		return true
 	}
-}
-
-// copyTree copies a file or directory in the state in which a crash at this moment would leave it.
-func copyTree(t testing.TB, from, to string) {
-	t.Helper()
-	must(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		target := filepath.Join(to, rel)
-		if d.IsDir() {
-			return os.MkdirAll(target, 0o700)
-		}
-		b, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(target, b, 0o600)
-	}))
 }

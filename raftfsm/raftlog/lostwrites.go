@@ -7,10 +7,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The Extensions of an entry (see Seal) also contain a number of writes and a tag of the leader. These are the writes
-// that the leader acknowledges as soon as its own disk has the entry. If an entry of another leader later replaces
-// this entry, the server with that tag counts these writes as lost, even after a restart. It cannot count them if its
-// disk was lost, or if a snapshot has replaced the entry.
+// A leader may acknowledge writes of an entry as soon as its own disk has the entry. The Extensions of the entry (see
+// Seal) contain the number of these writes and a tag of the leader. If an entry of another leader later replaces this
+// entry, the server with that tag counts the writes as lost, even after a restart. It cannot count them if its disk
+// was lost, or if a snapshot has replaced the entry.
 const (
 	owedMark = 'E'
 	owedSize = 1 + 4 + 4
@@ -19,8 +19,8 @@ const (
 // serverTag returns a short hash of a server id.
 func serverTag(id raft.ServerID) uint32 { return crc32.Checksum([]byte(id), castagnoli) }
 
-// owing returns the Extensions of an entry with n writes that the given server acknowledges early. It returns nil if n
-// is 0.
+// owing returns the Extensions of an entry with n writes that the given server acknowledges early: as soon as its
+// own disk has the entry. It returns nil if n is 0.
 func owing(server uint32, n int) []byte {
 	if n == 0 {
 		return nil
@@ -30,15 +30,15 @@ func owing(server uint32, n int) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(n)) //nolint:gosec // bounded by the entry
 }
 
-// Owing returns the Extensions of an entry with n writes that this server acknowledges as soon as its own disk has the
-// entry. It returns nil if n is 0.
+// Owing returns the Extensions of an entry with n writes that this server acknowledges as soon as its own disk has
+// the entry. It returns nil if n is 0.
 func (s *Store) Owing(n int) []byte { return owing(s.self, n) }
 
 // isOwing reports whether Extensions were made by owing and not sealed yet.
 func isOwing(e []byte) bool { return len(e) == owedSize && e[0] == owedMark }
 
-// owed returns how many writes of the sealed entry l were acknowledged early by the server with this tag. It returns 0
-// if another server has proposed the entry.
+// owed returns how many writes of the sealed entry l were acknowledged early by the server with this tag. It returns
+// 0 if another server has proposed the entry.
 func owed(l *raft.Log, server uint32) int {
 	e := l.Extensions
 	if len(e) != sealOwedSize || e[1] != sealOwedVersion || binary.BigEndian.Uint32(e[sealSize:]) != server {
@@ -47,8 +47,8 @@ func owed(l *raft.Log, server uint32) int {
 	return int(binary.BigEndian.Uint32(e[sealSize+4:]))
 }
 
-// tellLost counts the acknowledged writes in the entries lo to hi as lost, because entries of another leader are about
-// to replace these entries. It counts nothing if lo to hi are the oldest entries, which are only compacted.
+// tellLost counts the acknowledged writes in the entries lo to hi as lost. Entries of another leader are about to
+// replace them. It counts nothing if lo to hi are the oldest entries, because those are only compacted.
 func (s *Store) tellLost(lo, hi uint64) {
 	if !s.role.Running() || hi < s.last.Load() {
 		return // not replaced: compacted, or dropped during the opening

@@ -13,13 +13,13 @@ const (
 	retainWait  = 1 * time.Minute // time without an acknowledgement of the follower
 )
 
-// Retained determines which old entries a leader keeps in its log for followers that receive a snapshot. These are
-// entries that the leader itself no longer needs, because a newer snapshot covers them. A follower needs them right
-// after the transfer; without them, a slow follower would need one snapshot after another.
+// Retained determines which old entries a leader keeps in its log for followers that receive a snapshot. The leader
+// itself no longer needs these entries, because a newer snapshot covers them. A follower needs them right after the
+// transfer. Without them, a slow follower would need one snapshot after another.
 //
-// Invariant: from the start of a transfer until the follower has caught up, the leader keeps the entries after the end
-// of the snapshot that it sends. It drops them earlier if they exceed retainBytes, or if the follower has acknowledged
-// nothing for retainWait.
+// Invariant: from the start of a transfer until the follower has caught up, the leader keeps the entries after the
+// end of the snapshot that it sends. It drops them earlier if they exceed retainBytes, or if the follower has
+// acknowledged nothing for retainWait.
 type Retained struct {
 	mu    sync.Mutex
 	needs map[raft.ServerID]need
@@ -42,9 +42,9 @@ func (r *Retained) Begin(id raft.ServerID, index uint64) {
 	r.needs[id] = need{index: index, sending: true}
 }
 
-// End records the end of a transfer to the follower with the given id. installed is true if the follower has installed
-// the snapshot. If the transfer failed, no entries are kept for this follower any more, because raft sends it the
-// newest snapshot next.
+// End records the end of a transfer to the follower with the given id. The parameter installed is true if the follower
+// has installed the snapshot. After a failed transfer, no entries are kept for this follower, because raft sends it
+// the newest snapshot next.
 func (r *Retained) End(id raft.ServerID, installed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,8 +55,7 @@ func (r *Retained) End(id raft.ServerID, installed bool) {
 	delete(r.needs, id)
 }
 
-// Reached records that a follower has the entries up to the given index. The parameter last is the last index of the
-// log.
+// Reached records that a follower has the entries up to index. The parameter last is the last index of the log.
 func (r *Retained) Reached(id raft.ServerID, index, last uint64) {
 	const near = 64 // number of entries that may be in flight
 	r.mu.Lock()

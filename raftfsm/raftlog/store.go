@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/timeline"
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
@@ -42,7 +43,7 @@ type Events interface {
 
 // Process has the callbacks of the log to the program.
 type Process interface {
-	// Fatal reports an error after which this replica cannot be trusted. After the call nothing is written.
+	// Fatal reports an error after which this replica cannot be trusted. Nothing is written after the call.
 	Fatal(err error)
 	// Step is called before and after each named step of disk work.
 	Step(name string)
@@ -54,8 +55,8 @@ type Process interface {
 // proposed entry is durable on this server, measures the speed of the disk, and caches the newest entries. A leader
 // can replicate entries while its own disk still writes them (see unsynced).
 //
-// Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not yet
-// durable on this server.
+// Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not
+// yet durable on this server.
 type Store struct {
 	engine Backend
 	tail   tail
@@ -66,9 +67,9 @@ type Store struct {
 	events  Events
 	process Process
 
-	// writing admits one writer at a time to the engine, also during its disk work. Raft appends and compacts from two
-	// goroutines. raft-wal could truncate a segment that is being sealed if another goroutine sealed the next one in
-	// the meantime.
+	// writing admits one writer at a time to the engine, also during its disk work. Raft appends and compacts from
+	// two goroutines. raft-wal could truncate a segment that one goroutine is sealing if the other sealed the next
+	// segment meanwhile.
 	writing sync.Mutex
 
 	durable extent     // the part that is on disk
@@ -82,7 +83,7 @@ type Store struct {
 	busy atomic.Int64 // start of the write in flight, in monotonic nanoseconds since open; 0 = none
 	last atomic.Uint64
 	// gone is the index up to which entries were compacted since the log was opened; raft-wal may still return some
-	// of them
+	// of these entries
 	gone atomic.Uint64
 	open time.Time // the start of the time in busy
 
@@ -96,8 +97,8 @@ var (
 	_ raft.MonotonicLogStore = (*Store)(nil)
 )
 
-// NewStore wraps an engine. level is the highest version of log entries that an earlier call of Process.Raise has
-// recorded durably.
+// NewStore wraps an engine. level is the highest version of log entries that Process.Raise has already recorded
+// durably.
 func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, events Events, process Process) *Store {
 	s := &Store{
 		engine: engine, level: max(level, command.First), self: serverTag(server), role: role, events: events,
@@ -109,6 +110,7 @@ func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, even
 		if err := s.append(entries); err != nil {
 			return err
 		}
+		markStored(timeline.Written, entries)
 		s.announce(entries)
 		return nil
 	})
@@ -116,8 +118,9 @@ func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, even
 }
 
 // Align deletes the whole log if it contradicts the snapshot, which ends with the entry at the given index and term.
-// This is the case if the log has another entry at that index, or ends before it. A crash between the receipt of a
-// snapshot and the truncation of the log can leave such entries. They must not be sent to other servers.
+// The log contradicts the snapshot if it has another entry at that index, or ends before that index. A crash between
+// the receipt of a snapshot and the truncation of the log can leave such entries. They must not be sent to other
+// servers.
 func (s *Store) Align(index, term uint64) error {
 	first, last, err := s.Ends()
 	if err != nil || last == 0 || first > index {
@@ -156,7 +159,7 @@ func (s *Store) Read(index uint64, l *raft.Log) error {
 
 // Scan verifies all log entries above the index of the snapshot, and records their sizes and types. Call it before
 // raft reads the entries, because raft panics on an entry that it cannot read. The result at is the index of the entry
-// that the error concerns, or 0 if it does not concern one entry.
+// that caused the error, or 0 for any other error.
 func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 	first, last, err := s.Ends()
 	if err != nil {
@@ -181,10 +184,10 @@ func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 	return 0, nil
 }
 
-// Reserve returns the Data for an entry whose content is determined later. When the log is about to write the entry,
-// it calls the function complete on raft's main goroutine. That function must set Data and Extensions. So the entry
-// can contain requests that arrive while the previous entry is written. key identifies the entry; the caller must pass
-// it to Release in the end.
+// Reserve returns the Data for an entry whose content is determined later. So the entry can contain requests that
+// arrive while the previous entry is written. When the log is about to write the entry, it calls complete on raft's
+// main goroutine. complete must set Data and Extensions. key identifies the entry; the caller must pass it to
+// Release in the end.
 func (s *Store) Reserve(key *byte, complete func(*raft.Log)) []byte {
 	s.mu.Lock()
 	s.reserved[key] = complete
@@ -199,8 +202,9 @@ func (s *Store) Release(key *byte) {
 	s.mu.Unlock()
 }
 
-// complete calls the functions of those entries that were reserved with Reserve. It compares the addresses of Data, so
-// it never confuses entries of other servers with reserved ones.
+// complete sets the content of each reserved entry among entries, by calling the function that was passed to Reserve
+// for it. It recognizes a reserved entry by the address of its Data, so it leaves all other entries unchanged,
+// including those received from another server.
 func (s *Store) complete(entries []*raft.Log) {
 	for _, l := range entries {
 		if len(l.Data) != 1 {
@@ -215,8 +219,9 @@ func (s *Store) complete(entries []*raft.Log) {
 	}
 }
 
-// OnDurable calls f once the entry with this Data slice is on this server's disk. It compares the addresses of slices,
-// so f is called only for an entry that this server has proposed. f runs on the goroutine that wrote the entry.
+// OnDurable calls f once the entry with this Data slice is on this server's disk. It recognizes the entry by the
+// address of the slice, so f is called only for an entry that this server has proposed. f runs on the goroutine that
+// wrote the entry.
 func (s *Store) OnDurable(data []byte, f func(index, term uint64)) {
 	s.mu.Lock()
 	s.waiting[unsafe.SliceData(data)] = f
@@ -233,9 +238,9 @@ func (s *Store) ForgetDurable(data []byte) {
 // StoreLog stores one entry.
 func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs appends entries to the log. It returns when the entries are durable, except on a leader with other voters:
-// there it may return earlier (see unsynced). A failed write ends the process, because the content of the disk is then
-// unknown and no later write may be acknowledged.
+// StoreLogs appends entries to the log. It returns when they are durable. On a leader with other voters it may
+// return earlier (see unsynced). A failed write ends the process: the content of the disk is then unknown, and no
+// later write may be acknowledged.
 func (s *Store) StoreLogs(entries []*raft.Log) error {
 	if len(entries) == 0 {
 		return nil
@@ -270,9 +275,19 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 	if err := s.append(entries); err != nil {
 		return err
 	}
+	stage := timeline.Stored
+	if own {
+		stage = timeline.Written
+	}
+	markStored(stage, entries)
 	s.note(entries)
 	s.announce(entries)
 	return nil
+}
+
+// markStored marks in an execution trace that entries are on the disk.
+func markStored(stage string, entries []*raft.Log) {
+	timeline.MarkEntries(stage, entries[0].Index, entries[len(entries)-1].Index)
 }
 
 // note adds entries to the log that raft sees.
@@ -319,7 +334,7 @@ func (s *Store) noteLevel(entries []*raft.Log) error {
 }
 
 // RaiseTo records durably that the log may contain entries of format version v. It does nothing if the recorded
-// version is not lower. Only Raft's main goroutine and the goroutine that opens the group may call it.
+// version is v or higher. Only raft's main goroutine and the goroutine that opens the group may call it.
 func (s *Store) RaiseTo(v uint8) error {
 	if v <= s.level {
 		return nil
@@ -332,7 +347,7 @@ func (s *Store) RaiseTo(v uint8) error {
 }
 
 // announce calls the functions that OnDurable has registered for these entries. The entries must already be readable
-// from the log, because such a function may read them at once.
+// from the log, because these functions may read them at once.
 func (s *Store) announce(entries []*raft.Log) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,9 +372,10 @@ func (s *Store) Stalled() time.Duration {
 }
 
 // GetLog reads the entry at the given index and verifies its checksum. A damaged entry ends the process, because it
-// must be neither applied nor sent to other servers. On a follower, GetLog returns a placeholder for the last entry of
-// the snapshot if the log does not contain it, because raft looks up that entry before the first append after the
-// snapshot.
+// must be neither applied nor sent to other servers.
+//
+// Raft looks up the last entry of a snapshot before the first append after it. If the log of a follower does not
+// contain that entry, GetLog returns a placeholder for it.
 func (s *Store) GetLog(index uint64, l *raft.Log) error {
 	if c := s.tail.get(index); c != nil {
 		*l = *c
@@ -392,7 +408,8 @@ func (s *Store) find(index uint64, l *raft.Log) error {
 	return s.engine.GetLog(index, l)
 }
 
-// TermAt returns the term of the entry at the given index; known is false if the log does not contain this entry.
+// TermAt returns the term of the entry at the given index. The result known is false if the log does not contain the
+// entry.
 func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 	if term, known = s.tail.termAt(index); known || index > s.last.Load() {
 		return term, known
@@ -407,9 +424,9 @@ func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 // Last returns the index of the newest entry; 0 = none.
 func (s *Store) Last() uint64 { return s.last.Load() }
 
-// LastVisible returns the index of the last entry that raft passes to the state machine, among the entries above the
-// parameter floor and up to the parameter index. It returns 0 if there is no such entry. The machine must have applied
-// all entries up to the floor.
+// LastVisible returns the index of the last entry that raft passes to the state machine. It considers only entries
+// above floor and up to index, and returns 0 if there is none. The machine must have applied all entries up to
+// floor.
 func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
 
 // Applied records that the state machine has applied all entries up to the given index.
@@ -418,15 +435,15 @@ func (s *Store) Applied(index uint64) { s.tail.settle(index) }
 // BytesSince returns the bytes appended from the given index on, accurate to 256 KiB.
 func (s *Store) BytesSince(index uint64) uint64 { return s.tail.since(index) }
 
-// EntriesWithin returns how many of the newest entries fit into the given number of bytes. The parameter last is the
-// index of the last entry.
+// EntriesWithin returns how many of the newest entries fit into limit bytes. The parameter last is the index of the
+// last entry.
 func (s *Store) EntriesWithin(last, limit uint64) uint64 { return s.tail.within(last, limit) }
 
 // Configuration returns the index of the newest configuration in the log; 0 = none known.
 func (s *Store) Configuration() uint64 { return s.tail.configuration() }
 
-// WaitDurable waits until the entries up to the given index are on this server's disk. It returns an error if a write
-// fails. It has no time limit.
+// WaitDurable waits until the entries up to the given index are on this server's disk. It returns an error if a
+// write fails. It has no time limit.
 func (s *Store) WaitDurable(index uint64) error { return s.unsynced.wait(index) }
 
 // Drain waits until nothing is left to write.
@@ -440,8 +457,8 @@ func (s *Store) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest 
 // Retained returns which entries are kept for followers that are being sent a snapshot.
 func (s *Store) Retained() *Retained { return &s.retained }
 
-// Discarded returns the record of entries that raft still considers part of this log although a snapshot has replaced
-// them.
+// Discarded returns the record of entries that a snapshot has replaced, and that raft still considers part of this
+// log.
 func (s *Store) Discarded() *Discarded { return &s.discarded }
 
 // Waiting returns how many OnDurable functions were neither called nor withdrawn.
@@ -463,9 +480,8 @@ func (s *Store) FirstIndex() (uint64, error) { return s.engine.FirstIndex() }
 // LastIndex returns the index of the newest entry; 0 = none.
 func (s *Store) LastIndex() (uint64, error) { return s.last.Load(), nil }
 
-// DeleteRange deletes the entries lo to hi. Raft deletes the oldest entries after a snapshot, and the newest entries
-// if they conflict with the leader's. DeleteRange does not delete old entries that a follower still needs (see
-// Retained).
+// DeleteRange deletes the entries lo to hi. It keeps old entries that a follower still needs (see Retained). Raft
+// deletes the oldest entries after a snapshot, and the newest entries if they conflict with the leader's.
 func (s *Store) DeleteRange(lo, hi uint64) error {
 	if hi >= s.last.Load() {
 		if err := s.unsynced.drain(); err != nil {

@@ -15,7 +15,7 @@ const (
 
 // tail caches the newest entries of the log, up to a number of bytes. It also records how many bytes were appended,
 // and which entries raft does not pass to the state machine. It replaces raft's LogCache, which does not limit its
-// bytes. A tail is safe for concurrent use.
+// bytes. It is safe for concurrent use.
 type tail struct {
 	mu     sync.Mutex
 	first  uint64      // index of cached[0]
@@ -39,12 +39,12 @@ type mark struct {
 // EntrySize returns the size of an entry in memory, in bytes.
 func EntrySize(l *raft.Log) int { return len(l.Data) + len(l.Extensions) + 64 }
 
-// visible reports whether raft passes entries of type t to the state machine. It does so for commands and
-// configurations, but not for no-ops and barriers.
+// visible reports whether raft passes entries of type t to the state machine. It passes commands and configurations,
+// but not no-ops and barriers.
 func visible(t raft.LogType) bool { return t == raft.LogCommand || t == raft.LogConfiguration }
 
-// add adds entries that are durable or unsynced. If the tail already has entries at or above the index of the first
-// new entry, the new entries replace them.
+// add adds entries that are durable or unsynced. They replace existing entries at or above the index of the first
+// new entry.
 func (t *tail) add(logs []*raft.Log) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +89,7 @@ func (t *tail) noteLocked(l *raft.Log) {
 	}
 }
 
-// termAt returns the term of the entry at the given index. known is false if the tail has no information about that
+// termAt returns the term of the entry at the given index. The result known is false if the tail does not know that
 // entry.
 func (t *tail) termAt(index uint64) (term uint64, known bool) {
 	t.mu.Lock()
@@ -182,8 +182,8 @@ func (t *tail) forget(index uint64) {
 	}
 }
 
-// settle records that the machine has applied all entries up to the given index. The tail then drops its record of
-// which of these entries raft does not pass to the machine.
+// settle records that the machine has applied all entries up to the given index. The tail then shortens its list of
+// entries that raft does not pass to the machine: it drops those up to the index.
 func (t *tail) settle(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,8 +191,8 @@ func (t *tail) settle(index uint64) {
 	t.blind = append(t.blind[:0], t.blind[n:]...)
 }
 
-// lastVisible returns the index of the last entry that raft passes to the state machine, among the entries above the
-// parameter floor and up to the parameter index. It returns 0 if there is no such entry.
+// lastVisible returns the index of the last entry that raft passes to the state machine. It considers only entries
+// above floor and up to index, and returns 0 if there is none.
 func (t *tail) lastVisible(index, floor uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,7 +206,8 @@ func (t *tail) lastVisible(index, floor uint64) uint64 {
 	return index
 }
 
-// since returns the bytes appended from the given index on, accurate to the distance of the marks.
+// since returns how many bytes the entries at and above the given index have. The result is exact only at the
+// entries in t.marks.
 func (t *tail) since(index uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -217,8 +218,8 @@ func (t *tail) since(index uint64) uint64 {
 	return t.total - t.marks[i-1].total
 }
 
-// within returns how many of the newest entries fit into the given number of bytes. The parameter last is the index of
-// the last entry.
+// within returns how many of the newest entries fit into limit bytes. The parameter last is the index of the last
+// entry.
 func (t *tail) within(last uint64, limit uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,23 +10,21 @@ import (
 // They are sent from the tail cache, so the limit is below tailCacheBytes.
 const unsyncedBytes = 8 << 20
 
-// unsynced contains the entries that the leader replicates while its own disk still writes them. A write then takes as
-// long as the slower of the leader's and the follower's disk, and not as long as both together (Ongaro, Consensus:
-// Bridging Theory and Practice, section 10.2.1).
+// unsynced contains the entries that the leader replicates while its own disk still writes them. A write then takes
+// as long as the slower of the leader's and the follower's disk, and not as long as both together (Ongaro,
+// Consensus: Bridging Theory and Practice, section 10.2.1).
 //
 // Three rules make this safe:
 //
-// No leader commits an entry before its own disk has it. Raft counts the leader's copy as soon as StoreLogs returns,
-// so the Guard delays the answers of followers until the entry is durable on the leader. If there is no other voter,
-// or the entry changes the configuration, StoreLogs waits for the disk.
+//  1. No leader commits an entry before its own disk has it. Raft counts the leader's copy as soon as StoreLogs
+//     returns, so the Guard delays the answers of followers until the entry is durable on the leader. If there is no
+//     other voter, or the entry changes the configuration, StoreLogs waits for the disk.
+//  2. Before a term or a vote is stored, all earlier entries are on disk (see Votes). So everything that a
+//     server sends about its log in one term is durable before it sends anything in the next term.
+//  3. Entries reach the disk in the order of the log. One goroutine writes at a time, and at most two writes are
+//     outstanding. Before a third one, raft's main loop waits.
 //
-// Everything that a server sends about its log in one term is durable before the server sends anything in the next
-// term, because terms and votes are stored after all entries (see Votes).
-//
-// Entries reach the disk in the order of the log. One goroutine writes at a time, and at most two writes are
-// outstanding. Before a third one, raft's main loop waits.
-//
-// After a crash, a leader may have fewer entries than it has sent. The missing entries were not counted for a commit.
+// After a crash, a leader may lack entries that it has sent. It had not counted its own copies of them for a commit.
 type unsynced struct {
 	write func([]*raft.Log) error
 
@@ -53,9 +51,9 @@ func (u *unsynced) room() {
 	}
 }
 
-// add passes entries to the writing goroutine and calls the function note, which records them as unsynced. It does not
-// wait for the disk, unless two writes are outstanding. The caller must not change the entries afterwards. If an
-// earlier write has failed, add returns its error.
+// add passes entries to the writing goroutine and calls the function note, which records them as unsynced. It waits
+// for the disk only if two writes are outstanding. The caller must not change the entries afterwards. If an earlier
+// write has failed, add returns the error of that write.
 func (u *unsynced) add(entries []*raft.Log, note func()) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -100,8 +98,8 @@ func (u *unsynced) run() {
 	u.changed.Broadcast()
 }
 
-// wait waits until the entries up to the given index are durable. It returns an error if a write fails. It has no time
-// limit.
+// wait waits until the entries up to the given index are durable. It returns an error if a write fails. It has no
+// time limit.
 func (u *unsynced) wait(index uint64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/durable"
 )
 
-// Volume is the storage of a group: its files, its terms and votes, and its log. Servers use OSVolume. Simulations use
-// a Volume in memory, which loses unsynced data in a simulated crash.
+// Volume is the storage of a group: its files, its terms and votes, and its log. Servers use OSVolume. Simulations
+// use a Volume in memory, which loses unsynced data in a simulated crash.
 type Volume interface {
 	Read(path string) ([]byte, error)                        // like durable.Read
 	Write(path string, body []byte, step func(string)) error // like durable.Write
@@ -24,7 +24,7 @@ type Volume interface {
 	Create(path string) (SyncedFile, error)                  // a new file; an error if it exists
 	List(dir string) ([]fs.FileInfo, error)                  // the content of a directory
 	Exists(path string) bool                                 //
-	// whether terms and votes, or a log, exist at path; an error if they are damaged
+	// whether the file of terms and votes, or the log, at path contains data; an error if it is damaged
 	Holds(path string) (bool, error)
 	OtherLog(dir string, e Engine) error // an error if dir has a log of the other engine
 	Mkdir(dir string) error              //
@@ -43,7 +43,7 @@ type SyncedFile interface {
 	Sync() error
 }
 
-// StableStore stores terms and votes. Each method that stores a value returns after the value is durable.
+// StableStore stores terms and votes. A method that stores a value returns only when the value is durable.
 type StableStore interface {
 	raft.StableStore
 	io.Closer
@@ -86,8 +86,9 @@ func (OSVolume) List(dir string) ([]fs.FileInfo, error) {
 // Exists reports whether path exists.
 func (OSVolume) Exists(path string) bool { return exists(path) }
 
-// Holds reports whether the file at the given path contains terms and votes, or a log. If the file is damaged, it
-// returns an error that names the damage.
+// Holds reports whether the file of terms and votes, or the log, at the given path contains data. It returns false if
+// the file is absent, empty or all zeros. It returns an error if the file is damaged, cannot be read, or was written by
+// a newer version. If it is damaged, the error names the damage.
 func (OSVolume) Holds(path string) (bool, error) {
 	if filepath.Base(path) == WalName {
 		path = filepath.Join(path, metadb.FileName)

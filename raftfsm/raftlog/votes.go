@@ -21,11 +21,11 @@ const (
 // KeyVote is our key for the whole vote: term (8 bytes) and candidate in one value.
 var KeyVote = []byte("QuorateVote")
 
-// Votes stores the term and the candidate of a vote as one value. Raft stores them in two calls, first the term and
-// then the candidate. After a crash between the calls, the new term would be combined with the candidate of an earlier
-// term. So Votes keeps the term in memory until raft stores the candidate. That also saves one fsync.
+// Votes stores the term and the candidate of a vote as one value. Raft stores the term first and the candidate in a
+// second call. A crash between the two calls would combine the new term with the candidate of an earlier term. So
+// Votes keeps the term in memory until raft stores the candidate. That also saves one fsync.
 //
-// Only Raft's main goroutine changes votes. The lock is for other goroutines, which only read.
+// Only raft's main goroutine changes votes. The lock is for other goroutines, which only read.
 type Votes struct {
 	store    StableStore
 	process  Process
@@ -37,8 +37,8 @@ type Votes struct {
 	held bool
 }
 
-// NewVotes returns a Votes that wraps the given StableStore. Before Votes stores a term or a vote, it waits until the
-// log has written its unsynced entries to disk.
+// NewVotes returns a Votes that wraps the given StableStore. Before Votes stores a term or a vote, it waits until
+// the unsynced entries of log are on disk.
 func NewVotes(store StableStore, log *Store, process Process) *Votes {
 	return &Votes{store: store, unsynced: log.unsynced, process: process}
 }
@@ -67,8 +67,8 @@ func (s *Votes) Set(key, val []byte) error {
 	return s.check(s.floors.vote(term, string(val)))
 }
 
-// SetUint64 stores a number durably. The only exception is the term of a vote: SetUint64 keeps that term in memory
-// until Set stores the candidate.
+// SetUint64 stores a number durably. The term of a vote is the exception: SetUint64 keeps it in memory until Set
+// stores the candidate.
 func (s *Votes) SetUint64(key []byte, val uint64) error {
 	if string(key) != keyLastVoteTerm {
 		if err := s.unsynced.drain(); err != nil {

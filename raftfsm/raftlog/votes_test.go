@@ -10,6 +10,7 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func openStable(t testing.TB, path string) *Votes {
@@ -44,7 +45,7 @@ func TestVotes_VoteIsAtomic(t *testing.T) {
 	images := map[string]string{}
 	image := func(at string) {
 		images[at] = filepath.Join(t.TempDir(), StableName)
-		copyTree(t, path, images[at])
+		testutil.CopyTree(t, path, images[at])
 	}
 	s.process = &seams{fatal: unexpected(t), step: image}
 	must(t, s.SetUint64([]byte(keyLastVoteTerm), 5))

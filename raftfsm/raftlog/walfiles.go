@@ -6,9 +6,9 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// segmentFiles returns a SegmentFiler that syncs each new segment file when it is created. raft-wal itself syncs a new
-// file only together with its first append. A power cut during that append can then leave a file of any length, which
-// looks like a segment that was truncated.
+// segmentFiles returns a SegmentFiler that syncs each new segment file when it is created. raft-wal itself syncs a
+// new file only together with its first append. A power cut during that append could then leave a file of any
+// length, which looks like a truncated segment.
 func segmentFiles(dir string) types.SegmentFiler { return segment.NewFiler(dir, syncedFiles{fs.New()}) }
 
 // syncedFiles is a types.VFS that syncs new files.

@@ -21,14 +21,14 @@ import (
 )
 
 // repairWAL completes what a crash or a close left unfinished at the end of the newest segment. raft-wal v0.4.2 does
-// not do that itself, and would refuse every append. The log must not be open. The result done describes the repair;
-// it is empty if there was nothing to repair. There are two cases:
+// not complete it, and would refuse every append. The log must not be open. done describes the repair; it is empty if
+// there was nothing to repair. There are two cases:
 //
-//  1. The last append to a full segment seals the segment, and a moment later the metadata names the next segment.
-//     In between the log has no segment for appends, so repairWAL adds the next segment to the metadata. raft-wal
-//     creates its file if it is missing.
-//  2. An incomplete last append may have left its index, which looks like a seal, or other bytes after the last
-//     complete append. repairWAL overwrites them with zeros. They contain nothing that was acknowledged.
+//  1. The newest segment is full and sealed, but the metadata does not name a next segment yet. So the log has no
+//     segment for appends. repairWAL adds the next segment to the metadata. raft-wal creates its file if it is missing.
+//  2. The last append is incomplete: there are bytes after the last complete append. They may include the index of the
+//     segment, which looks like a seal. repairWAL overwrites them with zeros. They contain nothing that was
+//     acknowledged.
 func repairWAL(dir string) (done string, err error) {
 	list := filepath.Join(dir, metadb.FileName)
 	if !exists(list) {
@@ -93,9 +93,10 @@ func listProblem(segments []types.SegmentInfo) string {
 	return ""
 }
 
-// cutOff returns an error if the file of a segment was truncated. The full length of a segment is durable before its
-// first append. So an incomplete append leaves zeros or other bytes, but never a shorter file. A file is also shorter
-// if a power cut interrupted its creation. Such a file has no entries, and cutOff extends it to its full length.
+// cutOff returns an error if the file of a segment was truncated. A segment has its full length on disk before its
+// first append. So an incomplete append leaves zeros or other bytes, but never a shorter file. Only a power cut
+// during the creation of the file can leave a shorter one. Such a file has no entries, and cutOff extends it to its
+// full length.
 func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -111,7 +112,7 @@ func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	return errors.Join(f.Truncate(int64(s.SizeLimit)), f.Sync())
 }
 
-// succeed marks the newest segment as sealed and adds the next segment to the metadata. It writes the same as raft-wal
+// succeed marks the newest segment as sealed and adds the next segment to the metadata. It writes what raft-wal
 // would have written.
 func succeed(meta types.MetaStore, state types.PersistentState, tail *types.SegmentInfo, end segmentEnd) error {
 	now := time.Now()
@@ -125,9 +126,8 @@ func succeed(meta types.MetaStore, state types.PersistentState, tail *types.Segm
 	return meta.CommitState(state)
 }
 
-// The layout of raft-wal's segments is a header, followed by frames. A frame has a type, a length and content
-// padded to 8 bytes. A commit frame has the CRC-32C of everything since the previous commit in place of the
-// length.
+// The layout of raft-wal's segments is a header, followed by frames. A frame has a type, a length and content padded
+// to 8 bytes. Instead of a length, a commit frame has the CRC-32C of everything since the previous commit.
 const (
 	walHeaderSize = 32
 	walFrameSize  = 8
@@ -141,8 +141,9 @@ type segmentEnd struct {
 	next    int64  // offset at which the first frame that was not read should be
 }
 
-// scanSegment finds the last append of a segment that is complete, that is, has a correct checksum. It verifies only
-// the last two appends. This is enough because each append is synced before the next one begins.
+// scanSegment finds the last complete append of a segment. An append is complete if its checksum is correct.
+// scanSegment verifies only the checksum of the last append. This is enough, because each append is synced before the
+// next one begins.
 func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 	var last, before, now segmentEnd // now counts what has been read since the last commit
 	var sum uint32
@@ -171,9 +172,9 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 	return lastWhole(f, before, last, sum, now.offset)
 }
 
-// lastWhole returns the end of the last complete append in a segment. The parameter last is the end of the last
-// append, and before is the end of the previous one. If the bytes between the two have the checksum sum, the last
-// append is complete, and the result is its end. Otherwise the result is the end of the previous append.
+// lastWhole returns the end of the last complete append in a segment. The final append lies between the positions
+// before and last. If its checksum equals sum, it is complete, and lastWhole returns the position last. Otherwise it
+// returns before, which is the end of the previous append.
 func lastWhole(f io.ReaderAt, before, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
 	before.next, last.next = next, next
 	if last.offset == 0 {
@@ -197,7 +198,7 @@ type segmentFile interface {
 	Sync() error
 }
 
-// clearAfter overwrites everything from the given offset on with zeros, and reports whether this changed any byte. It
+// clearAfter overwrites everything from the given offset on with zeros, and reports whether any byte has changed. It
 // does not shorten the file, because after a crash a shorter file would count as truncated (see cutOff).
 func clearAfter(f segmentFile, offset int64) (changed bool, err error) {
 	b, zeros := make([]byte, 64<<10), make([]byte, 64<<10)

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func walEntry(i uint64) *raft.Log {
@@ -47,7 +48,7 @@ func betweenSegments(t *testing.T) map[uint64]string {
 		mu.Lock()
 		defer mu.Unlock()
 		image := filepath.Join(t.TempDir(), "image")
-		copyTree(t, dir, image)
+		testutil.CopyTree(t, dir, image)
 		images[last.Load()] = image
 	}}))
 	must(t, err)
@@ -79,7 +80,7 @@ func TestRepairWAL_CrashBetweenSegments(t *testing.T) {
 	refused := 0
 	for last, dir := range betweenSegments(t) {
 		plain := filepath.Join(t.TempDir(), "plain")
-		copyTree(t, dir, plain)
+		testutil.CopyTree(t, dir, plain)
 		w, err := wal.Open(plain) // shows what the repair is for
 		must(t, err)
 		if errors.Is(w.StoreLogs([]*raft.Log{walEntry(last + 1)}), wal.ErrSealed) {
@@ -182,10 +183,10 @@ func sealing(t *testing.T) (after, before string, last uint64) {
 	must(t, err)
 	for i := uint64(1); ; i++ {
 		before = filepath.Join(t.TempDir(), "before")
-		copyTree(t, dir, before)
+		testutil.CopyTree(t, dir, before)
 		must(t, w.StoreLogs([]*raft.Log{walEntry(i)}))
 		after = filepath.Join(t.TempDir(), "after")
-		copyTree(t, dir, after)
+		testutil.CopyTree(t, dir, after)
 		if sealed, _ := segmentState(t, after, filepath.Base(segments[0])); sealed {
 			return after, before, i
 		}
@@ -229,10 +230,10 @@ func torn(t *testing.T, before, after, name string, last uint64, refused *int) {
 func tryTorn(t *testing.T, before, name string, content []byte, last uint64, refused *int) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "torn")
-	copyTree(t, before, dir)
+	testutil.CopyTree(t, before, dir)
 	must(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 	plain := filepath.Join(t.TempDir(), "plain")
-	copyTree(t, dir, plain)
+	testutil.CopyTree(t, dir, plain)
 	if w, err := wal.Open(plain); err == nil {
 		if errors.Is(w.StoreLogs([]*raft.Log{walEntry(last + 1)}), wal.ErrSealed) {
 			*refused++
@@ -292,7 +293,7 @@ func TestOpenWAL_DamagedListOfSegmentsIsNamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			image := filepath.Join(t.TempDir(), "image")
-			copyTree(t, dir, image)
+			testutil.CopyTree(t, dir, image)
 			meta := &metadb.BoltMetaDB{}
 			state, err := meta.Load(image)
 			must(t, err)

@@ -2,8 +2,9 @@ package session
 
 import "sync/atomic"
 
-// Cache contains the decoded form of the last session token. Most requests have the same token as the request before,
-// because only writes change it. A Cache is safe for concurrent use. Its zero value is empty.
+// Cache contains the decoded form of the session token that was decoded or created last. Only writes change a token,
+// so most requests have the same token as the request before. A Cache is safe for concurrent use. Its zero value is
+// empty.
 type Cache struct{ last atomic.Pointer[decoded] }
 
 // decoded is a token of a cluster and its session. It never changes.
@@ -68,8 +69,8 @@ func (t *Cache) Merge(a, b string, cluster uint64) (string, bool) {
 	return token, true
 }
 
-// After returns the new token of session s after the session has seen position n. token is the current token of s. It
-// is returned again if n does not change the session. If token is empty, After always creates a new token.
+// After returns the token of session s after the session has seen position n. token is the current token of s, or
+// empty. After returns the same token if n does not change the session.
 func (t *Cache) After(token string, s Session, n Seen, cluster uint64) string {
 	if token != "" && s.holds(n) {
 		return token

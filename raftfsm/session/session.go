@@ -1,6 +1,6 @@
-// Package session encodes session tokens and caches the last one. A token contains the id of the cluster and, for each
-// group, the newest log position (term and index) that the application has seen. A read with a token never returns
-// data from before these positions, unless the answer is marked as stale.
+// Package session encodes session tokens, and caches the token that was used last. A token contains the id of the
+// cluster and, for each group, the newest log position (term and index) that the application has seen. A read with a
+// token never returns data from before these positions, unless the answer is marked as stale.
 //
 // The format is base64url without padding of: version 1 (1 byte), cluster (8 bytes), and for each group in ascending
 // order its id, its term and index<<1|committed, as uvarints.
@@ -33,8 +33,8 @@ type Seen struct {
 // Session is a decoded token; nil is the empty one.
 type Session []Seen
 
-// Parse decodes a token. foreign is true if the token belongs to another cluster; the session is then empty. Parse
-// returns fault.Invalid for a malformed token.
+// Parse decodes a token. If the token belongs to another cluster, the result foreign is true and the session is empty.
+// Parse returns fault.Invalid for a malformed token.
 func Parse(token string, cluster uint64) (s Session, foreign bool, err error) {
 	if token == "" {
 		return nil, false, nil
@@ -83,8 +83,8 @@ func (s Session) Of(g uint32) (Seen, bool) {
 	return Seen{}, false
 }
 
-// Before reports whether position n should replace s. The position with the greater index is the newer one, whatever
-// the terms are. If the indexes are equal, n replaces s, except if s is committed and n is not.
+// Before reports whether position n should replace s. The greater index is newer, whatever the terms are. With equal
+// indexes, n replaces s if n is committed or s is not.
 func (s Seen) Before(n Seen) bool {
 	if n.Pos.Index == s.Pos.Index {
 		return n.Committed || !s.Committed

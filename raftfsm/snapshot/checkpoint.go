@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Checkpoint is a directory of hard links to the files of the live database, from which a snapshot is sent. A transfer
-// uses an existing checkpoint if it is recent enough, so several transfers can share one.
+// Checkpoint is a directory of hard links to the files of the live database, from which a snapshot is sent. Several
+// transfers can share a checkpoint that is recent enough for them.
 type Checkpoint struct {
 	store   *Store
 	name    string
@@ -23,12 +23,13 @@ type Checkpoint struct {
 	timer *time.Timer // under store.mu: removes it after it was unused for CheckpointLife
 }
 
-// checkpoint returns a referenced checkpoint that contains at least all entries up to the given index.
+// checkpoint returns a checkpoint that contains at least all entries up to the given index. The caller must close it
+// after use.
 func (s *Store) checkpoint(index uint64) (*Checkpoint, error) { return s.CheckpointAt(index, 0) }
 
-// CheckpointAt returns a checkpoint that contains every entry up to the given index. The parameter want is another
-// index: the checkpoint also contains every command up to it. The live machine must have applied these entries and
-// commands before the call. The caller must close the checkpoint after use.
+// CheckpointAt returns a checkpoint that contains every entry up to index, and every command up to the index in want.
+// The live machine must have applied these entries and commands before the call. The caller must close the checkpoint
+// after use.
 func (s *Store) CheckpointAt(index, want uint64) (*Checkpoint, error) {
 	if c := s.shared(index); c != nil {
 		if c.applied >= want {

@@ -33,14 +33,13 @@ func (s *Store) Sweep() error {
 	return nil
 }
 
-// replace makes the database in the directory dir the live one in the manifest. The parameter of is the directory of
-// the database that it replaces. The parameter held is an index: all commands up to it must be on disk in dir. replace
-// returns fault.Unavailable if a snapshot was taken or received in the meantime, and fault.Internal if dir does not
-// exist.
-func (s *Store) replace(of, dir string, held uint64) error {
+// replace makes the database in the directory dir the live one in the manifest. The parameter old is the directory of
+// the previous database. All commands up to the index in held must be on disk in the new database. replace returns
+// fault.Unavailable if a snapshot was taken or received in the meantime, and fault.Internal if dir does not exist.
+func (s *Store) replace(old, dir string, held uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending != nil || s.current.Database != of || s.current.Snapshot != nil && s.current.Snapshot.Applied > held {
+	if s.pending != nil || s.current.Database != old || s.current.Snapshot != nil && s.current.Snapshot.Applied > held {
 		return fault.New(fault.Unavailable, "group.reinstall", "a snapshot was taken or received meanwhile")
 	}
 	if !s.volume.Exists(s.Path(dir)) {

@@ -7,19 +7,19 @@ type Cause string
 
 // The causes.
 const (
-	// Differs means that a majority of the voters have the same state, and the state of this server is different. The
-	// state of this server is replaced by a copy of the majority's state.
+	// Differs means that the state of this server is different from the state of a majority of the voters. The state
+	// of this server is replaced by a copy of the majority's state.
 	Differs Cause = "differs"
 	// Damaged means that a file of the database is damaged, or that the stored records differ from the records that
 	// were applied. The state of this server is replaced by a copy of another server's state.
 	Damaged Cause = "damaged"
-	// Split means that the states of voters differ, and no majority has the same state. This server keeps its state,
-	// but does not serve requests from it until a majority has the same state or an operator decides.
+	// Split means that the states of voters differ, and no majority has the same state. This server keeps its state
+	// but serves no requests from it, until a majority has the same state or an operator decides.
 	Split Cause = "split"
 )
 
-// Doubt is the reason why a replica does not trust its database and serves no requests. It is stored in the manifest
-// together with the name of the database, so it survives a restart.
+// Doubt is the reason why a replica does not trust its database and serves no requests. It survives a restart,
+// because the manifest stores it with the name of the database.
 type Doubt struct {
 	Cause Cause  `json:"cause"`
 	Index uint64 `json:"index"`           // index of the entry at which states were compared
@@ -54,13 +54,13 @@ func (d *Doubt) Next() string {
 	return "waits until a majority of the voters agree: see 'a partition is split' in docs/troubleshooting.md"
 }
 
-// setDoubt records in the manifest that a database is not trusted because of d, or that it is trusted if d is nil. The
-// parameter of is the directory of the database. If that database is no longer the live one, setDoubt does nothing.
-func (s *Store) setDoubt(of string, d *Doubt) error {
+// setDoubt records in the manifest that a database is not trusted because of d, or is trusted if d is nil. database
+// is the directory of that database. setDoubt does nothing if the database is no longer live.
+func (s *Store) setDoubt(database string, d *Doubt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.current.Database != of {
+	if s.current.Database != database {
 		return nil // a received database has replaced it
 	}
-	return s.writeLocked(Manifest{Database: of, Snapshot: s.current.Snapshot, Doubt: d})
+	return s.writeLocked(Manifest{Database: database, Snapshot: s.current.Snapshot, Doubt: d})
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/timeline"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// FSM implements the raft interfaces through which raft uses the state machine. Raft calls ApplyBatch, Snapshot and
-// Restore on one goroutine, and at the same time may call Persist on another.
+// FSM implements the interfaces through which raft uses the state machine. Raft calls ApplyBatch, Snapshot and
+// Restore on one goroutine. At the same time it may call Persist on another goroutine.
 type FSM struct {
 	live    atomic.Pointer[kv.Machine]
 	doubt   atomic.Pointer[Doubt] // why the live machine serves nothing; nil = it serves
@@ -26,8 +27,8 @@ type FSM struct {
 	log     Log
 	Events  Events
 
-	// swap is held while entries are applied, and while another machine replaces the live one. An entry that was
-	// applied during such a replacement could be lost.
+	// swap is held while entries are applied, and while another machine replaces the live one. So no entry is
+	// applied to a machine that is being replaced.
 	swap     sync.Mutex
 	received chan struct{} // capacity 1: raft has received a snapshot
 }
@@ -50,8 +51,7 @@ type Events interface {
 	SnapshotInstalled()
 }
 
-// NewFSM creates the FSM for m, the live machine of s. d is the doubt that the manifest records about m, or nil if m
-// is trusted.
+// NewFSM creates the FSM for m, the live machine of s. d is the doubt in the manifest about m; nil = m is trusted.
 func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 	f := &FSM{store: s, log: s.log, Events: events, received: make(chan struct{}, 1)}
 	f.live.Store(m)
@@ -68,15 +68,15 @@ func (f *FSM) Received() <-chan struct{} { return f.received }
 func (f *FSM) Floor() uint64 { return f.floor.Load() }
 
 // Passed returns the index of the newest entry that raft has passed to the FSM since the start. A machine with a
-// damaged database has not applied all of these entries, and raft does not pass them again.
+// damaged database has not applied all of these entries. Raft does not pass them again.
 func (f *FSM) Passed() uint64 { return f.passed.Load() }
 
 // Doubt returns why the live machine is not trusted; nil if it is trusted.
 func (f *FSM) Doubt() *Doubt { return f.doubt.Load() }
 
-// Distrust makes this replica stop serving requests from m, and records d as the reason in the manifest. It calls the
-// function begun after the replica has stopped serving and before it writes the manifest. The result changed is false,
-// and Distrust does nothing, in three cases:
+// Distrust makes this replica stop serving requests from m, and records d as the reason in the manifest. It calls
+// the function begun after the replica has stopped serving and before it writes the manifest. Distrust does nothing,
+// and changed is false, in three cases:
 //
 //   - m is not the live machine.
 //   - A doubt with the same cause is already recorded.
@@ -93,8 +93,8 @@ func (f *FSM) Distrust(m *kv.Machine, d *Doubt, begun func()) (changed bool, err
 	return true, f.store.setDoubt(f.store.LiveDatabase(), d)
 }
 
-// Trust ends a doubt with the cause Split, so that the replica serves requests again. changed is false, and Trust does
-// nothing, if there is no such doubt or m is no longer the live machine.
+// Trust ends a doubt with the cause Split, so that the replica serves requests again. It does nothing, and changed
+// is false, if there is no such doubt or m is no longer the live machine.
 func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
@@ -108,10 +108,10 @@ func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 	return true, nil
 }
 
-// Replace makes m the live machine in place of the machine old, and lets the replica serve requests again. dir is the
-// database directory of m. The parameter held is an index: all commands up to it must be on disk in that directory.
-// Replace first calls the function prepare, which must bring m up to date. No entry is applied until Replace returns.
-// It returns the directory of the previous database, or fault.Unavailable if the live machine is already another one.
+// Replace makes m the live machine, in place of the machine old, and lets the replica serve requests again. It first
+// calls the function prepare, which must bring m up to date. No entry is applied until Replace returns. dir is the
+// database directory of m. All commands up to the index in held must be on disk there. Replace returns the directory
+// of the previous database. It returns fault.Unavailable if old is no longer the live machine.
 func (f *FSM) Replace(dir string, m, old *kv.Machine, held uint64, prepare func() error) (oldDir string, err error) {
 	f.swap.Lock() // from here on no entry is applied
 	defer f.swap.Unlock()
@@ -150,6 +150,8 @@ func (f *FSM) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 // machine's applied index.
 func (f *FSM) ApplyBatch(batch []*raft.Log) []any {
 	start := time.Now()
+	first, last := batch[0].Index, batch[len(batch)-1].Index
+	timeline.MarkEntries(timeline.Applying, first, last)
 	entries := make([]kv.Entry, len(batch))
 	for i, l := range batch {
 		entries[i] = kv.Entry{Index: l.Index, Term: l.Term}
@@ -161,13 +163,14 @@ func (f *FSM) ApplyBatch(batch []*raft.Log) []any {
 		}
 	}
 	m, results := f.apply(entries)
+	timeline.MarkEntries(timeline.Applied, first, last)
 	answers, list := make([]any, len(batch)), make([]Result, len(batch))
 	for i := range results {
 		list[i] = Result{EntryResult: results[i], Term: batch[i].Term}
 		answers[i] = &list[i]
 	}
 	f.Events.ClockSeen(m.Clock())
-	f.log.Applied(batch[len(batch)-1].Index)
+	f.log.Applied(last)
 	f.Events.EntriesApplied(time.Since(start))
 	if m.LocksChanged() {
 		f.Events.LocksChanged()

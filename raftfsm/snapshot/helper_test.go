@@ -34,10 +34,4 @@ func names(t testing.TB, dir string) []string {
 	return out
 }
 
-// copyTree copies a directory in the state in which a crash at this moment would leave it.
-func copyTree(t testing.TB, from, to string) {
-	t.Helper()
-	must(t, os.CopyFS(to, os.DirFS(from)))
-}
-
 func readManifest(dir string) (*Manifest, error) { return LoadManifest(raftlog.OSVolume{}, dir) }

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// manifestVersion is the version of the manifest that this build writes, and the highest version that it can read.
+// manifestVersion is the version of the manifest that this build writes, and the highest version that it reads.
 const manifestVersion = 1
 
 // ManifestName is the file name of the manifest in the directory of a group.
@@ -24,11 +24,11 @@ const ManifestName = "manifest.json"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Manifest names the live database directory and the snapshot from which raft starts. Both are in one file, which is
-// replaced with one rename. With two files, a crash between two renames could leave a snapshot index that is above
-// that of the database.
+// Manifest names the live database directory and the snapshot from which raft starts. Both are in one file, which
+// one rename replaces. With two files, a crash between two renames could leave a snapshot index above that of the
+// database.
 //
-// Invariant: the named database contains every command up to Snapshot.Index, and it is complete on disk before the
+// Invariant: the named database contains every command up to Snapshot.Index. It is complete on disk before the
 // manifest that names it is written.
 type Manifest struct {
 	Version  int    `json:"version"`

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/internal/durable"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func noStep(string) {}
@@ -109,7 +110,7 @@ func TestStoreManifest_IsAtomic(t *testing.T) {
 	must(t, writeManifest(dir, after, func(step string) {
 		steps = append(steps, step)
 		image := t.TempDir()
-		copyTree(t, dir, image)
+		testutil.CopyTree(t, dir, image)
 		got, err := readManifest(image)
 		must(t, err)
 		want := before

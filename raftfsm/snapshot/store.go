@@ -22,7 +22,7 @@ const (
 	CheckpointPrefix = "ckpt-"
 
 	// checkpointLife is how long an unused checkpoint is kept for a later transfer. Raft opens a snapshot before it
-	// connects to the follower. Without this delay, every attempt to reach an unreachable follower would create a new
+	// connects to the follower. Without this delay, every attempt to reach an unreachable follower would create a
 	// checkpoint.
 	checkpointLife = 30 * time.Second
 
@@ -31,10 +31,9 @@ const (
 	RestoreRaise = 1 << 40
 )
 
-// Store implements raft.SnapshotStore with the database of the state machine. Taking a snapshot copies nothing: Store
-// flushes the database and records an index. To send a snapshot, Store reads a checkpoint of hard links. A received
-// snapshot is unpacked into a database directory next to the live one, and becomes the live one when the manifest is
-// replaced.
+// Store implements raft.SnapshotStore with the database of the state machine. Taking a snapshot copies nothing:
+// Store flushes the database and records an index. It sends a snapshot from a checkpoint of hard links. It unpacks a
+// received snapshot into a new database directory, which becomes the live one when the manifest is replaced.
 //
 // Store owns the manifest and the directories db- and ckpt- of one group. It is safe for concurrent use.
 type Store struct {
@@ -79,7 +78,7 @@ type Log interface {
 type Floor interface{ Write() error }
 
 // Process contains the functions of the program that Store calls. Step is called before and after each step of disk
-// work; tests use it.
+// work, for tests.
 type Process interface{ Step(name string) }
 
 // Config configures a Store. All fields are required.
@@ -94,7 +93,8 @@ type Config struct {
 	Floor    Floor
 }
 
-// NewStore creates a Store for the database and snapshot that man names. Create the FSM afterwards, with NewFSM.
+// NewStore creates a Store for the database and the snapshot that the manifest man names. The caller must then create
+// the FSM with NewFSM.
 func NewStore(c Config, man *Manifest) *Store {
 	return &Store{
 		group: c.Group, dir: c.Dir, volume: c.Volume, logger: c.Logger, CheckpointLife: checkpointLife,
@@ -110,7 +110,7 @@ func (s *Store) OpenDatabase(dir string) (*kv.Machine, error) {
 	return kv.Open(o)
 }
 
-// WriteFloor writes the floor file if it has changed. It only logs an error, because the next call tries again.
+// WriteFloor writes the floor file if it has changed. It only logs errors, because the next call tries again.
 func (s *Store) WriteFloor() {
 	if err := s.floor.Write(); err != nil {
 		s.logger.Warn("the floor of the group cannot be written; it is tried again", "group", s.group, "error", err)
@@ -135,8 +135,8 @@ func (s *Store) CommitRescued(info *Info) error {
 	return s.CommitLocal(s.LiveDatabase(), info)
 }
 
-// Create returns a sink for a new snapshot. A local snapshot calls markLocal on the sink, and then refers to the live
-// database. If bytes are written to the sink instead, they are a snapshot received from another server.
+// Create returns a sink for a new snapshot. For a local snapshot, Persist calls markLocal on the sink; the snapshot
+// then refers to the live database. For a snapshot received from another server, its bytes are written to the sink.
 func (s *Store) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64,
 	_ raft.Transport) (raft.SnapshotSink, error) {
 	info := &Info{Index: index, Term: term, Configuration: raft.EncodeConfiguration(c), ConfigurationIndex: cIndex}
@@ -167,8 +167,8 @@ func (s *Store) idLocked() string {
 	return fmt.Sprintf("%d-%d", s.current.Snapshot.Term, s.current.Snapshot.Index)
 }
 
-// Open returns the content of the current snapshot as a stream. If that snapshot was just received, the stream
-// contains only a token, which Restore exchanges for the received database.
+// Open returns the content of the current snapshot as a stream. For a snapshot that was just received, the stream
+// contains only a token. Restore exchanges the token for the received database.
 func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	s.mu.Lock()
 	if s.pending != nil && s.pending.id == id {
@@ -222,8 +222,8 @@ func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error 
 	return nil
 }
 
-// writeLocked replaces the manifest. The caller holds the lock during the write, so that manifests are written in the
-// order of their snapshots. This does not block others for long, because the file is small and rarely written.
+// writeLocked replaces the manifest. The caller holds the lock during the write, so that manifests are written in
+// the order of their snapshots. The file is small and rarely written, so others wait only briefly.
 func (s *Store) writeLocked(m Manifest) error {
 	if err := StoreManifest(s.volume, s.dir, &m, s.process); err != nil {
 		return &fault.Error{Code: fault.Internal, Op: "group.snapshot", Msg: "cannot write the manifest in " + s.dir,
@@ -233,8 +233,8 @@ func (s *Store) writeLocked(m Manifest) error {
 	return nil
 }
 
-// LiveDatabase returns the directory of the database that the live machine uses. This is the database named by the
-// manifest, except after a snapshot was received and before its machine has replaced the old one.
+// LiveDatabase returns the directory of the database that the live machine uses. The manifest names this database,
+// except while a received snapshot has not yet replaced the live machine.
 func (s *Store) LiveDatabase() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,8 +244,8 @@ func (s *Store) LiveDatabase() string {
 	return s.current.Database
 }
 
-// Extent returns the index of the current snapshot, or 0 if there is none. The result applied is the index of the
-// newest command that is on disk in the database, according to the manifest.
+// Extent returns the index of the current snapshot, or 0 if there is none. applied is the index of the newest
+// command that is on disk in the database, according to the manifest.
 func (s *Store) Extent() (index, applied uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,8 +289,8 @@ func (s *Store) NewDir(prefix string) (string, error) {
 	return name, s.volume.Mkdir(filepath.Join(s.dir, name))
 }
 
-// FreeName returns an unused name for a directory: prefix followed by a number. It does not create the directory,
-// because Pebble does that itself for a checkpoint.
+// FreeName returns an unused name for a directory: prefix followed by a number. It does not create the directory;
+// Pebble creates it for a checkpoint.
 func (s *Store) FreeName(prefix string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,8 +306,8 @@ func (s *Store) Remove(name string) {
 	}
 }
 
-// Discard removes a received database that did not become the live one. It keeps the database if the manifest names
-// it: the rename of the manifest may have succeeded although a later step failed. It also keeps the database if the
+// Discard removes a received database that did not become the live one. It keeps a database that the manifest names,
+// because the rename of the manifest may succeed although a later step fails. It also keeps the database if the
 // manifest cannot be read.
 func (s *Store) Discard(name string) {
 	if m, err := LoadManifest(s.volume, s.dir); err != nil || m == nil || m.Database == name {
@@ -355,8 +355,8 @@ type incoming struct {
 // ID returns raft's name of the snapshot.
 func (k *sink) ID() string { return k.id }
 
-// markLocal makes this sink a snapshot of the live database. database is the directory of that database. The parameter
-// applied is an index: all commands up to it must be on disk in that directory.
+// markLocal makes this sink a snapshot of the live database. The parameter database is its directory. All commands up
+// to the index in applied must be on disk there.
 func (k *sink) markLocal(database string, applied uint64) {
 	k.local, k.info.Applied = database, applied
 }

@@ -114,8 +114,8 @@ type Received struct {
 	bytes   int64  // of file content
 }
 
-// Unpack writes the files of the stream r into dir, which must exist and be empty. It verifies the checksums of all
-// content. When it returns nil, the files and the directory are durable.
+// Unpack writes the files of the stream r into dir, which must exist and be empty. It verifies all checksums. The
+// files and the directory are durable when it returns nil.
 func Unpack(v raftlog.Volume, r io.Reader, dir string) (Received, error) {
 	in := &streamReader{volume: v, r: bufio.NewReaderSize(r, 256<<10), head: crc32.New(castagnoli)}
 	var got Received
@@ -253,8 +253,8 @@ func (s *streamReader) end() error {
 	return nil
 }
 
-// damaged returns the error for a failed read or write of the named part. It returns the disk's error if the disk
-// failed. Otherwise it returns fault.Corrupt, because the stream is not what was sent.
+// damaged returns the error for a failed read or write of the named part. This is the disk's error if the disk
+// failed. Otherwise it is fault.Corrupt, because the stream is not what was sent.
 func (s *streamReader) damaged(part string, err error) error {
 	var disk *fs.PathError
 	if errors.As(err, &disk) && !errors.Is(err, fs.ErrExist) {

@@ -33,9 +33,8 @@ func (a *acked) note(id raft.ServerID, term, index uint64) {
 	a.moved.Fire()
 }
 
-// has reports whether a follower has acknowledged the entries up to the given index to this server, as the leader of
-// the given term. The parameter id is the id of the follower. Acknowledgements that arrived before the time in the
-// parameter since do not count.
+// has reports whether a follower has acknowledged all entries up to the given index. It counts only acknowledgements
+// that this server has received as leader of the given term, and not before the time since.
 func (a *acked) has(id raft.ServerID, term, index uint64, since time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,23 +15,26 @@ import (
 // Guard wraps the transport of a group. It enforces these rules, each because of a defect or limitation of
 // hashicorp/raft:
 //
-//  1. Heartbeats never change raft's state outside its main loop (hashicorp/raft#695). Guard answers a heartbeat of
-//     the known leader and term from atomics, and passes a copy to the main loop, which then updates the time of the
+//  1. Heartbeats never change raft's state outside its main loop (hashicorp/raft#695). Guard itself answers a
+//     heartbeat of the known leader and term. It passes a copy to the main loop, which then updates the time of the
 //     last contact. It passes any other heartbeat to the main loop.
-//  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without the Guard, raft sends heartbeats, and
-//     empty appends with the commit index, from other goroutines while its main loop hangs in a write. So the other
-//     servers would never elect another leader.
+//  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without this rule, its heartbeats and empty
+//     appends come from other goroutines while the main loop hangs in a write. So the other servers would never
+//     elect another leader.
 //  3. Appends are not pipelined (hashicorp/raft#612).
-//  4. A snapshot is installed only if it is above the log (see Verdict).
-//  5. A follower commits only entries that its leader has compared: those of the request and those before them.
-//     Without the Guard, raft commits up to the leader's commit index or the end of the follower's log, whichever is
-//     lower. But that log may end with entries of a deposed leader. The commit index of a request can be above its
-//     entries, because a leader reads the end of its log first and its commit index later.
+//  4. A snapshot is not installed if the log already has its last entry, or if this server has a newer snapshot (see
+//     Verdict).
+//  5. A follower commits only entries that its leader has compared: the entries of the request and those before
+//     them. Without this rule, raft commits up to the leader's commit index, or to the end of the follower's log if
+//     that is lower. But that log may end with entries of a deposed leader. The commit index of a request can be
+//     above its entries, because a leader reads the end of its log first and its commit index later.
 //  6. If a snapshot contradicts the log and replaces it, the entries of that log count as discarded (see
 //     raftlog.Discarded).
-//  7. The response of a follower waits until the entries are on the leader's own disk (see unsynced in raftlog).
-//  8. No messages are exchanged with another server until that server has reported what it has seen of earlier
-//     incarnations of this server (see Witness).
+//  7. A leader passes a follower's successful response to raft only when the entries of the request are on the
+//     leader's own disk. Raft counts the leader's copy as soon as StoreLogs returns, which can be earlier (see
+//     unsynced in raftlog). Without this rule, raft could commit an entry that the leader loses in a crash.
+//  8. This server exchanges no messages with another server until the other one has reported what it has seen of
+//     earlier incarnations of this server (see Witness).
 //
 // Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
 // announce.
@@ -112,8 +115,8 @@ var (
 	_ raft.WithPreVote = (*Guard)(nil)
 )
 
-// New returns a Guard around the transport inner. The parameter limit is how long a log write may stall before this
-// server stops sending.
+// New returns a Guard around the transport inner. limit is how long a log write may stall before this server stops
+// sending.
 func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, p Peers) *Guard {
 	return &Guard{
 		inner: inner, limit: limit, log: l, group: f, state: s, peers: p, acked: newAcked(),
@@ -122,15 +125,14 @@ func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, 
 	}
 }
 
-// SwitchOff disables some of the guards, for tests that show why they are needed. Call it before Raft is created.
+// SwitchOff disables some of the guards. Tests use it to show why they are needed. Call it before Raft is created.
 func (g *Guard) SwitchOff(off Off) { g.off = off }
 
 // ReplaceLog replaces the log, for tests. Call it before Raft is created.
 func (g *Guard) ReplaceLog(change func(Log) Log) { g.log = change(g.log) }
 
-// UpTo reports whether a follower has acknowledged the entries up to the given index to this server, as the leader of
-// the given term. The parameter id is the id of the follower. Acknowledgements that arrived before the time in the
-// parameter since do not count.
+// UpTo reports whether a follower has acknowledged all entries up to the given index. It counts only acknowledgements
+// that this server has received as leader of the given term, and not before the time since.
 func (g *Guard) UpTo(id raft.ServerID, term, index uint64, since time.Time) bool {
 	return g.acked.has(id, term, index, since)
 }
@@ -223,9 +225,9 @@ func (g *Guard) isTransfer(command any) bool {
 	return ok && r.Term == 0
 }
 
-// observe reads the term and the commit index from command, a request of another server, and records them in g.peers.
-// The other server stores its term durably before it sends such a request. Pre-votes are not recorded, because their
-// term is not stored.
+// observe records in g.peers the term and the commit index of command, a request of another server. The other server
+// stores its term durably before it sends such a request. Pre-votes are not recorded, because their term is not
+// stored.
 func (g *Guard) observe(from raft.ServerID, command any) {
 	switch req := command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -235,8 +237,8 @@ func (g *Guard) observe(from raft.ServerID, command any) {
 	}
 }
 
-// compared returns r with its commit index limited to the last entry that the leader has compared with the follower's
-// log. That is the last entry of r, or the previous entry if r has no entries.
+// compared returns r with its commit index limited to the last entry that the leader has compared with the
+// follower's log. This is the last entry of r, or the previous entry if r has no entries.
 func compared(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	end := r.PrevLogEntry + uint64(len(r.Entries))
 	if r.LeaderCommitIndex <= end {
@@ -252,8 +254,8 @@ func IsHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
 }
 
-// Campaign makes this server start an election at once, without a pre-vote. The other servers vote even if they still
-// know a leader, so an election at the wrong time deposes a working leader. Use it only if this server is the only
+// Campaign makes this server start an election at once, without a pre-vote. The other servers vote even if they
+// still know a leader, so an unnecessary election deposes a working leader. Use it only if this server is the only
 // voter, or if its leader no longer runs or no longer leads.
 func (g *Guard) Campaign() {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}
@@ -267,8 +269,8 @@ func (g *Guard) Campaign() {
 // Consumer gives raft its requests.
 func (g *Guard) Consumer() <-chan raft.RPC { return g.consumer }
 
-// SetHeartbeatHandler implements raft.Transport. Normally the Guard answers heartbeats itself and ignores raft's
-// handler, which is the parameter own. It uses that handler only if Off.Heartbeats is set.
+// SetHeartbeatHandler implements raft.Transport. The Guard answers heartbeats itself. It uses raft's handler only if
+// Off.Heartbeats is set.
 func (g *Guard) SetHeartbeatHandler(own func(raft.RPC)) {
 	if g.off.Heartbeats {
 		g.inner.SetHeartbeatHandler(own)
@@ -277,8 +279,9 @@ func (g *Guard) SetHeartbeatHandler(own func(raft.RPC)) {
 	g.inner.SetHeartbeatHandler(g.heartbeat)
 }
 
-// heartbeat handles a heartbeat on the transport's goroutine. It answers a heartbeat of the known leader and term from
-// atomics, and passes a copy to raft's main loop. It passes any other heartbeat only to raft's main loop.
+// heartbeat handles a heartbeat on the transport's goroutine. It answers a heartbeat of the known leader and term at
+// once, without raft's main loop, and passes a copy to that loop. Any other heartbeat is passed to the main loop,
+// which answers it.
 func (g *Guard) heartbeat(rpc raft.RPC) {
 	select {
 	case <-g.started:
@@ -353,8 +356,8 @@ func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 // maxAppendBytes bounds the bytes of entries in one request. Raft bounds only their number.
 const maxAppendBytes = 4 << 20
 
-// bounded returns the first entries, as many as fit into maxAppendBytes, but at least one. Raft sends the remaining
-// entries with the next request.
+// bounded returns the first entries that fit into maxAppendBytes, but at least one. Raft sends the remaining entries
+// with the next request.
 func bounded(entries []*raft.Log) []*raft.Log {
 	size := 0
 	for i, l := range entries {

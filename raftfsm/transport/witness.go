@@ -36,8 +36,9 @@ import (
 
 // Witnesses queries other servers about what they have seen of this one.
 type Witnesses interface {
-	// Recall returns what server has recorded about self, and reports now, the data that self has, or nothing. It
-	// returns fault.Unimplemented if the server does not support the query, and another error if there is no answer.
+	// Recall returns what server has recorded about self. It also reports now, the data that self has, unless now is
+	// empty. It returns fault.Unimplemented if the server does not support the query, and another error if there is
+	// no answer.
 	Recall(ctx context.Context, server, self raft.ServerID, now raftlog.Seen) (raftlog.Seen, error)
 }
 
@@ -70,9 +71,9 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load replaces the records in the table by the records in the parameter kept, which are from the floor file. The
-// parameter then is the cluster that the floor file names, and the parameter now is the current cluster. If the
-// cluster was rescued in between, Load does nothing, because the other servers start without data after a rescue.
+// Load fills the table with the records of the floor file. The parameter then is the cluster that the floor file
+// names, and now is the current cluster. If the cluster was rescued in between, Load does nothing, because the other
+// servers start without data after a rescue.
 func (t *SeenTable) Load(kept map[string]raftlog.Seen, then, now raftlog.Owner) {
 	if then.Cluster != "" && then != now {
 		return
@@ -99,7 +100,7 @@ func (t *SeenTable) Note(id raft.ServerID, s raftlog.Seen) (before raftlog.Seen)
 	return before
 }
 
-// All returns a copy of all records, by server id. An id always means the same server, because ids are never reused.
+// All returns a copy of all records, by server id. Server ids are never reused.
 func (t *SeenTable) All() map[string]raftlog.Seen {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,9 +121,9 @@ func (t *SeenTable) Keep(members []raft.Server) {
 	})
 }
 
-// Witness asks each other server of a group, once per start of this server, what that server has recorded about this
-// server. It also regularly reports to the other servers what this server has. It uses one goroutine, and one more for
-// each query in flight.
+// Witness runs after a start of this server. It asks every other server of the group what that server has recorded
+// about this one, and repeats the query until it is answered. It also regularly reports the term, the vote and the log
+// position of this server to the other servers. It uses one goroutine, and one more for each query in flight.
 type Witness struct {
 	WitnessConfig
 	*SeenTable
@@ -133,7 +134,7 @@ type Witness struct {
 
 	mu       sync.Mutex
 	answered map[raft.ServerID]bool
-	// wanted has the servers that still have to be queried because this server has exchanged messages with them, or
+	// wanted has the servers that must still be queried because they have exchanged messages with this server, or
 	// because Meet was called for them
 	wanted map[raft.ServerID]bool
 }
@@ -171,8 +172,9 @@ func NewWitness(c WitnessConfig, seen *SeenTable) *Witness {
 	}
 }
 
-// The minimum and maximum pause between queries to servers that have not answered. The pause doubles after each query
-// up to the maximum. It starts again at the minimum when such a server sends a message.
+// The minimum and maximum pause between queries to servers whose answer is missing. The pause doubles after each
+// query. It ends at once if there is a reason to expect an answer now, for example a Raft message that this server
+// could not accept yet. The next pause is then the minimum again.
 const (
 	witnessSoon = 10 * time.Millisecond
 	witnessSlow = 500 * time.Millisecond
@@ -219,8 +221,8 @@ func (w *Witness) hurry() {
 	}
 }
 
-// Meet makes the Witness query the given server, which must be reachable, even if the local configuration does not
-// contain it.
+// Meet makes the Witness query the given server, even if the local configuration does not contain it. The server
+// must be reachable.
 func (w *Witness) Meet(id raft.ServerID) {
 	if w.Ask == nil || id == "" || id == w.Self {
 		return
@@ -282,8 +284,8 @@ func (w *Witness) others() []raft.ServerID {
 	return out
 }
 
-// unanswered returns the servers that must still be queried. These are members of the configuration, other servers
-// that have exchanged messages with this server, and servers passed to Meet.
+// unanswered returns the servers that must still be queried: members of the configuration, other servers that have
+// exchanged messages with this server, and servers passed to Meet.
 func (w *Witness) unanswered() []raft.ServerID {
 	ids := w.others()
 	w.mu.Lock()
@@ -316,11 +318,12 @@ func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	wg.Wait()
 }
 
-// report reports to another server the term, the vote and the log position that this server has. The parameter id is
-// the id of the other server. Before the first report, it asks the other server in a separate call what that server
-// has recorded about this one. If the other server does not answer, report reports nothing. One call for both would
-// not be safe: if its answer were lost, a second call would return what the first call has reported, instead of what
-// the other server had recorded earlier.
+// report reports the term, the vote and the log position of this server to another server. Before the first report, it
+// asks the other server in a separate call what that server has recorded about this one. Without an answer, it reports
+// nothing.
+//
+// One call that does both would not be safe. If its answer were lost, a second call would return what the first call
+// has reported, instead of the earlier record.
 func (w *Witness) report(ctx context.Context, id raft.ServerID) {
 	if !w.hasAnswered(id) {
 		seen, err := w.Ask.Recall(ctx, id, w.Self, raftlog.Seen{})
@@ -356,8 +359,9 @@ func (w *Witness) heard(id raft.ServerID, seen raftlog.Seen) {
 	delete(w.wanted, id)
 }
 
-// clear lets this server take part in the group if a majority of the voters, including this server, has answered. It
-// also does so if this server is no voter. Call it after every server of the configuration was queried.
+// clear lets this server take part in the group when enough servers have answered. A non-voter needs no answer. A
+// voter needs answers of enough other voters to form a majority with them. clear does nothing if an answer has shown
+// that this server lost data. Call it only when all servers that must be queried have been queried.
 func (w *Witness) clear() {
 	if w.cleared.Load() || w.failed.Load() {
 		return

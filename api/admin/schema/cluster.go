@@ -20,8 +20,8 @@ type NodeReport struct {
 	Lag *uint64 `json:"lag,omitempty"`
 }
 
-// ClusterGroup is one replication group, as its leader describes it. If no leader answered, it is the description by
-// the node that reports the highest term.
+// ClusterGroup describes one replication group, as its leader reports it. If no leader answered, the report with the
+// highest term is used.
 type ClusterGroup struct {
 	ID      uint64         `json:"id"`
 	Leader  string         `json:"leader"` // node id; empty = none known
@@ -32,9 +32,8 @@ type ClusterGroup struct {
 	Servers []ServerStatus `json:"servers"`          // by node id
 }
 
-// NewClusterStatus combines the given reports, one per node, into the status of the cluster. The parameter node is the
-// id of the node that collected the reports. NewClusterStatus computes the state of each group and how far each node
-// lags behind.
+// NewClusterStatus combines one report per node into the status of the cluster. node is the id of the node that
+// collected the reports. The result includes the state of each group and how far each node lags behind.
 func NewClusterStatus(node string, reports []NodeReport) ClusterStatus {
 	out := ClusterStatus{Node: node, Nodes: reports, Groups: []ClusterGroup{}, Notes: []Issue{}}
 	best := map[uint64]GroupStatus{}
@@ -62,8 +61,8 @@ func NewClusterStatus(node string, reports []NodeReport) ClusterStatus {
 	return out
 }
 
-// describesBetter reports whether a describes its group better than b. A report with servers is better than one
-// without. Otherwise the report with the higher term is better, because a deposed leader may not yet know that it was
+// describesBetter reports whether the report a describes its group better than the report b. A report with servers is
+// better than one without. Otherwise the higher term is better, because a deposed leader may not know yet that it was
 // deposed. With equal terms, the report of the leader is better.
 func describesBetter(a, b GroupStatus) bool {
 	switch {

@@ -98,8 +98,8 @@ type ServerStatus struct {
 	Reason   string  `json:"reason,omitempty"` // why it votes or does not
 }
 
-// MemberStatus describes one node of the cluster, as the answering node sees it. Addresses and counts are those that
-// the described node last reported.
+// MemberStatus describes one node of the cluster, as seen by the node that answers the request. Addresses and counts
+// are the latest that the described node has reported.
 type MemberStatus struct {
 	Node      string    `json:"node"`               // node id
 	ServerID  string    `json:"serverId,omitempty"` // of its data directory; empty for a node without data
@@ -162,7 +162,7 @@ type VotersRequest struct {
 	Voters int `json:"voters"` // of each group
 }
 
-// VotersStatus describes the configured number of voters per group, and the servers that vote at present.
+// VotersStatus describes the configured number of voters per group, and the servers that vote now.
 type VotersStatus struct {
 	Voters int           `json:"voters"`
 	Before int           `json:"before,omitempty"` // the number that a request has replaced; 0 = none was recorded

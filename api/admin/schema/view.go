@@ -2,8 +2,8 @@ package schema
 
 import "time"
 
-// NodeView is what a node reports about itself to the web console, at one moment. Counts are totals since
-// the node started; the console computes rates from two views.
+// NodeView is what a node reports about itself to the web console. Counts are totals since the start of the node. The
+// console computes rates from two views.
 type NodeView struct {
 	At         time.Time       `json:"at"`
 	Status     NodeStatus      `json:"status"`
@@ -24,8 +24,8 @@ type LeaderSeen struct {
 	At     time.Time `json:"at"`     // when the node first heard of it
 }
 
-// NodeAlert is an alert of deploy/prometheus that a node evaluates with its own metrics. If Grows is false, the alert
-// is firing. If Grows is true, the alert fires while Count increases from one view to the next.
+// NodeAlert is an alert of deploy/prometheus that a node evaluates with its own metrics. If Grows is true, the console
+// shows the alert for some minutes after each increase of Count. If Grows is false, the alert is firing now.
 type NodeAlert struct {
 	Name  string  `json:"name"`
 	About string  `json:"about,omitempty"` // such as a group or a store

@@ -28,8 +28,8 @@ type Options struct {
 	OmitWriteETag bool
 }
 
-// Replay sends the request of every step of s. It returns a copy of s that has the received answers instead of the
-// expected ones. A test compares this copy with s.
+// Replay sends the request of every step of s. It returns a copy of s with the received answers instead of the
+// expected ones, for comparison with s.
 func (s Script) Replay(ctx context.Context, d Doer, o Options) (Script, error) {
 	out := Script{Comment: s.Comment, Steps: make([]Step, len(s.Steps))}
 	known := newSymbols()
@@ -51,8 +51,8 @@ func (s Script) Replay(ctx context.Context, d Doer, o Options) (Script, error) {
 	return out, nil
 }
 
-// Without returns a copy of s in which the answers lack the named headers. A test compares this copy with a replay
-// that ignored the same headers.
+// Without returns a copy of s whose answers lack the named headers. It can be compared with a replay that ignored
+// these headers.
 func (s Script) Without(headers []string) Script {
 	out := Script{Comment: s.Comment, Steps: make([]Step, len(s.Steps))}
 	for i, step := range s.Steps {
@@ -69,8 +69,8 @@ func (r *Response) drop(headers []string) {
 	}
 }
 
-// HTTP returns a Doer that sends HTTP/1.1 requests to a base address such as http://127.0.0.1:3500. It sends paths and
-// headers exactly as written. It adds only Host and Content-Length, unless the step sets them.
+// HTTP returns a Doer that sends HTTP/1.1 requests to a base address such as http://127.0.0.1:3500. It sends paths
+// and headers exactly as written. It adds Host and Content-Length if the step does not set them.
 func HTTP(base string) (Doer, error) {
 	u, err := url.Parse(base)
 	if err != nil {

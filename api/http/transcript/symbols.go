@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// symbols replaces values that differ from run to run by names such as <etag 1>, and names by values. A value has the
-// same name in the whole script, so a script can check that an ETag has changed.
+// symbols replaces values that differ from run to run with names such as <etag 1>. It also does the reverse: it
+// replaces a name with its value. A value has the same name in the whole script. So a script can check that an ETag
+// has changed.
 type symbols struct {
 	names   map[string]string // value -> "<etag 1>", keyed by kind and value
 	values  map[string]string // "<etag 1>" -> value
@@ -69,7 +70,7 @@ func (s *symbols) name(kind, value string) string {
 }
 
 // nameTime returns "<time>" for a time, because times differ from run to run. A time after the year 2900 is returned
-// unchanged, because it comes from the script itself and is the same in each run.
+// unchanged, because it comes from the script itself.
 func nameTime(value string) string {
 	if at, err := time.Parse(time.RFC3339, value); err == nil && at.Year() > 2900 {
 		return value

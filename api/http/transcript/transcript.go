@@ -2,7 +2,7 @@
 // people can read. They hold requests and the expected answers.
 //
 // It owns the file format and the replacement of values that differ from run to run (ETags, sessions, times). The
-// package depends on no store and no server: the same files are replayed with different stores and servers. Only
+// package does not depend on a store or a server. The same files are replayed with different stores and servers. Only
 // tests import it. It has no goroutines.
 //
 // A file is a sequence of steps:
@@ -17,10 +17,15 @@
 //	< 204
 //	< Quorate-Consistency: linearizable
 //
-// Lines that start with '>' are the request, lines with '<' the answer: first line, headers, an empty line, body. A
-// body that is not plain text is one line ">q" or "<q" with a quoted Go string. In requests «5×ab» stands for "ab"
-// five times, and «3,"k#"» for "k0","k1","k2". <etag 1>, <session 1> and <token 1> stand for values of an earlier
-// answer. <time> and <age> match any time and any age.
+// Lines that start with '>' are the request, lines with '<' the answer: first line, headers, an empty line, body.
+// These notations stand for other text:
+//
+//	>q "text"   a body of a request that is not plain text, as a quoted Go string; <q for an answer
+//	«5×ab»      "ab" five times; only in requests
+//	«3,"k#"»    "k0","k1","k2"; only in requests
+//	<etag 1>    a value of an earlier answer; also <session 1> and <token 1>
+//	<time>      any time
+//	<age>       any age
 package transcript
 
 import (

@@ -49,7 +49,7 @@ type savedFile struct {
 func (m *commands) backupSaveCommand() *cobra.Command {
 	set, out, key, force := settings.New(), command.Output{}, m.newBackupKey(), false
 	c := &cobra.Command{
-		Use:   "save file [flags]",
+		Use: "save file [flags]", SuggestFor: []string{"create", "make", "take"},
 		Short: "Save all data of the cluster to a file",
 		Long: "Save all data of the cluster to a file while the cluster keeps running. The command uses the\n" +
 			"node of the data directory, by default this user's. It must be a server; any server will do.\n" +
@@ -99,9 +99,9 @@ func (m *commands) adminOf(c *cobra.Command, set *settings.Set) (*command.AdminC
 	return &command.AdminClient{DataDir: dir}, nil
 }
 
-// saveTo writes the backup to a temporary file in the directory of path, and renames the file to path when it is
-// complete. If keys is not empty, saveTo encrypts the backup with keys[0]. If path exists, saveTo returns an error
-// unless force is true. After an error, path is unchanged.
+// saveTo writes the backup to a temporary file in the directory of path. It then gives the complete file the name
+// path, so there is never an incomplete file at path. If keys is not empty, keys[0] encrypts the backup. If path
+// exists and force is false, saveTo returns an error and does not change the file.
 func (m *commands) saveTo(ctx context.Context, a *command.AdminClient, path string, keys []backup.Key,
 	force bool) (sum backup.Summary, err error) {
 	if _, err := os.Lstat(path); err == nil && !force {
@@ -111,7 +111,7 @@ func (m *commands) saveTo(ctx context.Context, a *command.AdminClient, path stri
 	if err != nil {
 		return sum, fileError("the backup cannot be written", path, err)
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // removed already after a success
+	defer func() { _ = os.Remove(f.Name()) }() // after a success, a second name
 	defer func() { _ = f.Close() }()
 	var w io.Writer = f
 	seal := func() error { return nil }
@@ -137,7 +137,7 @@ func (m *commands) saveTo(ctx context.Context, a *command.AdminClient, path stri
 	return sum, publish(f.Name(), path, force)
 }
 
-// publish renames a file durably. Without force it does not replace an existing file.
+// publish gives a file its final name durably. Without force it does not replace an existing file.
 func publish(from, to string, force bool) error {
 	err := durable.Publish(from, to, force)
 	switch {
@@ -186,8 +186,8 @@ func (m *commands) backupInspectCommand() *cobra.Command {
 	return c
 }
 
-// inspect verifies a backup file and returns its summary. If the parameter plain is true, the file may be unencrypted
-// even if there are keys; see backup.Decrypt.
+// inspect verifies a backup file and returns its summary. Without keys, the file must not be encrypted. With keys it
+// must be encrypted, unless plain is true. The errors are those of backup.Decrypt and backup.Inspect.
 func inspect(path string, keys []backup.Key, plain bool) (sum backup.Summary, encrypted bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package backupcmd owns the commands that save, inspect and restore backups, and the one that rescues the data
-// of a node that cannot start.
+// Package backupcmd owns the commands that save, inspect and restore backups. It also owns the rescue of a node that
+// cannot start.
 package backupcmd
 
 import (

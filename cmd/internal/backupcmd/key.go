@@ -73,8 +73,7 @@ func (m *commands) backupKeygenCommand() *cobra.Command {
 	return c
 }
 
-// writeBackupKey creates a key file. It never overwrites an existing file, because earlier backups may need the key in
-// that file.
+// writeBackupKey creates a key file. It never overwrites a file, because earlier backups may need the key in it.
 func writeBackupKey(path string, key backup.Key) error {
 	bad := func(msg, hint string, err error) error {
 		return &fault.Error{Code: fault.Invalid, Op: "cli.backup", Key: path, Msg: path + " " + msg, Hint: hint,

@@ -59,9 +59,13 @@ func (m *commands) rescueCommand() *cobra.Command {
 	return c
 }
 
-// agreeToRescue shows the data that a rescue would start from and asks for confirmation. It reports whether the rescue
-// may begin. If dry is true, it does not ask and returns false. If yes is true, it does not ask and returns true. If
-// asJSON is true, it does not show the data.
+// agreeToRescue decides whether a rescue may begin. Unless asJSON is true, it shows the data from which the rescue
+// would start. The first of these cases applies:
+//
+//   - dry is true: it returns false.
+//   - The node is already the only voter: it returns fault.Conflict.
+//   - yes is true: it returns true.
+//   - Otherwise it asks the user. It returns true if the user confirms, and otherwise an error.
 func (m *commands) agreeToRescue(r schema.RescueReport, yes, dry, asJSON bool) (bool, error) {
 	if !asJSON {
 		if err := printRescue(m.Stdout, r); err != nil {

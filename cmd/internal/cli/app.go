@@ -41,9 +41,8 @@ func (m *Main) startApp(c node.Config, a node.Addresses, log *slog.Logger) (*app
 	return &application{process: p}, nil
 }
 
-// inherited returns env without the variables that contain a node's ports. If another node has started this process as
-// its application, env contains that node's ports. The application of this process must not get them, because it would
-// call the wrong node.
+// inherited returns env without the variables that contain a node's ports. If another node has started this process,
+// these are the ports of that node, and the application of this process would call the wrong node.
 func inherited(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -51,7 +50,7 @@ func inherited(env []string) []string {
 	})
 }
 
-// appEnv returns the environment variables that inform the application about its node, with the names that Dapr SDKs
+// appEnv returns the environment variables that describe the node to its application, with the names that Dapr SDKs
 // read.
 func appEnv(c node.Config, a node.Addresses) []string {
 	out := []string{"APP_ID=" + c.App.ID, "APP_PROTOCOL=" + string(c.App.Protocol),
@@ -79,8 +78,8 @@ func portOf(addr string) string {
 	return port
 }
 
-// done returns a channel that is closed when the command has ended. Without a command, it returns a nil channel, which
-// blocks forever.
+// done returns a channel that is closed when the command has ended. Without a command, it returns a nil channel,
+// which blocks forever.
 func (a *application) done() <-chan struct{} {
 	if a.process == nil {
 		return nil
@@ -115,8 +114,8 @@ func (a *application) stopReason(ctx context.Context) string {
 	return "requested through the API"
 }
 
-// end stops the command. Call it while the node still serves requests, because the command may send requests while it
-// stops. end returns an error if the command has failed by itself, or had to be killed after grace.
+// end stops the command. The node must still serve requests in the meantime, because the command may send some. end
+// returns an error if the command failed earlier, or if it had to be killed after the duration grace.
 func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Logger) error {
 	switch {
 	case a.process == nil:
@@ -135,8 +134,8 @@ func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Lo
 	return err
 }
 
-// appError is the error of an application that quorate has started and that failed. quorate then exits with the exit
-// code of the application, if that is above 0.
+// appError is the error of a failed application that quorate has started. quorate exits with the exit code of the
+// application if that is above 0.
 type appError struct {
 	error
 	code int

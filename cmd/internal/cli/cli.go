@@ -1,8 +1,9 @@
 // Package cli implements the quorate program: its commands, their output and their exit codes.
 //
-// It owns exit codes and the process of a running node, and it puts together the commands of the packages beside it. It
-// opens a node through Main.Open. Only the packages below cmd/internal read flags, files and the environment. While a
-// node runs, one goroutine of this package waits for signals; it ends with the command.
+// It owns exit codes and the process of a running node. It adds the commands of statecmd, backupcmd and clustercmd to
+// the program, and opens a node through Main.Open. Only the packages below cmd/internal read flags, files and the
+// environment. Its goroutines wait for signals, for the node, and for the processes of a run file. They end when the
+// command ends.
 package cli
 
 import (
@@ -47,9 +48,9 @@ type Main struct {
 	Exit  func(code int) // ends the process immediately, on the second signal; nil = os.Exit
 }
 
-// Run executes the command in Args and returns the exit code: 0 for success, 1 for a failure, 2 for wrong usage. If
-// the application of a node failed, Run returns the exit code of the application. It prints errors, one line per
-// problem. When ctx ends, a running node stops gracefully.
+// Run executes the command in Args and returns the exit code: 0 for success, 1 for a failure, 2 for wrong usage, or
+// the exit code of a failed application. It prints errors, one line per problem. When ctx ends, a running node stops
+// gracefully.
 func (m *Main) Run(ctx context.Context) int {
 	err := m.execute(ctx)
 	if err == nil {
@@ -67,8 +68,8 @@ func (m *Main) Run(ctx context.Context) int {
 	return exitFailed
 }
 
-// flatten returns the errors that errors.Join combined in err. It removes the wrappers usageError and appError, which
-// only determine the exit code.
+// flatten returns the errors that errors.Join has combined in err. It removes the wrappers UsageError and appError,
+// which only determine the exit code.
 func flatten(err error) []error {
 	if u, ok := err.(*command.UsageError); ok { // unwrap only the outermost layer
 		return flatten(u.Err)

@@ -34,8 +34,8 @@ func (m *Main) configurationCommand() *cobra.Command {
 	return c
 }
 
-// itemsCommand completes c, a command for a configuration store: it adds the flags and sets the action. The action
-// calls the function run with the arguments that follow the name of the store.
+// itemsCommand adds the flags and the action to c, a command for a configuration store. The action calls the function
+// run with the arguments after the name of the store.
 func (m *Main) itemsCommand(c *cobra.Command,
 	run func(ctx context.Context, i *itemsClient, args []string, asJSON bool) error) *cobra.Command {
 	set, out := settings.New(), command.Output{}

@@ -145,8 +145,9 @@ func awaitOutbound(ctx context.Context, c node.Config) error {
 	}
 }
 
-// withData returns c with a directory for durable state. If c has none, as in a container without a home directory,
-// withData uses the runtime directory, which is temporary, and also returns a warning.
+// withData returns c with a directory for durable state. It changes c only if c has no such directory and joins no
+// cluster, as in a container without a home directory. It then uses a directory in the temporary runtime directory and
+// also returns a warning.
 func withData(c node.Config) (node.Config, []string) {
 	if c.Data.Dir != "" || c.Data.StateDir != "" || len(c.Cluster.Join) > 0 {
 		return c, nil

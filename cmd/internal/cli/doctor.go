@@ -52,9 +52,8 @@ func (m *Main) doctorCommand() *cobra.Command {
 	return c
 }
 
-// examine returns the results of the self-check. If a node runs in the data directory, that node runs the check;
-// otherwise this process does. If the parameter other is not empty, it is the id of the node that runs the check
-// instead.
+// examine returns the results of the self-check. If other is not empty, the node with that id runs the check.
+// Otherwise the node in the data directory runs it. If no node runs there, this process does.
 func (m *Main) examine(ctx context.Context, c node.Config, other string) (schema.Checkup, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*command.AdminTime)
 	defer cancel()

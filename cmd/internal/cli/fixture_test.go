@@ -25,6 +25,7 @@ import (
 	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/api/admin/schema"
 	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/http/httpserver"
 	"github.com/quorate/quorate/cmd/internal/cli"
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/component/configuration/records"
@@ -109,7 +110,7 @@ func (n *memoryNode) face(c node.Config, stores memoryStores, log *slog.Logger) 
 }
 
 func (n *memoryNode) serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
-	s := apihttp.NewServer(apihttp.ServerConfig{Listener: l, Handler: h, Logger: log})
+	s := httpserver.New(httpserver.Config{Listener: l, Handler: h, Logger: log})
 	if err := s.Open(ctx); err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 // reloader is a node that can read its component files again.
 type reloader interface{ Reload() }
 
-// hangup handles SIGHUP. The signal makes the node reload its component files. If the terminal of the process was
-// closed, the signal stops the node instead. If SIGHUP is ignored, as with nohup, it never stops the node.
+// hangup handles SIGHUP. If the terminal of the process was closed, the node stops. Otherwise the node reloads its
+// component files. A process that was started with SIGHUP ignored, for example by nohup, always reloads them.
 type hangup struct {
 	signals  chan os.Signal
 	ignored  bool

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/command"
 )
 
-// healthTime is the timeout for a response of the node. It is short because health probes repeat every few seconds.
+// healthTime is the timeout for a response of the node. It is short, because health probes repeat every few seconds.
 const healthTime = 3 * time.Second
 
 // healthReport is the JSON output of the health command.

@@ -30,8 +30,8 @@ func completeWords(c *cobra.Command, set *settings.Set) {
 	}
 }
 
-// settingsHelp returns the help text for the flags of a command. It lists the settings by group, then the command's
-// own flags.
+// settingsHelp returns the help text for the flags of a command: the settings by group, then the other flags of the
+// command.
 func settingsHelp(c *cobra.Command, set *settings.Set) string {
 	var b strings.Builder
 	for _, g := range settings.Groups() {

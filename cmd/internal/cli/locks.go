@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,6 +52,9 @@ func (m *Main) locksReleaseCommand() *cobra.Command {
 		Args:    cobra.ExactArgs(2),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if _, err := strconv.ParseUint(token, 10, 64); token != "" && err != nil {
+			return command.Usagef("--token %q is not a token (it is a number; locks list shows it)", token)
+		}
 		r := schema.LockReleaseRequest{Store: args[0], Resource: args[1], Revision: token}
 		if c.Flags().Changed("prefix") {
 			r.Prefix = &prefix

@@ -24,5 +24,6 @@ func TestLocks_Output(t *testing.T) {
 	c.want(0, released, "", "locks", "release", "lockstore", "printer", "--prefix", "shop", "--token", "1207")
 	c.want(1, "", "has no lock on printer", "locks", "release", "lockstore", "printer", "--prefix", "")
 	c.want(1, "", "has no lock on printer", "locks", "release", "lockstore", "printer", "--token", "9")
+	c.want(2, "", "--token \"x\" is not a token", "locks", "release", "lockstore", "printer", "--token", "x")
 	c.want(2, "", "accepts 2 arg", "locks", "release", "lockstore")
 }

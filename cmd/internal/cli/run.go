@@ -155,8 +155,8 @@ func (m *Main) exit(code int) {
 	m.Exit(code)
 }
 
-// announce reports to the user where the node listens. It always logs a line with the addresses. If the log format is
-// text, it also prints a few readable lines to standard output.
+// announce reports where the node listens. It logs a line with the addresses. If the log format is text, it also
+// prints a few readable lines to standard output.
 func (m *Main) announce(c node.Config, a node.Addresses, log *slog.Logger) {
 	for _, app := range a.Apps[min(1, len(a.Apps)):] {
 		log.Info("serving another application", "app_id", app.ID, "api", strings.Join(app.API, ","), "grpc",

@@ -58,9 +58,9 @@ func printLink(out, notes io.Writer, l schema.ConsoleLink) error {
 	return err
 }
 
-// browse opens link in the browser of the desktop. It returns false if that is impossible, for example because there
-// is no desktop. It passes the link in a file that only this user can read, because other users can see the arguments
-// of a command.
+// browse opens link in the browser of the desktop. It returns false if that is impossible, for example without a
+// desktop. Other users can see the arguments of commands, so it passes the link in a file that only this user can
+// read.
 func (m *commands) browse(link string) bool {
 	opener := "xdg-open"
 	switch {

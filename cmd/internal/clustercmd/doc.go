@@ -1,5 +1,5 @@
-// Package clustercmd owns the commands that show and change a cluster through the admin API of a node: its
-// status, members, applications, voters, leadership and tokens, and the link to its console.
+// Package clustercmd owns the commands that show and change a cluster through the admin API of a node: its status,
+// members, applications, voters, leadership and tokens, the removal of servers, and the link to its console.
 package clustercmd
 
 import (

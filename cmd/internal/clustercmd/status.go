@@ -120,8 +120,8 @@ func backupStatusText(b schema.BackupStatus) string {
 	return text + ")"
 }
 
-// issueText returns the reason of issue i. If another of the given issues is the cause of issue i, the text only names
-// that issue instead of repeating its reason.
+// issueText returns the reason of issue i. If another of the given issues causes it, the text names that issue
+// instead.
 func issueText(i schema.Issue, all []schema.Issue) string {
 	for _, other := range all {
 		if i.Reason == other.About+": "+other.Reason {
@@ -208,9 +208,8 @@ func printServers(w io.Writer, groups []schema.GroupStatus) error {
 	return command.Table(w, rows)
 }
 
-// serves returns which kinds of requests a group serves now. If the group does not serve all kinds, the text also has
-// the reason. It omits a reason that the status output already contains: the second parameter has the issues that were
-// printed before.
+// serves returns which kinds of requests a group serves now. If some are not served, the text also has the reason. It
+// omits a reason that is among the issues in the second parameter, because these were printed before.
 func serves(g schema.GroupStatus, told []schema.Issue) string {
 	text := "no strong reads, no writes" // eventual reads may still work
 	switch {

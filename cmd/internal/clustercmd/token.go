@@ -77,8 +77,8 @@ func (m *commands) tokenCreateCommand() *cobra.Command {
 	return c
 }
 
-// keepToken reports whether the file exists and contains a cluster token. If so, it prints the fingerprint of the
-// token. It returns an error if the file contains anything else or cannot be read.
+// keepToken reports whether the file exists and contains a cluster token, and prints the fingerprint of the token. It
+// returns an error if the file contains anything else or cannot be read.
 func (m *commands) keepToken(path string, asJSON bool) (bool, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/command"
 )
 
-// showCluster shows all nodes and groups of the cluster, as JSON if asJSON is true, otherwise as tables.
+// showCluster shows all nodes and groups of the cluster, as JSON if asJSON is true, and as tables otherwise.
 func (m *commands) showCluster(ctx context.Context, a *command.AdminClient, asJSON bool) error {
 	var s schema.ClusterStatus
 	if err := a.Get(ctx, adminapi.ClusterPath, &s); err != nil {
@@ -75,8 +75,8 @@ func printClusterGroups(w io.Writer, groups []schema.ClusterGroup) error {
 	return command.Table(w, rows)
 }
 
-// printMembers prints the members as a table. Times have the same format as in the logs, so that users can search the
-// logs for them.
+// printMembers prints the members as a table. Times have the same format as in the logs, so that users can search for
+// them.
 func printMembers(w io.Writer, s schema.ClusterStatus) error {
 	rows := [][]string{{"NODE", "ROLE", "STATE", "SINCE", "READY", "LEADS", "LAG", "DISK FREE", "UPTIME", "PEER",
 		"GOSSIP", "VERSION", "SERVER", "CLUSTER"}}
@@ -169,8 +169,8 @@ func uptimeText(n schema.NodeReport) string {
 	return (time.Duration(n.Status.Node.UptimeMS) * time.Millisecond).Truncate(time.Second).String()
 }
 
-// reasonText returns why a node did not answer, or the issues that the node reports. It omits an issue if another
-// issue is its cause.
+// reasonText returns why a node did not answer, or the issues that the node reports. It omits issues that other
+// issues cause.
 func reasonText(n schema.NodeReport) string {
 	if n.Status == nil {
 		return n.Error

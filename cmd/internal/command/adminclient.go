@@ -22,8 +22,8 @@ import (
 // AdminTime is the timeout of a request to the admin API.
 const AdminTime = 10 * time.Second
 
-// AdminClient sends requests to the admin API of the node that runs in a data directory. That node can forward them to
-// another node.
+// AdminClient sends requests to the admin API of the node that runs in a data directory. That node can forward them
+// to another node.
 type AdminClient struct {
 	DataDir string
 	Node    string // id of the other node; empty = the node of the data directory
@@ -60,8 +60,8 @@ func BindAdmin(c *cobra.Command, set *settings.Set, out *Output) {
 	out.Bind(c)
 }
 
-// AskAdmin calls the function ask with an admin client for the local node, and with asJSON. It finds that node by the
-// data directory in the flags. If node is not empty, the local node forwards the requests to the node with that id.
+// AskAdmin calls the function ask with asJSON and an admin client of the local node. It finds this node by the data
+// directory in the flags. If node is not empty, the local node forwards the requests to the node with that id.
 func (s *Shell) AskAdmin(c *cobra.Command, set *settings.Set, node string, asJSON bool,
 	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) error {
 	dir, err := s.AdminDir(c, set)
@@ -134,8 +134,8 @@ func (a *AdminClient) do(ctx context.Context, method, path string, body []byte, 
 	return nil
 }
 
-// Stream sends a request whose body or response is too large to be buffered, and passes the response to take. It has
-// no timeout; only ctx limits it.
+// Stream sends a request whose body or response is too large to be buffered, and passes the response to the function
+// take. Only ctx limits its time.
 func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.Reader,
 	take func(*http.Response) error) error {
 	socket, err := adminapi.FindSocket(a.DataDir)

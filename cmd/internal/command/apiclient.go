@@ -62,8 +62,11 @@ func (f *APIFlags) With(c *cobra.Command, do func(*APIClient) error) error {
 	return do(client)
 }
 
-// Base returns the base URL of the HTTP API. It uses the first of these that is set: the address flag;
-// DAPR_HTTP_ENDPOINT or DAPR_HTTP_PORT, unless http-port is set; host and port.
+// base returns the base URL of the HTTP API. It is the first of these that is set:
+//
+//   - the flag for the address
+//   - DAPR_HTTP_ENDPOINT or DAPR_HTTP_PORT, unless http-port is set
+//   - the parameters host and port
 func (f *APIFlags) base(port int, host string) string {
 	address := f.address
 	if address == "" && f.set.Named("http-port").Source().Kind == "default" {

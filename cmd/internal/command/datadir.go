@@ -14,10 +14,10 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// ChooseDir returns the data directory of the node to which a command is sent. That is the value of --data-dir, or
-// otherwise the default directory of this user. If no node runs in the default directory but exactly one runs in a
-// sibling directory, ChooseDir returns that directory. If several run in sibling directories, ChooseDir returns
-// fault.Invalid and requests --data-dir.
+// ChooseDir returns the data directory of the node for a command. This is the value of --data-dir, or the default
+// directory of this user. The user may run several nodes, whose default directories are beside each other. If no node
+// runs in the default directory, ChooseDir returns the directory beside it in which a node runs. If there are several,
+// it returns fault.Invalid, and the user must give --data-dir.
 func ChooseDir(ctx context.Context, c node.Config) (string, error) {
 	dir := c.Data.Dir
 	if !c.Data.Shared || Runs(ctx, dir) {

@@ -114,8 +114,7 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Printable returns key. If key contains unprintable characters, it is quoted, because control characters could alter
-// the terminal.
+// Printable returns key, quoted if it contains unprintable characters. Control characters could alter the terminal.
 func Printable(key string) string {
 	for _, r := range key {
 		if !unicode.IsPrint(r) {

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// Progress shows the progress of a long transfer. On a terminal it updates one line; otherwise it writes log lines.
+// progress shows the progress of a long transfer. On a terminal it updates one line. Otherwise it writes log lines.
 type progress struct {
 	bytes atomic.Int64
 	total string // size of the whole transfer, as text; empty = unknown

@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// Shell is what a command gets from its caller. Every field must be set, except Hostname and Home.
+// Shell is what a command gets from its caller. All fields except Hostname and Home must be set.
 type Shell struct {
 	Env     []string // "NAME=value"
 	Stdin   io.Reader
@@ -100,7 +100,7 @@ func (s *Shell) stateDir() string {
 }
 
 // runtimeDir returns the directory for the sockets of this user. It is XDG_RUNTIME_DIR/quorate if that variable is an
-// absolute path. Otherwise it is a subdirectory of the temporary directory, with the user's id in its name.
+// absolute path. Otherwise it is a directory in the temporary directory, with the user's id in its name.
 func (s *Shell) runtimeDir() string {
 	if dir := s.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "quorate")

@@ -1,7 +1,9 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -29,26 +31,32 @@ func Usagef(format string, args ...any) error {
 	return Usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
-// Group is the action of a command that only has subcommands.
+// Group is the action of a command that only has subcommands. For an unknown subcommand it suggests one with a similar
+// name, or one that has the unknown name in its field SuggestFor.
 func Group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()
 	}
 	var names []string
+	near := ""
 	for _, sub := range c.Commands() {
-		if sub.IsAvailableCommand() {
-			names = append(names, sub.Name())
+		if !sub.IsAvailableCommand() {
+			continue
+		}
+		names = append(names, sub.Name())
+		if slices.Contains(sub.SuggestFor, args[0]) {
+			near = sub.Name()
 		}
 	}
-	near := suggest.For(args[0], names)
+	near = cmp.Or(near, suggest.For(args[0], names))
 	if near != "" {
 		near = "; did you mean " + near + "?"
 	}
 	return Usagef("%s has no command %q%s (%s --help lists them)", c.CommandPath(), args[0], near, c.CommandPath())
 }
 
-// UsageArgs returns a function that calls check and converts its errors to usage errors, which include the usage line
-// of the command.
+// UsageArgs returns a function that calls check and converts its errors to usage errors. Their text includes the
+// usage line of the command.
 func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	if check == nil {
 		return nil

@@ -24,14 +24,14 @@ type Line struct {
 	ignored  []string            // names of flags
 }
 
-// New returns a Line that sets flags in settings. Before the call, package settings must have bound its flags to
-// settings.
+// New returns a Line that sets Quorate's flags. The flag set in the parameter settings must already have these flags.
+// Package settings adds them.
 func New(settings *pflag.FlagSet) *Line {
 	return &Line{settings: settings, given: map[string][]string{}}
 }
 
-// Bind adds every daprd flag to fs, and the flags of all settings that have no daprd flag, so that the same command
-// line can also configure the cluster. It skips hidden flags and flags that fs already has.
+// Bind adds every daprd flag to fs. It also adds the flags of all settings without a daprd flag, so that the same
+// command line can configure the cluster. It skips hidden flags and flags that fs already has.
 func (l *Line) Bind(fs *pflag.FlagSet) {
 	taken := map[string]bool{}
 	for _, f := range Flags() {
@@ -77,8 +77,8 @@ func (l *Line) Finish() error {
 		l.needID())
 }
 
-// needID returns fault.Invalid if --app-id is missing, as daprd does. Otherwise two sidecars without an id would share
-// their state.
+// needID returns fault.Invalid if --app-id is missing. Without ids, two sidecars would share their state. daprd also
+// requires the flag.
 func (l *Line) needID() error {
 	if l.Asks() != "" || l.settings.Changed("app-id") {
 		return nil
@@ -111,9 +111,9 @@ func inUnits(s, unit string) (string, error) {
 	return sizeText(n, strconv.Itoa(n)+unit), nil
 }
 
-// sizeText converts a size in a daprd flag to the text of the setting. n is the number in the flag, and text is that
-// number with its unit. The result is "unlimited" for 0. For a negative number it is "", so that the setting keeps its
-// default. Otherwise it is text.
+// sizeText converts a size in a daprd flag to the text of the setting. The parameter n is the number in the flag, and
+// the parameter text is that number with its unit. sizeText returns "unlimited" for 0, and text for a positive number.
+// For a negative number it returns "", and the setting keeps its default.
 func sizeText(n int, text string) string {
 	switch {
 	case n == 0:
@@ -152,8 +152,8 @@ func (l *Line) on(name string) bool {
 	return len(values) > 0 && values[len(values)-1] == "true"
 }
 
-// Notes returns one line that lists all flags, variables and arguments that were given but have no effect. It returns
-// nil if there are none. args are the arguments that are not flags; daprd ignores them too.
+// Notes returns one line with all given flags, variables and arguments that have no effect, or nil if there are none.
+// args are the arguments that are not flags. daprd ignores them too.
 func (l *Line) Notes(args []string, getenv func(string) string) []string {
 	var names []string
 	for _, f := range l.ignored {
@@ -236,7 +236,7 @@ func (v *flagValue) Set(s string) error {
 	return v.line.set(v.flag.Setting, text)
 }
 
-// translate converts the value s of a daprd flag to the value of the Quorate setting. An empty result means that the
+// translate converts the value s of a daprd flag to the value of the Quorate setting. If the result is empty, the
 // setting keeps its default.
 func (f Flag) translate(s string) (string, error) {
 	switch f.Name {
@@ -245,7 +245,7 @@ func (f Flag) translate(s string) (string, error) {
 	case "app-max-concurrency":
 		n, err := strconv.Atoi(cmp.Or(s, "0"))
 		return strconv.Itoa(max(n, -1)), err
-	case "app-protocol":
+	case "app-protocol", "disable-init-endpoints":
 		return strings.ToLower(s), nil
 	case "dapr-graceful-shutdown-seconds":
 		if s == "0" {

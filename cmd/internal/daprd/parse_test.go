@@ -68,7 +68,7 @@ func TestParse_EveryFlagWorksOrIsListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	same := []string{ // of daprd's flags that need nothing to be set
-		"build-info", "version", "wait", "disable-builtin-k8s-secret-store", "disable-init-endpoints",
+		"build-info", "version", "wait", "disable-builtin-k8s-secret-store",
 	}
 	for _, f := range daprd.Flags() {
 		for _, dash := range []string{"-", "--"} {

@@ -25,8 +25,8 @@ func meaningless() []string {
 	}
 }
 
-// noOptValue returns the value that an ignored Dapr flag has if it is given without a value. For a switch that is
-// "true". For other flags it is "", which makes pflag require a value.
+// noOptValue returns the value of an ignored Dapr flag that is given without a value. It is "true" for a switch. For
+// other flags it is "", which makes pflag require a value.
 func noOptValue(name string) string {
 	if strings.HasPrefix(name, "enable-") {
 		return "true"
@@ -34,7 +34,7 @@ func noOptValue(name string) string {
 	return ""
 }
 
-// ignoring returns the value of an ignored Dapr flag. Setting the flag only appends its name to the given list.
+// ignoring returns a pflag.Value for an ignored Dapr flag. Setting the flag only appends its name to the given list.
 func ignoring(given *[]string, name string) *value {
 	return &value{kind: "ignored",
 		set: func(string) error { *given = append(*given, name); return nil },
@@ -42,8 +42,8 @@ func ignoring(given *[]string, name string) *value {
 	}
 }
 
-// DoubleDash replaces the single dash of long flags, such as -app-id x in Dapr scripts, by two dashes. The function
-// known reports whether a name is a long flag. Arguments after "--" are not changed.
+// DoubleDash replaces the single dash of long flags, such as -app-id x in Dapr scripts, with two dashes. The function
+// known reports whether a name is a long flag. Arguments after "--" do not change.
 func DoubleDash(args []string, known func(name string) bool) []string {
 	out := make([]string, 0, len(args))
 	for i, a := range args {

@@ -19,9 +19,8 @@ const (
 	backupKey = "backup"
 )
 
-// readFile reads the settings file and applies it to the settings that neither a flag nor the environment has set. It
-// first applies the whole file to a copy of the settings, so that it also checks values that a flag or the environment
-// overrides.
+// readFile reads the settings file and applies it to the settings that no flag and no variable has set. It first
+// applies the whole file to a copy of the settings. So it also checks values that a flag or variable overrides.
 func (s *Set) readFile(in Input) []error {
 	text, err := in.ReadFile(s.files.settings)
 	if err != nil {
@@ -86,8 +85,8 @@ func (r *fileReader) parse(text []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// mapping calls entry for each key of the YAML mapping n. entry returns nil if it accepts the key. Otherwise it
-// returns the list of accepted keys, and mapping reports key as unknown.
+// mapping calls the function entry for each key of the YAML mapping n. entry returns nil if it accepts the key.
+// Otherwise it returns the list of accepted keys, and mapping reports the key as unknown.
 func (r *fileReader) mapping(n *yaml.Node, entry func(key, v *yaml.Node) (known []string)) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return // only comments

@@ -22,9 +22,9 @@ type Input struct {
 	Command    []string
 }
 
-// Resolve determines the value of every setting and returns the configuration, with defaults, but not validated. A
-// flag overrides the environment, the environment overrides the file, and the file overrides the default. It returns
-// all problems as one joined error; each is a fault.Invalid that names the source of the value. Resolve may be called
+// Resolve determines the value of every setting. It returns the configuration with defaults and does not validate it.
+// A flag overrides the environment, the environment overrides the file, and the file overrides the default. All
+// problems are joined in one error. Each is a fault.Invalid that names the source of the value. Resolve may be called
 // only once.
 func (s *Set) Resolve(in Input) (node.Config, error) {
 	var errs []error
@@ -55,8 +55,8 @@ func (s *Set) isDefault(name string) bool {
 	})
 }
 
-// settle sets a setting from the environment, unless its flag was given. It must be called after the flags were
-// parsed. An empty environment variable counts as not set.
+// settle sets a setting from the environment, unless its flag was given. An empty environment variable counts as not
+// set. The flags must have been parsed.
 func (s *Setting) settle(in Input) error {
 	if in.Flags != nil && !s.noFlag && in.Flags.Changed(s.Name) {
 		s.source = Source{Kind: "flag", Where: s.Flag()}
@@ -77,8 +77,8 @@ func (s *Setting) settle(in Input) error {
 }
 
 // readTokens adds the tokens of the API token file to the tokens from the environment. The file has one token per
-// line; empty lines and lines that begin with # are ignored. readTokens returns fault.Invalid if the file cannot be
-// read or contains no token.
+// line. Empty lines and lines that begin with # are ignored. readTokens returns fault.Invalid if the file cannot be
+// read or has no token.
 func (s *Set) readTokens(in Input) error {
 	text, err := in.ReadFile(s.files.tokens)
 	if err != nil {

@@ -2,7 +2,7 @@
 // value.
 //
 // It owns the names of the settings, their precedence (flag, environment, file, default) and their text form. It does
-// not validate the configuration; node.Config.Validate does. It accesses the environment and files only through
+// not validate the configuration, which node.Config.Validate does. It accesses the environment and files only through
 // functions in its Input. It has no goroutines.
 package settings
 
@@ -143,8 +143,8 @@ func (s *Set) Named(name string) *Setting {
 	return nil
 }
 
-// Bind adds a flag for each setting to fs, and the Dapr flags that Quorate accepts and ignores. Aliases of flags work
-// but are not shown in the help.
+// Bind adds a flag for each setting to fs, and the Dapr flags that Quorate accepts and ignores. Aliases work, but are
+// not in the help.
 func (s *Set) Bind(fs *pflag.FlagSet) {
 	var names []string
 	for _, st := range s.settings {

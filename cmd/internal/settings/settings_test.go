@@ -94,7 +94,7 @@ func TestResolve_EverySourceReachesEveryField(t *testing.T) {
 		App: node.App{ID: "orders", Port: 8080, Protocol: node.ProtocolH2C, Address: "127.0.0.2", MaxConcurrency: 7,
 			Health: node.AppHealth{
 				Enabled: true, Path: "/up", Interval: 9 * time.Second, Timeout: 250 * time.Millisecond, Threshold: 4},
-			OptionsTimeout: 6 * time.Second},
+			OptionsTimeout: 6 * time.Second, InitOff: []string{"config", "subscribe"}},
 		API: node.API{Listen: []string{"127.0.0.1", "::1"}, HTTP: node.Port{Number: 4500, Given: true},
 			GRPC: node.Port{Number: 4501, Given: true}, GRPCOff: true,
 			SocketDir: "/sock", Health: node.Port{Number: 3501, Given: true}, HealthListen: "127.0.0.6",
@@ -120,6 +120,7 @@ func TestResolve_EverySourceReachesEveryField(t *testing.T) {
 		"--enable-app-health-check", "--app-health-check-path=/up", "--app-health-probe-interval=9",
 		"--app-health-probe-timeout=250", "--app-health-threshold=4",
 		"--listen-address=127.0.0.1,[::1]", "--http-port=4500", "--grpc-port=4501", "--enable-grpc=false",
+		"--disable-init-endpoints=config,subscribe",
 		"--app-binding-options-timeout=6", "--unix-domain-socket=/sock", "--health-port=3501",
 		"--health-listen-address=127.0.0.6", "--read-buffer-size=16Ki", "--block-shutdown-duration=1m",
 		"--allow-any-http-endpoint", "--enable-api-logging", "--reload-interval=7",

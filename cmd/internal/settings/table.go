@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// table returns all settings. Each setting writes to its field of c or f. Only this table has names of settings; the
-// names of environment variables and file keys are derived from them.
+// table returns all settings. Each setting writes to its field of c or f. Names of settings are only in this table.
+// The names of environment variables and file keys are derived from them.
 func table(c *node.Config, f *files) []*Setting {
 	all := [][]*Setting{
 		applicationTable(c), apiTable(c), componentsTable(c), dataTable(c), clusterTable(c), securityTable(c, f),
@@ -49,6 +49,9 @@ func applicationTable(c *node.Config) []*Setting {
 			Usage: "consecutive failed probes after which the application is unhealthy"},
 		{Name: "app-binding-options-timeout", value: duration(&a.OptionsTimeout, time.Second), Default: "3s",
 			Usage: "timeout of the request that finds out which input bindings the application handles"},
+		{Name: "disable-init-endpoints", value: list("word", &a.InitOff),
+			Usage: "requests at the start that the application does not get: config (GET /dapr/config, so it hosts " +
+				"no actors over HTTP), subscribe (never sent)"},
 	}
 }
 
@@ -93,7 +96,7 @@ func componentsTable(c *node.Config) []*Setting {
 		{Name: "config", value: list("path", &c.Components.ConfigFiles),
 			Usage: "file with a Configuration resource; may be repeated"},
 		{Name: "reload-interval", Aliases: []string{"hot-reload-reconcile-interval"},
-			value: interval(&c.Components.Reload), Default: "2s",
+			value: interval(&c.Components.Reload), Default: "1s",
 			Usage: "interval at which changed files of --resources-path and --config are looked for; 0 = only after " +
 				"SIGHUP"},
 	}

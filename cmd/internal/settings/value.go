@@ -16,7 +16,7 @@ import (
 // KindSwitch is the kind of a boolean setting.
 const KindSwitch = "bool"
 
-// value converts one field of a configuration from and to text. It implements pflag.Value. If set rejects a text, its
+// value converts one field of a configuration from and to text. It implements pflag.Value. If set rejects a text, the
 // error lists the accepted values.
 type value struct {
 	kind  string
@@ -35,9 +35,9 @@ func (v *value) String() string {
 }
 func (v *value) Type() string { return v.kind }
 
-// text returns the value of a setting that is a string. kind is the placeholder for the value in the help. The empty
-// string is an error, because it usually comes from a shell variable that was not set. Without the error, the node
-// would silently use the default.
+// text returns a converter for a setting that is a string. kind is the placeholder for the value in the help. The
+// converter rejects the empty string, which usually comes from an unset shell variable. Otherwise the default would
+// silently apply.
 func text[T ~string](kind string, p *T) *value {
 	return &value{kind: kind,
 		set: func(s string) error {
@@ -69,8 +69,8 @@ func choice[T ~string](p *T, words ...T) *value {
 	}
 }
 
-// list returns the value of a setting that is a list of words. The text has the words separated by commas. If the flag
-// is repeated, its words are appended.
+// list returns a converter for a setting that is a list of words, separated by commas in the text. The words of a
+// repeated flag are appended.
 func list(kind string, p *[]string) *value {
 	return &value{kind: kind, list: true,
 		set: func(s string) error {
@@ -261,8 +261,8 @@ func level(p *slog.Level) *value {
 	}
 }
 
-// token returns the value of a setting that is a list of secrets. Each time it is set, the whole text is appended as
-// one secret. It is not split at commas, because a secret may contain commas.
+// token returns a converter for a setting that is a list of secrets. Each text that is set becomes one more secret. It
+// is not split at commas, because a secret may contain commas.
 func token(p *[]node.Secret) *value {
 	return &value{kind: "secret",
 		set: func(s string) error { *p = append(*p, node.Secret(strings.TrimSpace(s))); return nil },

@@ -93,7 +93,7 @@ func (c *stateClient) set(ctx context.Context, store string, w write) (etag stri
 }
 
 // append appends the JSON of w to body and returns the result. The parameter rest is the JSON of w without its value.
-// append copies the value unchanged, because a JSON encoder could alter its bytes.
+// The value is copied unchanged, because a JSON encoder could alter its bytes.
 func (w *write) append(body, rest []byte) []byte {
 	body = append(append(body, `{"value":`...), w.value...)
 	return append(append(body, ','), rest[1:]...)
@@ -121,8 +121,8 @@ type listFlags struct {
 	actors bool // only actor state
 }
 
-// page requests one page of keys. The parameter token is the result next of the previous call, or empty for the first
-// page. The result next is empty if there are no more pages.
+// page requests one page of keys. For the first page, token is empty. For a further page, token is the value of next
+// that came with the previous page. After the last page, next is empty.
 func (c *stateClient) page(ctx context.Context, store string, f listFlags, token string, limit int) (keys []listed,
 	next string, err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
@@ -145,8 +145,7 @@ func (c *stateClient) page(ctx context.Context, store string, f listFlags, token
 	return page.Keys, page.Token, nil
 }
 
-// statePath returns the URL path of a store, or of a key in it if key is not empty. It escapes the store name and the
-// key.
+// statePath returns the URL path of a store, or of a key in the store if key is not empty. It escapes both names.
 func statePath(store, key string) string {
 	path := "/v1.0/state/" + url.PathEscape(store)
 	if key != "" {

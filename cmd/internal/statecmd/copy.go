@@ -129,7 +129,7 @@ func (f *copyFlags) with(c *cobra.Command, do func(context.Context, *stateClient
 }
 
 // copyState runs the copy c and prints the report. It returns an error if the two stores still differ afterwards. The
-// function others returns the number of keys that belong to other owners in the source; it may be nil.
+// function others, which may be nil, counts the keys of other owners in the source.
 func (m *commands) copyState(ctx context.Context, f copyFlags, c statecopy.Copy, others func() map[string]int64,
 	asJSON bool) (err error) {
 	c.Prefix, c.DryRun, c.Verify, c.Overwrite, c.Delete = f.prefix, f.dry, f.verify, f.overwrite, f.remove
@@ -199,8 +199,8 @@ const (
 )
 
 // patience returns a function for Copy.Pause, which waits before a request is repeated. Each pause is twice as long as
-// the previous one, up to longestPause. The function returns false if ctx ends, or if the request and its repetitions
-// would take longer than the given duration.
+// the previous one, up to longestPause. The parameter most is the maximum time from the first attempt to the end of a
+// pause. If a pause would end later, the function returns false without a pause. It also returns false if ctx ends.
 func patience(most time.Duration) func(context.Context, int, time.Duration) bool {
 	return func(ctx context.Context, attempt int, since time.Duration) bool {
 		pause := min(firstPause<<min(attempt-1, 10), longestPause)

@@ -24,13 +24,12 @@ type copyStore struct {
 	store  string
 }
 
-// announced is the minimum body size in bytes for which a request has the header Expect: 100-continue. With this
-// header, the node can refuse a body that is too large before the client sends it, and the client can read the
-// refusal.
+// announced is the smallest body in bytes that is sent with the header Expect: 100-continue. The node can then refuse
+// a body that is too large before it is sent, and the client can read the refusal.
 const announced = 128 << 10
 
 // actorToken is the prefix of page tokens for actor state. A listing returns the pages of the application's keys
-// first, then those of actor state.
+// before those of actor state.
 const actorToken = "actors:"
 
 // Page implements statecopy.Source.
@@ -145,8 +144,8 @@ func (s copyStore) Write(ctx context.Context, items []statecopy.Item, createOnly
 	return err
 }
 
-// copied returns the write request for one item. The write is strong, so an item that is reported as copied is on the
-// disks of a majority. If createOnly is true, the store refuses the write if the key exists.
+// copied returns the write request for one item. The write is strong, so the disks of a majority have every item that
+// is reported as copied. With createOnly, the store refuses to overwrite a key.
 func copied(i statecopy.Item, createOnly bool) (write, error) {
 	f, value, err := setFlags{createOnly: createOnly, ttl: i.TTL, binary: i.Binary, consistency: "strong"}, i.Value,
 		error(nil)

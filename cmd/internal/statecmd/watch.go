@@ -25,7 +25,7 @@ const (
 )
 
 func (m *commands) stateWatchCommand() *cobra.Command {
-	api, w := command.APIFlags{Shell: m.Shell}, watcher{}
+	api, w := command.APIFlags{Shell: m.Shell}, watcher{pause: watchPause}
 	asJSON := false
 	c := &cobra.Command{
 		Use:   "watch store [flags]",
@@ -64,8 +64,10 @@ type watcher struct {
 	asJSON        bool
 	out, log      io.Writer
 
-	restart bool // the next connection begins with a snapshot
-	pending []string
+	pause     time.Duration // between two attempts to connect
+	restart   bool          // the next connection begins with a snapshot
+	connected bool          // the last call of connect has received an event
+	pending   []string
 }
 
 // watchEvent is one event of the API.
@@ -77,7 +79,8 @@ type watchEvent struct {
 // run connects until ctx ends or an error cannot be repaired by connecting again.
 func (w *watcher) run(ctx context.Context) error {
 	w.restart = w.snapshot
-	for {
+	for last := ""; ; {
+		w.connected = false
 		err := w.connect(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -88,15 +91,19 @@ func (w *watcher) run(ctx context.Context) error {
 		case err != nil && !fault.Is(err, fault.Unavailable):
 			return err
 		}
-		if err != nil {
-			if _, err := fmt.Fprintln(w.log, "connecting again:", fault.Text(err)); err != nil {
+		if w.connected {
+			last = ""
+		}
+		if text := fault.Text(err); err != nil && text != last { // an outage is reported once
+			last = text
+			if _, err := fmt.Fprintln(w.log, "connecting again:", text); err != nil {
 				return err
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(watchPause):
+		case <-time.After(w.pause):
 		}
 	}
 }
@@ -180,8 +187,8 @@ func watchRefusal(status int, body []byte) error {
 	return e
 }
 
-// event handles one line of the stream. It shows the changes of a request only after the last of them has arrived, so
-// that no change is shown twice after a reconnection.
+// event handles one line of the stream. It shows the changes of a request when the last of them has arrived, so that
+// no change is shown twice after a reconnection.
 func (w *watcher) event(line string) error {
 	line = strings.TrimRight(line, "\r\n")
 	if id, ok := strings.CutPrefix(line, "id: "); ok {
@@ -196,6 +203,7 @@ func (w *watcher) event(line string) error {
 	if err := json.Unmarshal([]byte(data), &e); err != nil {
 		return command.Unreadable(w.client.Base, err)
 	}
+	w.connected = w.connected || e.Type != "error"
 	complete := len(w.pending) > 0 && w.pending[len(w.pending)-1] == ""
 	if complete {
 		w.pending = w.pending[:len(w.pending)-1]

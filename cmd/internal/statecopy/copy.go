@@ -77,9 +77,9 @@ type run struct {
 // pageSize is the number of keys that one request of a listing returns at most.
 const pageSize = 1000
 
-// Run copies the state of the application, or only compares it. It returns an error if the copy as a whole failed.
-// Keys that could not be copied are in the report, not in the error. The report is valid even after an error. To
-// continue a failed copy, call Run again; it skips keys that have the same value in both stores.
+// Run copies the state of the application, or only compares it. Keys that could not be copied are in the report. An
+// error means that the copy as a whole failed. The report is valid even then. A further call continues the copy: it
+// skips keys with the same value in both stores.
 func (c Copy) Run(ctx context.Context) (Report, error) {
 	r := &run{Copy: c, tally: tally{ledger: c.Skipped, report: Report{App: c.App, From: c.FromName, To: c.ToName,
 		Verified: c.Verify, DryRun: c.DryRun, Examples: []Problem{}}}}
@@ -151,7 +151,8 @@ func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
 	}
 }
 
-// ended returns the cause of ctx if ctx has ended, because err is then only a consequence. Otherwise it returns err.
+// ended returns the cause of ctx if ctx has ended, and otherwise err. After the end of ctx, err is usually only a
+// consequence of that end.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -167,8 +168,9 @@ func names(page []Key) []string {
 	return out
 }
 
-// again calls the given function, and retries it while a store is temporarily unavailable. A failed write may have been
-// applied nevertheless; its retry then conflicts, and the conflict is reported.
+// again calls the function do until it succeeds or Pause returns false. It does not repeat a call whose error concerns
+// one item (see single), or has the code fault.Denied. If an attempt fails without an answer, its write may have been
+// applied. A repeated write that must not overwrite a key then fails with fault.Conflict.
 func (r *run) again(ctx context.Context, do func() error) error {
 	begun := time.Now()
 	for attempt := 1; ; attempt++ {
@@ -191,8 +193,8 @@ func (r *run) read(ctx context.Context, s Source, keys []string) (out map[string
 	return out, err
 }
 
-// extras handles the keys of batch that only the target store has. It deletes them or reports them. It does not delete
-// a key that was written after it was listed.
+// extras deletes or reports the keys of batch that only the target store has. It does not delete a key that was
+// written after it was listed.
 func (r *run) extras(ctx context.Context, batch []Key) error {
 	source, err := r.read(ctx, r.From, names(batch))
 	if err != nil {
@@ -280,7 +282,7 @@ func (r *run) some(ctx context.Context, keys []string) error {
 	return r.write(ctx, changed, false)
 }
 
-// write writes items in portions. If createOnly is true, it does not overwrite existing keys.
+// write writes items in several requests. If createOnly is true, it does not overwrite existing keys.
 func (r *run) write(ctx context.Context, items []Item, createOnly bool) error {
 	for len(items) > 0 {
 		n, size := 0, 0
@@ -296,8 +298,8 @@ func (r *run) write(ctx context.Context, items []Item, createOnly bool) error {
 	return nil
 }
 
-// together writes items in one request and, if one of them is refused, one by one. If createOnly is true, it does not
-// overwrite existing keys.
+// together writes items in one request. If one of them is refused, it writes them one by one. If createOnly is true,
+// it does not overwrite existing keys.
 func (r *run) together(ctx context.Context, items []Item, createOnly bool) error {
 	var err error
 	if !r.DryRun {
@@ -322,8 +324,9 @@ func (r *run) together(ctx context.Context, items []Item, createOnly bool) error
 	return r.tally.problem(func(r *Report) *int64 { return &r.Refused }, items[0].Key, fault.Text(err))
 }
 
-// conflict handles a key that was created in the target store after the copy had read that store. An earlier attempt
-// of the copy may have written it, although its answer was lost; then both values are the same.
+// conflict handles a key that was created in the target store after the copy had read it. If the two values are
+// equal, the key counts as equal: an earlier attempt of the copy, whose answer was lost, may have written it.
+// Otherwise conflict reports the key as different.
 func (r *run) conflict(ctx context.Context, key string) error {
 	both := [2]map[string]Value{}
 	for i, s := range []Source{r.From, r.To} {

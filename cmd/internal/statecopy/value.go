@@ -50,8 +50,8 @@ func sameJSON(a, b []byte) bool {
 	return reflect.DeepEqual(values[0], values[1])
 }
 
-// encrypted reports whether Dapr has probably encrypted a value. Such a value is base64 text, a separator, and the
-// name of an encryption key. Only Dapr can decrypt it.
+// encrypted reports whether a value was probably encrypted by Dapr. It then consists of base64 text, a separator, and
+// the name of an encryption key. Only Dapr can decrypt it.
 func (v Value) encrypted() bool {
 	text, name, ok := bytes.Cut(v.Data, []byte(state.Separator))
 	if !v.Binary || !ok || len(name) == 0 || bytes.ContainsAny(name, " \"{}[]|") {

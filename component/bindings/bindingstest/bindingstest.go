@@ -1,6 +1,6 @@
-// Package bindingstest is the conformance suite of bindings. It tests the rules that every implementation of the
-// interfaces in component/bindings must follow. It owns the suites and a sink that records the events it receives.
-// Only tests import it. Its goroutines end with the test.
+// Package bindingstest is the conformance suite of bindings. Every implementation of the interfaces in
+// component/bindings must pass it. It owns the tests and a sink that records the events it receives. Only tests
+// import it. Its goroutines end with the test.
 package bindingstest
 
 import (
@@ -24,8 +24,8 @@ type Output struct {
 	Open func(t *testing.T) bindings.Binding
 	// Request is a request that succeeds.
 	Request bindings.Request
-	// Hang opens the binding against a system that accepts requests and never answers. If it is nil, the tests with
-	// such a system are skipped.
+	// Hang opens the binding against a system that accepts requests and never answers. nil = the tests with such a
+	// system are skipped.
 	Hang func(t *testing.T) bindings.Binding
 }
 
@@ -73,8 +73,8 @@ func RunOutput(t *testing.T, o Output) {
 
 // Input is what the suite needs to test an input binding.
 type Input struct {
-	// Open opens the binding and returns the function send. send makes the external system send one event. handled is
-	// true if the external system has received an acknowledgement that the event was handled.
+	// Open opens the binding and returns send, which makes the external system send one event. handled is true if
+	// the external system received the acknowledgement that the event was handled.
 	Open func(t *testing.T) (b bindings.Binding, send func(t *testing.T) (handled bool))
 	// Redelivers is whether the system learns that an event was handled.
 	Redelivers bool

@@ -1,9 +1,10 @@
-// Package cron implements the input binding bindings.cron. It sends events to the application on a schedule, once in
-// the cluster and not once on every node.
+// Package cron implements the input binding bindings.cron. It sends events to the application on a schedule: once in
+// the cluster, not once on every node.
 //
 // It owns schedules and the claims of ticks. A tick is one point in time of a schedule. Every node computes the same
 // ticks. The first node that claims a tick of a component delivers it, so each tick is delivered at most once. A tick
-// is lost if no node is running at that time, or if no application is ready. Each opened component has one goroutine.
+// is lost if no node is running at that time, or if no application is ready. Each opened component has one goroutine
+// for its schedule and one for each tick that is being delivered.
 package cron
 
 import (
@@ -29,8 +30,8 @@ const (
 	metadataTimeZone = "timeZone"
 )
 
-// claimLife is how long the claim of a tick is stored. A tick could be delivered twice only if the clocks of two nodes
-// differed by more than claimLife.
+// claimLife is how long the claim of a tick is stored. A tick can be delivered twice only if the clocks of two nodes
+// differ by more than claimLife.
 const claimLife = time.Hour
 
 // claimTime bounds the claim of one tick.
@@ -164,8 +165,8 @@ type schedule interface {
 	next(after time.Time) time.Time
 }
 
-// parse parses a cron expression, whose times are in the given time zone. The expression has five fields, or six fields
-// of which the first is seconds, or is a shorthand such as @hourly or @every 15m.
+// parse parses a cron expression in the given time zone. The expression has five fields, or six with the seconds
+// first, or is a shorthand such as @hourly or @every 15m.
 func parse(text string, in *time.Location) (schedule, error) {
 	parser := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
 		cron.Descriptor)

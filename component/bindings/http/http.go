@@ -1,7 +1,7 @@
 // Package http implements the output binding bindings.http, which calls an external HTTP server.
 //
-// It owns the translation of operations to HTTP methods, and of metadata to path and headers. Responses are limited in
-// size. It starts no goroutines except those of net/http.
+// It owns the translation of operations to HTTP methods, and of metadata to path and headers. It limits the size of
+// responses. Its only goroutines are those of net/http.
 package http
 
 import (
@@ -118,8 +118,8 @@ func Open(o Options) (bindings.Binding, error) {
 	return bindings.Binding{Output: out, Close: closeIdle}, nil
 }
 
-// sameHost allows only redirects to the same host, because headers may contain a token. If the server redirects to
-// another host, Invoke returns the redirect itself as the response.
+// sameHost allows at most ten redirects, and only to the same scheme and host, because headers may contain a token.
+// Otherwise Invoke returns the redirect itself as the response.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if len(via) >= 10 || request.URL.Host != via[0].URL.Host || request.URL.Scheme != via[0].URL.Scheme {
 		return http.ErrUseLastResponse
@@ -194,9 +194,9 @@ func (o *output) Operations() []string {
 	return []string{"create", "get", "head", "post", "put", "patch", "delete", "options", "trace"}
 }
 
-// Invoke makes one HTTP call. Metadata whose name begins with a capital letter is sent as a header. The value of the
-// metadata "path" is appended to the component's URL. The metadata of the response are the status code, the status
-// text and the headers.
+// Invoke makes one HTTP call. The metadata "path" is appended to the component's URL. Metadata whose name begins with
+// a capital letter is sent as a header, and so are "traceparent", "tracestate" and "baggage". The metadata of the
+// response are the status code, the status text and the headers.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -266,8 +266,8 @@ func carries(method string) bool {
 		method != http.MethodOptions && method != http.MethodTrace
 }
 
-// address returns the component's URL with path appended; path may have a query. The result always has the
-// component's host and begins with the component's path.
+// address returns the component's URL with path appended. If path has a query, it replaces the query of the
+// component's URL. The result always has the component's host and begins with the component's path.
 func (o *output) address(path string) (string, error) {
 	if path == "" {
 		return o.target.String(), nil
@@ -290,8 +290,9 @@ func (o *output) address(path string) (string, error) {
 	return joined.String(), nil
 }
 
-// checkPath returns an error for a decoded path that a server could resolve to a path above the component's URL. Such
-// a path contains "..", possibly with parameters as in "..;x", or a backslash, which some servers treat as a slash.
+// checkPath returns an error for a decoded path that a server could resolve to a path above the component's URL.
+// Such a path contains "..", possibly with parameters as in "..;x", or a backslash, which some servers treat as a
+// slash.
 func checkPath(path string) error {
 	if strings.Contains(path, `\`) {
 		return &fault.Error{
@@ -310,8 +311,8 @@ func checkPath(path string) error {
 	return nil
 }
 
-// answer converts an HTTP response to a binding response. If the status is not 2xx, it also returns an error, unless
-// the component disables that.
+// answer converts an HTTP response to a binding response. By default, it also returns an error if the status is not
+// 2xx. The settings of the component can turn this error off.
 func (o *output) answer(response *http.Response, body []byte) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
 		"statusCode": strconv.Itoa(response.StatusCode), "status": response.Status,

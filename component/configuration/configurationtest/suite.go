@@ -63,8 +63,8 @@ func (w Written) write(t *testing.T, changes []configuration.Change) {
 // patience is how long a test waits for a change.
 const patience = 30 * time.Second
 
-// Run runs the suite. For each test, it calls the function open, which returns an empty store and the Subject that
-// changes the store from outside. The function must also make sure that the store is closed at the end of the test.
+// Run runs the suite. For each test, it calls open, which returns an empty store and the Subject that changes the
+// store from outside. open must also ensure that the store is closed at the end of the test.
 func Run(t *testing.T, traits Traits, open func(t *testing.T) (configuration.Store, Subject)) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, configuration.Store, Subject){

@@ -1,10 +1,11 @@
 // Package follow implements subscriptions for a configuration store whose server can lose notifications of changes.
 //
 // It owns the version of each item that a subscription has seen. A notification from the server only says which keys
-// to read again. After a lost connection, and periodically, the package reads all keys. So a lost notification delays
-// a change, but every subscription eventually gets the newest value of a key.
+// to read again. The package also reads all keys after a lost connection, and periodically. So a lost notification
+// delays a change, but every subscription eventually gets the newest value of a key.
 //
-// A Hub has one goroutine for each channel with subscriptions. Close waits for them.
+// A Hub has two goroutines for each channel with subscriptions: one receives notifications, and one reads items. Close
+// waits for them.
 package follow
 
 import (
@@ -24,11 +25,12 @@ import (
 
 // Source is a server that keeps items. All methods are safe for concurrent use.
 type Source interface {
-	// Read returns the items with the given keys, or all if keys is empty. Each value is at least as new as the last
-	// report.
+	// Read returns the items with the given keys, or all items if keys is empty. Each value is at least as new as
+	// the last report.
 	Read(ctx context.Context, keys []string) ([]configuration.Item, error)
-	// Listen connects to the server and calls reports.Ready. Then it calls reports.Changed for every change, until ctx
-	// ends or the connection is lost. A server that cannot report changes is no error: Listen calls reports.Silent.
+	// Listen connects to the server and calls reports.Ready. It then calls reports.Changed for every change, until
+	// ctx ends or the connection is lost. If the server cannot report changes, Listen calls reports.Silent; this is
+	// not an error.
 	Listen(ctx context.Context, channel string, reports Reports) error
 }
 
@@ -98,8 +100,8 @@ type subscriber struct {
 // sum identifies an item with its version and metadata.
 type sum [sha256.Size]byte
 
-// Subscribe starts a subscription. It returns when the present items have been read. If initial is true, the
-// subscription first delivers these items.
+// Subscribe starts a subscription and returns when it has read the present items. If initial is true, the subscription
+// first delivers these items.
 func (h *Hub) Subscribe(ctx context.Context, name string, keys []string, initial bool) (configuration.Subscription,
 	error) {
 	sub := &subscriber{keys: slices.Clone(keys), known: map[string]sum{}}
@@ -209,8 +211,8 @@ func (c *channel) present(sub *subscriber) []string {
 	return slices.Collect(maps.Keys(sub.known))
 }
 
-// begin waits until no other goroutine reads items on this channel. Reads are serialized, so that an older value never
-// replaces a newer one.
+// begin waits until no other goroutine reads items on this channel. Reads are serialized, so that an older value
+// never replaces a newer one.
 func (c *channel) begin(ctx context.Context) error {
 	select {
 	case c.reading <- struct{}{}:
@@ -301,8 +303,9 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// connected reads all keys after a connection was made, because changes before it were not reported. If poll is true,
-// the server does not report changes, so all keys are read at the interval Options.Poll.
+// connected makes run read all keys again. It is called whenever a connection to the server has been established,
+// because the server does not report earlier changes. If poll is true, the server reports no changes at all, so run
+// then reads all keys at the interval Options.Poll.
 func (c *channel) connected(poll bool) {
 	c.mu.Lock()
 	c.poll = poll
@@ -391,8 +394,9 @@ func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, 
 	return slices.Sorted(maps.Keys(wanted)), false
 }
 
-// compare delivers those items of the map present that differ from the items that the subscription has seen. If the
-// parameter whole is true, the map has all items. Otherwise it has only the items with the given keys.
+// compare delivers each item that has changed since the subscription last saw it, and each item that was deleted. The
+// map present has the items that were just read. If whole is true, all keys were read. Otherwise only the keys in the
+// sorted list keys were read, and compare ignores all other keys.
 func (s *subscriber) compare(present map[string]*configuration.Item, keys []string, whole bool) {
 	look := keys
 	switch {

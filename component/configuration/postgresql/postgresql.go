@@ -1,9 +1,9 @@
-// Package postgresql implements the component type configuration.postgresql: configuration items in a PostgreSQL table
-// with the layout of Dapr's component.
+// Package postgresql implements the component type configuration.postgresql: configuration items in a PostgreSQL
+// table with the layout of Dapr's component.
 //
-// It owns the statements that read the table. The table must exist, and this package never writes it. A trigger that
-// the user has created reports changes with NOTIFY. The goroutines are those of follow.Hub and of the connection pool;
-// Close ends them.
+// It owns the statements that read the table. The table must exist, and this package never writes it. A trigger in
+// the database reports changes with NOTIFY; the user creates it. The goroutines are those of follow.Hub and of the
+// connection pool; Close ends them.
 package postgresql
 
 import (
@@ -34,8 +34,8 @@ const (
 // requestChannel is the metadata of a subscription that names its channel.
 const requestChannel = "pgNotifyChannel"
 
-// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr, except
-// notifyChannel, which Dapr does not have.
+// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr. Dapr has no
+// notifyChannel.
 func Fields() []component.Field {
 	out := pgstate.ClientFields()
 	for i := range out {
@@ -92,7 +92,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 // Get implements configuration.Store. One statement reads all items, so they are from the same point in time. Get
-// ignores additional metadata in the request; Dapr returns nothing for such a request.
+// ignores the metadata of the request. Dapr finds no items if a request has metadata.
 func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configuration.Found, error) {
 	items, err := s.source.Read(ctx, r.Keys)
 	return configuration.Found{Items: items}, err
@@ -127,8 +127,8 @@ type source struct {
 
 const op = "postgresql.Get"
 
-// columns is the start of the statement that reads items. If several rows have the same key, only the row with the
-// highest version is read. Versions that are numbers are compared as numbers.
+// columns is the start of the statement that reads items, and newest is its end. They select one row of each key: the
+// row with the highest version. Versions that are numbers are compared as numbers.
 const columns = `SELECT DISTINCT ON (key) key::text, coalesce(value::text, ''), coalesce(version::text, ''),
 coalesce(metadata::text, '') FROM `
 

@@ -19,8 +19,8 @@ const (
 )
 
 // mirror follows the items of a store with one watch, which all subscriptions share. It stores the revision of every
-// item. So it can find out what has changed even if the watch cannot continue at its position, because the history of
-// changes was truncated or a backup was restored.
+// item. If the history of changes was truncated, or a backup was restored, the watch cannot be resumed. The mirror
+// then starts a new watch, and finds out from the stored revisions what has changed in between.
 type mirror struct {
 	store  *Store
 	cancel context.CancelFunc
@@ -112,7 +112,7 @@ func (m *mirror) add(sub *subscriber) bool {
 	return true
 }
 
-// await waits until the mirror is ready, and registers sub, so that it receives all changes from then on.
+// await waits until the mirror is ready, and registers sub. From then on, sub receives all changes.
 func (m *mirror) await(ctx context.Context, sub *subscriber) error {
 	select {
 	case <-m.synced:
@@ -174,9 +174,9 @@ func (m *mirror) stop(err error) {
 	}
 }
 
-// initial delivers the current items to a new subscription. The subscription already receives changes during the read,
-// so initial omits items that a newer change has replaced or deleted. The read is linearizable, so no item is older
-// than a change that was delivered before the read.
+// initial reads the current items and delivers them to a new subscription. The subscription already receives changes
+// during this read. So initial omits every item that a newer change has replaced or deleted. The read is
+// linearizable, so no item is older than a change that was delivered before the read began.
 func (s *Store) initial(ctx context.Context, m *mirror, sub *subscriber, keys []string) error {
 	found, err := s.Get(ctx, configuration.GetRequest{Keys: keys, Strong: true})
 	if err != nil {

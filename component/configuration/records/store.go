@@ -1,9 +1,10 @@
-// Package records implements a configuration store on top of a state store that reports changes. configuration.raft
-// uses the replicated store, and configuration.in-memory the memory of the process.
+// Package records implements a configuration store on top of a state store that reports changes. For
+// configuration.raft, this is the replicated store. For configuration.in-memory, it is a store in the memory of the
+// process.
 //
-// It owns the encoding of items, and the mirror, which knows the version of every item while there are subscriptions.
-// The state store owns the data. All items have the same key prefix, so they are in the same Raft group and a write is
-// atomic.
+// It owns the encoding of items, and the mirror, which knows the version of every item while there are
+// subscriptions. The state store owns the data. All items have the same key prefix, so they are in the same Raft
+// group and a write is atomic.
 //
 // It has one goroutine while there are subscriptions. Close waits for it.
 package records
@@ -24,14 +25,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// prefix is the prefix of the stored key of every item. An application id cannot begin with "$", so no application has
-// keys with this prefix.
+// prefix is the prefix of the stored key of every item. No application has keys with this prefix, because an
+// application id cannot begin with "$".
 const prefix = "$configuration" + state.Separator
 
 // bulkSize is how many items are read at once. A server answers at most 32 MiB.
 const bulkSize = 64
 
-// Backing is the state store that holds the items. Its revisions must be numbers, and it must deliver changes in the
+// Backing is the state store that contains the items. Its revisions must be numbers. It must deliver changes in the
 // order of their revisions.
 type Backing interface {
 	state.Store
@@ -129,12 +130,12 @@ func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configurat
 		Hint: "read fewer keys, or read without metadata.consistency=strong"}
 }
 
-// snapshotReads is the maximum number of times that a strong read of many items is repeated, until two successive
-// reads return the same items.
+// snapshotReads limits how often a strong read of many items is repeated. The read is repeated until two successive
+// attempts return the same items.
 const snapshotReads = 10
 
-// sameVersions reports whether two reads returned the same items. A version is never used twice, so equal results mean
-// that all these items existed at the same time, between the two reads.
+// sameVersions reports whether two reads returned the same items with the same versions. A version is never used
+// twice. So two equal reads prove that all these items existed together at some time between the reads.
 func sameVersions(a, b []configuration.Item) bool {
 	return slices.EqualFunc(a, b, func(x, y configuration.Item) bool {
 		return x.Key == y.Key && x.Version == y.Version
@@ -247,8 +248,9 @@ func operation(c *configuration.Change) (state.Operation, error) {
 	return op, err
 }
 
-// room returns fault.TooLarge if a write would exceed MaxItems. Concurrent writes can together exceed MaxItems by at
-// most the number of keys that they add.
+// room returns fault.TooLarge if the store would have more than Options.MaxItems items after the changes. It does not
+// subtract the items that the changes delete. Concurrent writes can together exceed the limit, by at most the number
+// of keys that they add.
 func (s *Store) room(ctx context.Context, changes []configuration.Change) error {
 	var keys []string
 	for i := range changes {

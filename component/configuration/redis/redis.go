@@ -112,8 +112,8 @@ func itemOf(key, text string) configuration.Item {
 	return configuration.Item{Key: key, Value: value, Version: version}
 }
 
-// Listen implements follow.Source. It receives keyspace notifications, which Redis sends only to clients that are
-// connected at that moment.
+// Listen implements follow.Source with keyspace notifications. It enables them on the server if necessary. If the
+// server cannot report all changes to this connection, Listen calls reports.Silent and waits until ctx ends.
 func (s source) Listen(ctx context.Context, _ string, reports follow.Reports) error {
 	silent := func(why string) error {
 		reports.Silent(why)

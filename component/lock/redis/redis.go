@@ -1,9 +1,9 @@
 // Package redis implements the component type lock.redis: locks as keys in a Redis server, with the layout of Dapr's
 // component.
 //
-// A lock is a Redis string with an expiry; its value is the owner. Its key is lock||{prefix}||{resource}. The clock of
-// Redis determines the expiry. Tokens, renewal and waiting are not supported. The goroutines are those of the client
-// library; Close ends them.
+// A lock is a Redis string with an expiry. The value is the owner, and the key is lock||{prefix}||{resource}. The
+// clock of Redis determines the expiry. Tokens, renewal and waiting are not supported. The only goroutines are those
+// of the client library; Close ends them.
 package redis
 
 import (
@@ -43,9 +43,9 @@ type Store struct{ client *redisstate.Client }
 
 var _ lock.Store = (*Store)(nil)
 
-// Open connects to Redis, and retries until ctx ends. It returns fault.Invalid for a Redis Cluster, and for a server
-// with replicas unless Sentinel is used. As in Dapr, both are refused because the store would not notice a failover,
-// which loses locks.
+// Open connects to Redis, and retries until ctx ends. It returns fault.Invalid for a Redis Cluster. It also returns
+// fault.Invalid for a server with replicas if Redis Sentinel is not used. A failover of such servers would lose locks,
+// and the store would not notice it. Dapr refuses them too.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if strings.EqualFold(o.Metadata.Text("redisType"), "cluster") {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "redis.Open",

@@ -104,8 +104,8 @@ func unauthorized(text, kind string) error {
 		Header: http.Header{"Www-Authenticate": {challenge}}}
 }
 
-// keys returns the verifier of tokens. At the first call it fetches the OpenID configuration of the issuer, and if
-// that fails, again at the next call. If the URL of the keys is configured, it fetches nothing.
+// keys returns the verifier of tokens. The first call fetches the OpenID configuration of the issuer; if that fails,
+// the next call tries again. If the URL of the keys is configured, keys fetches nothing.
 func (b *Bearer) keys() (*oidc.IDTokenVerifier, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -55,8 +55,8 @@ type client struct {
 	seen   time.Time
 }
 
-// idle is how long an address must send no request before its token bucket is removed. After that time the bucket is
-// full again, so a new bucket would be equal.
+// idle is how long an address must send no request before its token bucket is removed. At rates of at least one
+// request per hour, the bucket is full again by then, so its removal has no effect.
 const idle = time.Hour
 
 // Open makes the middleware from its metadata. now returns the time; nil = time.Now.
@@ -104,7 +104,7 @@ func (l *Limiter) allow(address string) bool {
 }
 
 // addressOf returns the address of the client's connection. It ignores headers such as X-Forwarded-For, because a
-// client could set them to any address.
+// client can set them to any address.
 func addressOf(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

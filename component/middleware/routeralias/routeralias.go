@@ -1,5 +1,5 @@
-// Package routeralias implements the middleware middleware.http.routeralias, which defines alternative paths (aliases)
-// for paths of the API.
+// Package routeralias implements the middleware middleware.http.routeralias, which defines alternative paths
+// (aliases) for paths of the API.
 //
 // It owns the syntax of the aliases and the rewriting of paths. It has no goroutines.
 package routeralias
@@ -35,8 +35,8 @@ type Aliases struct {
 	routes []route // longer patterns first
 }
 
-// route is a path pattern and its replacement. A segment of the pattern such as {id} matches any one segment of a
-// path.
+// route is a path pattern and its replacement. The pattern may have variables such as {id}. A variable matches any
+// single segment of a path.
 type route struct {
 	from  []string
 	to    string // escaped path
@@ -151,7 +151,7 @@ func (a route) match(path []string) (map[string]string, bool) {
 }
 
 // rewrite replaces the path of r by the replacement of the route, with values for its variables. The query of the
-// replacement is put before the query of the request.
+// replacement precedes the query of the request.
 func (a route) rewrite(r *http.Request, values map[string]string) {
 	value := func(name string) string { return values[name] }
 	escaped := fill(a.to, value)

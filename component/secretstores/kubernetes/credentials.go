@@ -49,8 +49,12 @@ func (s *server) authorization() (string, error) {
 	return "", nil
 }
 
-// find selects the credentials. It uses the first of these that exists: a configured kubeconfig file, the service
-// account of the pod, the kubeconfig file that kubectl uses.
+// find selects the credentials. It uses the first of these that applies:
+//
+//   - the kubeconfig file in the settings of the component
+//   - the service account, if the process runs in a pod
+//   - the kubeconfig file in the variable KUBECONFIG
+//   - ~/.kube/config
 func find(o Options) (server, error) {
 	if o.Kubeconfig != "" {
 		return fromKubeconfig(o.Kubeconfig)

@@ -29,7 +29,7 @@ const ServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 type Options struct {
 	Namespace string // default of requests; empty = that of the credentials, otherwise "default"
 	// Kubeconfig is the path of a kubeconfig file. If it is empty, a store in a pod uses the service account of the
-	// pod. Outside of a pod, it uses the file in KUBECONFIG, otherwise ~/.kube/config.
+	// pod. Outside of a pod, the store uses the file in KUBECONFIG, or otherwise ~/.kube/config.
 	Kubeconfig        string
 	ServiceAccountDir string // empty = ServiceAccountDir
 	Env               func(name string) (string, bool)
@@ -204,8 +204,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isName reports whether name is valid as the name of a Kubernetes secret or namespace. Any other string could change
-// the path of the request.
+// isName reports whether name is valid as the name of a Kubernetes secret or namespace. Any other string could
+// change the path of the request.
 func isName(name string) bool {
 	if name == "" || len(name) > 253 || !alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) {
 		return false

@@ -1,5 +1,5 @@
-// Package secretstorestest is the conformance suite for secret stores. A store that passes the suite fulfils the
-// contract of component/secretstores.
+// Package secretstorestest is the conformance suite for secret stores. A store that passes it fulfils the contract
+// of component/secretstores.
 //
 // It owns the tests, not the stores. Its goroutines end with the test that started them.
 package secretstorestest
@@ -27,12 +27,11 @@ type Options struct {
 	Absent string
 	// Metadata is passed with every request; may be nil.
 	Metadata map[string]string
-	// Twins are further spellings of secrets. The store must refuse them, because its scopes would not match
-	// them.
+	// Twins are further spellings of secrets. The store must refuse them, because its scopes would not match them.
 	Twins []string
 }
 
-// Run runs the suite. For each test, it calls the function open, which returns a store. The suite closes that store.
+// Run runs the suite. For each test, it calls open, which returns a store. The suite closes that store.
 func Run(t *testing.T, open func(t *testing.T) secretstores.Store, o Options) {
 	t.Helper()
 	if len(o.Secrets) < 2 {

@@ -19,11 +19,11 @@ type Service struct {
 	Open func(t *testing.T) secretstores.Store
 	// Name is a secret that exists.
 	Name string
-	// About distinguishes requests for secrets from others, such as those for access tokens; nil = all are for
-	// secrets.
+	// About distinguishes requests for secrets from others, such as those for access tokens. nil = all requests are
+	// for secrets.
 	About func(r *http.Request) bool
 	// The documented answers of the service when it wants fewer calls, refuses the credentials, finds them expired,
-	// does not know the secret, and cannot serve. The tests of nil ones are skipped.
+	// does not know the secret, and cannot serve. The tests of nil answers are skipped.
 	Throttled, Denied, Expired, Absent, Down http.HandlerFunc
 	// Confidential must not appear in any error: credentials and values.
 	Confidential []string

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -347,4 +349,74 @@ func TestWatch_ReportsPositionAfterManyOtherChanges(t *testing.T) {
 	if len(part.Changes) > 0 || part.Seen < 1000 {
 		t.Errorf("%+v", part)
 	}
+}
+
+// late is a source whose reads return later than they have read.
+type late struct {
+	*source
+	gate atomic.Pointer[chan struct{}] // nil = reads return at once
+}
+
+func (l *late) Read(ctx context.Context, after uint64, maxBytes int) (feed.Page, error) {
+	page, err := l.source.Read(ctx, after, maxBytes)
+	if gate := l.gate.Load(); gate != nil {
+		<-*gate
+	}
+	return page, err
+}
+
+func TestPoll_ReadsThatOverlapAddAChangeOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, s := &feed.Hub{}, &late{source: newSource()}
+		defer h.Close()
+		w, err := h.Watch(t.Context(), "name", s, state.WatchRequest{Prefix: "a/"})
+		testutil.Must(t, err)
+		defer w.Close()
+		notified := 0
+		w.OnChange(func() { notified++ })
+		synctest.Wait()
+		gate := make(chan struct{})
+		s.gate.Store(&gate)
+		s.write("a/1") // the topic reads it
+		w.Refresh()    // reads it, too
+		synctest.Wait()
+		s.gate.Store(nil)
+		close(gate)
+		synctest.Wait()
+		if notified == 0 {
+			t.Error("the watch was not notified")
+		}
+		part, found, err := w.Poll()
+		if err != nil || found != state.WatchReady || len(part.Changes) != 1 || part.Changes[0].Key != "a/1" {
+			t.Errorf("got %v %d %v", part, found, err)
+		}
+		if part, found, err = w.Poll(); err != nil || len(part.Changes) > 0 || part.Seen < 1 {
+			t.Errorf("got %v %d %v as confirmation", part, found, err)
+		}
+		if part, found, err = w.Poll(); err != nil || found != state.WatchIdle {
+			t.Errorf("got %v %d %v at the end", part, found, err)
+		}
+	})
+}
+
+func TestPoll_ReportsAFailureOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, s := &feed.Hub{}, newSource()
+		defer h.Close()
+		w, err := h.Watch(t.Context(), "name", s, state.WatchRequest{})
+		testutil.Must(t, err)
+		defer w.Close()
+		s.change(func() { s.fails = fault.New(fault.Unavailable, "test", "the replica is being replaced") })
+		w.Refresh()
+		synctest.Wait()
+		if part, found, err := w.Poll(); err != nil || found != state.WatchIdle {
+			t.Errorf("got %v %d %v while the store is unavailable", part, found, err)
+		}
+		s.change(func() { s.fails = fault.New(fault.Corrupt, "test", "a checksum is wrong") })
+		w.Refresh()
+		synctest.Wait()
+		if _, _, err := w.Poll(); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("got %v, want the failure of the store", err)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +26,8 @@ import (
 //  3. No position separates the matching changes of a request, and positions never go back.
 //  4. A watch that takes nothing for long delays no other watch. It goes on, or ends with an error that says how to
 //     resume.
-//  5. When the writes have ended, every watch that has not ended has every change.
+//  5. When the writes have ended, every watch that has not ended has every change. A watch that is polled was notified
+//     of each change that it had not got yet.
 //
 // The source is one history in memory. Each hub has a copy of its own, which may be behind, unavailable for a
 // while, or trimmed. The schedule decides the writes, their size, what replicas have, and which watch reads when.
@@ -47,9 +49,11 @@ type follower struct {
 	hub    int
 	watch  state.Watch
 	prefix string
-	pos    uint64   // everything up to it was received, and it is no position within a request
-	stuck  bool     // it reads nothing
-	held   []uint64 // revisions after pos: changes of a request that is not complete
+	pos    uint64      // everything up to it was received, and it is no position within a request
+	stuck  bool        // it reads nothing
+	polls  bool        // with Poll, and Next only if that says so
+	quiet  atomic.Bool // Poll has returned nothing, and OnChange's function was not called since
+	held   []uint64    // revisions after pos: changes of a request that is not complete
 }
 
 func (m *model) fail(format string, args ...any) {
@@ -119,6 +123,8 @@ func (m *model) open(f *follower, hub int, resume bool) {
 		m.t.Fatal(err)
 	default:
 		f.watch = w
+		f.quiet.Store(false)
+		w.OnChange(func() { f.quiet.Store(false) })
 		if !resume {
 			f.pos = w.Position().Revision
 		}
@@ -129,7 +135,7 @@ func (m *model) open(f *follower, hub int, resume bool) {
 func (m *model) read(f *follower) bool {
 	ctx, cancel := context.WithTimeout(m.t.Context(), time.Second)
 	defer cancel()
-	part, err := f.watch.Next(ctx, time.Millisecond)
+	part, err := m.take(ctx, f)
 	var end *state.WatchEnd
 	switch {
 	case errors.As(err, &end) && end.Reason == state.WatchCompacted:
@@ -153,6 +159,28 @@ func (m *model) read(f *follower) bool {
 		m.complete(f, p)
 	}
 	return len(part.Changes) > 0
+}
+
+// take returns the next part of a watch.
+func (m *model) take(ctx context.Context, f *follower) (state.WatchPart, error) {
+	if !f.polls {
+		return f.watch.Next(ctx, time.Millisecond)
+	}
+	if m.rand.IntN(3) == 0 {
+		f.watch.Refresh()
+		synctest.Wait()
+	}
+	part, found, err := f.watch.Poll()
+	switch {
+	case err != nil:
+	case found == state.WatchBehind:
+		return f.watch.Next(ctx, time.Millisecond)
+	case found == state.WatchIdle:
+		f.quiet.Store(true)
+	case len(part.Changes) == 0 && f.watch.Position().Revision != part.Seen:
+		m.fail("watch %d is at %d, and got %d as its position", f.id, f.watch.Position().Revision, part.Seen)
+	}
+	return part, err
 }
 
 // receive checks one change.
@@ -253,7 +281,7 @@ func playWatches(t *testing.T, seed uint64, steps int) (broken string, ended int
 			m.hubs, m.sources = append(m.hubs, &feed.Hub{}), append(m.sources, s)
 		}
 		for i := range 6 {
-			f := &follower{id: i, prefix: []string{"a/", "a/", "b/", ""}[m.rand.IntN(4)]}
+			f := &follower{id: i, polls: i%2 == 0, prefix: []string{"a/", "a/", "b/", ""}[m.rand.IntN(4)]}
 			m.watches = append(m.watches, f)
 			m.open(f, i%3, false)
 		}
@@ -285,6 +313,9 @@ func (m *model) finish() {
 	for _, f := range m.watches {
 		if f.watch == nil {
 			m.open(f, f.hub, true)
+		}
+		if missing := m.next(f, f.pos); f.polls && f.quiet.Load() && missing != 0 && len(f.held) == 0 {
+			m.fail("watch %d at %d was not notified of change %d", f.id, f.pos, missing)
 		}
 		for m.broken == "" && m.read(f) {
 			continue

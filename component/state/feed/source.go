@@ -1,5 +1,5 @@
 // Package feed delivers the changes of a store to many watchers. It owns an in-memory copy of the newest changes of
-// each watched prefix; the store owns the history.
+// each watched prefix. The store owns the history of changes.
 //
 // A Hub has one topic for each watched prefix. The topic reads each new change once, from a Source, and keeps the
 // newest changes in memory for all watchers of the prefix. A watcher that needs older changes reads them from the
@@ -12,11 +12,11 @@
 //     state.WatchCompacted.
 //   - Position is set only on the last matching change of a request. So a watch that resumes at a position never
 //     starts in the middle of a request.
-//   - Position and Seen never exceed what the source has confirmed: every change up to there was delivered or does not
-//     match.
+//   - Position and Seen are revisions that the source has confirmed. A watch returns them only when it has delivered
+//     every matching change up to that revision.
 //
-// A Hub has two goroutines per topic, and none without watchers. All methods of a Hub are safe for concurrent use. A
-// watch must be used by only one goroutine.
+// A Hub has two goroutines per topic. It has a third one while it confirms the position of idle watches. Without
+// watchers it has none. All methods of a Hub are safe for concurrent use. A watch must be used by only one goroutine.
 package feed
 
 import (
@@ -35,14 +35,14 @@ type Page struct {
 	Revision uint64 // newest revision of the store
 	Restored uint64 // grows with every restore
 	// Seen is the revision up to which Changes contains every change after the requested position. It is 0 if the
-	// position cannot be served, because it is below Floor or above Revision.
+	// position is below Floor or above Revision; such a position cannot be served.
 	Seen uint64
 }
 
 // Source is the history of one prefix. It is safe for concurrent use.
 type Source interface {
-	// Read returns the next changes after a position. They have about maxBytes in total. Read returns at least one
-	// change, if there is any.
+	// Read returns the next changes after a position, about maxBytes of them. It returns at least one change if
+	// there is any.
 	Read(ctx context.Context, after uint64, maxBytes int) (Page, error)
 	// Wait returns when there may be changes after a position, or ctx ends.
 	Wait(ctx context.Context, after uint64)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // Hub has the topics of one store or node. The zero value is ready to use.
@@ -21,20 +22,46 @@ type Hub struct {
 type topic struct {
 	name   string
 	source Source
+	hub    *Hub
 	users  int // guarded by Hub.mu
+	ctx    context.Context
 	stop   context.CancelFunc
 
-	mu      sync.Mutex
-	changes []state.Change // sorted; never modified in place
-	bytes   int
-	start   uint64 // changes has every change after start up to seen
-	seen    uint64
-	wake    chan struct{} // closed when something below has changed
-	end     error
+	id, restored uint64 // of the history at the start
+
+	mu         sync.Mutex
+	changes    []state.Change // sorted; never modified in place
+	bytes      int
+	start      uint64 // changes has every change after start up to seen
+	seen       uint64
+	wake       chan struct{} // closed when something below has changed
+	end        error
+	onChange   map[*watch]func()
+	shared     map[shape]sharedPart // of changes; see sharedPart
+	refreshes  uint64               // reads of refresh with a result
+	refreshErr error                // of the last one
+	refreshing chan struct{}        // closed when the read in progress ends; nil = none
 }
 
-// join returns the topic with the given name and counts one more user. If there is no such topic, join starts it at
-// the newest revision of page.
+// shape is a request of a watch, at a position.
+type shape struct {
+	match string // see watch.shape
+	pos   uint64
+}
+
+// sharedPart is the next part of a watch, with the position of the watch after it. All watches with the same shape
+// (the same keys and position) get the same next part. So the first of them selects the changes, and the others use
+// its part.
+type sharedPart struct {
+	part      state.WatchPart
+	pos, seen uint64 // of the watch afterwards
+}
+
+// maxShared is how many parts a topic keeps for further watches.
+const maxShared = 32
+
+// join returns the topic with the given name and counts one more user of it. If there is no such topic, join starts
+// it. A new topic has the changes after the newest revision of page.
 func (h *Hub) join(name string, source Source, page *Page) (*topic, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,14 +73,13 @@ func (h *Hub) join(name string, source Source, page *Page) (*topic, error) {
 		return t, nil
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	t := &topic{name: name, source: source, users: 1, stop: stop, start: page.Revision, seen: page.Revision,
-		wake: make(chan struct{})}
+	t := &topic{name: name, source: source, hub: h, users: 1, ctx: ctx, stop: stop, id: page.ID,
+		restored: page.Restored, start: page.Revision, seen: page.Revision, wake: make(chan struct{})}
 	if h.topics == nil {
 		h.topics = map[string]*topic{}
 	}
 	h.topics[name] = t
-	id, restored := page.ID, page.Restored
-	h.wg.Go(func() { t.run(ctx, id, restored) })
+	h.wg.Go(func() { t.run(ctx) })
 	h.wg.Go(func() { t.extend(ctx) })
 	return t, nil
 }
@@ -83,19 +109,15 @@ func (h *Hub) Close() {
 }
 
 // run reads new changes until ctx ends or the history cannot be followed any more.
-func (t *topic) run(ctx context.Context, id, restored uint64) {
+func (t *topic) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		page, err := t.source.Read(ctx, t.position(), liveBytes)
+		page, err := t.read(ctx)
 		if err != nil {
 			sleep(ctx, pause)
 			continue
 		}
-		if end := endOf(&page, t.position(), id, restored); end != nil {
-			t.finish(end)
+		if t.ended() != nil {
 			return
-		}
-		if page.Seen != 0 {
-			t.add(&page)
 		}
 		if page.Seen == page.Revision || page.Seen == 0 {
 			t.source.Wait(ctx, max(page.Seen, t.position()))
@@ -103,8 +125,101 @@ func (t *topic) run(ctx context.Context, id, restored uint64) {
 	}
 }
 
-// extend keeps the history of the source enabled until ctx ends. It has its own goroutine, because Source.Extend waits
-// if the group has no leader, and run must not wait.
+// read reads the next changes, and adds them. It ends the topic if it cannot continue.
+func (t *topic) read(ctx context.Context) (Page, error) {
+	after := t.position()
+	page, err := t.source.Read(ctx, after, liveBytes)
+	if err != nil {
+		return page, err
+	}
+	if end := endOf(&page, after, t.id, t.restored); end != nil {
+		t.finish(end)
+		return page, nil
+	}
+	if page.Seen != 0 {
+		t.add(after, &page)
+	}
+	return page, nil
+}
+
+// refresh reads the source once, in a goroutine, so that t.seen is current. If such a read is in progress, refresh
+// starts no other one. The returned channel is closed when the read has ended. It is nil if the topic has ended and no
+// read is in progress.
+func (t *topic) refresh() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.refreshing != nil || t.end != nil {
+		return t.refreshing // Hub.Close sets end before it waits for wg
+	}
+	done := make(chan struct{})
+	t.refreshing = done
+	t.hub.wg.Go(func() {
+		_, err := t.read(t.ctx)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.refreshing = nil
+		close(done)
+		if t.ctx.Err() == nil && !fault.Is(err, fault.Unavailable) {
+			t.refreshes, t.refreshErr = t.refreshes+1, err
+			t.notify()
+		}
+	})
+	return done
+}
+
+// refreshed returns the number of completed reads that the method refresh has started, and the error of the latest of
+// them, or nil. It ignores reads that failed with fault.Unavailable, and reads that ended after the context of the
+// topic.
+func (t *topic) refreshed() (uint64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.refreshes, t.refreshErr
+}
+
+// listen sets the function f, which is called when there may be something new for w. If f is nil, listen removes the
+// function of w.
+func (t *topic) listen(w *watch, f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f == nil {
+		delete(t.onChange, w)
+		return
+	}
+	if t.onChange == nil {
+		t.onChange = map[*watch]func(){}
+	}
+	t.onChange[w] = f
+}
+
+// notify calls the functions of all watches. The caller must hold t.mu.
+func (t *topic) notify() {
+	for _, f := range t.onChange {
+		f()
+	}
+}
+
+// sharedWith returns the part that another watch of the same shape got.
+func (t *topic) sharedWith(s shape) (p sharedPart, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, ok = t.shared[s]
+	return p, ok && t.end == nil
+}
+
+// share keeps a part for other watches of the same shape, until there are newer changes.
+func (t *topic) share(s shape, p sharedPart) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.shared == nil {
+		t.shared = map[shape]sharedPart{}
+	}
+	if len(t.shared) < maxShared {
+		t.shared[s] = p
+	}
+}
+
+// extend keeps the history of the source enabled until ctx ends. It has its own goroutine: Source.Extend waits if
+// the group has no leader, and run must not wait.
 func (t *topic) extend(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, cancel := context.WithTimeout(ctx, extendTime/10)
@@ -125,9 +240,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// endOf returns nil if a watch can continue from a revision that it has reached, which is the parameter after.
-// Otherwise it returns a *state.WatchEnd with the reason. The parameters id and restored are Page.ID and Page.Restored
-// from the start of the watch. An id of 0 is not compared.
+// endOf decides whether a watch can continue. The argument after is the revision that the watch has reached. id and
+// restored are Page.ID and Page.Restored from the start of the watch; an id of 0 is not compared. endOf returns nil,
+// or a *state.WatchEnd with the reason.
 func endOf(page *Page, after, id, restored uint64) error {
 	end := &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
 	switch {
@@ -145,7 +260,7 @@ func (t *topic) position() uint64 {
 	return t.seen
 }
 
-// newest returns the revision of the newest change in memory. If there is none in memory, it returns the revision at
+// newest returns the revision of the newest change in memory. Without changes in memory, it returns the revision at
 // which the topic started.
 func (t *topic) newest() uint64 {
 	t.mu.Lock()
@@ -168,13 +283,19 @@ func (t *topic) finish(err error) {
 	if t.end == nil {
 		t.end = err
 		close(t.wake)
+		t.notify()
 	}
 }
 
-// add appends changes, drops the oldest ones, and wakes the watchers.
-func (t *topic) add(page *Page) {
+// add appends the changes of a page and wakes the watchers. If the changes in memory are too large, it drops the
+// oldest ones. The argument after is the revision from which the page was read. add does nothing if another read has
+// added changes beyond this revision.
+func (t *topic) add(after uint64, page *Page) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.seen != after {
+		return
+	}
 	t.seen = page.Seen
 	if len(page.Changes) == 0 || t.end != nil {
 		return
@@ -191,13 +312,16 @@ func (t *topic) add(page *Page) {
 	if drop > 0 {
 		t.changes = slices.Clone(t.changes[drop:]) // readers may still use the old array
 	}
+	t.shared = nil
 	close(t.wake)
 	t.wake = make(chan struct{})
+	t.notify()
 }
 
-// take returns changes, from memory, to a caller that has seen all changes up to a revision, the parameter after. When
-// the caller has handled them, it has seen all changes up to the revision in the result seen. The result known is false
-// if the topic no longer has these changes in memory. The channel wake is closed when there may be more changes.
+// take returns changes in memory that follow a revision, which is in the parameter after. It returns about maxBytes
+// bytes of them. The result seen is the revision up to which the caller then has all changes. The result known is
+// false if the topic has ended, or no longer has the changes in memory. The channel wake is closed when there may be
+// more changes.
 func (t *topic) take(after uint64, maxBytes int) (part []state.Change, seen uint64, known bool, wake <-chan struct{},
 	err error) {
 	t.mu.Lock()

@@ -16,6 +16,7 @@ type watch struct {
 	source Source
 	match  func(key string) bool
 	prefix string
+	shape  string // equal for watches that match the same keys; empty = not shared
 
 	id, restored uint64 // of the history at the start
 	pos          uint64 // everything up to it was read
@@ -24,6 +25,9 @@ type watch struct {
 	skipped      int
 	scan         Scan // the rest of a snapshot; nil = none
 	closed       bool
+
+	asked   bool // Refresh was called
+	askedAt uint64
 }
 
 // Watch starts a watch of the changes that source provides. name identifies the source within the hub.
@@ -31,7 +35,7 @@ func (h *Hub) Watch(ctx context.Context, name string, source Source, r state.Wat
 	if c := source.Cluster(); r.Resume && r.From.Cluster != "" && r.From.Cluster != c {
 		return nil, state.ErrForeignPosition(r.From, c)
 	}
-	w := &watch{hub: h, source: source, match: matcher(&r), prefix: r.Prefix}
+	w := &watch{hub: h, source: source, match: matcher(&r), prefix: r.Prefix, shape: shapeOf(&r)}
 	page, err := w.ready(ctx, r.From.Revision, r.Resume && !r.Snapshot)
 	if err != nil {
 		return nil, err
@@ -58,6 +62,16 @@ func (h *Hub) Watch(ctx context.Context, name string, source Source, r state.Wat
 	return w, nil
 }
 
+func shapeOf(r *state.WatchRequest) string {
+	switch len(r.Keys) {
+	case 0:
+		return "prefix " + r.Prefix
+	case 1:
+		return "key " + r.Keys[0]
+	}
+	return ""
+}
+
 func matcher(r *state.WatchRequest) func(key string) bool {
 	if len(r.Keys) == 0 {
 		prefix := r.Prefix
@@ -70,9 +84,9 @@ func matcher(r *state.WatchRequest) func(key string) bool {
 	return func(key string) bool { return keys[key] }
 }
 
-// ready switches the history of the source on and waits until there is one. If resume is true, the watch continues from
-// a revision, the parameter from. Then ready also waits until the source has reached this revision, and returns a
-// *state.WatchEnd if the changes after it are no longer kept.
+// ready switches the history of the source on and waits until it exists. If resume is true, the watch continues from
+// a given revision. ready then also waits until the source has reached this revision, and returns a *state.WatchEnd
+// if the changes after it are no longer kept.
 func (w *watch) ready(ctx context.Context, from uint64, resume bool) (Page, error) {
 	first := true
 	ctx, cancel := context.WithTimeout(ctx, aheadTime)
@@ -116,6 +130,7 @@ func (w *watch) Close() {
 	if !w.closed {
 		w.closed = true
 		w.drop()
+		w.topic.listen(w, nil)
 		w.hub.leave(w.topic)
 	}
 }
@@ -150,19 +165,99 @@ func (w *watch) Next(ctx context.Context, wait time.Duration) (state.WatchPart, 
 		if !known || len(changes) > 0 {
 			continue // there may be more
 		}
+		if done, err := w.confirmed(); done || err != nil {
+			return state.WatchPart{Seen: w.seen}, err
+		}
 		select {
 		case <-wake:
 		case <-timer.C:
-			if changes, pos, err = w.read(ctx); err != nil {
-				return state.WatchPart{}, err
+			if done := w.askRefresh(); done != nil {
+				await(ctx, done)
 			}
-			part, _ := w.deliver(changes, pos)
-			part.Seen = w.seen
-			return part, nil
+			timer.Reset(pause) // for the case that the source was unavailable
 		case <-ctx.Done():
 			return state.WatchPart{}, &fault.Error{Code: fault.Timeout, Op: "feed.Next", Msg: "the watch was given up",
 				Err: ctx.Err()}
 		}
+	}
+}
+
+// confirmed returns whether the source has confirmed the position since Refresh was called.
+func (w *watch) confirmed() (bool, error) {
+	if !w.asked {
+		return false, nil
+	}
+	n, err := w.topic.refreshed()
+	if n == w.askedAt {
+		return false, nil
+	}
+	w.asked = false
+	return true, err
+}
+
+func await(ctx context.Context, done <-chan struct{}) {
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// OnChange implements state.Watch.
+func (w *watch) OnChange(f func()) { w.topic.listen(w, f) }
+
+// Refresh implements state.Watch.
+func (w *watch) Refresh() { w.askRefresh() }
+
+// askRefresh implements Refresh, and returns a channel that is closed when the source has been read. The channel is
+// nil if the watch is closed or its topic has ended.
+func (w *watch) askRefresh() <-chan struct{} {
+	if w.closed {
+		return nil
+	}
+	if !w.asked {
+		w.asked = true
+		w.askedAt, _ = w.topic.refreshed()
+	}
+	return w.topic.refresh()
+}
+
+// Poll implements state.Watch.
+func (w *watch) Poll() (state.WatchPart, state.Readiness, error) {
+	if w.scan != nil {
+		return state.WatchPart{}, state.WatchBehind, nil
+	}
+	for {
+		begin := shape{w.shape, w.pos}
+		if w.shape != "" && w.held == nil {
+			if p, ok := w.topic.sharedWith(begin); ok {
+				w.pos, w.seen, w.skipped = p.pos, p.seen, 0
+				return p.part, state.WatchReady, nil
+			}
+		}
+		changes, pos, known, _, err := w.topic.take(w.pos, pageBytes)
+		switch {
+		case err != nil:
+			return state.WatchPart{}, state.WatchIdle, err
+		case !known:
+			return state.WatchPart{}, state.WatchBehind, nil
+		}
+		whole := w.held == nil
+		if part, any := w.deliver(changes, pos); any {
+			if w.shape != "" && whole && w.held == nil && len(part.Changes) > 0 {
+				w.topic.share(begin, sharedPart{part, w.pos, w.seen})
+			}
+			return part, state.WatchReady, nil
+		}
+		if len(changes) > 0 {
+			continue
+		}
+		switch done, err := w.confirmed(); {
+		case err != nil:
+			return state.WatchPart{}, state.WatchIdle, err
+		case done:
+			return state.WatchPart{Seen: w.seen}, state.WatchReady, nil
+		}
+		return state.WatchPart{}, state.WatchIdle, nil
 	}
 }
 
@@ -186,11 +281,11 @@ func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, e
 	}
 }
 
-// deliver converts changes that were read from the source to the next WatchPart. The parameter pos is the position
-// after these changes. The result any is false if there is nothing to return yet.
+// deliver converts changes from the source to the next WatchPart. pos is the position after these changes. any is
+// false if there is nothing to return yet.
 //
-// Only the last matching change of a write request carries a position. So deliver retains each matching change until
-// it reads the next matching change or the end of the request.
+// Only the last matching change of a write request carries a position. So deliver holds each matching change back
+// until it reads the next matching change or the end of the request.
 func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPart, any bool) {
 	for i := range changes {
 		c := &changes[i]

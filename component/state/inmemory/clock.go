@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// clock returns the current time and never goes backward. Otherwise an expired key could become visible again after
-// the system clock was set back.
+// clock returns the current time and never goes backward. Otherwise an expired key could become visible again when
+// the system clock is set back.
 type clock struct {
 	now    func() time.Time
 	latest atomic.Int64
@@ -29,8 +29,8 @@ func (c *clock) millis() int64 {
 	}
 }
 
-// expiry returns the expiry time for a TTL in Unix milliseconds, or 0 if the key never expires. The parameter now is
-// the current time in Unix milliseconds. The result is rounded up, so that no key expires early.
+// expiry returns the expiry time for a TTL in Unix milliseconds, or 0 if the key never expires. now is the current
+// time in Unix milliseconds. The result is rounded up, so that no key expires early.
 func expiry(ttl state.TTL, now int64) int64 {
 	switch {
 	case !ttl.Set:

@@ -16,8 +16,8 @@ const (
 	maxReplies = 100_000
 )
 
-// replies stores the results of requests that have a request id from the client. A retry with the same id gets the
-// same result and changes nothing. The results of failed requests are not stored. The zero value is empty.
+// replies stores the results of requests with a request id from the client. A retry with the same id gets the same
+// result and changes nothing. The results of failed requests are not stored. The zero value is empty.
 type replies struct {
 	byID  map[string]reply
 	order []replyID // oldest first
@@ -35,8 +35,8 @@ type replyID struct {
 	at     int64
 }
 
-// identify returns the key under which the result of a request is stored. It contains the prefix of the stored keys,
-// because two applications may use the same request ids.
+// identify returns the key under which the result of a request is stored. The key contains the prefix of the stored
+// keys, because two applications may use the same request ids.
 func identify(requestID string, ops []state.Operation) replyID {
 	if requestID == "" {
 		return replyID{}
@@ -49,8 +49,8 @@ func identify(requestID string, ops []state.Operation) replyID {
 }
 
 // recall returns the stored result of a request, or nil if there is none. A stored result is never nil. recall returns
-// fault.Invalid if the same id was used for other operations, because the second write would otherwise be lost
-// silently.
+// fault.Invalid if the id was used for other operations. With the stored result, the client would believe that the
+// second request was executed.
 func (r *replies) recall(id replyID, now int64) ([]string, error) {
 	known, ok := r.byID[id.name]
 	switch {
@@ -95,8 +95,8 @@ func (r *replies) drop() {
 	}
 }
 
-// digest returns a hash of the operations of a request. The input of the hash has the length of each part before the
-// part, so that different requests never have the same input.
+// digest returns a hash of the operations of a request. Each part is preceded by its length, so different requests
+// never have the same input of the hash.
 func digest(ops []state.Operation) [sha256.Size]byte {
 	h := sha256.New()
 	part := func(b []byte) {

@@ -45,8 +45,9 @@ func prefixOf(key string) string {
 	return prefix
 }
 
-// note adds a change of e to the history of its key's prefix, if that prefix is watched. If deleted is true, the change
-// is the deletion or expiry of e, which gets its own revision. The caller must hold s.mu for writing.
+// note adds a change of e to the history of its key's prefix, if that prefix is watched. If deleted is true, the
+// change is the deletion or expiry of e. A deletion or expiry gets a new revision. The caller must hold s.mu for
+// writing.
 func (s *Store) note(e *entry, deleted bool, now int64) {
 	if len(s.watching.all) == 0 {
 		return
@@ -68,8 +69,8 @@ func (s *Store) note(e *entry, deleted bool, now int64) {
 	h.trim(s.bounds, now)
 }
 
-// groupChanges marks all changes after the given revision as parts of one request: in each history, only the newest of
-// them keeps Last = true. The caller must hold s.mu for writing.
+// groupChanges marks all changes after the given revision as parts of one request. In each history, only the newest
+// of them keeps Last = true. The caller must hold s.mu for writing.
 func (s *Store) groupChanges(since uint64) {
 	for _, h := range s.watching.all {
 		for i := len(h.changes) - 2; i >= 0 && h.changes[i].Revision > since; i-- {

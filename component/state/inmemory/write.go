@@ -29,8 +29,8 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 	return s.apply(ctx, r.RequestID, r.Operations)
 }
 
-// apply checks the conditions of all operations against the state before the request. If all conditions are met, apply
-// executes the operations in order.
+// apply executes the operations in order if all their conditions are met. The conditions are checked against the
+// state before the request.
 func (s *Store) apply(ctx context.Context, requestID string, ops []state.Operation) (state.Written, error) {
 	id := identify(requestID, ops)
 	s.mu.Lock()

@@ -25,7 +25,8 @@ const (
 	unsent       // certainly not done
 )
 
-// answers returns the errors for MongoDB's error codes. A command that fails with one of these codes was not executed.
+// answers returns the errors for MongoDB's error codes. A command that fails with one of these codes was not
+// executed.
 func answers() map[int]fault.Error {
 	denied := fault.Error{Code: fault.Denied, Msg: "MongoDB refused the user or the password",
 		Hint: "correct username and password, and the authSource of the connection settings"}
@@ -119,7 +120,7 @@ func (s *Store) answered(e *fault.Error, err error) bool {
 }
 
 // interrupted are the error codes of commands that MongoDB began and aborted, for example because of a time limit, a
-// shutdown or an election. Such a command may or may not have been executed.
+// shutdown or an election. Such a command may have been executed.
 func interrupted() []int { return []int{0, 50, 91, 189, 262, 11600, 11601, 11602, 6, 7, 89, 9001} }
 
 // mayHaveRun reports whether a command without an answer may have reached MongoDB.

@@ -31,6 +31,7 @@ func briefly(t *testing.T, o mongodb.Options, pairs ...string) error {
 }
 
 func TestOpen_Unreachable(t *testing.T) {
+	t.Parallel()
 	address := "127.0.0.1:" + statetest.FreePort(t)
 	err := briefly(t, mongodb.Options{}, "host", address, "username", "shop", "password", "hidden")
 	statetest.WantFault(t, err, fault.Unavailable, "no MongoDB can be reached at "+address, `"daprStore"`)
@@ -82,6 +83,7 @@ func TestOpen_Settings(t *testing.T) {
 }
 
 func TestOpen_Refusals(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for code, want := range map[int32]fault.Code{18: fault.Denied, 13: fault.Denied, 85: fault.Invalid,
 		13297: fault.Invalid, 14031: fault.ReadOnly} {
@@ -98,16 +100,24 @@ func TestOpen_Refusals(t *testing.T) {
 }
 
 func TestOpen_Secondary(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.secondary = true
-	direct := "mongodb://" + s.Address() + "/?directConnection=true"
-	statetest.WantFault(t, briefly(t, mongodb.Options{}, "connectionString", direct), fault.Unavailable,
-		"is not the primary", "directConnection")
-	statetest.WantFault(t, briefly(t, mongodb.Options{}, "connectionString", uri(s)), fault.Unavailable,
-		"has no primary")
+	t.Run("direct connection", func(t *testing.T) {
+		t.Parallel()
+		direct := "mongodb://" + s.Address() + "/?directConnection=true"
+		statetest.WantFault(t, briefly(t, mongodb.Options{}, "connectionString", direct), fault.Unavailable,
+			"is not the primary", "directConnection")
+	})
+	t.Run("replica set", func(t *testing.T) {
+		t.Parallel()
+		statetest.WantFault(t, briefly(t, mongodb.Options{}, "connectionString", uri(s)), fault.Unavailable,
+			"has no primary")
+	})
 }
 
 func TestStore_Standalone(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.standalone = true
 	statetest.WantFault(t, briefly(t, mongodb.Options{Actors: true}, "connectionString", uri(s)), fault.Invalid,
@@ -142,6 +152,7 @@ func TestStore_Standalone(t *testing.T) {
 }
 
 func TestStore_RecoversFromOutage(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, s, "operationTimeout", "1s")
 	statetest.CheckOutage(t, store, s.kill, s.run, "no MongoDB can be reached")
@@ -149,8 +160,10 @@ func TestStore_RecoversFromOutage(t *testing.T) {
 
 // TestStore_LostAnswerMakesWritesIndeterminate loses the answer, and checks that the write was sent once.
 func TestStore_LostAnswerMakesWritesIndeterminate(t *testing.T) {
+	t.Parallel()
 	for name, reply := range map[string]bson.D{"no answer": hang, "connection ends": cut} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := start(t)
 			store := opened(t, s, "operationTimeout", "3s")
 			two := []state.Write{statetest.Put("a||k", "2"), statetest.Put("a||l", "2")}
@@ -186,6 +199,7 @@ func TestStore_LostAnswerMakesWritesIndeterminate(t *testing.T) {
 }
 
 func TestStore_AnswersOfServer(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, s)
 	writeConcern := bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 1}, {Key: "nModified", Value: 1},
@@ -227,6 +241,7 @@ func TestStore_AnswersOfServer(t *testing.T) {
 // TestStore_WriteConflictsEnd shows that a transaction with a write conflict at every attempt finally returns the
 // error.
 func TestStore_WriteConflictsEnd(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, s, "operationTimeout", "1s")
 	s.fail("update", answers(refusal(112, "TransientTransactionError")))

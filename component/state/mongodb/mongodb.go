@@ -4,7 +4,7 @@
 // codes. Its goroutines are those of the client; Close ends them.
 //
 // The fields of a document are _id (the stored key), value (a string), _etag (a random UUID) and _ttl (the expiry
-// time, or null). If the value is not JSON, the UUID has version 8. Dapr always writes version 4. Over HTTP, Dapr
+// time, or null). The UUID has version 8 for a value that is not JSON. Dapr always writes version 4. Over HTTP, Dapr
 // stores JSON as an embedded document, which this package can also read.
 package mongodb
 
@@ -45,8 +45,8 @@ type Options struct {
 	Actors bool
 }
 
-// Store implements state.Store and all optional interfaces. A standalone MongoDB server has no transactions: with such
-// a server, Transact returns an error, and Set writes several items one by one.
+// Store implements state.Store and all optional interfaces. A standalone MongoDB server has no transactions. With
+// such a server, Transact returns an error, and Set writes several items one by one.
 type Store struct {
 	client     *mongo.Client
 	settings   settings
@@ -57,9 +57,9 @@ type Store struct {
 	gate       outside.Gate
 }
 
-// Open connects to MongoDB and creates the index that removes expired documents. While MongoDB cannot be reached, Open
-// retries until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or missing
-// permissions, and fault.Unavailable if MongoDB does not answer.
+// Open connects to MongoDB and creates the index that removes expired documents. It retries until ctx ends if
+// MongoDB cannot be reached. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or
+// missing permissions, and fault.Unavailable if MongoDB does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata)
 	if err != nil {
@@ -123,9 +123,8 @@ func (s *Store) greet(ctx context.Context) (hello greeting, err error) {
 	return hello, nil
 }
 
-// prepare opens the collection and creates the index of expiry times, as Dapr does. The parameter actors is true if the
-// store holds the state of actors. For such a store, prepare returns an error if MongoDB is a standalone server, which
-// has no transactions.
+// prepare opens the collection and creates the index of expiry times, as Dapr does. actors is true if the store has
+// the state of actors. Such a store needs transactions, so prepare then returns an error for a standalone server.
 func (s *Store) prepare(ctx context.Context, actors bool) error {
 	const op = "mongodb.Open"
 	if s.standalone && actors {
@@ -148,7 +147,7 @@ func (s *Store) prepare(ctx context.Context, actors bool) error {
 }
 
 // collections sets the read and write concerns for strong and eventual consistency. A standalone server does not
-// support linearizable reads. For such a server, strong reads are local reads, which are always up to date there.
+// support linearizable reads. There, strong reads are local reads, which are always up to date.
 func (s *Store) collections() {
 	journal := true
 	strongRead := readconcern.Linearizable()
@@ -200,8 +199,8 @@ func (s *Store) proof(level state.Consistency) state.Proof {
 	return state.Proof{Level: state.Stale}
 }
 
-// many returns the consistency level of a read of several documents. It is state.Stale, because MongoDB does not read
-// several documents at one point in time.
+// many returns the consistency level of a read of several documents. It is state.Stale, because MongoDB does not
+// read several documents at one point in time.
 func many() state.Proof { return state.Proof{Level: state.Stale} }
 
 // limited bounds a call by the timeout of the component.

@@ -81,6 +81,7 @@ func (c *clock) current() *server {
 }
 
 func TestStore_ConformanceOnFake(t *testing.T) {
+	t.Parallel()
 	c := &clock{}
 	o := statetest.Options{BulkLevel: state.Stale, ListLevel: state.Stale, Clock: &statetest.Clock{
 		Now: func() time.Time { return c.current().Now() }, Advance: func(d time.Duration) { c.current().leap(d) }}}

@@ -20,8 +20,8 @@ type document struct {
 	TTL   *time.Time    `bson:"_ttl"`
 }
 
-// alive returns the filter for documents that have not expired according to MongoDB's clock. It is needed because
-// MongoDB removes expired documents only about once a minute.
+// alive returns the filter for documents that have not expired according to MongoDB's clock. MongoDB itself removes
+// expired documents only about once a minute.
 func alive() bson.E {
 	return bson.E{Key: "$or", Value: bson.A{
 		bson.D{{Key: fieldTTL, Value: nil}},

@@ -27,8 +27,8 @@ func noTransactions(op string) error {
 		Msg: "MongoDB is a standalone server, which has no transactions"}
 }
 
-// transaction checks all conditions against a snapshot and executes the operations. If another client changes one of
-// the documents before the commit, MongoDB aborts the transaction, and transaction returns a transient error.
+// transaction checks all conditions against a snapshot and executes the operations. It returns a transient error if
+// another client changes one of the documents before the commit. MongoDB has then aborted the transaction.
 func (c *change) transaction(ctx context.Context) error {
 	session, err := c.client.StartSession()
 	if err != nil {
@@ -89,9 +89,9 @@ func (c *change) current(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// commit commits the transaction. It repeats the commit while the outcome is unknown. That is safe because MongoDB
-// executes a commit only once. The driver also repeats it, so an error of the last attempt does not prove that earlier
-// attempts failed.
+// commit commits the transaction. It repeats the commit while the outcome is unknown. This is safe, because MongoDB
+// executes a commit only once. A transient error means that nothing was written. After any other error the outcome is
+// indeterminate, because an earlier attempt of this function or of the driver may have succeeded.
 func (c *change) commit(ctx context.Context, session *mongo.Session) error {
 	for {
 		err := session.CommitTransaction(ctx)

@@ -11,8 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// decode returns the bytes of a stored value. A string is returned unchanged. A value of another type is JSON that
-// Dapr has stored as BSON, so decode converts it back to JSON.
+// decode returns the bytes of a stored value. It returns a string unchanged. Any other value is JSON that Dapr has
+// stored as BSON; decode converts it back to JSON.
 func decode(v bson.RawValue) ([]byte, error) {
 	if text, ok := v.StringValueOK(); ok {
 		return []byte(text), nil

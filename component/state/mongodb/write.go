@@ -16,11 +16,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxValue is the maximum size of a value in bytes. MongoDB limits a whole document, with its other fields, to 16 MiB.
+// maxValue is the maximum size of a value in bytes. MongoDB limits a whole document, with its other fields, to 16
+// MiB.
 const maxValue = 16<<20 - 32<<10
 
-// Set implements state.Store. It writes several items in one transaction. With a standalone server it writes them one
-// by one, and after an error the items written so far remain.
+// Set implements state.Store. It writes several items in one transaction. With a standalone server it writes them
+// one by one, and after an error the items written so far remain.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "mongodb.Set"
 	if !s.standalone {
@@ -176,8 +177,8 @@ func (c *change) update(o *state.Operation) mongo.Pipeline {
 	}}}}
 }
 
-// unlessAlive returns a pipeline that applies update, but leaves a document unchanged if it exists and has not
-// expired. MongoDB reports such a document as not modified.
+// unlessAlive returns an update pipeline. It applies update if the document is missing or has expired. Otherwise the
+// document stays unchanged, and MongoDB reports it as not modified.
 func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 	etag, ttl := "$"+fieldETag, "$"+fieldTTL
 	exists := bson.D{{Key: "$gt", Value: bson.A{etag, nil}}}
@@ -192,8 +193,8 @@ func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 // literal protects a value from being read as an expression.
 func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
 
-// expiry returns the MongoDB expression for the expiry time of a value; nil means never. A TTL in seconds counts from
-// the time of MongoDB's clock.
+// expiry returns the MongoDB expression for the expiry time of a value; nil = never. A TTL in seconds starts at the
+// current time of MongoDB's clock.
 func expiry(ttl state.TTL) any {
 	switch {
 	case !ttl.Set:
@@ -207,7 +208,7 @@ func expiry(ttl state.TTL) any {
 }
 
 // models returns one write for each key, with the effect of the last operation on that key. The writes are sorted by
-// key. So two concurrent transactions conflict at the first key that they share, before they have written other shared
+// key. So two concurrent transactions conflict at the first key that they share, before they write other shared
 // keys.
 func (c *change) models() []mongo.WriteModel {
 	var out []mongo.WriteModel

@@ -18,16 +18,16 @@ type Reader interface {
 	ReadMany(ctx context.Context, keys []string) ([]state.Item, error)
 }
 
-// Gatherer combines concurrent reads of single keys. Keys that arrive during a round trip are read together in the
-// next round trip. That avoids most system calls, and no read is delayed to wait for more keys. It is safe for
-// concurrent use. Its goroutines end when no key is waiting.
+// Gatherer combines concurrent reads of single keys, so that several keys share one request. While maxReads reads are
+// in progress, further keys wait and are then read together. A read never waits only to collect more keys. A Gatherer
+// is safe for concurrent use. Its goroutines end when no key is waiting.
 type Gatherer struct {
 	reader Reader
 
 	mu      sync.Mutex
 	waiting []*wanted
 	running int
-	done    sync.WaitGroup
+	idle    sync.Cond // running has become 0
 }
 
 // wanted is a key that a caller waits for.
@@ -46,7 +46,11 @@ const (
 )
 
 // NewGatherer returns a Gatherer for a reader.
-func NewGatherer(r Reader) *Gatherer { return &Gatherer{reader: r} }
+func NewGatherer(r Reader) *Gatherer {
+	g := &Gatherer{reader: r}
+	g.idle.L = &g.mu
+	return g
+}
 
 // Get reads a key. An error is that of a read of this key alone, or that of ctx.
 func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
@@ -79,10 +83,17 @@ func (g *Gatherer) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.waiting) == 0 {
-		g.running--
+		g.end()
 		return
 	}
-	g.done.Go(g.run)
+	go g.run()
+}
+
+// end ends one of the running reads. The caller holds g.mu.
+func (g *Gatherer) end() {
+	if g.running--; g.running == 0 {
+		g.idle.Broadcast()
+	}
 }
 
 // run reads keys until none waits.
@@ -90,7 +101,7 @@ func (g *Gatherer) run() {
 	for {
 		g.mu.Lock()
 		if len(g.waiting) == 0 {
-			g.running--
+			g.end()
 			g.mu.Unlock()
 			return
 		}
@@ -123,5 +134,12 @@ func (g *Gatherer) run() {
 	}
 }
 
-// Wait waits for the goroutines. The client must be closed, so that reads end.
-func (g *Gatherer) Wait() { g.done.Wait() }
+// Wait waits until no read is in progress. The client must be closed, so that reads end. Calls of Get may still come in
+// while it waits.
+func (g *Gatherer) Wait() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.running > 0 {
+		g.idle.Wait()
+	}
+}

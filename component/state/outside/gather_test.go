@@ -3,6 +3,7 @@ package outside_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -139,4 +140,49 @@ func TestGatherer_CallersDoNotShareValues(t *testing.T) {
 		}
 		copy(items[i].Value, "XXXXX")
 	}
+}
+
+// TestGatherer_WaitsBesideNewReads waits again and again while reads come in, as Close of a store does under load. The
+// race detector reports a wait that does not expect them.
+func TestGatherer_WaitsBesideNewReads(t *testing.T) {
+	g := outside.NewGatherer(yielding{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				if _, err := g.Get(t.Context(), "key"); err != nil {
+					t.Errorf("Get: %v", err)
+				}
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(ended)
+	}()
+	for {
+		g.Wait()
+		select {
+		case <-ended:
+			if n := outside.Waiting(g); n != 0 {
+				t.Errorf("%d reads still wait", n)
+			}
+			return
+		default:
+		}
+	}
+}
+
+// yielding is a database whose reads let other goroutines run.
+type yielding struct{}
+
+func (yielding) ReadOne(_ context.Context, key string) (state.Item, error) {
+	runtime.Gosched()
+	return state.Item{Key: key}, nil
+}
+
+func (yielding) ReadMany(_ context.Context, keys []string) ([]state.Item, error) {
+	runtime.Gosched()
+	return make([]state.Item, len(keys)), nil
 }

@@ -21,16 +21,15 @@ const (
 
 // Unordered is a database that can list its keys, but not in order.
 type Unordered interface {
-	// Scan calls found with the keys that begin with a prefix, of the items that a listing with some metadata has. It
-	// may pass a key several times. Calls of found are not concurrent.
+	// Scan calls found with the keys that begin with prefix and that a listing with the given metadata has. It may
+	// pass a key several times. The calls of found are not concurrent.
 	Scan(ctx context.Context, prefix string, metadata map[string]string, found func(keys []string)) error
-	// Describe returns ETag and expiry of keys. It returns no ETag or an error for items that are not to be listed.
+	// Describe returns ETag and expiry of keys. An item without an ETag or with an error is not listed.
 	Describe(ctx context.Context, keys []string, metadata map[string]string) ([]state.Item, error)
 }
 
 // Listing lists the keys of a database in order, page by page. A scan for one page takes as long as a scan for many
-// pages. So Listing keeps the additional keys that a scan found, for the following pages. It is safe for concurrent
-// use.
+// pages. So Listing keeps the additional keys of a scan for the following pages. It is safe for concurrent use.
 type Listing struct {
 	of Unordered
 
@@ -45,9 +44,9 @@ type Listing struct {
 // NewListing returns a listing of a database.
 func NewListing(of Unordered) *Listing { return &Listing{of: of} }
 
-// Page returns a page of keys. A page after the first one may be served from keys that a scan found up to a minute
-// ago. Keys that were deleted since that scan are not listed, and keys that were created since may be missing. scope
-// is the part of the metadata that determines which items are listed.
+// Page returns a page of keys. A page after the first one may come from a scan up to a minute ago. It does not list
+// keys that were deleted since then, and it may miss keys that were created since then. scope is the part of the
+// metadata that determines which items are listed.
 func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (state.Page, error) {
 	limit := r.Limit
 	if limit <= 0 || limit > maxPage {
@@ -91,8 +90,8 @@ func (l *Listing) forget() {
 	l.keys = nil
 }
 
-// following returns, in order, at most limit keys after r.After, from an earlier scan or a new one. The bool result is
-// true if there are more such keys.
+// following returns, in order, at most limit keys after r.After, from an earlier scan or a new one. It also reports
+// whether there are more keys.
 func (l *Listing) following(ctx context.Context, r state.ListRequest, scope string, limit int) ([]string, bool, error) {
 	scope = r.Prefix + "\x00" + scope
 	if keys, more, ok := l.kept(scope, r.After, limit); ok {
@@ -110,8 +109,8 @@ func (l *Listing) following(ctx context.Context, r state.ListRequest, scope stri
 	return slices.Clone(keys[:limit]), true, nil
 }
 
-// kept returns, in order, at most limit keys that an earlier scan found and that follow the given key. The result more
-// is true if there are further keys. The result ok is false if those keys are no longer in memory.
+// kept returns keys from an earlier scan, in order: at most limit of the keys that follow the key in the parameter
+// after. The result more is true if there are further keys. The result ok is false if these keys are not in memory.
 func (l *Listing) kept(scope, after string, limit int) (keys []string, more, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,8 +128,8 @@ func (l *Listing) kept(scope, after string, limit int) (keys []string, more, ok 
 	return slices.Clone(rest[:limit]), true, true
 }
 
-// scan searches the database and returns, in order, at most maxAhead keys after r.After. The bool result is true if
-// there are more such keys.
+// scan searches the database and returns, in order, at most maxAhead keys after r.After. It also reports whether
+// there are more keys.
 func (l *Listing) scan(ctx context.Context, r state.ListRequest) ([]string, bool, error) {
 	var s smallest
 	err := l.of.Scan(ctx, r.Prefix, r.Metadata, func(found []string) {

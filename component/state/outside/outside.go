@@ -1,7 +1,7 @@
 // Package outside contains the code that state stores in external databases share: ETags, conditions, checks of
-// requests and metadata, and waiting for a server at the start.
+// requests and metadata, combined reads, listings, and waiting for a server at the start.
 //
-// It owns no store and starts no goroutines.
+// It owns no store. Its only goroutines are those of a Gatherer.
 package outside
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// NewETag returns a random UUID as an ETag. The UUID has version 8 if bytes is true, which marks a value that is not
-// JSON, and otherwise version 4. Dapr always writes version 4.
+// NewETag returns a random UUID as an ETag. The UUID has version 8 if bytes is true, and otherwise version 4. Version
+// 8 marks a value that is not JSON. Dapr always writes version 4.
 func NewETag(bytes bool) string {
 	id := uuid.New()
 	if bytes {
@@ -29,9 +29,8 @@ func NewETag(bytes bool) string {
 	return id.String()
 }
 
-// ContentType returns the content type of a value whose ETag comes from NewETag or from Dapr. It returns OctetStream
-// for a UUID of version 8. Dapr does not write that version, so ContentType also returns OctetStream for every value
-// that is not valid JSON.
+// ContentType returns the content type of a value from its ETag, a UUID from NewETag or from Dapr. It returns
+// OctetStream for a UUID of version 8, and for every value that is not valid JSON. Dapr does not write version 8.
 func ContentType(etag string, value []byte) string {
 	const version = 14 // position of the version in the text
 	if len(etag) > version && etag[version] == '8' || !json.Valid(value) {
@@ -111,9 +110,9 @@ func Last(ops []state.Operation) map[string]int {
 	return last
 }
 
-// ETags returns the ETag of each operation. The map last has the index of the last operation on each key, and the map
-// written has the ETag of each written key. An upsert that a later operation of the request overwrites gets a new ETag,
-// which no stored value has.
+// ETags returns the ETag of each operation. The map last has the index of the last operation on each key. The map
+// written has the ETag of each written key. An upsert that a later operation of the request overwrites gets a new
+// ETag, which no stored value has.
 func ETags(ops []state.Operation, last map[string]int, written map[string]string) []string {
 	out := make([]string, len(ops))
 	for i, o := range ops {
@@ -128,8 +127,8 @@ func ETags(ops []state.Operation, last map[string]int, written map[string]string
 	return out
 }
 
-// Successor returns the smallest string that is greater, in byte order, than all strings with the given prefix. It
-// returns "" if there is no such string.
+// Successor returns the smallest UTF-8 string that is greater, in byte order, than all UTF-8 strings with the given
+// prefix. It returns "" if there is none.
 func Successor(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)
@@ -146,9 +145,9 @@ func Successor(prefix string) string {
 	return ""
 }
 
-// Wait calls probe every 200 ms until probe returns anything except fault.Unavailable, and returns the last result. It
-// stops about 400 ms before the deadline of ctx; without a deadline, it calls probe only once. If the last call
-// returns fault.Timeout, Wait returns the previous fault.Unavailable instead, because it has more information.
+// Wait calls probe every 200 ms while probe returns fault.Unavailable, and returns the last result. It stops about
+// 400 ms before the deadline of ctx. Without a deadline it calls probe only once. If the last call returns
+// fault.Timeout, Wait returns the previous fault.Unavailable instead, which has more information.
 func Wait(ctx context.Context, probe func(context.Context) error) error {
 	const pause = 200 * time.Millisecond
 	var last error
@@ -201,7 +200,7 @@ func ErrClosed(op string) error {
 }
 
 // RemoveExpired calls remove at each interval until ctx ends. It is for databases that do not remove expired rows
-// themselves. A failure is logged with the name of the table; the next attempt follows after the interval.
+// themselves. It logs a failure with the name of the table, and tries again after the next interval.
 func RemoveExpired(ctx context.Context, every time.Duration, log *slog.Logger, table string,
 	remove func(context.Context) error) {
 	ticker := time.NewTicker(every)

@@ -61,8 +61,8 @@ func (c *Client) Read(ctx context.Context, op string, row func(pgx.CollectableRo
 }
 
 // Listen receives the notifications of a channel on its own connection. It calls the function ready when the
-// subscription is active, and the function message with the payload of each notification. It returns when ctx ends or
-// the connection is lost.
+// subscription is active. It calls the function message with the payload of each notification. It returns when ctx
+// ends or the connection is lost.
 func (c *Client) Listen(ctx context.Context, channel string, ready func(), message func(payload string)) error {
 	const op = "postgresql.Listen"
 	if err := c.store.gate.Enter(ctx, op); err != nil {

@@ -31,7 +31,7 @@ const (
 // duplicates are the codes for something that exists already.
 func duplicates() []string { return []string{"23505", "42710", "42P07"} }
 
-// answers returns the errors for PostgreSQL's error codes. The key in the map is an error code, or the first two
+// answers returns the errors for PostgreSQL's error codes. A key of the map is an error code, or the first two
 // digits of several codes. A statement that fails with one of these codes was not executed.
 func answers() map[string]fault.Error {
 	return map[string]fault.Error{
@@ -102,9 +102,8 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 }
 
 // answered sets code, message and hint of e according to an error response of PostgreSQL. It returns false if a write
-// may have been executed nevertheless. That is possible when the server shuts down: it may commit the write and then
-// answer with an error. The parameter connecting is true if no connection could be established, so that no write was
-// sent.
+// may have been executed, because a server that shuts down may commit a write and still answer with an error.
+// connecting is true if the error is about opening the connection. In this case, no write was sent.
 func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
 	all := answers()
 	known, ok := all[answer.Code]
@@ -141,8 +140,7 @@ func (s *Store) unreachable(e *fault.Error, err error) {
 	}
 }
 
-// CodeOf returns PostgreSQL's error code in an error of a Client. It returns "" if PostgreSQL did not return the
-// error.
+// CodeOf returns PostgreSQL's error code in an error of a Client. It returns "" for any other error.
 func CodeOf(err error) string {
 	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return answer.Code

@@ -36,6 +36,7 @@ func briefly(t *testing.T, version postgresql.Version, pairs ...string) error {
 }
 
 func TestOpen_Unreachable(t *testing.T) {
+	t.Parallel()
 	port := statetest.FreePort(t)
 	err := briefly(t, postgresql.V2, "connectionString",
 		"postgres://shop:hidden@127.0.0.1:"+port+"/orders?sslmode=disable")
@@ -77,6 +78,7 @@ func TestOpen_Settings(t *testing.T) {
 }
 
 func TestOpen_Credentials(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.do("CREATE ROLE shop LOGIN PASSWORD 'secret'")
 	testutil.Must(t, os.WriteFile(filepath.Join(s.data, "pg_hba.conf"),
@@ -111,6 +113,7 @@ func TestOpen_Credentials(t *testing.T) {
 }
 
 func TestOpen_Standby(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
@@ -130,6 +133,7 @@ func TestOpen_Standby(t *testing.T) {
 }
 
 func TestOpen_ManyAtOnceCreateTheTablesOnce(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for _, version := range []postgresql.Version{postgresql.V1, postgresql.V2} {
 		var wg sync.WaitGroup
@@ -154,6 +158,7 @@ func TestOpen_ManyAtOnceCreateTheTablesOnce(t *testing.T) {
 }
 
 func TestStore_RecoversFromCrash(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())
 	ctx := t.Context()
@@ -176,6 +181,7 @@ func TestStore_RecoversFromCrash(t *testing.T) {
 }
 
 func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
@@ -190,6 +196,7 @@ func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
 }
 
 func TestStore_LockedRowTimesOut(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url()+"&statement_timeout=200")
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
@@ -208,6 +215,7 @@ func TestStore_LockedRowTimesOut(t *testing.T) {
 }
 
 func TestStore_KeysThatPostgreSQLCannotHave(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())
 	ctx := t.Context()
@@ -225,6 +233,7 @@ func TestStore_KeysThatPostgreSQLCannotHave(t *testing.T) {
 }
 
 func TestStore_RefusesRequestIDs(t *testing.T) {
+	t.Parallel()
 	store := opened(t, postgresql.V2, "connectionString", start(t).url())
 	_, err := store.Set(t.Context(), state.SetRequest{Items: []state.Write{statetest.Put("a||k", "1")},
 		RequestID: "r"})
@@ -237,6 +246,7 @@ func TestStore_RefusesRequestIDs(t *testing.T) {
 // TestStore_NoUpdateIsLostWhileServerRestarts increments a counter with ETag conditions while the server is killed and
 // started again.
 func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
+	t.Parallel()
 	const writers, restarts, key = 4, 4, "a||counter"
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())

@@ -15,6 +15,7 @@ import (
 )
 
 func TestStore_ReadsAndWritesDataOfDaprV2(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url(), "tablePrefix", "dapr_")
 	if got := s.do("SELECT value FROM dapr_metadata WHERE key = 'migrations-state-v2-dapr_'"); got != "1" {
@@ -53,6 +54,7 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, up
 }
 
 func TestStore_ReadsAndWritesDataOfDaprV1(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	// The tables as an old version of Dapr left them, before the second step.
 	s.do("CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL)")
@@ -83,6 +85,7 @@ insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz NULL)`)
 }
 
 func TestOpen_TableOfOtherVersion(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	opened(t, postgresql.V1, "connectionString", s.url())
 	statetest.WantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Invalid, "other columns",
@@ -90,6 +93,7 @@ func TestOpen_TableOfOtherVersion(t *testing.T) {
 }
 
 func TestStore_RemovesExpiredRows(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for _, version := range []postgresql.Version{postgresql.V1, postgresql.V2} {
 		prefix := map[postgresql.Version]string{postgresql.V1: "", postgresql.V2: "app."}[version]
@@ -118,7 +122,8 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 // TestStore_TransactionsThatCreateTheSameKeys shows that one of many transactions succeeds, and that the others
 // change nothing.
 func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {
-	s := start(t, "fsync = off")
+	t.Parallel()
+	s := start(t)
 	for _, version := range []postgresql.Version{postgresql.V1, postgresql.V2} {
 		pairs := []string{"connectionString", s.url()}
 		if version == postgresql.V2 {
@@ -166,7 +171,8 @@ func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {
 }
 
 func TestStore_ListsThePrefixOnly(t *testing.T) {
-	store := opened(t, postgresql.V2, "connectionString", start(t, "fsync = off").url())
+	t.Parallel()
+	store := opened(t, postgresql.V2, "connectionString", start(t).url())
 	all := []string{"a\U0010ffff", "a\U0010ffffb", "a퟿", "a\ue000", "b", "é", "\U0010ffff"}
 	for _, key := range all {
 		testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put(key, "1")))

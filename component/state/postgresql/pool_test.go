@@ -36,6 +36,7 @@ func (s *server) locked(sql string) (release func()) {
 
 // TestOpen_WaitsForTheMigrationOfAnotherNode opens a store while another connection holds the lock of a migration.
 func TestOpen_WaitsForTheMigrationOfAnotherNode(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.do("CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL)")
 	s.do("INSERT INTO dapr_metadata VALUES ('lock', 'lock')")
@@ -79,6 +80,7 @@ func TestOpen_WaitsForTheMigrationOfAnotherNode(t *testing.T) {
 
 // TestStore_PoolIsBounded has more requests at once than connections.
 func TestStore_PoolIsBounded(t *testing.T) {
+	t.Parallel()
 	const connections, requests = 2, 8
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url(), "maxConns", fmt.Sprint(connections))
@@ -109,6 +111,7 @@ func TestStore_PoolIsBounded(t *testing.T) {
 // TestStore_TimeoutOfTheComponent makes a write wait for a lock until the timeout of the component ends it. The
 // outcome of the write is unknown.
 func TestStore_TimeoutOfTheComponent(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url(), "timeout", "1s")
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
@@ -126,6 +129,7 @@ func TestStore_TimeoutOfTheComponent(t *testing.T) {
 
 // TestStore_IdleConnectionsAreClosed waits until the pool has closed its idle connections.
 func TestStore_IdleConnectionsAreClosed(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url()+"&pool_health_check_period=100ms",
 		"connectionMaxIdleTime", "100ms")

@@ -2,8 +2,8 @@
 // PostgreSQL.
 //
 // It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of
-// PostgreSQL's errors to fault codes. One goroutine removes expired rows; the other goroutines are those of the
-// connection pool. Close ends them all.
+// PostgreSQL's errors to fault codes. One goroutine removes expired rows. The other goroutines are those of the
+// connection pool and of an outside.Gatherer. Close ends them all.
 //
 // In v2, a row has the value as bytes and a random UUID as its ETag. The UUID that this package writes has version 8
 // if the value is not JSON, and otherwise version 4. Dapr always writes version 4. In v1, a row has the value as
@@ -65,8 +65,8 @@ type Store struct {
 	done sync.WaitGroup
 }
 
-// Open connects to PostgreSQL and creates the tables if they do not exist. While PostgreSQL cannot be reached, Open
-// retries until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or missing
+// Open connects to PostgreSQL and creates the tables if they do not exist. It retries until ctx ends if PostgreSQL
+// cannot be reached. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or missing
 // permissions, and fault.Unavailable if PostgreSQL does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata, o.Version)

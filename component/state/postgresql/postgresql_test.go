@@ -81,7 +81,7 @@ func (c *clock) leap(d time.Duration) {
 
 func conform(t *testing.T, version postgresql.Version, expires string, o statetest.Options) {
 	t.Helper()
-	s := start(t, "fsync = off")
+	s := start(t)
 	c := &clock{server: s, expires: expires}
 	o.Clock = &statetest.Clock{Now: c.Now, Advance: c.leap}
 	o.TextKeys = true
@@ -97,9 +97,11 @@ func conform(t *testing.T, version postgresql.Version, expires string, o statete
 }
 
 func TestStore_ConformanceV2(t *testing.T) {
+	t.Parallel()
 	conform(t, postgresql.V2, "expires_at", statetest.Options{})
 }
 
 func TestStore_ConformanceV1(t *testing.T) {
+	t.Parallel()
 	conform(t, postgresql.V1, "expiredate", statetest.Options{NormalisedJSON: true, SharedETags: true})
 }

@@ -86,6 +86,7 @@ func TestStore_FailsOverToSynchronousStandby(t *testing.T) {
 
 // TestStore_AsynchronousStandbyLowersTheLevel adds a standby to a server that a store uses.
 func TestStore_AsynchronousStandbyLowersTheLevel(t *testing.T) {
+	t.Parallel()
 	primary := start(t)
 	store := opened(t, postgresql.V2, "connectionString", primary.url())
 	level := func() state.Level {

@@ -77,7 +77,8 @@ func owner(t *testing.T) (uid, gid uint32, other bool) {
 	return 0, 0, false
 }
 
-// start starts a server with settings of postgresql.conf.
+// start starts a server with settings of postgresql.conf. It does not sync its files, because the tests end processes
+// and not the machine.
 func start(t *testing.T, settings ...string) *server {
 	t.Helper()
 	home := newHome(t)
@@ -86,7 +87,7 @@ func start(t *testing.T, settings ...string) *server {
 	if out, err := exec.Command("cp", "-a", template(t), s.data).CombinedOutput(); err != nil {
 		t.Fatalf("copying a new database: %v\n%s", err, out)
 	}
-	text := "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nport = " + s.port + "\n" +
+	text := "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nport = " + s.port + "\nfsync = off\n" +
 		strings.Join(settings, "\n") + "\n"
 	file, err := os.OpenFile(filepath.Join(s.data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -132,7 +133,7 @@ func template(t *testing.T) string {
 	templates.once.Do(func() {
 		templates.home = newHome(t)
 		out, err := command(t, "initdb", "-D", filepath.Join(templates.home, "data"), "-U", "postgres", "-A", "trust",
-			"-N", "-E", "UTF8", "--locale", "C.UTF-8").CombinedOutput()
+			"-N", "-E", "UTF8", "--locale", "C.UTF-8", "--wal-segsize", "1").CombinedOutput()
 		if err != nil {
 			t.Fatalf("initdb: %v\n%s", err, out)
 		}

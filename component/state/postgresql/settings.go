@@ -154,7 +154,7 @@ func checkExecMode(text string) error {
 }
 
 // CheckTable returns an error unless text is a table name that needs no quotes. Statements contain the name unquoted,
-// so that PostgreSQL treats upper case as it does with Dapr.
+// as with Dapr, so PostgreSQL converts it to lower case.
 func CheckTable(text string) error {
 	if !regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`).MatchString(text) {
 		return errors.New("is not the name of a table, such as state or app.state: letters, digits and _")

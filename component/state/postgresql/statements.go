@@ -2,8 +2,8 @@ package postgresql
 
 import "strings"
 
-// statements are the SQL statements for one table. They treat a row that has expired as absent, even if it was not
-// removed yet.
+// statements are the SQL statements for one table. They treat an expired row as absent, even if it was not removed
+// yet.
 type statements struct {
 	get, bulk, list string // columns: key, value, whether it is bytes, ETag, seconds left or NULL
 	lock            string // columns: key, ETag, whether it is absent because it has expired

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// migrationKey returns the key of the metadata row that contains the number of executed migration steps. Dapr uses the
-// same row.
+// migrationKey returns the key of the metadata row that contains the number of executed migration steps. Dapr uses
+// the same row.
 func (s *Store) migrationKey() string {
 	if s.version == V2 {
 		return "migrations-state-v2-" + s.settings.prefix
@@ -21,8 +21,8 @@ func (s *Store) migrationKey() string {
 	return "migrations"
 }
 
-// cleanupKey returns the key of the metadata row that contains the time of the last removal of expired rows. Dapr uses
-// the same row.
+// cleanupKey returns the key of the metadata row that contains the time of the last removal of expired rows. Dapr
+// uses the same row.
 func (s *Store) cleanupKey() string {
 	if s.version == V2 {
 		return "last-cleanup-state-v2-" + s.settings.metadata
@@ -31,7 +31,7 @@ func (s *Store) cleanupKey() string {
 }
 
 // steps returns the SQL statements that create the tables, in order. A later version of Quorate may append steps but
-// must not change existing steps.
+// must not change existing ones.
 func (s *Store) steps() []string {
 	if s.version == V2 {
 		return []string{`CREATE TABLE IF NOT EXISTS ` + s.settings.table + ` (
@@ -55,7 +55,7 @@ updatedate timestamp with time zone
 	}
 }
 
-// migrate creates the tables that do not exist. If all of them exist, it changes nothing and needs no permission to
+// migrate creates the tables that do not exist. If all tables exist, it changes nothing and needs no permission to
 // create tables.
 func (s *Store) migrate(ctx context.Context) error {
 	const attempts = 10
@@ -124,8 +124,8 @@ func (s *Store) stepsDone(ctx context.Context, from interface {
 	return n, nil
 }
 
-// perform executes the migration steps that were not executed yet. It locks the row that Dapr also locks, so that
-// concurrent migrations run one after the other.
+// perform executes the migration steps that were not executed yet. It locks the same row as Dapr, so that concurrent
+// migrations run one after the other.
 func (s *Store) perform(ctx context.Context) error {
 	const row = "lock"
 	_, err := s.pool.Exec(ctx, `INSERT INTO `+s.settings.metadata+
@@ -161,7 +161,8 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value`, s.migrationKey(), strco
 	})
 }
 
-// removeExpired removes expired rows, unless another node or Dapr has done so within the cleanup interval.
+// removeExpired removes expired rows. It does nothing if another node or Dapr has removed them within the cleanup
+// interval.
 func (s *Store) removeExpired(ctx context.Context) error {
 	bounded, cancel := s.limited(ctx)
 	defer cancel()

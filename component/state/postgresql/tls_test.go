@@ -58,6 +58,7 @@ func (s *server) encrypt(ip net.IP) string {
 }
 
 func TestOpen_TLS(t *testing.T) {
+	t.Parallel()
 	s, elsewhere, plain := start(t), start(t), start(t)
 	authority := s.encrypt(net.IPv4(127, 0, 0, 1))
 	foreign := elsewhere.encrypt(net.IPv4(127, 0, 0, 9))
@@ -83,16 +84,18 @@ func TestOpen_TLS(t *testing.T) {
 		"a server without":   {at(plain, "verify-full"), authority, []string{"does not speak TLS", "sslmode"}},
 		"an authority as CA": {at(s, "verify-ca"), foreign, []string{"is not trusted"}},
 	} {
-		pairs := []string{"connectionString", c.connection}
-		if c.authority != "" {
-			pairs = append(pairs, "sslRootCert", c.authority)
-		}
-		err := briefly(t, postgresql.V2, pairs...)
-		if err == nil {
-			t.Errorf("%s: the store opens", name)
-			continue
-		}
-		statetest.WantFault(t, err, fault.Unavailable, c.want...)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pairs := []string{"connectionString", c.connection}
+			if c.authority != "" {
+				pairs = append(pairs, "sslRootCert", c.authority)
+			}
+			err := briefly(t, postgresql.V2, pairs...)
+			if err == nil {
+				t.Fatal("the store opens")
+			}
+			statetest.WantFault(t, err, fault.Unavailable, c.want...)
+		})
 	}
 	missing := briefly(t, postgresql.V2, "connectionString", at(s, "verify-full"), "sslRootCert", "/nowhere/ca.pem")
 	statetest.WantFault(t, missing, fault.Invalid, "sslRootCert", "/nowhere/ca.pem")

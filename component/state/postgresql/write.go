@@ -75,7 +75,7 @@ func (c *change) check(ctx context.Context, requestID string) error {
 	return outside.Check(c.op, "PostgreSQL", requestID, c.ops)
 }
 
-// run executes the operations once. It uses one statement for a single operation, and also for several unconditional
+// run executes the operations once. It uses one statement for a single operation, and for several unconditional
 // upserts. In all other cases it uses a transaction.
 func (c *change) run(ctx context.Context) error {
 	conn, err := c.pool.Acquire(ctx)
@@ -205,8 +205,7 @@ func encode(o *state.Operation) (text string, bytes bool) {
 	return `"` + base64.StdEncoding.EncodeToString(o.Value) + `"`, true
 }
 
-// transaction locks the rows of the keys and checks all conditions. If all conditions are met, it executes the
-// operations.
+// transaction locks the rows of the keys and executes the operations if all their conditions are met.
 func (c *change) transaction(ctx context.Context, conn interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 },
@@ -261,9 +260,8 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 	return out, rows.Err()
 }
 
-// carryOut writes and deletes rows. It first creates the rows that must not exist yet. It returns fault.Conflict if
-// one of them exists. That is possible because a missing row cannot be locked: another transaction may have created
-// the row after the check.
+// carryOut writes and deletes rows. It first creates the rows that must not exist yet, and returns fault.Conflict if
+// one exists. A missing row cannot be locked, so another transaction may have created it after the check.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {
@@ -307,8 +305,8 @@ func (c *change) etags() []string {
 	return out
 }
 
-// expiresIn returns the time in microseconds until a value expires. 0 means never, and a negative number means that
-// the value has already expired.
+// expiresIn returns the time in microseconds until a value expires. 0 means never. A negative number means that the
+// value has already expired.
 func (s *Store) expiresIn(ttl state.TTL) int64 {
 	switch {
 	case !ttl.Set:

@@ -27,8 +27,8 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	return &Client{s}, nil
 }
 
-// ClientFields returns the metadata fields for a component that uses Redis but is not a state store. It returns the
-// same fields as Fields, but marks those that only state.redis has as refused.
+// ClientFields returns the metadata fields for a component that uses Redis but is not a state store. These are all
+// fields of state.redis. Those that only a state store supports are marked as refused.
 func ClientFields() []component.Field {
 	out := Fields()
 	for i, f := range out {
@@ -40,9 +40,9 @@ func ClientFields() []component.Field {
 	return out
 }
 
-// Write sends a command that changes a key, and returns the response. It repeats the command only if Redis certainly
-// did not execute it. If Redis may have executed it, Write returns fault.Indeterminate. If the response of Redis is
-// nil, Write returns a nil value and no error.
+// Write sends a command that changes a key, and returns the response. A nil response is not an error. Write repeats
+// the command only if Redis certainly did not execute it. It returns fault.Indeterminate if Redis may have executed
+// it.
 func (c *Client) Write(ctx context.Context, op, key string, args ...any) (any, error) {
 	if err := given(ctx, op); err != nil {
 		return nil, err

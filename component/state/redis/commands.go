@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Texts reads several strings in one round trip. It omits a key that does not exist or whose Redis type is not string.
+// Texts reads several strings in one round trip. It omits missing keys, and keys whose Redis type is not string.
 func (c *Client) Texts(ctx context.Context, op string, keys []string) (map[string]string, error) {
 	if err := given(ctx, op); err != nil {
 		return nil, err
@@ -37,7 +37,8 @@ func (c *Client) Texts(ctx context.Context, op string, keys []string) (map[strin
 	return out, nil
 }
 
-// Keys returns the keys of all strings. A key that is created or deleted during the call may be missing.
+// Keys returns the keys of all strings, in no particular order. It may or may not return a key that is created or
+// deleted during the call.
 func (c *Client) Keys(ctx context.Context, op string) ([]string, error) {
 	const portion = 1000
 	if err := given(ctx, op); err != nil {
@@ -81,8 +82,8 @@ func (c *Client) Cluster() bool { return c.store.settings.kind == cluster }
 // Database returns the number of the database.
 func (c *Client) Database() int { return c.store.settings.db }
 
-// Notify enables the keyspace notifications of the server. Notification classes that were enabled before stay enabled.
-// Notify returns fault.Denied or fault.Invalid if the server does not allow that.
+// Notify enables the keyspace notifications of the server. Classes of notifications that are already enabled stay
+// enabled. Notify returns fault.Denied or fault.Invalid if the server does not allow the change.
 func (c *Client) Notify(ctx context.Context) error {
 	const op, name = "redis.Notify", "notify-keyspace-events"
 	ctx, cancel := context.WithTimeout(ctx, listenPing) // also if readTimeout is -1
@@ -107,9 +108,9 @@ func (c *Client) Notify(ctx context.Context) error {
 	return failed
 }
 
-// Listen subscribes to the channels that match a pattern. It calls the function ready when the server has confirmed the
-// subscription, and the function message with the channel name of each message. It returns when ctx ends or the
-// connection is lost.
+// Listen subscribes to the channels that match a pattern. It calls the function ready when the server has confirmed
+// the subscription. It calls the function message with the channel name of each message. It returns when ctx ends or
+// the connection is lost.
 func (c *Client) Listen(ctx context.Context, pattern string, ready func(), message func(channel string)) error {
 	const op = "redis.Listen"
 	// The client does not reconnect within Receive, so a lost connection is not hidden.

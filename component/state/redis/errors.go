@@ -22,9 +22,9 @@ func given(ctx context.Context, op string) error {
 	return nil
 }
 
-// execute sends the commands of a pipeline. Afterwards each command has its own error. If no command was sent, for
-// example because Redis refused the password, the library may leave the commands without an error; then execute sets
-// it.
+// execute sends the commands of a pipeline and sets the error of each command. If no command was sent, for example
+// because Redis refused the password, the library may set no error. execute then sets the error of the pipeline in all
+// commands.
 func execute(ctx context.Context, pipe goredis.Pipeliner) {
 	commands, err := pipe.Exec(ctx)
 	if err == nil || slices.ContainsFunc(commands, func(c goredis.Cmder) bool { return c.Err() != nil }) {
@@ -37,8 +37,8 @@ func execute(ctx context.Context, pipe goredis.Pipeliner) {
 
 func isClosed(err error) bool { return errors.Is(err, goredis.ErrClosed) }
 
-// answers returns the faults for error replies of Redis, by the first word of the reply. A command that gets such a
-// reply was not executed.
+// answers returns the faults for error replies of Redis, by the first word of the reply. Redis has not executed a
+// command with such a reply.
 func answers() map[string]fault.Error {
 	return map[string]fault.Error{
 		"NOAUTH": {Code: fault.Denied, Msg: "Redis requires a password",
@@ -133,8 +133,8 @@ func again(err error) bool {
 	return unsent(err)
 }
 
-// failed converts an error of the client to a fault. write means that the command changes data. If Redis may have
-// executed such a command, the fault is Indeterminate.
+// failed converts an error of the client to a fault. The parameter write is true for a command that changes data. The
+// code is then fault.Indeterminate if Redis may have executed the command.
 func (s *Store) failed(op, key string, err error, write bool) error {
 	e, answered := refusal(err)
 	address, _ := redirected(err)

@@ -46,7 +46,7 @@ func (s gathered) ReadMany(ctx context.Context, keys []string) ([]state.Item, er
 	return s.items(ctx, "redis.Get", keys, true)
 }
 
-// BulkGet implements state.BulkGetter. It reads each item atomically, but different items may be from different points
+// BulkGet implements state.BulkGetter. It reads each item atomically. Different items may be from different points
 // in time.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op, portion = "redis.BulkGet", 256 // keys per round trip
@@ -78,9 +78,9 @@ type reading struct {
 	again  *goredis.StringCmd
 }
 
-// items reads keys in one round trip. It uses several commands for each key. If a concurrent write changed the version
-// of a key between these commands, items reads that key again. If values is false, the returned items have only Key,
-// ETag and Expires.
+// items reads keys in one round trip, with several commands for each key. It reads a key again if a concurrent write
+// changed the key's version between these commands. If values is false, the returned items have only Key, ETag and
+// Expires.
 func (s *Store) items(ctx context.Context, op string, keys []string, values bool) ([]state.Item, error) {
 	const rounds = 100
 	if err := given(ctx, op); err != nil {
@@ -129,8 +129,8 @@ func (s *Store) items(ctx context.Context, op string, keys []string, values bool
 		Msg: "the key changes too often to be read"}
 }
 
-// item returns the item that the commands for one key have read. The result same is false if the version of the item
-// changed between these commands.
+// item returns the item that the commands for one key have read. same is false if the version of the item changed
+// between these commands.
 func (s *Store) item(key string, r reading) (item state.Item, same bool, err error) {
 	fields, err := r.fields.Result()
 	if err != nil {
@@ -160,9 +160,9 @@ func (s *Store) item(key string, r reading) (item state.Item, same bool, err err
 	return item, version == again, nil
 }
 
-// documents reads those keys that are not hashes. The parameter at has their indexes in keys, and documents stores the
-// items at the same indexes in the slice out. Such a key may be a RedisJSON document, which Dapr writes for a value
-// with the content type application/json.
+// documents reads the keys that are not Redis hashes. Such a key may be a RedisJSON document, which Dapr writes for a
+// value with the content type application/json. For any other type, Err of the item is set. The slice at has the
+// indexes of these keys in keys. documents puts their items into out, at the same indexes.
 func (s *Store) documents(ctx context.Context, op string, keys []string, at []int, out []state.Item) error {
 	if len(at) == 0 {
 		return nil
@@ -218,8 +218,8 @@ func wrongType(op, key string) error {
 		Hint: "delete it in Redis, or use another key"}
 }
 
-// expiresIn returns the time in milliseconds until a value expires. 0 means never, and a negative number means that
-// the value has already expired.
+// expiresIn returns the time in milliseconds until a value expires. 0 means never. A negative number means that the
+// value has already expired.
 func (s *Store) expiresIn(ttl state.TTL) int64 {
 	if !ttl.Set {
 		ttl = state.TTL{Seconds: s.settings.ttl}

@@ -2,7 +2,8 @@
 // Redis Sentinel manages, or in a Redis Cluster.
 //
 // It owns the layout of the data in Redis, which is that of Dapr's component, and the conversion of Redis errors to
-// fault codes. The goroutines are those of the client library; Close ends them.
+// fault codes. The goroutines are those of the client library, of an outside.Gatherer, and one while keys of a Redis
+// Cluster are listed. Close ends them.
 //
 // The value of a key in Redis is a hash with these fields:
 //
@@ -11,9 +12,9 @@
 //	first-write  exists if the key was created with first-write concurrency
 //	quorate      only if the value is not JSON: the version of the value, then its content type
 //
-// Dapr increments the version with each write. This package writes a random version, so that an ETag is never used
-// twice, even if the key is deleted in between. If Dapr overwrites a value, the version in the field quorate no longer
-// matches the field version, and the content type is ignored.
+// Dapr increments the version with each write. This package writes a random version. So an ETag is never used twice,
+// even if the key is deleted in between. When Dapr overwrites a value, it does not change the field quorate. The
+// version in that field then no longer matches, and the content type is ignored.
 package redis
 
 import (
@@ -55,7 +56,7 @@ type Store struct {
 	listing  *outside.Listing
 }
 
-// Open connects to Redis. While Redis cannot be reached, Open retries until ctx ends. It returns fault.Invalid for
+// Open connects to Redis. It retries until ctx ends if Redis cannot be reached. It returns fault.Invalid for
 // settings that contradict each other, fault.Denied for refused credentials, and fault.Unavailable if Redis does not
 // answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
@@ -80,8 +81,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// warnOfCluster logs a warning if the server belongs to a Redis Cluster, although the component is configured for a
-// single server.
+// warnOfCluster logs a warning if the server belongs to a Redis Cluster but the component is configured for a single
+// server.
 func (s *Store) warnOfCluster(ctx context.Context, log *slog.Logger) {
 	if s.settings.kind != single {
 		return
@@ -192,7 +193,7 @@ const (
 )
 
 // name returns the Redis key for a stored key. If hash tags are enabled, the application's part of the stored key is
-// the hash tag, so that all keys of an application are in one slot of a Redis Cluster.
+// the hash tag. Then all keys of an application are in one slot of a Redis Cluster.
 func (s *Store) name(stored string) string {
 	if !s.settings.hashTags {
 		return stored

@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// Fields returns the metadata fields of the component type. Fields that Dapr also has have the same names and defaults
-// as in Dapr.
+// Fields returns the metadata fields of the component type. Names and defaults are those of Dapr, except for fields
+// that Dapr does not have.
 func Fields() []component.Field {
 	return []component.Field{
 		{Name: "redisHost", Required: true},
@@ -224,7 +224,7 @@ func local(addresses []string) bool {
 }
 
 // client creates a client of the Redis library. It connects at the first command. The library retries reads, and
-// commands that it could not send. It never retries a command that has the type once.
+// commands that it could not send. Commands wrapped in the type once are never retried.
 func (s settings) client() goredis.UniversalClient {
 	const oneTry = 1 // of a connection; the retries of commands include it
 	o := goredis.Options{
@@ -276,8 +276,8 @@ type silent struct{}
 // Printf drops a line.
 func (silent) Printf(context.Context, string, ...any) {}
 
-// parseInterval parses a duration as Dapr does. A whole number means milliseconds. The result for a negative whole
-// number is -1, which means off.
+// parseInterval parses a duration as Dapr does. A whole number means milliseconds. A negative whole number means
+// off, and the result is -1.
 func parseInterval(text string) (time.Duration, error) {
 	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
 		if n < 0 {

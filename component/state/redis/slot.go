@@ -9,7 +9,7 @@ import (
 )
 
 // slotOf returns the slot of a key in a Redis Cluster: the CRC-16/XMODEM of the key modulo 16384. If the key has a
-// hash tag, the CRC is that of the hash tag.
+// hash tag, only the hash tag counts.
 func slotOf(name string) int {
 	const slots, polynomial = 16384, 0x1021
 	if _, rest, ok := strings.Cut(name, "{"); ok {
@@ -31,8 +31,8 @@ func slotOf(name string) int {
 	return int(crc) % slots
 }
 
-// redirected returns the address in a MOVED or ASK reply of a Redis Cluster. It returns "" for any other error. ask is
-// true for ASK, which applies to this command only.
+// redirected returns the address in a MOVED or ASK reply of a Redis Cluster, or "" for any other error. ask is true
+// for ASK, which applies to this command only.
 func redirected(err error) (address string, ask bool) {
 	if err == nil {
 		return "", false

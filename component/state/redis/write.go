@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// source is the Lua script that executes operations atomically. It reads every key before it writes the first one. So
-// it changes nothing if a condition is not met or a key has another Redis type. Each operation has six arguments:
+// source is the Lua script that executes operations atomically. It reads every key before it writes the first one.
+// So it changes nothing if a condition is not met or a key has another Redis type. Each operation has six arguments:
 //
 //	the number of its key
 //	"", no condition; "n", the key must not exist; or "e" and the ETag that it must have
@@ -24,8 +24,8 @@ import (
 //	the field quorate; empty = none
 //	milliseconds until it expires; 0 = never, negative = at once
 //
-// It returns 0, or the number of the operation whose condition was not met. The number is negative if the key of that
-// operation does not exist.
+// It returns 0, or the number of the operation whose condition was not met. The number is negative if the key of
+// that operation does not exist.
 const source = `
 local current = {}
 for i, key in ipairs(KEYS) do
@@ -55,8 +55,8 @@ end
 return 0
 `
 
-// Set implements state.Store. It writes all items atomically, except in one case: in a Redis Cluster, unconditional
-// items in several slots are written slot by slot, and slots written before an error stay written.
+// Set implements state.Store. It writes all items atomically, with one exception: in a Redis Cluster, unconditional
+// items in several slots are written slot by slot. Slots written before an error stay written.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "redis.Set"
 	ops := make([]state.Operation, len(r.Items))
@@ -131,8 +131,8 @@ func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, lev
 	return state.Written{ETags: etags, Proof: s.proof()}, nil
 }
 
-// groups returns the positions of operations that are applied together: in a Redis Cluster, those on keys of the same
-// slot. If there are several groups, and split is false or an operation has a condition, groups returns fault.Invalid.
+// groups returns the positions of operations that are applied together: in a Redis Cluster, the operations on keys
+// of one slot. With several groups, it returns fault.Invalid if split is false or if an operation has a condition.
 func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, error) {
 	bySlot := map[int]int{} // slot to group
 	var groups [][]int
@@ -159,8 +159,8 @@ func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, e
 	return groups, nil
 }
 
-// newVersion returns a random version of 53 bits. Dapr reads a version as a number and adds one. Integers of up to 53
-// bits stay exact even if they are converted to floating-point numbers.
+// newVersion returns a random version of 53 bits. Dapr reads a version as a number and adds one. Integers of up to
+// 53 bits stay exact as floating-point numbers.
 func newVersion() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it does not fail
@@ -232,8 +232,8 @@ type once struct{ *goredis.Cmd }
 // NoRetry implements goredis.Cmder.
 func (once) NoRetry() bool { return true }
 
-// run runs the script. It retries as long as Redis certainly did not run it. If strong is true, run waits until the
-// configured number of replicas has acknowledged the write.
+// run runs the script. It retries an attempt only if Redis certainly did not execute it. If strong is true, run
+// waits until the configured number of Redis replicas has acknowledged the write.
 func (s *Store) run(ctx context.Context, op string, names []string, args []any, strong bool) (int, error) {
 	replicas := 0
 	if strong {
@@ -273,9 +273,8 @@ func (s *Store) run(ctx context.Context, op string, names []string, args []any, 
 	}
 }
 
-// send sends a command. If replicas is not 0, send then waits on the same connection until that number of replicas has
-// acknowledged the write, but not longer than replicaTimeout. It returns tooFew if fewer replicas have acknowledged it
-// in this time.
+// send sends a command. If replicas is not 0, it then waits on the same connection until that number of Redis
+// replicas has acknowledged the write. It returns tooFew if fewer have acknowledged it within replicaTimeout.
 func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) error {
 	if replicas == 0 {
 		return s.client.Process(ctx, cmd)
@@ -299,8 +298,8 @@ func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) e
 	return err
 }
 
-// sendTo sends a command to one server, followed by a WAIT for the replicas. If ask is true, it also sends ASKING, so
-// that the server executes the command although the slot is still being moved to that server.
+// sendTo sends a command to one server, followed by a WAIT for the replicas. If ask is true, it first sends ASKING.
+// The server then executes the command although the slot is still being moved to that server.
 func (s *Store) sendTo(ctx context.Context, node goredis.Cmdable, cmd once, replicas int, ask bool) error {
 	pipe := node.Pipeline()
 	if ask {

@@ -89,8 +89,8 @@ func answers() map[int32]fault.Error {
 	return out
 }
 
-// again reports whether a failed call may be repeated, because it has changed nothing and can succeed. That is the
-// case after a conflict with another transaction, and if the connection was broken before anything was sent.
+// again reports whether a failed call may be repeated, because it has changed nothing and can succeed. It returns
+// true after a conflict with another transaction, and if the connection was broken before anything was sent.
 func again(err error) bool {
 	var answer mssql.Error
 	return errors.Is(err, driver.ErrBadConn) ||
@@ -134,7 +134,7 @@ func severed(err error) bool {
 }
 
 // answered sets code, message and hint of e according to an error that SQL Server returned. If that error ended the
-// connection during a write, answered returns false and does not change e, because the write may have been committed.
+// connection during a write, the write may have been committed. answered then returns false and does not change e.
 func (s *Store) answered(e *fault.Error, answer mssql.Error, err error, doing kind) bool {
 	all := answers()
 	known, ok := all[answer.Number]

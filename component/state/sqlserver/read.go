@@ -144,7 +144,7 @@ func (s *Store) unknown(key string) bool {
 }
 
 // query executes a query and returns the items in its rows. The parameter most is the maximum size of all values
-// together in bytes; 0 means no limit. Above it, query returns fault.TooLarge.
+// together in bytes; 0 = no limit. A larger result causes fault.TooLarge.
 func (s *Store) query(ctx context.Context, op, key string, most int64, statement string, args ...any) ([]state.Item,
 	error,
 ) {

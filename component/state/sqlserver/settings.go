@@ -189,8 +189,8 @@ func checkIndexed(text string) error {
 	return err
 }
 
-// indexed parses the setting indexedProperties. Names and types become parts of SQL statements, so only certain
-// characters are allowed.
+// indexed parses the setting indexedProperties. Only certain characters are allowed, because names and types become
+// parts of SQL statements.
 func indexed(text string) ([]property, error) {
 	if text == "" {
 		return nil, nil

@@ -72,10 +72,10 @@ type Store struct {
 	done  sync.WaitGroup
 }
 
-// Open connects to SQL Server and creates the tables if they do not exist. If the connection string names no database,
-// Open also creates the database. While SQL Server cannot be reached, Open retries until ctx ends. It returns
-// fault.Invalid for wrong settings, fault.Denied for refused credentials or missing permissions, and fault.Unavailable
-// if SQL Server does not answer.
+// Open connects to SQL Server and creates the tables if they do not exist. If the connection string names no
+// database, Open also creates the database. It retries until ctx ends if SQL Server cannot be reached. It returns
+// fault.Invalid for wrong settings, fault.Denied for refused credentials or missing permissions, and
+// fault.Unavailable if SQL Server does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata, o.Version)
 	if err != nil {
@@ -199,12 +199,13 @@ func (s *Store) Features() []state.Feature {
 func (s *Store) proof() state.Proof     { return state.Proof{Level: s.one} }
 func (s *Store) bulkProof() state.Proof { return state.Proof{Level: s.many} }
 
-// call runs f with a connection. f must set sent before it sends a statement that may change data permanently. If call
-// returns an error and sent is not set, nothing was changed. call repeats f if the connection was broken before
-// anything was sent, or if SQL Server rolled back because of a conflict with another transaction.
+// call runs f with a connection. It repeats f if the connection was broken before anything was sent, or if SQL Server
+// rolled back because of a conflict with another transaction. Before f sends a statement that may change data
+// permanently, it must set its parameter sent to true. If f has not done so, an error of call means that nothing was
+// changed.
 //
-// call returns when ctx ends. f may then still run for seconds, because the client library waits for SQL Server. So f
-// must not change anything that the caller reads after an error.
+// call returns at most 200 ms after ctx ends. f may then still run for seconds, because the client library waits for
+// SQL Server. So f must not change anything that the caller reads after an error.
 func (s *Store) call(ctx context.Context, op, key string, doing kind,
 	f func(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) error,
 ) error {
@@ -235,8 +236,8 @@ func (s *Store) call(ctx context.Context, op, key string, doing kind,
 	}
 }
 
-// outcome returns the kind of a call, for the conversion of its error. It returns unsent for a write that has not sent
-// anything, and otherwise the parameter doing.
+// outcome returns the kind of call for the conversion of its error. It returns unsent for a write that has sent
+// nothing, and otherwise the argument doing.
 func outcome(doing kind, sent *atomic.Bool) kind {
 	if doing == writing && !sent.Load() {
 		return unsent

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// exact is a collation that compares strings by their code units. The key column has this collation in tables that
-// this package creates.
+// exact is a collation that compares strings by their code units. The key column of tables that this package creates
+// has this collation.
 const exact = "Latin1_General_100_BIN2"
 
 // probe reads what Open must know about the database.
@@ -16,12 +16,16 @@ const probe = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME(), 'Updat
 	`CONVERT(bit, CASE WHEN d.delayed_durability = 2 THEN 1 ELSE 0 END) ` +
 	`FROM sys.databases AS d WHERE d.name = DB_NAME()`
 
-// statements are the SQL statements for one table. They treat a row that has expired as absent, even if it was not
-// removed yet. Times are those of SQL Server's clock, in its time zone, as in Dapr.
+// statements are the SQL statements for one table. They treat an expired row as absent, even if it was not removed
+// yet. Times are those of SQL Server's clock, in its time zone, as in Dapr.
 //
-// In a statement that writes, # is a placeholder for the number of an item. The parameters of an item are K (key), E
-// (rowversion), M and U (minutes and microseconds until the expiry; a negative M means never), and those of the value:
-// D (text), and in v2 also B (bytes) and I (whether it has bytes).
+// In a statement that writes, # is a placeholder for the number of an item. An item has these parameters:
+//
+//	K      key
+//	E      rowversion
+//	M, U   minutes and microseconds until the expiry; a negative M means never
+//	D      the value as text
+//	B, I   only in v2: the value as bytes, and whether it is stored as bytes
 type statements struct {
 	get              string // columns of reads: key, text, bytes, whether it has bytes, rowversion, microseconds left
 	bulk             string // argument: a JSON array of keys; columns of reads
@@ -33,7 +37,7 @@ type statements struct {
 	expired          string // removes up to 1000 expired rows
 }
 
-// newStatements returns the statements for a table. collation is the collation of the key column. It is "" if the key
+// newStatements returns the statements for a table. collation is the collation of the key column, or "" if the key
 // type is not text.
 func newStatements(s settings, version Version, collation string) statements {
 	const never, now = `t.[ExpireDate] IS NULL`, `SYSDATETIME()`
@@ -87,8 +91,8 @@ func newStatements(s settings, version Version, collation string) statements {
 	}
 }
 
-// page returns the statement that lists keys in order, from @From on. If the parameter after is true, the key @From
-// itself is not listed. If the parameter end is not empty, only keys below @End are listed.
+// page returns the statement that lists keys in order, from @From on. If the parameter after is true, @From itself is
+// not listed. If the parameter end is not empty, the list has only keys below @End.
 func (s statements) page(after bool, end string) string {
 	text := s.list + " AND " + s.order + " >= @From"
 	if after {

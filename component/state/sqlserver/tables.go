@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// createDatabase creates the database if it does not exist. It is called only if the connection string names no
-// database, as in Dapr.
+// createDatabase creates the database if it does not exist. As in Dapr, it is called only if the connection string
+// names no database.
 func (s *Store) createDatabase(ctx context.Context, identity entra.Settings) error {
 	const op = "sqlserver.Open"
 	connector, err := s.settings.connector(identity, "")
@@ -221,8 +221,8 @@ func (s *Store) index(ctx context.Context) error {
 }
 
 // claim is the statement with which a node claims the removal of expired rows. It writes the current time to the row
-// that Dapr also uses. If the claim succeeds, the statement returns one row. It returns no row if another node has
-// made the claim within the interval.
+// that Dapr also uses. It returns one row if the claim succeeds, and no row if another node has made the claim
+// within the interval.
 const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GETDATE(), 21) OUTPUT 1 ` +
 	`FROM @metadata AS m WITH (UPDLOCK, SERIALIZABLE) WHERE m.[Key] = N'last-cleanup' AND ` +
 	`DATEDIFF_BIG(MILLISECOND, TRY_CONVERT(datetime2, m.[Value], 121), GETDATE()) >= @Interval; ` +
@@ -230,8 +230,8 @@ const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GET
 	`WHERE m.[Key] = N'last-cleanup') INSERT INTO @metadata ([Key], [Value]) OUTPUT 1 ` +
 	`VALUES (N'last-cleanup', CONVERT(nvarchar(max), GETDATE(), 21));` + commit
 
-// removeExpired removes expired rows, unless another node has done so within the interval. If the key type is not
-// text, every node removes expired rows, because the metadata table then cannot hold the row of the claim.
+// removeExpired removes expired rows, unless another node has done so within the interval. With a key type other
+// than text, every node removes expired rows, because the metadata table then cannot contain the row of the claim.
 func (s *Store) removeExpired(ctx context.Context) error {
 	const op = "sqlserver.RemoveExpired"
 	if s.settings.keyType == keyText {

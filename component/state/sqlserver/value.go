@@ -14,17 +14,16 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// In v1, a string with one of these prefixes contains a base64-encoded value. Unicode reserves these two characters
-// for internal use. If a string value begins with one of them nevertheless, encode also stores that value
-// base64-encoded.
+// Prefixes of strings that contain a base64-encoded value, in v1. Unicode reserves these two characters for internal
+// use. A string value that begins with one of them is also stored base64-encoded.
 const (
 	markBytes = "\uFDD0" // the value is bytes
 	markJSON  = "\uFDD1" // the value is JSON that is not UTF-8
 )
 
-// besideBytes is the content of the text column of a v2 row if the value was saved as bytes but is also valid JSON. It
-// makes decode return the bytes. It is an empty object, so computed columns find no property in it. Dapr does not read
-// the text column of such a row.
+// besideBytes is the text column of a v2 row whose value was saved as bytes but is also valid JSON. If a row has both
+// bytes and this text, decode returns the content type OctetStream. The text is an empty JSON object, so computed
+// columns find no property in it. Dapr does not read the text column of such a row.
 const besideBytes = "{}"
 
 // value is a value as a row has it.
@@ -34,8 +33,8 @@ type value struct {
 	binary bool // v2: bytes has the value
 }
 
-// encode returns the columns of a row for the value of o. In v1, it stores JSON and other UTF-8 strings unchanged, as
-// Dapr does.
+// encode returns the columns of a row for the value of o, in the format of the component's version. Version v1 stores
+// JSON and other UTF-8 strings unchanged, as Dapr does.
 func encode(version Version, o *state.Operation) value {
 	text := o.ContentType == "" && json.Valid(o.Value) && utf8.Valid(o.Value)
 	if version == V2 {
@@ -97,7 +96,7 @@ func filled(b []byte) []byte {
 }
 
 // parameter returns the text as a parameter of the type nvarchar(max). This type is the same for every length of the
-// text, so SQL Server can always use the same query plan.
+// text. So SQL Server can always use the same query plan.
 func (v value) parameter() any {
 	if !v.text.Valid {
 		return v.text

@@ -41,7 +41,7 @@ type change struct {
 	last map[string]int // the operation that decides about a key
 }
 
-// maxItems bounds the items of a batch. SQL Server takes 2100 parameters; an item has at most 7.
+// maxItems limits the items of a batch. SQL Server accepts 2100 parameters, and an item has at most 7.
 const maxItems = 250
 
 // apply carries out operations, all or none.
@@ -81,7 +81,7 @@ func (c *change) check(ctx context.Context, requestID string) error {
 
 // storable returns an error if the table cannot store the key. A key must match the key type and the key length. It
 // must not end with spaces, because SQL Server ignores trailing spaces in comparisons. It must not contain control
-// characters, because SQL Server pads keys with spaces for comparisons, and a control character sorts before a space.
+// characters: SQL Server pads keys with spaces for comparisons, and a control character sorts before a space.
 func (c *change) storable(o *state.Operation) error {
 	refuse := func(code fault.Code, msg, hint string) error {
 		return &fault.Error{Code: code, Op: c.op, Key: o.Key, Msg: msg, Hint: hint}
@@ -109,8 +109,8 @@ func (c *change) storable(o *state.Operation) error {
 	return nil
 }
 
-// run executes the operations once. It uses a single batch for one operation, and for several unconditional operations
-// on at most maxItems keys. Otherwise it uses a transaction.
+// run executes the operations once. It uses a single batch for one operation, and for several unconditional
+// operations on at most maxItems keys. Otherwise it uses a transaction.
 func (c *change) run(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) (map[string]string, error) {
 	if len(c.ops) == 1 {
 		return c.single(ctx, conn, sent)
@@ -170,7 +170,7 @@ func (c *change) args(o *state.Operation, i int) []any {
 	return args
 }
 
-// statements returns the SQL statements, with their parameters, that bring each of keys to the state after its last
+// statements returns the SQL statements, with their parameters, that bring each key to its state after the last
 // operation.
 func (c *change) statements(keys []string) (string, []any) {
 	var text strings.Builder
@@ -241,7 +241,7 @@ func outputs(ctx context.Context, on querier, text string, args ...any) (map[int
 	}
 }
 
-// transaction locks the rows of keys and checks all conditions. If all conditions are met, it executes the operations.
+// transaction locks the rows of keys and executes the operations if all their conditions are met.
 func (c *change) transaction(ctx context.Context, conn *sql.Conn, sent *atomic.Bool, keys []string,
 ) (map[string]string, error) {
 	tx, err := conn.BeginTx(ctx, nil)
@@ -291,8 +291,8 @@ func (c *change) lock(ctx context.Context, tx *sql.Tx, keys []string) (map[strin
 	return out, rows.Err()
 }
 
-// expiresIn returns the time until a value expires, as minutes and microseconds. Negative minutes mean that it never
-// expires; negative microseconds mean that it has already expired.
+// expiresIn returns the time until a value expires, as minutes and microseconds. Negative minutes mean that the
+// value never expires. Negative microseconds mean that it has already expired.
 func (s *Store) expiresIn(ttl state.TTL) (minutes, micros int32) {
 	left := time.Duration(0)
 	switch {

@@ -17,8 +17,8 @@ type Listener struct {
 	done     sync.WaitGroup
 }
 
-// Start listens on a free port, or on the previous port if it was started before. For each connection, serve runs in
-// its own goroutine. serve must return when its connection is closed.
+// Start listens on a free port, or on the previous port after an earlier Start. It calls serve for each connection
+// in a goroutine of its own. serve must return when its connection is closed.
 func (l *Listener) Start(t testing.TB, serve func(net.Conn)) {
 	t.Helper()
 	l.mu.Lock()

@@ -48,8 +48,8 @@ func transactOne(kind state.OpKind) attempt {
 }
 
 // matrix tests every combination of three inputs: whether the key exists, which ETag is sent, and the concurrency
-// mode. The function try deletes the key if isDelete is true, and sets it otherwise. It must succeed exactly under
-// these conditions:
+// mode. For each combination, it calls the function try. This function deletes the key if isDelete is true, and sets
+// it otherwise. It must succeed exactly under these conditions:
 //
 //	an ETag         the key exists and has this ETag, in every mode
 //	no ETag, first  a set: the key does not exist; a delete: always

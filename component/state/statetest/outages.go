@@ -18,9 +18,9 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// Recording records the calls of concurrent clients of a store while the server of the store fails and returns. Unlike
-// the suite, it accepts errors. A call that failed with fault.Indeterminate may have been executed. A call that failed
-// with any other error must not have been executed.
+// Recording records the calls of concurrent clients of a store while the server of the store fails and returns.
+// Unlike the suite, it accepts errors. After fault.Indeterminate a call may have been executed. After any other
+// error it must not have been executed.
 type Recording struct {
 	t     *testing.T
 	store state.Store
@@ -228,8 +228,8 @@ func outageStep(before register, in input, out outcome) []register {
 	return []register{before}
 }
 
-// afterUnknown is outageStep for a key whose ETag is unknown. If a call has a condition on that ETag, afterUnknown
-// accepts both outcomes of the condition.
+// afterUnknown returns the states that a call may leave, like outageStep, for a value whose ETag is unknown. A
+// condition of the call on this ETag may have been met or not. afterUnknown accepts both.
 func afterUnknown(before register, in input, out outcome) []register {
 	assumed := in.etag
 	if in.kind == 'g' {
@@ -254,8 +254,8 @@ func afterUnknown(before register, in input, out outcome) []register {
 	return holds
 }
 
-// CheckOutage stops the only server of a store with the function kill and starts it again with the function run. It
-// checks that errors during the outage have the right code, and that the error of a read contains the given message.
+// CheckOutage calls the function kill to stop the only server of a store, and then the function run to start it again.
+// It checks that errors during the outage have the right code, and that the error text of a read contains message.
 func CheckOutage(t *testing.T, store state.Store, kill, run func(), message string) {
 	t.Helper()
 	ctx := t.Context()

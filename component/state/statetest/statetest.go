@@ -1,4 +1,4 @@
-// Package statetest is the conformance suite for state stores. A store that passes the suite fulfils the contract of
+// Package statetest is the conformance suite for state stores. A store that passes it fulfils the contract of
 // component/state.
 //
 // It owns the tests, not the stores. It uses keys that no other run uses, so it can run against a shared store. Its
@@ -55,8 +55,8 @@ type Options struct {
 	ListLevel state.Level
 }
 
-// Run runs the suite. It calls the function open for each test, and closes the returned store. The store must not
-// contain keys that the suite uses.
+// Run runs the suite. It calls open for each test, and closes the returned store. The store must not contain keys
+// that the suite uses.
 func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
 	t.Helper()
 	if o.LargeValue == 0 {
@@ -105,8 +105,8 @@ type suite struct {
 // key returns a stored key of this test.
 func (s *suite) key(name string) string { return s.app + state.Separator + name }
 
-// ctx returns a context with a timeout for the calls of one test. So a store that hangs fails its test instead of
-// blocking the whole run.
+// ctx returns a context with a timeout for the calls of one test. A store that hangs then fails its test and does
+// not block the whole run.
 func (s *suite) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(s.Context(), testutil.Patience)
 	s.Cleanup(cancel)

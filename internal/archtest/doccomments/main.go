@@ -1,9 +1,10 @@
-// Command doccomments draws doc comments at random, for people to rate: can each be understood at the first reading?
+// Command doccomments draws doc comments at random. People then rate whether each can be understood at the first
+// reading.
 //
 //	go run ./internal/archtest/doccomments -seed 7
 //
-// With the same seed and the same sources, it draws the same comments. It draws from the doc comments of packages
-// and of top-level declarations, except those of tests. It owns only this random choice.
+// The same seed and the same sources give the same comments. The command draws from the doc comments of packages and
+// of top-level declarations, except those of tests. It owns only this random choice.
 package main
 
 import (

@@ -52,8 +52,8 @@ func check(f tree.File, finders []finder) (out []problem, err error) {
 	return out, err
 }
 
-// isText reports whether the whole text of a file is checked, as for documentation and for files that deploy the
-// product. In other files, such as code, only comments and strings are checked.
+// isText reports whether the word list applies to the whole text of a file, as in documentation and in files that
+// deploy the product. In other files, such as code, it applies only to comments and strings.
 func isText(name string) bool {
 	return slices.Contains([]string{".md", ".yml", ".yaml", ".service", ".tmpl"}, path.Ext(name)) ||
 		strings.HasPrefix(name, "deploy/") && path.Ext(name) == ".json"
@@ -66,8 +66,8 @@ func isScript(name string) bool {
 		strings.HasPrefix(base, "Dockerfile") || strings.HasPrefix(name, ".ci/")
 }
 
-// shown returns the text of a script in which every line without a comment or a quoted string is empty. The lines stay,
-// so that line numbers do not change.
+// shown empties the lines of a script that have neither a comment nor a quoted string. The empty lines stay, so line
+// numbers do not change.
 func shown(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -88,16 +88,16 @@ func checkText(name string, first int, text string, finders []finder) (out []pro
 	return out
 }
 
-// hasColumns reports whether the lines of a file that is not in Go must end before the column limit. This does not
-// apply to generated files, nor to JSON, whose strings cannot be broken.
+// hasColumns reports whether the column limit applies to a file that is not in Go. It does not apply to generated
+// files, nor to JSON, whose strings cannot be broken.
 func hasColumns(name string) bool {
 	generated := []string{"docs/cli.md"}
 	endings := []string{".md", ".css", ".js", ".html", ".svg", ".yml", ".yaml"}
 	return slices.Contains(endings, path.Ext(name)) && !slices.Contains(generated, name) || isScript(name)
 }
 
-// unwrapped returns the numbers of the lines of a Markdown page that may be longer than the limit: tables, code blocks
-// and comments.
+// unwrapped returns the numbers of the lines of a Markdown page that may be longer than the limit: tables, code
+// blocks and comments.
 func unwrapped(name, text string) map[int]bool {
 	out := map[int]bool{}
 	if path.Ext(name) != ".md" {
@@ -124,8 +124,8 @@ func checkColumns(name, text string, free map[int]bool) (out []problem) {
 	return out
 }
 
-// checkGo returns the problems of a Go file: unwanted words in its comments and string literals,
-// and lines that are too long.
+// checkGo returns the problems of a Go file: unwanted words in its comments and string literals, and lines that are
+// too long.
 func checkGo(f tree.File, finders []finder) (out []problem, err error) {
 	fset := token.NewFileSet()
 	parsed, err := parser.ParseFile(fset, f.Name, f.Text, parser.ParseComments|parser.SkipObjectResolution)
@@ -181,8 +181,8 @@ func columns(line string) (n int) {
 	return n
 }
 
-// unbreakable reports whether a line may be longer than the limit, because it is a compiler directive or a comment that
-// consists of a URL.
+// unbreakable reports whether a line may be longer than the limit, because it is a compiler directive or a comment
+// with just a URL.
 func unbreakable(line string) bool {
 	trimmed := strings.TrimSpace(line)
 	if strings.HasPrefix(trimmed, "//go:") {

@@ -1,14 +1,13 @@
-// Command language checks the word list of the project and its limit of 120 columns. It looks for unwanted words in Go
-// comments, string literals, documentation and files that deploy the product. It checks the length of lines in Go
-// files, pages, style sheets, scripts of pages and Makefiles.
+// Command language checks that the repository does not use the words of a word list, and has no line of more than 120
+// columns. It looks for unwanted words in Go comments, string literals, documentation and files that deploy the
+// product. It checks the length of lines in Go files, pages, style sheets, YAML, scripts and Makefiles.
 //
 //	go run ./internal/archtest/language            fails if a folder has more problems than counts.txt allows
 //	go run ./internal/archtest/language -list node  prints all problems of the folder node
 //	go run ./internal/archtest/language -update     lowers counts.txt; it never raises a count
 //
 // It owns counts.txt, which has the number of problems that each folder may still have. The numbers may only fall. A
-// folder without a line in counts.txt must have no problems. Test data, golden files and generated files are not
-// checked.
+// folder that is not in counts.txt must have no problems. Test data, golden files and generated files are not checked.
 package main
 
 import (
@@ -110,9 +109,8 @@ func lowered(allowed, found map[key]int) map[key]int {
 	return out
 }
 
-// compare prints the problems of the folders that have more problems than counts.txt allows, and returns an error that
-// names these folders. It also prints how many counts in counts.txt can be lowered, because their folders have fewer
-// problems than allowed.
+// compare prints the problems of the folders that have more than counts.txt allows, and returns an error that names
+// these folders. It also prints how many counts can be lowered, because their folders have fewer problems.
 func compare(out io.Writer, allowed map[key]int, found map[key][]problem) error {
 	var over []string
 	lower := 0

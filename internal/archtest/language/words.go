@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// word is an expression that the project does not use. pattern finds it, and unless finds its permitted uses. A blank
-// in either matches any white space, including a line break. Case does not matter.
+// word is an expression that the project does not use. pattern is a regular expression that matches it. unless is a
+// regular expression that matches permitted uses of it. In both, a blank matches any white space, including a line
+// break. Case does not matter.
 type word struct {
 	not     string // as the style guide names it
 	but     string // what to write
@@ -14,8 +15,8 @@ type word struct {
 	unless  string // a use that is right: matched against the surroundings; may be empty
 }
 
-// words returns the word list. For an expression that also has a normal use in English, the pattern
-// matches only the unwanted use.
+// words returns the word list. If an expression also has a normal use in English, its pattern matches only the
+// unwanted use.
 func words() []word {
 	const server = `(?:nodes?|servers?|voters?|non-voters?|leaders?|followers?|replicas?|peers?|members?|sidecars?|` +
 		`process(?:es)?|candidates?|instances?|machines?)`
@@ -84,7 +85,7 @@ func end(pattern string) string {
 	return `\b`
 }
 
-// surroundings is how many bytes before and after an unwanted expression are searched for one of its permitted uses.
+// surroundings is how many bytes before and after an unwanted expression are searched for a permitted use.
 const surroundings = 30
 
 // in returns where the word is used in a text.

@@ -1,9 +1,8 @@
-// Command longtests prints the tests that go test -short skips or shortens. For each package it
-// prints one line with the folder and a pattern for go test -run. make test-long runs exactly these
-// tests.
+// Command longtests prints the tests that go test -short skips or shortens. For each package it prints one line with
+// the folder and a pattern for go test -run. make test-long runs exactly these tests.
 //
-// A test is long if it calls testing.Short, or calls a function in the test files of its package
-// that calls testing.Short. The command owns only this rule.
+// A test is long if it calls testing.Short, directly or through functions in the test files of its package. The
+// command owns only this rule.
 package main
 
 import (
@@ -70,9 +69,8 @@ func excluded(path string, d fs.DirEntry) bool {
 	return err == nil
 }
 
-// addCalls adds the functions of a Go file to the given map. The parameter path is the path of the file. The key of
-// the map is the name of a function, and the value has the names that its body uses. If the function calls
-// testing.Short, "testing.Short" is among these names.
+// addCalls records which functions the functions of a Go file use. In the map, the key is the name of a function, and
+// the value has the names that occur in its body. A call of testing.Short adds the name "testing.Short".
 func addCalls(functions map[string][]string, path string) error {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {

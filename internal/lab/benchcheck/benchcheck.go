@@ -1,6 +1,5 @@
-// Package benchcheck compares the ratios that benchmarks report with a baseline that is kept in the repository.
-//
-// It owns nothing: it reads the output of go test -bench and the file of the baseline.
+// Package benchcheck compares the ratios that benchmarks report with a baseline in the repository. It owns only this
+// comparison and the format of the baseline.
 package benchcheck
 
 import (
@@ -18,9 +17,10 @@ import (
 	"strings"
 )
 
-// Command is the subcommand bench-check. It reads the output of go test -bench from standard input. Of several runs of
-// a benchmark the best counts, because other load on the machine only makes a ratio worse. It fails if a ratio is lower
-// than the baseline allows, or if a benchmark of the baseline did not run.
+// Command is the subcommand bench-check. It reads the output of go test -bench from standard input, and compares the
+// ratios in it with the baseline. It fails if a ratio is too far below the baseline, or if a benchmark of the baseline
+// did not run. If a benchmark ran several times, its best ratio counts, because other load of the machine only makes
+// ratios worse.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	file := f.String("baseline", "node/testdata/costs.txt", "file with a benchmark and its ratio on each line")
 	unit := f.String("unit", "x-floor-cpu", "unit of the ratio; a higher ratio is better")
@@ -43,7 +43,7 @@ func Command(f *flag.FlagSet) func(context.Context) error {
 }
 
 // parse reads the output of go test -bench and returns the highest value with the given unit for each benchmark. It
-// removes the number of processors from the end of the names, such as -8.
+// removes the number of processors, such as -8, from the end of the names.
 func parse(in io.Reader, unit string) (map[string]float64, error) {
 	out := map[string]float64{}
 	processors := regexp.MustCompile(`-\d+$`)

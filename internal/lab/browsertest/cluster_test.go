@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -42,19 +44,25 @@ func program(t *testing.T) string {
 	return path
 }
 
-// freePorts returns ports that nothing listens on.
+// freePorts returns ports that nothing listens on. The system gives higher ports to outgoing connections. One of those
+// could take the port of a node while the node is restarted.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
+	const first, end = 10240, 32768
 	var out []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for _, i := range rand.Perm(end - first) {
+		if len(out) == n {
+			return out
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+i))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
 		defer func() { _ = l.Close() }()
-		out = append(out, l.Addr().(*net.TCPAddr).Port)
+		out = append(out, first+i)
 	}
-	return out
+	t.Fatalf("127.0.0.1 has fewer than %d free ports between %d and %d", n, first, end-1)
+	return nil
 }
 
 // startCluster starts three nodes that form a cluster, and stops them when the test ends.
@@ -80,11 +88,7 @@ func startCluster(t *testing.T, flags ...string) []*node {
 			"--gossip-port", fmt.Sprint(p[0]), "--peer-port", fmt.Sprint(p[1]), "--http-port", fmt.Sprint(p[2]),
 			"--metrics-port", fmt.Sprint(p[3]), "--console-port", fmt.Sprint(p[4]), "--console", "--enable-grpc=false",
 			"--app-port", appPort(t, name == "b"), "--bootstrap-expect", "3"}, append(seeds, flags...)...)
-		n.cmd = exec.Command(program(t), args...)
-		n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
-		if err := n.cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		n.start(t, args)
 		t.Cleanup(func() { n.kill(); _ = os.WriteFile(filepath.Join(artefacts(t), name+".log"), n.log.Bytes(), 0o600) })
 		nodes = append(nodes, n)
 	}
@@ -151,6 +155,30 @@ func use(t *testing.T, nodes []*node) {
 	send(nodes[0], http.MethodGet, "invoke/app-c/method/pay", "")
 	send(nodes[1], http.MethodGet, "invoke/app-c/method/fail", "")
 	t.Cleanup(func() { cancel(); all.Wait() })
+}
+
+// start starts the process of the node.
+func (n *node) start(t *testing.T, args []string) {
+	t.Helper()
+	n.cmd = exec.Command(program(t), args...)
+	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restart starts the process again, after it has ended.
+func (n *node) restart(t *testing.T) {
+	t.Helper()
+	n.start(t, n.cmd.Args[1:])
+}
+
+// terminate asks the process to end.
+func (n *node) terminate(t *testing.T) {
+	t.Helper()
+	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // kill ends the process at once. It may be called again.

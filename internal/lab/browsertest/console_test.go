@@ -34,6 +34,21 @@ type browser struct {
 // openBrowser starts Chromium and signs in to the console of a node.
 func openBrowser(t *testing.T, n *node) *browser {
 	t.Helper()
+	b := startBrowser(t)
+	link := n.link(t)
+	u, err := url.Parse(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.base = "http://" + u.Host
+	chromedp.ListenTarget(b.Context, b.listen)
+	b.run(network.Enable(), log.Enable(), runtime.Enable(), chromedp.Navigate(link), shown())
+	return b
+}
+
+// startBrowser starts Chromium, with an empty page.
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
 	path := os.Getenv("CHROMIUM")
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path != "" {
@@ -54,17 +69,9 @@ func openBrowser(t *testing.T, n *node) *browser {
 	ctx, cancel := chromedp.NewContext(alloc)
 	t.Cleanup(cancel)
 	b := &browser{Context: ctx, t: t}
-	link := n.link(t)
-	u, err := url.Parse(link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.base = "http://" + u.Host
 	if err := chromedp.Run(ctx); err != nil { // starts the browser, which ends with this context
 		t.Fatal(err)
 	}
-	chromedp.ListenTarget(ctx, b.listen)
-	b.run(network.Enable(), log.Enable(), runtime.Enable(), chromedp.Navigate(link), shown())
 	return b
 }
 

@@ -45,8 +45,8 @@ type child struct {
 	shown   bool                   // its end was reported
 }
 
-// startChild starts a node in its own process group. So Ctrl-C in the terminal reaches only this
-// program, which then stops the nodes gracefully.
+// startChild starts a node in its own process group. So Ctrl-C in the terminal reaches only this program, which then
+// stops the nodes gracefully.
 func startChild(id string, out *lines, binary string, args ...string) (*child, error) {
 	cmd := exec.Command(binary, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -66,8 +66,8 @@ func startChild(id string, out *lines, binary string, args ...string) (*child, e
 	return n, nil
 }
 
-// read forwards the log of the node, finds the node's address in the banner that it prints at its
-// start, and waits until the process ends.
+// read reads the log of the node until the process ends, and forwards it. It finds the address of the node in the
+// banner that the node prints at its start.
 func (n *child) read(logs, banner io.Reader, out *lines) {
 	defer close(n.ended)
 	var wg sync.WaitGroup

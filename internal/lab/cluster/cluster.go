@@ -31,8 +31,8 @@ type cluster struct {
 	nodes []*child
 }
 
-// run starts the nodes. It returns when ctx ends or all nodes have ended. If the channel ready is not nil, run closes
-// it when the cluster serves.
+// run starts the nodes. It returns when ctx ends or all nodes have ended. If ready is not nil, run closes this channel
+// when the cluster serves.
 func (c *cluster) run(ctx context.Context, ready chan<- struct{}) (err error) {
 	remove, err := c.directory()
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *cluster) run(ctx context.Context, ready chan<- struct{}) (err error) {
 	return c.watch(ctx)
 }
 
-// interrupted returns nil if ctx has ended, and otherwise err. An interrupt by the user is not reported as a failure.
+// interrupted returns err, or nil if ctx has ended. An interrupt by the user is thus not reported as a failure.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -65,8 +65,8 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// directory creates the directory for the data. The returned function deletes the directory, unless the user has
-// chosen it with -dir.
+// directory creates the directory for the data, and returns a function that deletes it. That function does nothing if
+// the user has chosen the directory with -dir.
 func (c *cluster) directory() (remove func() error, err error) {
 	if c.dir != "" {
 		if c.dir, err = filepath.Abs(c.dir); err != nil {
@@ -90,8 +90,7 @@ func (c *cluster) build(ctx context.Context) error {
 	return build.Run()
 }
 
-// start starts the processes. It chooses the gossip ports of all nodes first, because each node
-// gets the addresses of all others.
+// start starts the processes. It chooses the gossip ports of all nodes first, because every node needs them to join.
 func (c *cluster) start(ctx context.Context) error {
 	gossip, err := listen.Spare(ctx, size)
 	if err != nil {
@@ -127,8 +126,8 @@ func (c *cluster) apiPort(ctx context.Context, i int) int {
 	return c.httpPort + i
 }
 
-// formed waits until all nodes serve and are voters. From then on the cluster tolerates the failure of any one node. It
-// returns the leader.
+// formed waits until all nodes serve and are voters, and returns the leader. From then on the cluster tolerates the
+// failure of any one node.
 func (c *cluster) formed(ctx context.Context) (*child, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -1,9 +1,9 @@
 // Package cluster runs three Quorate nodes in one terminal. It starts them on 127.0.0.1, each with its own data
 // directory, and waits until they have formed a cluster. It prints their addresses, commands to try, and their logs.
-// It stops them on an interrupt.
+// An interrupt stops them.
 //
-// It owns the processes it started and, unless -dir is given, their directory. It uses only the binary and the HTTP
-// API of a node. Each process has one goroutine that reads its log until the process ends.
+// It owns the processes that it has started and, unless -dir is given, their directory. It uses only the binary and
+// the HTTP API of a node. Each process has one goroutine, which reads its log until the process ends.
 package cluster
 
 import (
@@ -12,8 +12,7 @@ import (
 	"os"
 )
 
-// Command declares the flags of the subcommand and returns a function that runs the cluster until
-// its context ends.
+// Command declares the flags of the subcommand and returns a function that runs the cluster until its context ends.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	c := cluster{out: &lines{w: os.Stdout}}
 	f.StringVar(&c.binary, "binary", "", "path of the quorate program; empty = build it")

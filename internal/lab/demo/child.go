@@ -50,8 +50,8 @@ func start(ctx context.Context, binary, dataDir, logStore string) (*child, error
 	return n, nil
 }
 
-// watch finds the address of the node in its log, forwards warnings and errors, and waits until the
-// process ends.
+// watch reads the log of the node until the process ends. It finds the address of the node there, and forwards
+// warnings and errors.
 func (n *child) watch(logs io.Reader, addresses chan<- string) {
 	defer close(n.ended)
 	lines := bufio.NewScanner(logs)
@@ -129,8 +129,8 @@ func (n *child) save(ctx context.Context, records []record) error {
 	return send()
 }
 
-// compare reads all records back, and returns an error if one differs from the saved record. If a key was saved twice,
-// the last value is expected. compare adds the ETag of each key to etags.
+// compare reads all records back, and returns an error if one differs from the saved record. If several records were
+// saved with the same key, the last one counts. compare adds the ETag of each key to etags.
 func (n *child) compare(ctx context.Context, records []record, etags map[string]string) error {
 	want := map[string][]byte{}
 	for _, r := range records {

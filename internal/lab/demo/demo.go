@@ -1,5 +1,5 @@
 // Package demo shows that a Quorate node loses no acknowledged write when it is killed. It starts the quorate program,
-// saves every Debian package record of this machine through the HTTP API, and reads all of them back. Then it kills
+// saves every Debian package record of this machine through the HTTP API, and reads all records back. Then it kills
 // the node, starts it again on the same directory, and compares every record once more.
 //
 // It owns the order of these steps and their summary. It uses only the binary and the HTTP API of the node. The node
@@ -69,7 +69,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return d.summary()
 }
 
-// records reads the package records of this machine. If there are none, it generates records and prints that it did.
+// records reads the Debian package records of this machine. If there are none, it generates records, and prints that
+// it did so.
 func (d *demo) records() ([]record, error) {
 	f, err := os.Open(d.source)
 	if os.IsNotExist(err) {

@@ -21,8 +21,8 @@ type record struct {
 	value []byte
 }
 
-// parse reads records in the format of Debian control files: paragraphs of "Field: value" lines,
-// where a line that starts with a blank continues the previous field.
+// parse reads records in the format of Debian control files: paragraphs of "Field: value" lines. A line that starts
+// with a blank continues the previous field.
 func parse(r io.Reader) ([]record, error) {
 	var records []record
 	fields, last := map[string]string{}, ""
@@ -59,8 +59,8 @@ func parse(r io.Reader) ([]record, error) {
 	return records, flush()
 }
 
-// newRecord returns the record to save for the fields of a package. The key consists of the name
-// and the architecture of the package.
+// newRecord returns the record to save for the fields of a package. The key consists of the name and the architecture
+// of the package.
 func newRecord(fields map[string]string) (record, error) {
 	value, err := json.Marshal(fields)
 	if err != nil {

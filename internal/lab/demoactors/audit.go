@@ -51,8 +51,8 @@ func (d *demo) audit(ctx context.Context) error {
 	return errors.Join(l.wrong, compare(l.acknowledged, outcomes, balances))
 }
 
-// compare returns an error if an acknowledged transfer has another outcome, or if a balance is not the opening balance
-// and the transfers that are done.
+// compare returns an error if a transfer has another outcome than the acknowledged one. It also returns an error if
+// the balance of an account is not the opening balance plus or minus its completed transfers.
 func compare(acknowledged, outcomes map[string]transfer, balances []int) error {
 	want := map[string]int{}
 	for i := range balances {
@@ -76,8 +76,8 @@ func compare(acknowledged, outcomes map[string]transfer, balances []int) error {
 	return nil
 }
 
-// settle waits until every transfer is finished, and returns all of them by id. It calls no transfer that was not
-// acknowledged: their reminders finish them.
+// settle waits until every transfer is finished, and returns all transfers by id. It does not repeat unacknowledged
+// transfers, because their reminders must finish them. It cancels transfers that have not begun.
 func (d *demo) settle(ctx context.Context) (map[string]transfer, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()

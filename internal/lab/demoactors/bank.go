@@ -24,7 +24,7 @@ const (
 	cancelled = "cancelled" // it had not begun when its client gave it up
 )
 
-// registration is the response to GET /dapr/config. Transfers are soon inactive; accounts stay active.
+// registration is the response to GET /dapr/config. Idle transfers are deactivated soon, and accounts stay active.
 const registration = `{"entities": ["Account", "Transfer"], "actorIdleTimeout": "1h", ` +
 	`"entitiesConfig": [{"entities": ["Transfer"], "actorIdleTimeout": "10s"}]}`
 
@@ -50,8 +50,8 @@ type bank struct {
 	turns  turns
 }
 
-// serve runs the application until ctx ends. Like a Dapr application, it listens on the port in APP_PORT, and calls the
-// API on the port in DAPR_HTTP_PORT.
+// serve runs the application until ctx ends. Like a Dapr application, it listens on the port in APP_PORT, and calls
+// the API on the port in DAPR_HTTP_PORT.
 func serve(ctx context.Context) error {
 	b := bank{base: "http://127.0.0.1:" + os.Getenv("DAPR_HTTP_PORT") + "/v1.0/actors/", client: &http.Client{
 		Timeout: demonode.AnswerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
@@ -110,7 +110,8 @@ func turn[In, Out any](b *bank, mux *http.ServeMux, kind, method string,
 	})
 }
 
-// post changes the balance of an account once for each transfer, and returns the outcome of the first time.
+// post changes the balance of an account by the amount of p. If it is called again for the same transfer, it changes
+// nothing and returns the outcome of the first call.
 func (b *bank) post(ctx context.Context, account string, p posting) (outcome string, err error) {
 	if err := b.get(ctx, "Account", account, "transfer-"+p.Transfer, &outcome); err != nil || outcome != open {
 		return outcome, err
@@ -133,7 +134,8 @@ func (b *bank) balance(ctx context.Context, account string) (int, error) {
 	return balance, err
 }
 
-// book makes a transfer, or continues one that was interrupted. Only the first order with an id counts.
+// book makes a transfer, or continues one that was interrupted. If this transfer already has a saved order, book
+// ignores the parameter order.
 func (b *bank) book(ctx context.Context, id string, order transfer) (transfer, error) {
 	if order.From == order.To || order.Amount <= 0 {
 		return order, errors.New("a transfer needs two accounts and a positive amount")
@@ -178,8 +180,8 @@ func (b *bank) postAt(ctx context.Context, account string, p posting) (outcome s
 	return outcome, err
 }
 
-// remind finishes a transfer that was interrupted. The response ends the reminder. A transfer without an order was
-// interrupted before it began.
+// remind handles the reminder of a transfer. It finishes the transfer if that was interrupted. A transfer without a
+// saved order was interrupted before it began, and stays as it is.
 func (b *bank) remind(ctx context.Context, id string, _ struct{}) (t transfer, err error) {
 	if err := b.get(ctx, "Transfer", id, "order", &t); err != nil || t.From == "" || t.Outcome != open {
 		return t, err
@@ -188,7 +190,8 @@ func (b *bank) remind(ctx context.Context, id string, _ struct{}) (t transfer, e
 	return b.finish(ctx, id, t)
 }
 
-// close returns the state of a transfer. A transfer that has not begun is cancelled, so that it cannot begin later.
+// close returns the state of a transfer. If the transfer has not begun, close cancels it, so that it cannot begin
+// later.
 func (b *bank) close(ctx context.Context, id string, _ struct{}) (t transfer, err error) {
 	if err := b.get(ctx, "Transfer", id, "order", &t); err != nil || t.From != "" || t.Outcome != open {
 		return t, err

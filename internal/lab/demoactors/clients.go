@@ -59,7 +59,8 @@ func (l *ledger) fail(repeats bool) {
 	}
 }
 
-// call calls a method of an actor through the node with that number. If the node is down, it goes on to the next one.
+// call calls a method of an actor through the node with the given number. If that node is down, it tries the next
+// one.
 func (d *demo) call(ctx context.Context, at int, actor, method string, in, out any) error {
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -76,8 +77,9 @@ func (d *demo) call(ctx context.Context, at int, actor, method string, in, out a
 	return err
 }
 
-// client sends transfers until stop is closed. It repeats every second failed transfer with the same id, until it is
-// acknowledged, and forgets the others, as a client that has died. It sends every eighth transfer twice.
+// client sends transfers until stop is closed. It sends every eighth transfer twice. A failed transfer with an even
+// number is repeated with the same id until it is acknowledged. One with an odd number is forgotten, as if the client
+// had died.
 func (d *demo) client(ctx context.Context, number int, stop <-chan struct{}) {
 	tick := time.NewTicker(rate)
 	defer tick.Stop()
@@ -121,7 +123,7 @@ func (d *demo) book(ctx context.Context, at int, id string, order transfer) erro
 	return err
 }
 
-// each calls f for every item, concurrently in as many goroutines as there are clients. It returns all errors.
+// each calls f for every item, concurrently. It uses as many goroutines as there are clients, and returns all errors.
 func each[T any](items []T, f func(i int, item T) error) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(items))

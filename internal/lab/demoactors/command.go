@@ -1,30 +1,32 @@
 // Package demoactors shows a small bank of actors on a cluster of three nodes, each with an instance of the
-// application. Clients transfer money while pairs of a node and its application are killed with SIGKILL. At the end the
-// demo prints the books, and fails if they do not balance.
+// application. Clients transfer money while pairs of a node and its application are killed with SIGKILL. At the end
+// the demo prints the books, and fails if they do not balance.
 //
 // # Why no money is lost or booked twice
 //
-// An account is an actor, and so is each transfer. The id of the transfer actor is the id of the transfer, and its
-// client chooses it. The turn book of a transfer
+// An account is an actor, and so is each transfer. The client chooses the id of a transfer, which is also the id of
+// its actor. A transfer is made by a call of its method book, which does three steps:
 //
-//  1. sets the reminder finish, and then saves the order. From here on the transfer will be finished, whatever happens
-//     to the client, to the node or to the application;
-//  2. posts the withdrawal at the one account, and if that has enough money, the deposit at the other;
-//  3. saves the outcome, removes the reminder and answers.
+//  1. It sets the reminder finish, and then saves the order. From here on the transfer will be finished, even if the
+//     client, the node or the application dies.
+//  2. It posts the withdrawal at one account. If that account has enough money, it then posts the deposit at the
+//     other.
+//  3. It saves the outcome, removes the reminder and answers.
 //
-// If the process dies in between, or a call fails, the client may repeat the call, and the reminder comes in any case.
-// Both continue with the order that was saved, so steps 2 and 3 may happen again. This does no harm: an account saves
-// the id of a transfer and its new balance in one transaction. If it has the id already, it returns the first outcome.
-// Turns of one account do not overlap, so no other turn can come between its read and its transaction. If the account
-// has moved to another node meanwhile, the epoch in the transaction is stale, and the log refuses it.
+// If the process dies in between, or a call fails, the client may repeat the call. The reminder fires in any case.
+// Both continue with the saved order, so steps 2 and 3 may happen again. This does no harm, because an account saves
+// the id of a transfer and its new balance in one transaction. If an account already has the id of a transfer, it
+// returns the first outcome. Turns of one account do not overlap, so no other turn can change the balance between its
+// read and its transaction. If the account has moved to another node meanwhile, the epoch in the transaction is stale,
+// and the store refuses the transaction.
 //
 // A transfer calls accounts, and an account calls no other actor, so no two turns wait for each other.
 //
 // # What the demo checks
 //
-// Each transfer that was acknowledged has that outcome. The balance of each account is the opening balance and
-// all transfers that are done. Each turn locks a file of its actor; the kernel unlocks it when the process dies. A turn
-// that finds the file locked overlaps with another one.
+// Each acknowledged transfer has the acknowledged outcome. The balance of each account is the opening balance plus or
+// minus its completed transfers. No turns of an actor overlap: each turn locks a file of its actor, and fails if the
+// file is already locked. If the process dies, the kernel unlocks the file.
 //
 // The package owns the processes of the applications and the directory of the demo. It uses only the binary and the
 // HTTP API. Each process has the goroutines of internal/child.

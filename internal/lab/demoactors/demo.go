@@ -141,7 +141,8 @@ func (d *demo) killPairs(ctx context.Context) error {
 	return nil
 }
 
-// killPair kills a node and its application, measures when their accounts are served again, and starts both again.
+// killPair kills a node and its application. It measures how long the accounts that they hosted are not served, and
+// starts both again.
 func (d *demo) killPair(ctx context.Context, i int) error {
 	n, other := d.cluster.Nodes[i], (i+1)%demonode.Size
 	leader, err := n.Leader(ctx)
@@ -195,7 +196,8 @@ func (d *demo) killPair(ctx context.Context, i int) error {
 	return nil
 }
 
-// servedAgain calls accounts until they are served, and returns the sorted durations since they were killed.
+// servedAgain repeats a call to each of the accounts in owned until it succeeds. It returns the sorted times from the
+// kill of their node to these successes.
 func (d *demo) servedAgain(ctx context.Context, at int, owned []string, killed time.Time) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()
@@ -237,7 +239,8 @@ func (d *demo) list(ctx context.Context, at int) (actors, error) {
 	return apps[0], nil
 }
 
-// hosted waits until the node with the number host hosts accounts, as the node with the number at shows it.
+// hosted waits until a node is listed as a host of accounts. The parameter host is the number of this node. The
+// parameter at is the number of the node whose list is read.
 func (d *demo) hosted(ctx context.Context, at, host int) error {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()

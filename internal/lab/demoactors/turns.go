@@ -11,8 +11,8 @@ import (
 // turnsVariable is the environment variable with the directory of the turns.
 const turnsVariable = "DEMO_TURNS"
 
-// turns finds turns of one actor that overlap, in any of several processes. Each turn locks a file of its actor and
-// adds one byte to it. The kernel unlocks the file when the process dies. turns is safe for concurrent use.
+// turns detects turns of one actor that overlap, also in different processes. Each turn locks a file of its actor and
+// adds one byte to it. If the process dies, the kernel unlocks the file. turns is safe for concurrent use.
 type turns struct{ dir string }
 
 // overlaps is the name of the file with a line for each turn that has overlapped.

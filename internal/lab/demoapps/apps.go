@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/lab/demonode"
 )
 
-// serve runs an application until ctx ends. Like a Dapr application, it listens on the port in APP_PORT, and calls the
-// API on the port in DAPR_HTTP_PORT.
+// serve runs an application until ctx ends. Like a Dapr application, it listens on the port in APP_PORT, and calls
+// the API on the port in DAPR_HTTP_PORT.
 func serve(ctx context.Context, name string) error {
 	s := sidecar{base: "http://127.0.0.1:" + os.Getenv("DAPR_HTTP_PORT") + "/v1.0", client: &http.Client{
 		Timeout: demonode.AnswerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
@@ -46,9 +46,8 @@ func (s sidecar) invoke(ctx context.Context, app, method string, in, out any) er
 	return s.send(ctx, http.MethodPost, "/invoke/"+app+"/method/"+method, in, out)
 }
 
-// save writes one key. If etag is nil, the write is unconditional. Otherwise the current value must have this ETag; an
-// empty ETag means that the key must not exist. save returns false if this condition fails, because another client
-// changed the value first.
+// save writes one key. If etag is nil, the write is unconditional. Otherwise the current value must have this ETag.
+// An empty ETag means that the key must not exist. save returns false if another client has changed the value first.
 func (s sidecar) save(ctx context.Context, key string, value any, etag *string) (bool, error) {
 	item := map[string]any{"key": key, "value": value, "options": map[string]string{"consistency": "strong"}}
 	if etag != nil {
@@ -97,8 +96,8 @@ func (s sidecar) get(ctx context.Context, key, consistency string, out any) (eta
 	return "", fmt.Errorf("reading %s: %s", key, resp.Status)
 }
 
-// taken is the request that the application stock sends to the application orders after items were taken for an order.
-// Both applications also answer with it.
+// taken is the message that items for an order were taken from stock. The application "stock" sends it to the
+// application "orders", and also returns it to its own caller.
 type taken struct {
 	Order string `json:"order"`
 	Left  int    `json:"left"`

@@ -1,12 +1,10 @@
-// Package demoapps shows two applications in two languages on a cluster of three nodes: orders, in
-// Go, and stock, in Python with two instances. They call each other by app id and keep their state
-// in the store of the cluster. The demo places orders, kills a node that has an instance of stock,
-// places more orders, and checks that no order is lost. Then it ends. With -stay it waits for
-// Ctrl-C first.
+// Package demoapps shows two applications in two languages on a cluster of three nodes: orders, in Go, and stock, in
+// Python with two instances. They call each other by app id and keep their state in the store of the cluster. The
+// demo places orders, kills a node with an instance of stock, places more orders, and checks that no order is lost.
+// With -stay it then waits for Ctrl-C.
 //
-// It owns the processes it started and their directory. It uses only the binary and the HTTP API of
-// a node. Its applications use only the API of the node beside them. Each process has the
-// goroutines of internal/child.
+// It owns the processes that it has started and their directory. It uses only the binary and the HTTP API of a node.
+// Its applications use only the API of the node beside them. Each process has the goroutines of internal/child.
 package demoapps
 
 import (
@@ -32,8 +30,8 @@ func Command(f *flag.FlagSet) func(context.Context) error {
 	return d.run
 }
 
-// App returns the function that runs one of the two applications until its context ends. It
-// declares no flags. The only argument is the name of the application.
+// App returns the function that runs one of the two applications until its context ends. It declares no flags. The
+// only argument is the name of the application.
 func App(f *flag.FlagSet) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if name := f.Arg(0); name == "orders" || name == "stock" {

@@ -153,8 +153,7 @@ func (d *demo) many(ctx context.Context, prefix string, at []*node) error {
 	return errors.Join(errs...)
 }
 
-// audit reads the remaining stock through the first node, and returns an error if that differs from the expected
-// number.
+// audit reads the remaining stock through the first node, and returns an error if it differs from want.
 func (d *demo) audit(ctx context.Context, want int) error {
 	const path = "/v1.0/invoke/stock/method/left/tea"
 	var got struct{ Left int }

@@ -48,7 +48,8 @@ func (r receipt) String() string {
 	return string(text)
 }
 
-// place sends an order through this node to the application orders, which may run on another node.
+// place sends an order through the API of n to the application "orders", which may run on another node. It returns an
+// error if the receipt does not belong to the order.
 func (n *node) place(ctx context.Context, o order) (receipt, error) {
 	var r receipt
 	err := n.Call(ctx, http.MethodPost, "/v1.0/invoke/orders/method/order", o.String(), &r)

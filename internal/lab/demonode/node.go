@@ -1,7 +1,7 @@
 // Package demonode runs the three nodes of a demo, each in its own process, and sends requests to them.
 //
-// It owns the processes of the nodes and knows only the binary and the HTTP API. What the demo shows is the business
-// of the package that uses it. Each process has the goroutines of internal/child.
+// It owns the processes of the nodes and knows only the binary and the HTTP API. The package that uses it decides
+// what the demo shows. Each process has the goroutines of internal/child.
 package demonode
 
 import (
@@ -59,7 +59,7 @@ func (l *Lines) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// appLines is a writer for the output of a node. It forwards only the lines of the application beside it.
+// appLines is a writer for the output of a node. It forwards only the lines of the node's application.
 type appLines struct{ out *Lines }
 
 // Write receives one whole line per call.
@@ -78,7 +78,7 @@ type Cluster struct {
 	binary string
 }
 
-// Node is a node in its own process. Call is safe for concurrent use; the other methods are not.
+// Node is a node in its own process. Only Call is safe for concurrent use.
 type Node struct {
 	ID, Dir  string
 	HTTPPort int
@@ -90,7 +90,7 @@ type Node struct {
 	http    http.Client
 }
 
-// New chooses the ports of three nodes. Their data is below dir, and binary is the quorate program.
+// New chooses the ports of three nodes. Their data is below dir. binary is the path of the quorate program.
 func New(ctx context.Context, out *Lines, binary, dir string) (*Cluster, error) {
 	binary, err := filepath.Abs(binary)
 	if err != nil {
@@ -120,8 +120,8 @@ func New(ctx context.Context, out *Lines, binary, dir string) (*Cluster, error) 
 	return c, nil
 }
 
-// Start starts the process of a node. more are further flags of quorate run, and the command of the application after
-// "--". A node that has ended may be started again.
+// Start starts the process of the node. more has further flags of quorate run. They may be followed by "--" and the
+// command of the application. A node that has ended can be started again.
 func (n *Node) Start(more ...string) (err error) {
 	n.process, err = child.Start(child.Options{
 		Command: append(append([]string{n.cluster.binary, "run"}, n.flags...), more...),
@@ -171,8 +171,8 @@ func (n *Node) Call(ctx context.Context, verb, path, body string, v any) error {
 	return Do(&n.http, req, v)
 }
 
-// Do sends a request and decodes a successful response into v, unless v is nil. The error of a response with an error
-// status is *Refused.
+// Do sends a request and decodes a successful response into v, unless v is nil. For a response with an error status
+// it returns a *Refused.
 func Do(c *http.Client, req *http.Request, v any) error {
 	resp, err := c.Do(req)
 	if err != nil {

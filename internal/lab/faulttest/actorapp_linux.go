@@ -15,12 +15,13 @@ import (
 const (
 	// actorType is the type of the counters.
 	actorType = "Counter"
-	// actorConfig is the answer to GET /dapr/config. The actors are idle soon, so that they move often.
+	// actorConfig is the answer to GET /dapr/config. The idle timeout is short, so that actors move often.
 	actorConfig = `{"entities":["` + actorType + `"],"actorIdleTimeout":"2s","drainOngoingCallTimeout":"5s"}`
 )
 
-// counterApp is the application at one node. It hosts counters, and gets their reminders and its jobs. Every second
-// counter stays in memory from turn to turn, until the node says that the actor is deactivated or has another process.
+// counterApp is the application at one node. It hosts counters, which are actors. It also receives their reminders,
+// and the jobs of the application. Half of the counters keep their number in memory between turns, until the node
+// deactivates the actor or its process ends.
 type counterApp struct {
 	load *ActorLoad
 	node *Node

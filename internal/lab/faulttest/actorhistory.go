@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// actorTurn is one turn of an actor, as the application saw it. Times are since the start of the history. Each turn of
-// a counter reads the counter and writes the next number. The turn of a reminder writes nothing.
+// actorTurn is one turn of an actor, as the application saw it. All times are durations since the start of the
+// history. A turn of the method add reads the counter and writes the next number. All other turns write nothing.
 type actorTurn struct {
 	actor  string
 	node   string // at which the application runs
@@ -35,9 +35,9 @@ type actorCall struct {
 	refused         string // the reason, if the node reported that the application has not got the call
 }
 
-// lateTurn is how long after a later owner began a turn, an earlier owner may still begin one. The design allows none:
-// its lease ends 400 ms before the actor can have another owner. But after it has looked at the lease, and before the
-// application gets the call, the machine may stop a process at any time.
+// lateTurn is how long an earlier owner of an actor may still begin turns after a later owner has begun one. By design
+// no such turn begins, because the lease of the earlier owner ends 400 ms before. But the process may be suspended
+// after it has checked its lease and before it calls the application.
 const lateTurn = 2 * time.Second
 
 // ActorHistory records the turns of actors and the calls of their clients. It is safe for concurrent use.
@@ -83,6 +83,23 @@ func (h *ActorHistory) Size() int {
 	return len(h.turns)
 }
 
+// Owned returns how many actors had their newest turn at each node, by the name of the node.
+func (h *ActorHistory) Owned() map[string]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	newest := map[string]*actorTurn{}
+	for _, t := range h.turns {
+		if n := newest[t.actor]; n == nil || t.begin > n.begin {
+			newest[t.actor] = t
+		}
+	}
+	owned := map[string]int{}
+	for _, t := range newest {
+		owned[t.node]++
+	}
+	return owned
+}
+
 // acknowledged returns the number of writes that were acknowledged.
 func (h *ActorHistory) acknowledged() (n int) {
 	h.mu.Lock()
@@ -97,15 +114,15 @@ func (h *ActorHistory) acknowledged() (n int) {
 
 // Check returns the violations of these guarantees:
 //
-//  1. No two acknowledged writes of a counter have the same value, and a turn sees every write that was acknowledged
-//     before it began. So no acknowledged increment is lost. The last value counts them all, and at most those of
-//     unknown outcome in addition.
-//  2. Writes with an earlier epoch come before those with a later one, and none is applied that was sent after a turn
-//     with a later epoch had begun.
-//  3. Turns with the same epoch do not overlap, nor do turns at the same process of a node. An owner whose node was not
-//     paused begins no turn when there is a later owner.
-//  4. A call is delivered at most once, and never if the node reported that it was not. An acknowledged call has a
-//     turn with that result.
+//  1. No acknowledged increment is lost. Two acknowledged writes of a counter never have the same value. A turn reads
+//     at least the value of every write that was acknowledged before the turn began. The final value counts all
+//     acknowledged increments, and possibly those of unknown outcome.
+//  2. Writes of an earlier epoch come before those of a later one. A write is not applied if it was sent after the
+//     beginning of a turn of a later epoch.
+//  3. Turns of the same epoch do not overlap, nor do turns at the same process of a node. When an actor has a later
+//     owner, an earlier owner begins no turns. Owners whose node was paused are exempt.
+//  4. A call is delivered at most once. If the node reported that a call was not delivered, there is no turn for it.
+//     An acknowledged call has a turn with the acknowledged result.
 func (h *ActorHistory) Check() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -176,7 +193,8 @@ func checkWrites(all []*actorTurn) (bad []string) {
 	return append(bad, checkEpochs(all)...)
 }
 
-// checkEpochs looks for owners that act although there is a later one. The turns are ordered by begin.
+// checkEpochs returns a violation for each turn in which an earlier owner acts after a later owner has begun a turn.
+// all is sorted by the beginning of the turns.
 func checkEpochs(all []*actorTurn) (bad []string) {
 	first := map[uint64]*actorTurn{} // first turn of each epoch
 	for _, t := range all {

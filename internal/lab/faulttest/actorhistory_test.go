@@ -125,3 +125,15 @@ func TestDueHistory_FindsViolations(t *testing.T) {
 		})
 	}
 }
+
+func TestActorHistory_CountsActorsByTheNodeOfTheirNewestTurn(t *testing.T) {
+	h := NewActorHistory()
+	other := turnAt(0, ms, 1, 0, "n1", "c3")
+	other.actor = "b"
+	for _, turn := range []*actorTurn{turnAt(5*ms, 6*ms, 2, 1, "n2", "c2"), turnAt(0, ms, 1, 0, "n1", "c1"), other} {
+		h.addTurn(turn)
+	}
+	if got := h.Owned(); len(got) != 2 || got["n1"] != 1 || got["n2"] != 1 {
+		t.Errorf("actors by node are %v, want one at n1 and one at n2", got)
+	}
+}

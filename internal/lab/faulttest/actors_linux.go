@@ -16,16 +16,18 @@ import (
 
 const (
 	counters = 6 // that clients increment
-	// actorPace is the pause of a client of counters after each call, in addition to the pace of the cluster.
+	// actorPace is the pause of a client of counters after each call. It comes in addition to Options.Pace of the
+	// cluster.
 	actorPace = 30 * time.Millisecond
 	// fireTime is how long a client waits for the first tick before it leaves the work as it is.
 	fireTime = 3 * time.Second
 )
 
-// ActorLoad are clients that call counters, which are actors hosted at every node, through random nodes, and clients
-// that store, await and delete reminders and jobs. ActorHistory and DueHistory say what is checked.
+// ActorLoad has clients that call counters through random nodes. It has other clients, which store reminders and jobs,
+// wait for them and delete them. Counters are actors, and every node hosts some. ActorHistory.Check and
+// DueHistory.Check describe what is checked.
 //
-// The application of every node is part of this process. So it goes on while its node is paused or dead, and all times
+// The application of every node runs in this process. So it continues while its node is paused or dead, and all times
 // are from one clock.
 type ActorLoad struct {
 	History *ActorHistory
@@ -50,8 +52,8 @@ func (l *ActorLoad) Application(n *Node) http.Handler {
 	return one.routes()
 }
 
-// Start starts this many clients of counters, and as many of reminders and jobs. The cluster must have been made with
-// the option Application.
+// Start starts clients that call counters, and the same number of clients with reminders and jobs. The parameter
+// clients is that number. The cluster must have the option Application.
 func (l *ActorLoad) Start(c *Cluster, clients int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cluster, l.stop = c, cancel
@@ -81,7 +83,8 @@ func (c *actorClient) run(ctx context.Context, one func(context.Context)) {
 	}
 }
 
-// node returns a random running node, or nil. Few calls are made at paused nodes, where a client waits in vain.
+// node returns a random running node, or nil. It rarely returns a paused node, because a paused node answers no
+// client.
 func (c *actorClient) node() *Node {
 	nodes := c.load.cluster.Running()
 	if len(nodes) == 0 {
@@ -128,7 +131,8 @@ func (c *actorClient) increment(ctx context.Context) {
 	}
 }
 
-// undelivered returns the reason of an error that says that the application has not got the call.
+// undelivered reports from the body of an error response why the application has not received the call. It returns the
+// reason code in the body, such as "no_host". It returns "" if the application may have received the call.
 func undelivered(body []byte) string {
 	var e struct {
 		Message string
@@ -145,8 +149,8 @@ func undelivered(body []byte) string {
 	return ""
 }
 
-// await stores a reminder or a job. Some have one tick. Others are deleted before they are due, or after they have
-// fired.
+// await stores a reminder or a job and waits for it. At random, the reminder or job has only one tick, is deleted
+// before it is due, or is deleted after a tick.
 func (c *actorClient) await(ctx context.Context) {
 	kind := c.rnd.IntN(3)
 	due := time.Duration(c.rnd.IntN(800)) * time.Millisecond
@@ -191,7 +195,7 @@ func (c *actorClient) await(ctx context.Context) {
 	}
 }
 
-// insist repeats a request at random nodes until it is done. It returns false if ctx ends before.
+// insist repeats a request at random nodes until it succeeds. It returns false if ctx ends first.
 func (c *actorClient) insist(ctx context.Context, method, path, body string, attempt func()) bool {
 	for ctx.Err() == nil {
 		if n := c.node(); n != nil {
@@ -208,9 +212,9 @@ func (c *actorClient) insist(ctx context.Context, method, path, body string, att
 	return false
 }
 
-// Stop stops the clients, waits until everything that was stored has fired, reads all counters, and returns the
-// violations of the guarantees of actors, and of reminders and jobs. If whole is false, the cluster does not serve, and
-// Stop only checks the histories.
+// Stop stops the clients and returns the violations: those of actors, and those of reminders and jobs. It first waits
+// until everything that was stored has fired, and reads all counters. The parameter whole must be false if the cluster
+// does not serve. Stop then only checks the histories.
 func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string) {
 	l.stop()
 	l.wg.Wait()

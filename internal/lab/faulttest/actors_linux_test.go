@@ -2,7 +2,6 @@ package faulttest_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 func TestActors_PausedOwnerDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	chance := seed(t)
-	rnd := rand.New(rand.NewPCG(chance, 9)) //nolint:gosec // chance, not a secret
 	actors := faulttest.NewActors(chance)
 	actors.Slow(200 * time.Millisecond)
 	c := formed(t, 3, faulttest.Options{Flags: []string{"--request-timeout", "2s", "--app-id", "app"},
@@ -30,11 +28,21 @@ func TestActors_PausedOwnerDoesNotWrite(t *testing.T) {
 			return nil
 		}))
 	}
+	owner := func() *faulttest.Node { // of most actors
+		owned := actors.History.Owned()
+		return slices.MaxFunc(c.Nodes(), func(a, b *faulttest.Node) int { return owned[a.Name] - owned[b.Name] })
+	}
 	more(30)
 	for range rounds(t, 2) {
-		n := c.Nodes()[rnd.IntN(3)]
+		n := owner()
 		must(t, n.Pause())
 		more(60)
+		must(t, faulttest.Until(within(t, time.Minute), func() error {
+			if left := actors.History.Owned()[n.Name]; left > 0 {
+				return fmt.Errorf("%d actors have had no turn since the pause of %s", left, n.Name)
+			}
+			return nil
+		}))
 		must(t, n.Resume())
 		more(30)
 	}

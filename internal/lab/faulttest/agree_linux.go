@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Agree waits until the replicas of all running nodes have the same keys, ETags and values. No client may write during
-// the call.
+// Agree waits until the replicas of all running nodes have the same keys, ETags and values. No client may write
+// meanwhile.
 func (c *Cluster) Agree(ctx context.Context) error {
 	_, err := c.Digest(ctx)
 	return err
@@ -28,12 +28,12 @@ type Digest struct {
 	Hash    string // over every key, ETag and value
 }
 
-// stillTime is how long Digest waits for applied indexes that no longer change. In a cluster older than ten minutes
-// they always change, because the nodes write log entries that delete expired request ids.
+// stillTime is how long Digest waits for applied indexes that do not change. In a cluster older than ten minutes they
+// change all the time, because the nodes write log entries that delete expired request ids.
 const stillTime = 15 * time.Second
 
-// Digest waits until all running nodes have the same contents, and returns their digest. During the first stillTime, it
-// also requires that all servers have the same applied index of every group. No client may write during the call.
+// Digest waits until all running nodes have the same contents, and returns a digest of them. For up to stillTime, it
+// also waits until all servers have the same applied index of every group. No client may write meanwhile.
 func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	still, cancel := context.WithTimeout(ctx, stillTime)
 	defer cancel()
@@ -45,15 +45,15 @@ func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// digest waits until all running nodes have the same contents, and returns their digest. If the parameter still is
-// true, all servers must also have the same applied indexes, and these must not change while the contents are read.
-func (c *Cluster) digest(ctx context.Context, still bool) (d Digest, err error) {
+// digest waits until all running nodes have the same contents, and returns a digest of them. If steady is true, it
+// also waits until all servers have the same applied indexes, which do not change while the contents are read.
+func (c *Cluster) digest(ctx context.Context, steady bool) (d Digest, err error) {
 	err = Until(ctx, func() error {
 		var first map[string]Item
 		var at []uint64
 		nodes := c.Running()
 		for i, n := range nodes {
-			have, applied, err := n.moment(ctx, still)
+			have, applied, err := n.moment(ctx, steady)
 			switch {
 			case err != nil:
 				return fmt.Errorf("%s: %w", n.Name, err)
@@ -64,7 +64,7 @@ func (c *Cluster) digest(ctx context.Context, still bool) (d Digest, err error) 
 			if err := same(first, have); err != nil {
 				return fmt.Errorf("%s and %s: %w", nodes[0].Name, n.Name, err)
 			}
-			if still && !n.Sidecar && !slices.Equal(at, applied) {
+			if steady && !n.Sidecar && !slices.Equal(at, applied) {
 				return fmt.Errorf("%s has applied %v, and %s %v", nodes[0].Name, at, n.Name, applied)
 			}
 		}
@@ -74,9 +74,9 @@ func (c *Cluster) digest(ctx context.Context, still bool) (d Digest, err error) 
 	return d, err
 }
 
-// moment returns the contents of the node's replica and the applied index of each group. If the parameter still is
-// true and an applied index changed while the contents were read, it returns an error.
-func (n *Node) moment(ctx context.Context, still bool) (map[string]Item, []uint64, error) {
+// moment returns the contents of the node's replicas, and the applied index of each group. If steady is true, it
+// returns an error if an applied index has changed while it read the contents.
+func (n *Node) moment(ctx context.Context, steady bool) (map[string]Item, []uint64, error) {
 	before, err := n.applied(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -86,7 +86,7 @@ func (n *Node) moment(ctx context.Context, still bool) (map[string]Item, []uint6
 		return nil, nil, err
 	}
 	after, err := n.applied(ctx)
-	if err == nil && still && !slices.Equal(before, after) {
+	if err == nil && steady && !slices.Equal(before, after) {
 		err = fmt.Errorf("it goes on, from %v to %v", before, after)
 	}
 	return have, after, err
@@ -123,7 +123,7 @@ func same(a, b map[string]Item) error {
 }
 
 // contents returns the contents of the node's own replica for all applications. A key of the map consists of the
-// number of the application and the key. Long values are replaced by their SHA-256 sum.
+// number of the application and the key. Long values are replaced with their SHA-256 sum.
 func (n *Node) contents(ctx context.Context) (map[string]Item, error) {
 	all := map[string]Item{}
 	for app := range len(n.cluster.options.Apps) + 1 {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Do sends a request to the node from inside its network namespace, so that no network fault
-// affects it.
+// Do sends a request to the node from inside its network namespace, where no network fault affects it.
 func (n *Node) Do(ctx context.Context, r Request) Answer {
 	begin := time.Now()
 	a := n.do(ctx, r)
@@ -47,8 +46,8 @@ func (n *Node) do(ctx context.Context, r Request) Answer {
 	return a
 }
 
-// Invoke calls a method of an application through the node and returns its response. If the status
-// is not 200, it returns an error that contains the body.
+// Invoke calls a method of an application through the node and returns its response. If the status is not 200, the
+// error contains the body.
 func (n *Node) Invoke(ctx context.Context, app, method string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		"http://"+apiAddress+"/v1.0/invoke/"+app+"/method/"+method, nil)
@@ -67,8 +66,8 @@ func (n *Node) Invoke(ctx context.Context, app, method string) (string, error) {
 	return string(body), err
 }
 
-// lost returns the Answer for a request that got no response because of err. The outcome is Refused, which means
-// certainly not applied, if the request only reads or the connection was refused. Otherwise it is Unknown.
+// lost returns the Answer for a request that failed with err and got no response. Its outcome is Refused if the
+// request was certainly not applied: it only reads, or the connection was refused. Otherwise the outcome is Unknown.
 func lost(r Request, err error) Answer {
 	a := Answer{Outcome: Unknown, Text: err.Error()}
 	if r.reads || errors.Is(err, syscall.ECONNREFUSED) {

@@ -50,8 +50,8 @@ type Cluster struct {
 	made  int     // guarded by mu: number of nodes ever made
 }
 
-// Supported returns nil if this machine can run clusters. Otherwise its error names what is missing. If disks is true,
-// the nodes need disks of their own.
+// Supported returns nil if this machine can run clusters. Otherwise its error names what is missing. If disks is
+// true, the nodes need their own disks.
 func Supported(disks bool) error {
 	if err := networkSupported(); err != nil || !disks {
 		return err
@@ -63,8 +63,8 @@ func Supported(disks bool) error {
 func NewCluster(o Options) *Cluster { return &Cluster{Net: newNetwork(), options: o} }
 
 // Add adds a server without starting it. If expect is 0, the server will join the existing nodes. Otherwise it will
-// form a new cluster with the other servers that were added with the same value of expect. flags are added to the flags
-// of the cluster.
+// form a new cluster together with the other servers that have the same value of expect. flags are used in addition to
+// the flags of the cluster.
 func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +83,8 @@ func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 // AddSidecar adds a node that holds no data. It is not started.
 func (c *Cluster) AddSidecar() (*Node, error) { return c.Add(0, sidecarFlags...) }
 
-// Shadow adds a node that has the same node id as another node, without starting it. It simulates a misconfigured
-// machine, so the new node has its own network and directory. Workloads send it no requests.
+// Shadow adds a node that has the node id of another node, without starting it. It simulates a misconfigured machine,
+// so the new node has its own network and directory. Workloads send no requests to it.
 func (c *Cluster) Shadow(of *Node) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,8 +147,7 @@ func (c *Cluster) makeLocked(name string, flags []string) (*Node, error) {
 	return n, nil
 }
 
-// Form adds and starts the given number of servers, which form the cluster together, and waits
-// until all of them are voters and serve.
+// Form adds and starts servers, which form the cluster together. It waits until all of them are voters and serve.
 func (c *Cluster) Form(ctx context.Context, servers int) error {
 	var seeds []string
 	for range servers {
@@ -212,8 +211,8 @@ func (c *Cluster) watched(r *Request, begin time.Time, a Answer) {
 	}
 }
 
-// Until calls the function check repeatedly until that function returns nil. If ctx ends first, Until returns the last
-// error that check returned before the end of ctx.
+// Until calls check repeatedly until check returns nil. If ctx ends first, Until returns the last error of check
+// before that.
 func Until(ctx context.Context, check func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -320,8 +319,7 @@ func (c *Cluster) Voters(ctx context.Context, want int) error {
 	})
 }
 
-// voters returns the voters of a group according to the leader of the group. known is false if the
-// group does not exist.
+// voters returns the voters of a group according to its leader. known is false if the group does not exist.
 func (c *Cluster) voters(ctx context.Context, group int) (have []string, known bool, err error) {
 	for _, n := range c.Servers() {
 		s, err := n.Status(ctx)

@@ -59,8 +59,7 @@ func (n *Node) files(p Part) (out []string, err error) {
 	return out, err
 }
 
-// used returns the length of b without trailing zeros, or 1 if that is 0. Log files are preallocated, so they end in
-// zeros.
+// used returns the length of b without trailing zeros, at least 1. Log files are preallocated, so they end in zeros.
 func used(b []byte) int { return max(len(bytes.TrimRight(b, "\x00")), 1) }
 
 // damages returns the ways to damage a file.
@@ -85,9 +84,10 @@ func damages() map[string]func(b []byte, rnd *rand.Rand) []byte {
 // Damages returns the names of the ways to damage a file.
 func Damages() []string { return []string{"a bit flipped", "a page zeroed", "the end torn off"} }
 
-// Damage returns a fault that kills a server and damages one file of the part p of its data. The parameter how is one
-// of Damages. When the fault ends, the server is started. It must either not serve or have the same data as the
-// others. Then it is restarted with an empty disk.
+// Damage returns a fault that kills a server and damages one file of its data. The parameter p is the part of the data
+// to damage. The parameter how is the kind of damage, one of the strings that Damages returns. When the fault ends,
+// the server is started on the damaged data. It must then either refuse to serve, or serve the same data as the
+// others. Afterwards it is restarted with an empty disk.
 func Damage(p Part, how string) Fault {
 	return fault(fmt.Sprintf("%s: %s", p, how),
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -125,8 +125,9 @@ func Damage(p Part, how string) Fault {
 // refusalTime is how long a damaged server may take to refuse or to serve.
 const refusalTime = 20 * time.Second
 
-// onDamage starts a server on damaged data. If the server serves data that differs from the others', it returns a
-// Broken error. Otherwise it restarts the server with an empty disk. The parameter what describes the damage.
+// onDamage starts a server on damaged data. If the server serves data that differs from that of the other servers,
+// onDamage returns a Broken error. Otherwise it restarts the server with an empty disk. The parameter what describes
+// the damage.
 func (c *Cluster) onDamage(ctx context.Context, n *Node, what string) error {
 	if err := n.Start(); err != nil {
 		return err

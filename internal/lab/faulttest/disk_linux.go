@@ -22,8 +22,8 @@ const (
 	noLogFlush    = 2          // EXT4_GOING_FLAGS_NOLOGFLUSH: data that is not on the device is lost
 )
 
-// Disk is a file system of one node: ext4 on a loop device. It is not safe for concurrent use. However, its methods may
-// be called while the goroutine that Slow started runs.
+// Disk is the file system of one node: ext4 on a loop device. Its methods must not be called concurrently. Only the
+// goroutine that Slow starts may run at the same time.
 type Disk struct {
 	image, dir string
 	root       *os.File // handle for ioctls on the file system
@@ -152,8 +152,8 @@ func (d *Disk) Resume() error {
 	return nil
 }
 
-// Slow starts a goroutine that alternately stalls and resumes the disk. stall and pause are the durations of these two
-// states. The returned function ends the goroutine, resumes the disk, and returns the errors of stalling and resuming.
+// Slow starts a goroutine that alternately stalls the disk for the duration stall and resumes it for the duration
+// pause. The function stop ends the goroutine, resumes the disk, and returns all errors.
 func (d *Disk) Slow(stall, pause time.Duration) (stop func() error) {
 	d.slow = make(chan struct{})
 	var last error
@@ -188,7 +188,7 @@ func (d *Disk) waits(t time.Duration) (stopped bool) {
 }
 
 // Break makes every later write fail, and discards data that was not flushed to the device. It simulates a failing
-// disk or, if the process is killed as well, a power loss. Replug makes the flushed data available again.
+// disk. If the process is also killed, it simulates a power loss. Replug makes the flushed data available again.
 func (d *Disk) Break() error {
 	flags := uint32(noLogFlush)
 	if err := d.ioctl(ioctlShutdown, unsafe.Pointer(&flags)); err != nil { //nolint:gosec // the kernel reads it
@@ -197,8 +197,8 @@ func (d *Disk) Break() error {
 	return nil
 }
 
-// Replug unmounts the disk and mounts it again; the file system then replays its journal. No
-// process may have a file on the disk open.
+// Replug unmounts the disk and mounts it again. The file system then replays its journal. No process may have a file
+// on the disk open.
 func (d *Disk) Replug() error {
 	if err := d.unmount(); err != nil {
 		return err
@@ -206,7 +206,7 @@ func (d *Disk) Replug() error {
 	return d.mount()
 }
 
-// unmount unmounts the disk. If a killed process still has files open, it waits up to 5 s until they are closed.
+// unmount unmounts the disk. It waits up to 5 s for a killed process to close its files.
 func (d *Disk) unmount() error {
 	if d.root == nil {
 		return nil

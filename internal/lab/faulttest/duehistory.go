@@ -80,8 +80,8 @@ func (h *DueHistory) missing() (names []string) {
 	return names
 }
 
-// mostUnderWay is how many ticks of a reminder can be under way when its deletion is acknowledged: one of the leader,
-// and one of a former leader that has confirmed that it leads, and was paused.
+// mostUnderWay is how many ticks of a reminder or job can be in progress when its deletion is acknowledged: one from
+// the leader, and one from a former leader that was paused just after it had confirmed its leadership.
 const mostUnderWay = 2
 
 // clockGrain is the precision of the times of the store.
@@ -90,9 +90,11 @@ const clockGrain = 5 * time.Millisecond
 // Check returns the violations of these guarantees:
 //
 //  1. No tick is early.
-//  2. After the acknowledgement of a deletion no tick begins, except those that were under way. Work that was not due
-//     at that time has no tick. A repeated registration may be applied late, so this is checked only if the first
-//     attempt was acknowledged.
+//  2. After the deletion of a reminder or job was acknowledged, at most mostUnderWay of its ticks begin. If it was
+//     deleted before it was due, no tick begins.
+//
+// Check omits the second guarantee if the request that stored the reminder or job was sent more than once. A repeated
+// request may be applied after the deletion.
 func (h *DueHistory) Check() (bad []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

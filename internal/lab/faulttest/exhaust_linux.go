@@ -33,8 +33,8 @@ func (d *Disk) Fill() (free func() error, err error) {
 	return func() error { return os.Remove(f.Name()) }, nil
 }
 
-// Full returns a fault that fills the disk of the leader, or of a follower if leader is false. When the fault ends, the
-// process is restarted if it has exited.
+// Full returns a fault that fills the disk of the leader, or of a follower if leader is false. When the fault ends,
+// there is room again, and the process is restarted if it has exited.
 func Full(leader bool) Fault {
 	return onOne("full disk", leader, func(n *Node) (func(context.Context) error, error) {
 		free, err := n.Disk.Fill()
@@ -45,9 +45,9 @@ func Full(leader bool) Fault {
 	})
 }
 
-// Fails returns a fault that makes every write to the disk of one node fail. The node is the leader, or a follower if
-// leader is false. The process must exit within patience. When the fault ends, the process is started with a working
-// disk; if it has not exited, the end returns a Broken error.
+// Fails returns a fault that makes every write to the disk of one node fail: the leader, or a follower if leader is
+// false. If the process has not exited within patience, the fault ends with a Broken error. Otherwise the process is
+// started again with a working disk.
 func Fails(leader bool) Fault {
 	return onOne("failing disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -63,9 +63,8 @@ func Fails(leader bool) Fault {
 	})
 }
 
-// Hung returns a fault that makes the disk of the leader hang. The node must then stop answering within patience;
-// otherwise the end of the fault returns a Broken error. The end of the fault also resumes the disk, and restarts the
-// process if it has exited.
+// Hung returns a fault that makes the disk of the leader hang. If the leader still answers after patience, the fault
+// ends with a Broken error. When the fault ends, the disk is resumed, and the process is restarted if it has exited.
 func Hung() Fault {
 	return onOne("disk hung permanently", true, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -123,8 +122,8 @@ func (n *Node) limit(resource int, most uint64) (lift func() error, err error) {
 	}, nil
 }
 
-// Files returns a fault that limits the file descriptors of one node. The process can then open only about one more
-// file or connection. The node is the leader, or a follower if leader is false.
+// Files returns a fault that limits the file descriptors of one node: the leader, or a follower if leader is false.
+// The process can then open only about one more file or connection.
 func Files(leader bool) Fault {
 	return onOne("file descriptors exhausted", leader, func(n *Node) (func(context.Context) error, error) {
 		open, err := n.Open()
@@ -139,9 +138,9 @@ func Files(leader bool) Fault {
 	})
 }
 
-// Memory returns a fault that limits the address space of one node's process to its current size, and starts clients
-// that write large values. The node is the leader, or a follower if leader is false. When the fault ends, the limit is
-// lifted and the clients are stopped, and the process is restarted if it has exited.
+// Memory returns a fault that limits the address space of one node to its current size: the leader, or a follower if
+// leader is false. Meanwhile clients write large values. When the fault ends, the limit is lifted, the clients are
+// stopped, and the process is restarted if it has exited.
 func Memory(leader bool) Fault {
 	return Fault{Name: onOne("memory exhausted", leader, nil).Name,
 		Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -182,8 +181,8 @@ func (n *Node) memory(field string) (uint64, error) {
 // Resident returns the resident memory of the process in bytes.
 func (n *Node) Resident() (uint64, error) { return n.memory("VmRSS:") }
 
-// OneProcessor returns a fault that restarts one node with GOMAXPROCS=1. The node is the leader, or a follower if
-// leader is false. When the fault ends, the node is restarted without this setting.
+// OneProcessor returns a fault that restarts one node with GOMAXPROCS=1: the leader, or a follower if leader is
+// false. When the fault ends, the node is restarted without this setting.
 func OneProcessor(leader bool) Fault {
 	return onOne("restart with GOMAXPROCS=1", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Stop(), n.Start()) },
@@ -191,8 +190,8 @@ func OneProcessor(leader bool) Fault {
 	})
 }
 
-// Backup returns a fault that does no harm. When it ends, a random server saves a backup under load, and the backup
-// file is inspected.
+// Backup returns a pseudo fault that does no harm. When it ends, a random server saves a backup while the workloads
+// run, and the backup file is inspected.
 func Backup() Fault {
 	return fault("backup under load", func(_ context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {

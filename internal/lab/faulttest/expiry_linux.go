@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Expiries are clients that save keys with a TTL. They read each key with strong consistency until it has expired. A
+// Expiries has clients that save keys with a TTL, and read each key with strong consistency until it has expired. A
 // key that expires before its TTL is a violation.
 type Expiries struct {
 	cluster *Cluster

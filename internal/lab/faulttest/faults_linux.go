@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// leaderAndOne returns the leader of group 0, a random other server, and all servers except the leader. It considers
-// only running servers. It waits at most a minute for a leader.
+// leaderAndOne returns the leader of group 0, a random other server, and all servers except the leader. Only running
+// servers count. It waits at most a minute for a leader.
 func leaderAndOne(ctx context.Context, c *Cluster, rnd *rand.Rand) (leader, other *Node, rest []*Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -27,8 +27,8 @@ func leaderAndOne(ctx context.Context, c *Cluster, rnd *rand.Rand) (leader, othe
 	return leader, rest[rnd.IntN(len(rest))], rest, nil
 }
 
-// onOne returns a fault of one node: the leader, or a follower if leads is false. f begins the fault and returns the
-// function that ends it.
+// onOne returns a fault of one node: the leader if leads is true, and otherwise a random follower. f begins the fault
+// on this node and returns the function that ends it.
 func onOne(name string, leads bool, f func(n *Node) (func(context.Context) error, error)) Fault {
 	who := " of a follower"
 	if leads {
@@ -47,8 +47,8 @@ func onOne(name string, leads bool, f func(n *Node) (func(context.Context) error
 	}}
 }
 
-// Kill returns a fault that kills one node with SIGKILL. The node is the leader, or a follower if leader is false.
-// When the fault ends, the node is started again.
+// Kill returns a fault that kills one node with SIGKILL: the leader, or a follower if leader is false. When the fault
+// ends, the node is started again.
 func Kill(leader bool) Fault {
 	return onOne("kill -9", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return n.Start() }, n.Kill()
@@ -77,16 +77,16 @@ func KillAll() Fault {
 	}}
 }
 
-// Restart returns a fault that stops one node gracefully. The node is the leader, or a follower if leader is false.
-// When the fault ends, the node is started again.
+// Restart returns a fault that stops one node gracefully: the leader, or a follower if leader is false. When the
+// fault ends, the node is started again.
 func Restart(leader bool) Fault {
 	return onOne("restart", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return n.Start() }, n.Stop()
 	})
 }
 
-// Pause returns a fault that suspends the process of one node with SIGSTOP. The node is the leader, or a follower if
-// leader is false. When the fault ends, the process continues.
+// Pause returns a fault that suspends the process of one node with SIGSTOP: the leader, or a follower if leader is
+// false. When the fault ends, the process continues.
 func Pause(leader bool) Fault {
 	return onOne("pause", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return n.Resume() }, n.Pause()
@@ -134,8 +134,8 @@ func Mute() Fault {
 	})
 }
 
-// Bridge returns a fault that cuts the links between the leader and all servers except one. The excepted server keeps
-// its links to all servers.
+// Bridge returns a fault in which the leader can reach only one other server, the bridge. The bridge can reach all
+// servers.
 func Bridge() Fault {
 	return wire("bridge", func(c *Cluster, leader, other *Node, rest []*Node) {
 		for _, n := range rest {
@@ -146,8 +146,8 @@ func Bridge() Fault {
 	})
 }
 
-// Halves returns a fault that partitions the network. In a cluster of three nodes the leader is then alone; in a
-// cluster of five it is together with one other node.
+// Halves returns a fault that partitions the network. The leader is in the minority: alone in a cluster of three
+// nodes, and with one other node in a cluster of five.
 func Halves() Fault {
 	return wire("minority with the leader", func(c *Cluster, leader, other *Node, rest []*Node) {
 		small := map[*Node]bool{leader: true, other: len(rest) > 2}
@@ -186,16 +186,16 @@ func Bad(l Link) Fault {
 	})
 }
 
-// Stall returns a fault that makes the disk of one node hang. The node is the leader, or a follower if leader is false.
-// When the fault ends, the process is restarted if it has exited.
+// Stall returns a fault that makes the disk of one node hang: the leader, or a follower if leader is false. When the
+// fault ends, the process is restarted if it has exited.
 func Stall(leader bool) Fault {
 	return onOne("stalled disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Disk.Resume(), n.Revive()) }, n.Disk.Stall()
 	})
 }
 
-// Slow returns a fault in which the disk of one node repeatedly hangs. The parameter stall is how long it hangs each
-// time. The node is the leader, or a follower if leader is false.
+// Slow returns a fault in which the disk of one node repeatedly hangs for the duration stall. The node is the leader,
+// or a follower if leader is false.
 func Slow(leader bool, stall time.Duration) Fault {
 	return onOne(fmt.Sprintf("disk that hangs for %s again and again", stall), leader,
 		func(n *Node) (func(context.Context) error, error) {
@@ -204,7 +204,7 @@ func Slow(leader bool, stall time.Duration) Fault {
 		})
 }
 
-// Power returns a fault that simulates a power loss of one node: it kills the process and discards data that was not
+// Power returns a fault that simulates a power loss of one node. It kills the process and discards data that was not
 // flushed to the disk. The node is the leader, or a follower if leader is false.
 func Power(leader bool) Fault {
 	return onOne("loss of power", leader, func(n *Node) (func(context.Context) error, error) {
@@ -249,8 +249,8 @@ func (n *Node) PowerOn(context.Context) error {
 	return n.Start()
 }
 
-// Revive starts the process again if it has ended, or if it ends within the next 500 ms. It waits that long because a
-// process that hangs on its disk may exit as soon as the disk recovers.
+// Revive starts the process again if it has ended, or if it ends within 500 ms. A process that hangs on its disk may
+// exit as soon as the disk recovers.
 func (n *Node) Revive() error {
 	life := n.current()
 	if life.wait(500*time.Millisecond) != nil {

@@ -15,8 +15,8 @@ import (
 // largest is the size of the largest value that fits into a request.
 const largest = 4<<20 - 512
 
-// heavy starts clients that write large values, and also many values of 64 KiB in one request. The returned function
-// ends the clients.
+// heavy starts clients that send large writes: one large value, or 60 values of 64 KiB in one request. The function
+// stop ends the clients.
 func (c *Cluster) heavy(ctx context.Context, seed uint64) (stop func(context.Context) error) {
 	const clients = 3
 	var stops []func(context.Context) error
@@ -61,9 +61,9 @@ func Heavy() Fault {
 		})
 }
 
-// Hot returns a fault in which many clients increment one key through all nodes. Each write requires that the key still
-// has the ETag that its client has read. The final value must be at least the number of acknowledged increments and at
-// most the number of attempted increments.
+// Hot returns a fault in which many clients increment one key through all nodes. Each write requires that the key
+// still has the ETag that the client has read. When the fault ends, the value must be at least the number of
+// acknowledged increments, and at most the number of attempted ones.
 func Hot() Fault {
 	return fault("one hot key", func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error,
 		error) {

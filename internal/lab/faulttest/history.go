@@ -12,13 +12,13 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// FamilySize is the number of keys in a family. A bulk read or transaction uses only keys of one
-// family. So the history of each family can be checked separately.
+// FamilySize is the number of keys in a family. A bulk read or transaction uses only keys of one family, so the
+// history of each family can be checked separately.
 const FamilySize = 3
 
 const (
-	// familyLife is the number of operations after which clients switch to a new family. Short
-	// histories can be checked fast, even if the outcome of many operations is unknown.
+	// familyLife is the number of operations after which clients use a new family. Short histories can be checked
+	// fast, even if the outcome of many operations is unknown.
 	familyLife = 150
 	// families is the number of families in use at a time.
 	families = 2
@@ -26,8 +26,8 @@ const (
 
 func key(f, k int) string { return fmt.Sprintf("f%d-%d", f, k) }
 
-// family is the state of the keys of one family: the value of each key, or "" if the key does not exist. Clients write
-// no value twice, so an ETag identifies a value. The model therefore checks conditions on values instead of ETags.
+// family is the state of the keys of one family: the value of each key, or "" if the key does not exist. No value is
+// written twice, so each value has one ETag. The model compares values instead of ETags.
 type family [FamilySize]string
 
 // input is a request: a read of keys, or changes.
@@ -51,8 +51,8 @@ type output struct {
 	unknown  bool
 }
 
-// sequential returns the model for Porcupine: a single node that never fails. An operation of
-// unknown outcome has no end time, so it may take effect at any later time or never.
+// sequential returns the model for Porcupine, the linearizability checker. It behaves like a single node that never
+// fails. An operation of unknown outcome has no end time, so it may take effect at any later time, or never.
 func sequential() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(h []porcupine.Operation) [][]porcupine.Operation {
@@ -169,8 +169,8 @@ func (h *History) Size() int {
 	return h.size
 }
 
-// enter returns the number of the family for a client's next operation. The client calls leave when
-// the operation has ended.
+// enter begins an operation of a client, and returns the number of the family whose keys it must use. The client calls
+// leave when the operation has ended.
 func (h *History) enter(random int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,9 +187,8 @@ func (h *History) leave(f int) {
 	}
 }
 
-// done returns the range of finished families that the method take has not removed: all f with from <= f < to. A
-// family is finished when it has no operation in progress and clients begin no new ones. History keeps the operations
-// of finished families, because a final read may still be added before they are removed.
+// done returns the finished families that are still in the history: all f with from <= f < to. A family is finished
+// when clients begin no new operations on it and none is in progress.
 func (h *History) done() (from, to int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,8 +199,8 @@ func (h *History) done() (from, to int) {
 	return h.next, max(h.next, to)
 }
 
-// take removes the operations and ETags of all families f with from <= f < to, and all violations recorded so far. It
-// returns the removed operations and violations as a new history.
+// take removes the families f with from <= f < to from the history, and returns them as a new history. The new history
+// also gets all violations recorded so far.
 func (h *History) take(from, to int) *History {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -219,9 +218,14 @@ func (h *History) take(from, to int) *History {
 	return out
 }
 
-// Check returns an error if a violation was recorded, if the history of a family of keys is not linearizable, or if a
-// search takes too long. The searches of all families share the time limit, but each has at least one second. If the
-// search for a family fails, Check writes a visualization of the family's history to a file in dir.
+// Check returns an error in these cases:
+//
+//   - A violation was recorded.
+//   - The history of a family of keys is not linearizable.
+//   - The search for a linearization takes too long. The searches of all families share the time limit, but each has
+//     at least one second.
+//
+// If a search fails, Check writes a visualization of the history to a file in dir.
 func (h *History) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,8 +260,8 @@ func check(family int, ops []porcupine.Operation, limit time.Duration, dir strin
 	return search(sequential(), family, ops, limit, dir)
 }
 
-// search looks for an order of the operations that the model allows and that agrees with their times. If there is one,
-// search returns nil. If there is none, or the given time limit has passed, it returns a NotLinearizable.
+// search looks for an order of the operations that the model permits and that agrees with their times. It returns a
+// NotLinearizable if there is no such order, or if it finds none within the time limit.
 func search(model porcupine.Model, family int, ops []porcupine.Operation, limit time.Duration, dir string) error {
 	result, info := porcupine.CheckOperationsVerbose(model, ops, max(limit, time.Second))
 	if result == porcupine.Ok {

@@ -22,7 +22,7 @@ func Wipe(leader bool) Fault {
 }
 
 // Clone returns a fault that starts a second node on a copy of a follower's data directory, as if the copy were on
-// another machine. The follower keeps running.
+// another machine. The follower is stopped while its directory is copied.
 func Clone() Fault {
 	return fault("a copy of a data directory runs beside its original",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -73,9 +73,9 @@ func Twin() Fault {
 		})
 }
 
-// intruder starts the node shadow, which has the node id of the node original. The cluster must refuse one of the two.
-// The returned function ends the fault. It returns a Broken error if both nodes serve at the same time. It also kills
-// shadow, and restarts original if that node has exited.
+// intruder starts the node shadow, which has the node id of the node original. The cluster must refuse one of the two
+// nodes. The returned function ends the fault: it kills shadow, and restarts original if that node has exited. It
+// returns a Broken error if both nodes serve at the same time.
 func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(context.Context) error, error) {
 	if err := shadow.Start(); err != nil {
 		return nil, err
@@ -114,9 +114,8 @@ func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(co
 	}, nil
 }
 
-// Clock returns a fault that shifts the wall clock of the leader by the given number of seconds while the process
-// runs. If the parameter all is true, the fault shifts the clocks of all nodes. If strobe is true, the fault shifts
-// the clocks back and forth repeatedly.
+// Clock returns a fault that shifts the wall clock of the leader by the given number of seconds, without a restart. If
+// all is true, it shifts the clocks of all nodes. If strobe is true, it shifts the clocks back and forth repeatedly.
 func Clock(all bool, seconds int64, strobe bool) Fault {
 	name := fmt.Sprintf("clock of the leader turned by %+d s", seconds)
 	if all {
@@ -159,8 +158,8 @@ func Clock(all bool, seconds int64, strobe bool) Fault {
 	})
 }
 
-// Late returns a fault that restarts a server with a wall clock that is slow by the given number of seconds. The
-// server is the leader, or a follower if leader is false. When the fault ends, the clock is corrected.
+// Late returns a fault that restarts a server with a wall clock that is behind by the given number of seconds: the
+// leader, or a follower if leader is false. When the fault ends, the clock is corrected.
 func Late(leader bool, seconds int64) Fault {
 	return onOne(fmt.Sprintf("restart with a clock that is %d s behind,", seconds), leader,
 		func(n *Node) (func(context.Context) error, error) {
@@ -169,8 +168,8 @@ func Late(leader bool, seconds int64) Fault {
 		})
 }
 
-// Crash returns a fault that kills the process of a node during one of its next 200 disk operations. The node is the
-// leader, or a follower if leader is false.
+// Crash returns a fault that kills the process of one node during one of its next 200 disk operations: the leader, or
+// a follower if leader is false. When the fault ends, the process is started again.
 func Crash(leader bool) Fault {
 	return Fault{Name: onOne("kill -9 in the middle of disk work", leader, nil).Name,
 		Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

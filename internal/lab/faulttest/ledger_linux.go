@@ -11,9 +11,9 @@ import (
 // attemptTime is the timeout of one attempt. After it, a client tries another node.
 const attemptTime = time.Second
 
-// Ledger runs clients that write each key once, and records which writes were acknowledged. A
-// client tries random running nodes until the write succeeds or its deadline has passed. All
-// attempts of a strong write have the same request id.
+// Ledger runs clients that write each key once, and records which writes were acknowledged. A client tries random
+// running nodes until the write succeeds or its deadline has passed. All attempts of a strong write have the same
+// request id.
 type Ledger struct {
 	cluster  *Cluster
 	level    Level
@@ -31,8 +31,8 @@ type Ledger struct {
 	gap      time.Duration // longest time without an acknowledgement
 }
 
-// StartLedger starts clients that write with this consistency level. A client gives up a write after the duration in
-// the parameter deadline. Each value has pad+1 bytes.
+// StartLedger starts clients that write with the given consistency level. A client gives up a write after the
+// duration deadline. Each value has pad+1 bytes.
 func StartLedger(c *Cluster, seed uint64, clients int, level Level, deadline time.Duration, pad int) *Ledger {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Ledger{cluster: c, level: level, deadline: deadline, stop: cancel, lastDone: time.Now()}
@@ -115,9 +115,9 @@ func (l *Ledger) String() string {
 		l.gap.Round(time.Millisecond))
 }
 
-// Missing reads all acknowledged writes with strong consistency, in batches on all running nodes in turn, and returns
-// the keys of missing writes. An acknowledged eventual write may at first exist only on the leader's disk. So Missing
-// waits up to settleTime until all eventual writes are committed.
+// Missing returns the keys of acknowledged writes that are lost. It reads the keys with strong consistency, in
+// batches, through all running nodes in turn. An eventual write is acknowledged before it is committed, so Missing
+// waits up to settleTime for missing eventual writes.
 func (l *Ledger) Missing(ctx context.Context) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,8 +162,7 @@ func (l *Ledger) When(keys []string) []time.Time {
 	return out
 }
 
-// settleTime is how long it may take, without faults, until an acknowledged eventual write is
-// committed.
+// settleTime is how long an acknowledged eventual write may take to be committed when there are no faults.
 const settleTime = 10 * time.Second
 
 func (l *Ledger) missingLocked(ctx context.Context) ([]string, error) {

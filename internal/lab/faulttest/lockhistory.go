@@ -51,7 +51,7 @@ type lockState struct {
 }
 
 // lockModel returns the model of a lock service that never fails. The service may free a lock at any time after its
-// expiry, but never earlier. The expiry counts from the start of the request that acquired or renewed the lock.
+// expiry, but never before. The expiry is counted from the start of the request that acquired or renewed the lock.
 func lockModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Partition: func(h []porcupine.Operation) [][]porcupine.Operation {
@@ -83,8 +83,8 @@ func lockModel() porcupine.Model {
 	return m.ToModel()
 }
 
-// lockStep returns the possible states of a lock after an operation, for the case that the lock does not expire before
-// the operation. The result is empty if the model does not allow the response.
+// lockStep returns the possible states of a lock after an operation. It assumes that the lock has not expired before
+// the operation. The result is empty if a correct lock service could not have given this response.
 func lockStep(s lockState, in lockIn, out lockOut) []any {
 	held := s.owner != ""
 	mine := held && s.owner == in.owner
@@ -142,8 +142,8 @@ func lockStep(s lockState, in lockIn, out lockOut) []any {
 	return same
 }
 
-// learn sets the fencing token of the lock to the given token if the lock's token is still unknown. It returns false
-// if the lock has a different token, or if the given token is not higher than the earlier tokens.
+// learn sets the fencing token of the lock if it is not known yet. It returns false if the lock has another token, or
+// if token is not higher than the tokens of all earlier grants.
 func (s *lockState) learn(token uint64) bool {
 	if s.token == 0 && token > s.last {
 		s.token, s.last = token, token
@@ -200,8 +200,8 @@ func (h *LockHistory) Size() int {
 	return len(h.ops)
 }
 
-// Check returns an error if no correct lock service could have given the recorded responses, or if the search for one
-// lock takes longer than the given limit. In both cases it writes a visualization to a file in dir.
+// Check returns an error if the responses for a lock cannot come from a correct lock service, or if the search for an
+// explanation exceeds the time limit. In both cases it writes a visualization to a file in dir.
 func (h *LockHistory) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,16 +12,16 @@ import (
 
 const (
 	lockStore = "lockstore" // which every node has by default
-	// lockLife is the number of operations after which clients use new locks, so that the histories stay short.
+	// lockLife is the number of operations after which clients use new locks. It keeps the history of each lock short.
 	lockLife = 60
 	// locksInUse is the number of locks that clients compete for.
 	locksInUse = 2
 )
 
-// LockLoad are clients that acquire, renew, release and read locks on all running nodes. They also write keys with the
-// fencing tokens of their locks. Sometimes a client stops using a lock, which then expires. A model checks that a lock
-// never has two owners, never expires early, and has growing tokens. It also checks that no write with an old token
-// succeeds.
+// LockLoad has clients that acquire, renew, release and read locks through all running nodes. They also write keys
+// with the fencing tokens of their locks. Sometimes a client stops using a lock, which then expires. The history is
+// checked for these guarantees: a lock never has two owners and never expires early, its tokens increase, and no write
+// with an older token succeeds.
 type LockLoad struct {
 	History *LockHistory
 

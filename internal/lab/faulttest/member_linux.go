@@ -57,8 +57,8 @@ func (c *Cluster) newServer(ctx context.Context) (*Node, error) {
 	return n, c.Ready(ctx)
 }
 
-// expel asks another server to remove victim from the cluster permanently. victim must stop answering reads within
-// patience; otherwise expel returns a Broken error. When victim has stopped answering, expel ends its process.
+// expel asks another server to remove victim from the cluster permanently. It returns a Broken error if victim does
+// not stop answering reads within patience. When victim has stopped, expel ends its process.
 func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -86,16 +86,16 @@ func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	return nil
 }
 
-// renewJoins sets the join addresses of all nodes to those of the current servers. Nodes use them at their next start.
-// Otherwise a node might know only addresses of removed servers. An operator does the same after replacing servers.
+// renewJoins sets the addresses that nodes use to join at their next start to those of the current servers. Otherwise
+// a node might know only the addresses of removed servers. An operator does the same after replacing servers.
 func (c *Cluster) renewJoins() {
 	for _, n := range c.Nodes() {
 		n.joinAll()
 	}
 }
 
-// Exchange returns a fault that adds a server. When the fault ends, another server is removed: the leader, or a
-// follower if leader is false.
+// Exchange returns a fault that adds a server. When the fault ends, a server is removed: the leader, or a random
+// follower if leader is false. That may be the added server.
 func Exchange(leader bool) Fault {
 	who := "a follower"
 	if leader {
@@ -146,8 +146,7 @@ func Leave() Fault {
 		})
 }
 
-// Replace returns a fault that kills a server permanently. A new server joins, and the dead one is
-// removed.
+// Replace returns a fault that kills a server permanently. A new server joins, and the dead one is removed.
 func Replace() Fault {
 	return fault("a dead server is replaced", func(ctx context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {
@@ -168,7 +167,7 @@ func Replace() Fault {
 	})
 }
 
-// Rolling returns a fault that restarts all servers one by one. Before each restart it waits until all nodes serve and
+// Rolling returns a fault that restarts all servers one by one. After each restart it waits until all nodes serve and
 // each group has all its voters again.
 func Rolling() Fault {
 	return fault("rolling restart", func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error,
@@ -192,7 +191,7 @@ func Rolling() Fault {
 // voting is the number of voters in the clusters of these faults.
 const voting = 3
 
-// RestartAll returns a fault that stops all nodes gracefully at the same time. Its end starts them again.
+// RestartAll returns a fault that stops all nodes gracefully at the same time. When it ends, they are started again.
 func RestartAll() Fault {
 	return fault("restart of all at once", func(ctx context.Context, c *Cluster,
 		_ *rand.Rand) (func(context.Context) error, error) {
@@ -246,10 +245,10 @@ func Storm() Fault {
 		})
 }
 
-// away waits until a stopped or disconnected server can only catch up from a snapshot. The parameter gone is that
-// server, and the parameter last is its last log index. The server needs a snapshot when the snapshot index of the
-// leader is above last+trailing. After 20 s, away logs that there were too few writes and returns nil. It returns an
-// error only if ctx has ended.
+// away waits until a stopped or disconnected server can only catch up from a snapshot. The parameter gone is this
+// server, and last is its last log index. The server needs a snapshot as soon as the snapshot index of the leader is
+// above last+trailing. If that takes longer than 20 s, away logs that there were too few writes, and returns nil. It
+// returns an error if ctx ends.
 func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -276,8 +275,8 @@ func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	return ctx.Err()
 }
 
-// trailing is the number of log entries that a node keeps at most from before its last snapshot. It is a setting of the
-// clusters with these faults.
+// trailing is the number of log entries that a node keeps before its last snapshot. The clusters with these faults
+// have this setting.
 const trailing = 100
 
 func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
@@ -288,9 +287,11 @@ func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
 	return s.Groups[0].LastLogIndex, nil
 }
 
-// Install returns a fault that kills a follower. When the fault ends, it waits until the follower can only catch up
-// from a snapshot, and starts the follower. The snapshot is sent over a network that may be slow. After a random time,
-// perhaps during the installation of the snapshot, the follower is killed and started again.
+// Install returns a fault that kills a follower. The end of the fault has three steps:
+//
+//  1. wait until the follower can only catch up from a snapshot
+//  2. start the follower, sometimes over a slowed network
+//  3. after a random time, perhaps while the snapshot is installed, kill the follower and start it again
 func Install() Fault {
 	return fault("a snapshot is installed, broken off, installed again",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -328,9 +329,9 @@ func Install() Fault {
 		})
 }
 
-// Contradict returns a fault that isolates the leader while it has log entries that no other node has. When the fault
-// ends, it waits until the isolated node can only catch up from a snapshot, and then heals the network. The snapshot
-// contradicts the uncommitted log entries of the isolated node.
+// Contradict returns a fault that isolates the leader. When the fault ends, it waits until the isolated node can only
+// catch up from a snapshot, and heals the network. Until it steps down, the isolated leader may append log entries,
+// which are never committed. The snapshot contradicts these entries.
 func Contradict() Fault {
 	return fault("leader cut off, with a tail that contradicts a snapshot",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

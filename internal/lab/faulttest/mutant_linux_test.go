@@ -94,8 +94,7 @@ func mutants() map[string]mutant {
 			"TestCampaign_ProcessesAndNetwork", "3", "locks: the history of .* is not linearizable", nil, "",
 		},
 		"tokens that repeat": {
-			"raftfsm/lockstore.go", "return lock.Grant{Granted: true, Token: res.Revisions[0], Expiry: c.Expiry}, nil",
-			"return lock.Grant{Granted: true, Token: res.Revisions[0] &^ 1023, Expiry: c.Expiry}, nil",
+			"raftfsm/locks/store.go", "Token: res.Revisions[0], Expiry", "Token: res.Revisions[0] &^ 1023, Expiry",
 			"TestCampaign_ProcessesAndNetwork", "1", "locks: the history of .* is not linearizable", nil, "",
 		},
 		"a watch that forgets a batch": {
@@ -140,7 +139,7 @@ func mutants() map[string]mutant {
 		"renewals that a deposed leader answers": {
 			"raftfsm/actors/keeper.go", "if _, unsure := group.Confirm(ctx); unsure != nil {",
 			"if _, unsure := group.Confirm(ctx); unsure != nil && ctx.Err() != nil {",
-			"TestModel_KeepsInvariants", "30", "while its lease is valid|has a valid lease", nil, "raftfsm/actors",
+			"TestModel_KeepsInvariants", "400", "while its lease is valid|has a valid lease", nil, "raftfsm/actors",
 		},
 		"sessions that are renewed while their end is under way": {
 			"raftfsm/actors/keeper.go", "ending: k.ends[h.ID]}", "ending: k.ends[h.ID] && k.closed}",
@@ -166,6 +165,11 @@ func mutants() map[string]mutant {
 			"TestModel_WatchesGetEveryChangeOnce", "40", "and the next one is|was not delivered", nil,
 			"component/state/feed",
 		},
+		"a watch that is not notified, in the model": {
+			"component/state/feed/topic.go", "t.wake = make(chan struct{})\n\tt.notify()",
+			"t.wake = make(chan struct{})",
+			"TestModel_WatchesGetEveryChangeOnce", "40", "was not notified of change", nil, "component/state/feed",
+		},
 		"locks that end by the wall clock of the leader, in the simulation": {
 			"raftfsm/locks/keeper.go", "time.AfterFunc(l.Expiry, func() { k.expire(name, h) })",
 			"time.AfterFunc(time.Until(time.Now().Truncate(l.Expiry).Add(l.Expiry)), func() { k.expire(name, h) })",
@@ -173,8 +177,7 @@ func mutants() map[string]mutant {
 			"raftfsm",
 		},
 		"tokens that repeat, in the simulation": {
-			"raftfsm/lockstore.go", "return lock.Grant{Granted: true, Token: res.Revisions[0], Expiry: c.Expiry}, nil",
-			"return lock.Grant{Granted: true, Token: res.Revisions[0] &^ 1023, Expiry: c.Expiry}, nil",
+			"raftfsm/locks/store.go", "Token: res.Revisions[0], Expiry", "Token: res.Revisions[0] &^ 1023, Expiry",
 			"TestSimulation_LocksAndWatchesSurviveCuts", "3", "was granted twice", nil, "raftfsm",
 		},
 		"a watch that forgets a batch, in the simulation": {

@@ -10,8 +10,7 @@ import (
 )
 
 // namespace is a network namespace and the OS thread that created it. The namespace exists as long as the thread. The
-// thread is also the parent of the processes in the namespace, so the kernel kills them when this process ends in any
-// way.
+// thread also starts the processes in the namespace, so the kernel kills them when this process ends.
 type namespace struct {
 	fd   int
 	jobs chan func()
@@ -54,8 +53,8 @@ func (ns *namespace) do(f func() error) error {
 	return <-done
 }
 
-// dial connects to an address from inside the namespace, like an application on the machine of the
-// node. Network faults do not affect the connection.
+// dial connects to an address from inside the namespace, like an application on the machine of the node. Network
+// faults do not affect the connection.
 func (ns *namespace) dial(ctx context.Context, address string) (net.Conn, error) {
 	type result struct {
 		conn net.Conn

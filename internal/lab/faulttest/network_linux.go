@@ -89,8 +89,8 @@ func openTUN(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/dev/net/tun"), nil
 }
 
-// up enables a network device in the namespace of the current thread. If addr is valid, it first assigns addr, a /24
-// netmask and the MTU to the device.
+// up enables a network device in the namespace of the current thread. If addr is valid, up first gives the device this
+// address, a /24 netmask and the MTU of the network.
 func up(name string, addr netip.Addr) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -155,8 +155,7 @@ func (n *Network) forward(from netip.Addr, tun *os.File) {
 	}
 }
 
-// deliver writes a packet to a device. If the device's queue is full, the packet is lost, as in any
-// network.
+// deliver writes a packet to a device. If the queue of the device is full, the packet is lost, as in any network.
 func deliver(port *os.File, packet []byte) { _, _ = port.Write(packet) }
 
 // Set changes the link between two addresses in one direction.

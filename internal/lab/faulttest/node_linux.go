@@ -126,8 +126,8 @@ func (n *Node) StartWith(env ...string) error {
 	return n.Start()
 }
 
-// Anew removes the data of the node and makes it join the existing nodes at its next start. The process of the node
-// must not run. An operator does the same for a server whose disk was lost.
+// Anew removes the data of the node, and makes it join the existing nodes at its next start. An operator does the same
+// for a server whose disk was lost. The process of the node must not run.
 func (n *Node) Anew() error {
 	n.Mark("wiped")
 	n.expect = 0
@@ -179,8 +179,7 @@ func (n *Node) Running() bool {
 	return life != nil && !life.gone()
 }
 
-// Ended returns a channel that is closed when the process of the node has ended. The process must
-// have been started.
+// Ended returns a channel that is closed when the process of the node has ended. The process must have been started.
 func (n *Node) Ended() <-chan struct{} { return n.current().ended }
 
 // Kill ends the process with SIGKILL.

@@ -31,8 +31,8 @@ func (c *Cluster) tell(format string, args ...any) {
 	}
 }
 
-// Settled waits until the cluster is complete. Every group must then have a leader and this number of voters. Each
-// voter must run with the server id that its group knows, and be at most 2000 log entries behind the leader.
+// Settled waits until the cluster is complete. Every group must then have a leader and the given number of voters.
+// Each voter must run, have the server id that its group knows, and be at most 2000 log entries behind the leader.
 func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	return Until(ctx, func() error {
 		lives := map[string]bool{}
@@ -63,8 +63,9 @@ func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	})
 }
 
-// whole checks g, the status that the leader of a group reports. It returns an error unless the group has this number
-// of voters. Each voter must also have a server id in lives, and be at most 2000 log entries behind.
+// whole returns an error unless a group is complete. g is the status that the leader of the group reports, and voters
+// is how many voters the group must have. Each voter must have a server id in lives, and be at most 2000 log entries
+// behind.
 func whole(g *schema.GroupStatus, lives map[string]bool, voters int) error {
 	const near = 2000 // log entries
 	have := 0
@@ -144,8 +145,8 @@ func (c *Cluster) Acquainted(ctx context.Context) error {
 	})
 }
 
-// Catalogued waits until every running node lists exactly the running instances of an application. An instance of an
-// earlier process of a node must not be listed. Every running node must serve the application.
+// Catalogued waits until every running node lists exactly the running instances of an application. Every running node
+// must serve the application. An instance of an earlier process of a node must not be listed.
 func (c *Cluster) Catalogued(ctx context.Context, app string) error {
 	return Until(ctx, func() error {
 		nodes := c.Running()
@@ -191,8 +192,8 @@ func (n *Node) Command(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// healthyWithin waits until the node is healthy. It returns errEnded if the process has ended, and an error if the
-// node is not healthy within the given time.
+// healthyWithin waits until the node is healthy. It returns errEnded if the process has ended, and another error if
+// the node is not healthy within the limit.
 func (n *Node) healthyWithin(ctx context.Context, limit time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

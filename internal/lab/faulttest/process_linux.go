@@ -21,9 +21,8 @@ type process struct {
 	ended chan struct{} // closed when it has ended
 }
 
-// start starts the program on the OS thread of the network namespace ns. So the process is in that network namespace,
-// and the kernel kills it when the thread ends. start adds env to the environment of the process and appends its
-// output to the file log.
+// start starts the program in the network namespace ns. The OS thread of ns starts it, so the kernel kills the process
+// when this thread ends. start adds env to the environment of the process, and appends its output to the file log.
 func (p Program) start(ns *namespace, log *os.File, env, args []string) (*process, error) {
 	cmd := exec.Command(p.Path, args...) //nolint:gosec // what the caller wants to test
 	cmd.Env = append(append(os.Environ(), p.Env...), env...)
@@ -47,8 +46,8 @@ func (p *process) signal(s syscall.Signal) error {
 	return nil
 }
 
-// kill ends the process with SIGKILL and waits until it has ended. A hanging disk can delay the end; after the given
-// time, kill returns an error.
+// kill ends the process with SIGKILL and waits until it has ended. It returns an error if that takes longer than
+// patience. A hanging disk can delay the end.
 func (p *process) kill(patience time.Duration) error {
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err

@@ -58,9 +58,8 @@ type Schedule struct {
 	Steps []Step
 }
 
-// Random returns a schedule of n faults, drawn from the faults in choice. It uses every fault once before it repeats
-// any. Equal seeds give equal schedules. However, which nodes a fault affects also depends on which node leads at that
-// time.
+// Random returns a schedule of n faults from choice. It uses every fault once before it repeats any. Equal seeds give
+// equal schedules. But which nodes a fault affects may differ, because this depends on which node leads at that time.
 func Random(seed uint64, n int, choice ...Fault) Schedule {
 	rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // chance, not a secret
 	s := Schedule{Seed: seed}
@@ -88,8 +87,8 @@ func (s Schedule) String() string {
 	return fmt.Sprintf("seed %d: %s", s.Seed, strings.Join(names, ", "))
 }
 
-// Play runs the steps, and logs each with the function log. After the end of each fault, it waits until every running
-// node serves, for at most the time in patience. It returns the first error.
+// Play runs the steps, and logs each with the function log. After each fault, it waits until every running node
+// serves. It returns the first error. It also returns an error if a node does not serve within patience.
 func (s Schedule) Play(ctx context.Context, c *Cluster, patience time.Duration,
 	log func(format string, args ...any)) error {
 	rnd := rand.New(rand.NewPCG(s.Seed, 2)) //nolint:gosec // chance, not a secret

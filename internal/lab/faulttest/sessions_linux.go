@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// Sessions are clients that check the session guarantees. Each client writes growing numbers to its own key, and reads
-// its own key and those of other clients with eventual consistency. A response that is not marked stale must contain
-// everything that its session has written and read. Half of the clients move between nodes and send a session token.
-// The others stay on one node without a token, and share the session of their application.
+// Sessions has clients that check the session guarantees. Each client writes growing numbers to its own key. With
+// eventual consistency, it reads its own key and those of other clients. Each response must contain everything that
+// its session has written and read, unless it is marked stale. Half of the clients move between nodes and send a
+// session token. The others stay on one node, send no token, and share the session of their application.
 type Sessions struct {
 	cluster *Cluster
 	clients int
@@ -40,9 +40,9 @@ type span struct {
 	begin, end time.Time
 }
 
-// suspect is a read without a session token that misses an eventual write of its session. It is no violation if the
-// node marked any response as stale between that write and this read. Then the write may have been lost, which is
-// allowed.
+// suspect is a read without a session token that does not return an earlier eventual write of its session. It is a
+// violation only if the node marked no response as stale between the write and the read. If it did, the write may have
+// been lost, which is permitted.
 type suspect struct {
 	span // from the write to the response
 	text string

@@ -25,8 +25,8 @@ func (n *Node) Remove(ctx context.Context, other *Node) error {
 	return Until(ctx, func() error { return n.takeOut(ctx, adminapi.RemovePath, string(body)) })
 }
 
-// Leave removes this node from the cluster permanently, like the command quorate leave, and waits
-// until its process has ended.
+// Leave removes this node from the cluster permanently, like the command quorate leave, and waits until its process
+// has ended.
 func (n *Node) Leave(ctx context.Context) error {
 	n.Mark("leave")
 	ended := n.Ended()
@@ -41,8 +41,8 @@ func (n *Node) Leave(ctx context.Context) error {
 	}
 }
 
-// takeOut sends one request to the given path, which removes a node or makes the node leave. It returns nil if the
-// removal is complete.
+// takeOut sends one request to the admin API, to remove a node or to make this node leave. The parameter path is the
+// path of the request. takeOut returns nil if the removal is complete.
 func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
@@ -66,8 +66,8 @@ func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	return nil
 }
 
-// Without waits until a removed node is a voter of no group, and no group has too many voters. The parameter gone is
-// the removed node, and most is the maximum number of voters of a group.
+// Without waits until a removed node is no voter of any group, and no group has too many voters. The parameter gone is
+// the removed node, and most is the maximum number of voters.
 func (c *Cluster) Without(ctx context.Context, gone *Node, most int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {

@@ -36,8 +36,8 @@ func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	return l
 }
 
-// Stop stops the clients. Then it reads once more each family of keys that Verify has not returned yet. It reads a
-// family through one node, and uses the running nodes in turn.
+// Stop stops the clients. It then reads the keys of all families that Verify has not returned yet, so that their
+// history ends with a read. It uses the running nodes in turn.
 func (l *StrongLoad) Stop(ctx context.Context) error {
 	l.stop()
 	l.wg.Wait()
@@ -45,8 +45,8 @@ func (l *StrongLoad) Stop(ctx context.Context) error {
 	return l.last(ctx, from, (l.History.Size()/familyLife+1)*families)
 }
 
-// Verify reads each finished family of keys once more, removes these families from the history of the load, and returns
-// their operations as a separate history. That history can be checked while the load continues.
+// Verify removes the finished families of keys from the history of the load, and returns them as a separate history.
+// Before that it reads their keys once more. The separate history can be checked while the load continues.
 func (l *StrongLoad) Verify(ctx context.Context) (*History, error) {
 	from, to := l.History.done()
 	if err := l.last(ctx, from, to); err != nil {
@@ -71,8 +71,8 @@ func (l *StrongLoad) last(ctx context.Context, from, to int) error {
 }
 
 // strongClient is a client that makes one operation after the other, each at a random node. It does not repeat a
-// refused operation. If the outcome of a write with a request id is unknown, it repeats the write with the same id at
-// random nodes.
+// refused operation. It repeats a write of unknown outcome, with the same request id at random nodes, if the write has
+// a request id.
 type strongClient struct {
 	load  *StrongLoad
 	id, n int
@@ -122,8 +122,8 @@ func pause(ctx context.Context, t time.Duration) {
 	}
 }
 
-// app returns the number of the application to which the family f belongs. The families are distributed evenly over the
-// applications.
+// app returns the number of the application whose keys are in the family f. The families are distributed evenly over
+// the applications.
 func (s *strongClient) app(f int) int { return f % (len(s.load.cluster.options.Apps) + 1) }
 
 // change returns a random change of a key.
@@ -215,9 +215,9 @@ func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...cha
 	return a
 }
 
-// again repeats a request that was answered, like a client that lost the response. The parameter first is that
-// response. again records a violation if the second response differs from the first one. If the store applied the
-// request twice, the later check of the history detects this.
+// again repeats a request that was answered, like a client that has lost the response. The parameter first is the
+// first response. If the second response differs from it, again records a violation. The check of the history detects
+// whether the store has applied the request twice.
 func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answer) {
 	a := s.attempts(ctx, n, r, 0)
 	if a.Outcome == Refused || a.Outcome == Unknown {
@@ -230,8 +230,8 @@ func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answ
 	}
 }
 
-// attempts sends a request. While its outcome is unknown, attempts repeats it at random nodes, up to the number of
-// times in repeats. The outcome is Refused only if certainly no attempt was applied.
+// attempts sends a request, and repeats it at random nodes while its outcome is unknown. The parameter repeats is the
+// maximum number of repetitions. The outcome is Refused only if certainly no attempt was applied.
 func (s *strongClient) attempts(ctx context.Context, n *Node, r Request, repeats int) Answer {
 	refused := true
 	for i := 0; ; i++ {

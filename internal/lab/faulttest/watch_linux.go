@@ -16,21 +16,21 @@ import (
 
 const (
 	watchedPrefix = "w-"
-	// removeEvery is the interval of deletes: every eighth change of a key is a delete. All other changes are writes.
+	// removeEvery is how often a key is deleted: every eighth change is a delete, and all others are writes.
 	removeEvery = 8
 	// silence is how long a watch may receive nothing before its client reconnects. A running node sends a bookmark
-	// every second, but a paused node sends nothing.
+	// every second. A paused node sends nothing.
 	silence = 10 * time.Second
 )
 
-// Watches are clients that write keys with strong consistency, and clients that watch these keys. Each node has a
-// watcher that always connects to this node; one further watcher moves between nodes. After its connection has ended, a
-// watcher reconnects and continues at its last position.
+// Watches has clients that write keys with strong consistency, and watchers of these keys. Each node has a watcher
+// that always connects to it. One more watcher moves between nodes. When its connection ends, a watcher reconnects and
+// continues at its last position.
 //
-// Each key has a known sequence of changes, numbered from 1. So a watcher notices immediately if a change is missing,
-// arrives twice, or arrives in the wrong order. At the end every watcher must have received every acknowledged write.
-// The store may no longer have the changes after a watcher's position, for example after a clock jump. Then the watcher
-// starts again without a position.
+// The changes of each key are numbered from 1. So a watcher detects at once if a change is missing, arrives twice, or
+// arrives in the wrong order. At the end every watcher must have received every acknowledged write. The store may have
+// discarded the changes after a watcher's position, for example after a clock jump. The watcher then starts again at
+// the current revision.
 type Watches struct {
 	cluster *Cluster
 	stop    context.CancelFunc // of the writers
@@ -97,8 +97,8 @@ type event struct {
 	Revision                 string
 }
 
-// begin opens a first watch. From then on the store keeps the changes of the watched keys. begin returns the revision
-// after which the changes are available.
+// begin opens a watch and closes it again. From then on, the store keeps the changes of the watched keys. begin
+// returns the revision after which it has all changes.
 func (w *Watches) begin(ctx context.Context) (pos uint64, err error) {
 	err = Until(ctx, func() error {
 		nodes := w.cluster.Running()
@@ -125,7 +125,7 @@ func (w *Watches) begin(ctx context.Context) (pos uint64, err error) {
 	return pos, err
 }
 
-// write changes a key repeatedly, one change at a time. It repeats each change with the same request id until it is
+// write changes a key again and again. It repeats each change with the same request id until the change is
 // acknowledged. write returns when ctx ends, or when a change is not acknowledged within a minute.
 func (w *Watches) write(ctx context.Context, rnd *rand.Rand, key string) {
 	for number := 1; number <= 100*removeEvery; number++ {
@@ -243,7 +243,7 @@ func (w *watcher) watch(ctx context.Context, n *Node) error {
 	return lines.Err()
 }
 
-// anew resets the watcher because the store no longer keeps the changes after its position. Its next watch starts at
+// anew resets the watcher, because the store no longer has the changes after its position. Its next watch starts at
 // the current revision.
 func (w *watcher) anew() {
 	w.all.mu.Lock()
@@ -326,8 +326,8 @@ func (w *Watches) Stop(ctx context.Context) []string {
 	return w.bad
 }
 
-// missing returns an error if a watcher has not received an acknowledged write. The error names the key. The caller
-// holds w.mu.
+// missing returns an error if a watcher has not received an acknowledged write. The error names the key of the write.
+// The caller holds w.mu.
 func (w *Watches) missing(one *watcher) error {
 	for _, key := range slices.Sorted(maps.Keys(w.written)) {
 		got, known := one.last[key]

@@ -15,12 +15,11 @@ import (
 
 const module = "github.com/quorate/quorate/"
 
-// Env is the environment variable with the path of a lab program that is already built. If it is set, tests use that
+// Env is the name of an environment variable. If it is set, it contains the path of a lab program, and tests use that
 // program instead of building one.
 const Env = "QUORATE_LAB_BINARY"
 
-// Lab is the program cmd/lab. The first test that needs it builds it. A Lab is safe for concurrent
-// use.
+// Lab is the program cmd/lab. The first test that needs it builds it. A Lab is safe for concurrent use.
 type Lab struct {
 	dir  string
 	once func() (string, error)
@@ -64,8 +63,8 @@ func (l *Lab) Program(t testing.TB) string {
 	return path
 }
 
-// Build builds a program of this module, such as cmd/quorate, and returns its path. The program is
-// removed at the end of the test.
+// Build builds a program of this module, such as cmd/quorate, and returns its path. The program is removed at the end
+// of the test.
 func Build(t testing.TB, pkg string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), filepath.Base(pkg))
@@ -85,8 +84,8 @@ func build(path, pkg string, flags ...string) error {
 	return nil
 }
 
-// BuildChanged builds a program in which some source files are replaced. overlay is a JSON file in
-// the format of go build -overlay.
+// BuildChanged builds a program in which some source files are replaced. overlay is a JSON file in the format of go
+// build -overlay.
 func BuildChanged(t testing.TB, pkg, overlay string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), filepath.Base(pkg))

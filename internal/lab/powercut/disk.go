@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Disk is a model of a directory on a disk. It distinguishes synced changes from unsynced ones, which a power cut may
+// Disk is a model of a directory on a disk. It distinguishes changes that are synced from changes that a power cut may
 // undo. It is not safe for concurrent use.
 type Disk struct {
 	// Lies reports whether the disk ignores a sync of this file, or of this directory if dir is true. If Lies is nil,
@@ -138,8 +138,8 @@ func (d *Disk) Apply(r *Record) error {
 	return nil
 }
 
-// opened applies a record that a file was opened. From then on r.a is the number of the open file. If the disk does not
-// have the file, opened creates it. If the record has the flag truncates, opened empties the file.
+// opened applies the record r of a file that was opened. If the disk does not have the file, opened creates it. If r
+// has the flag truncates, opened empties the file. Later records refer to the open file by the number r.a.
 func (d *Disk) opened(name string, r *Record) error {
 	n := d.find(name)
 	if n == nil {
@@ -201,8 +201,8 @@ func setNames(in, names map[string]*node) {
 	}
 }
 
-// sync moves the oldest unsynced changes to the synced state, until upTo changes are synced. upTo counts all changes
-// since the file or directory was created.
+// sync marks the oldest changes as synced, until upTo changes are synced. This number includes the changes of earlier
+// syncs.
 func (n *node) sync(upTo int) {
 	count := upTo - n.synced
 	if count <= 0 {
@@ -259,8 +259,8 @@ const (
 // block is the number of bytes that a disk writes atomically.
 const block = 4096
 
-// Image writes the directory, as it would be after a power cut at this moment, to a new directory. The parameter to is
-// the path of the new directory, which must not exist yet. keep and rnd select which unsynced changes survive.
+// Image writes the content that the disk would have after a power cut at this moment. It creates the directory with
+// the path in the parameter to, which must not exist yet. keep and rnd select which unsynced changes survive.
 func (d *Disk) Image(to string, keep Keep, rnd *rand.Rand) error { return d.root.image(to, keep, rnd) }
 
 func (n *node) image(to string, keep Keep, rnd *rand.Rand) error {
@@ -316,7 +316,7 @@ func (n *node) prefix(keep Keep, rnd *rand.Rand) int {
 }
 
 // Differs returns nil if dir has the same files as the disk, including unsynced changes. Otherwise its error names the
-// first difference. Tests use Differs to verify that the trace contains all file operations.
+// first difference. Tests thus check that a trace has all file operations of the program.
 func (d *Disk) Differs(dir string) error {
 	seen := map[string]bool{}
 	var walk func(n *node, name string) error

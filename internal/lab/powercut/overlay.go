@@ -13,8 +13,8 @@ import (
 // Tag is the build tag of programs that are built with the overlay.
 const Tag = "quorate_powercut"
 
-// hooked are the functions of package syscall that change files. The overlay renames each by putting plain before its
-// name. It adds a function with the old name that calls syscall.FileHook and then the renamed function.
+// hooked lists the functions of package syscall that change files. The overlay adds the prefix plain to the name of
+// each. Under the old name, it adds a function that calls syscall.FileHook and then the renamed function.
 var hooked = []string{"openat", "Close", "pwrite", "write", "Ftruncate", "Fallocate", "Fsync", "Renameat",
 	"unlinkat", "Mkdirat", "linkat"}
 
@@ -128,17 +128,18 @@ func linkat(olddirfd int, oldpath string, newdirfd int, newpath string, flags in
 // unlinkatBody matches the function Unlinkat of internal/syscall/unix, which calls the kernel directly.
 var unlinkatBody = regexp.MustCompile(`(?s)(\nfunc Unlinkat\(dirfd int, path string, flags int\) error \{\n).*?\n\}\n`)
 
-// syscallStart is the start of the function Syscall of package syscall, through which golang.org/x/sys makes system
-// calls. The overlay inserts the text fdatasync after it, so that this system call goes through the hook. The arguments
-// of fdatasync are not pointers, so the stack may grow during the hook.
+// syscallStart is the first line of the function Syscall of package syscall. The package golang.org/x/sys calls the
+// kernel through this function. The overlay inserts the text of the constant fdatasyncCode after this line, so that
+// the hook also sees the system call fdatasync. Syscall must not grow the stack, because its arguments may be pointers
+// into it. The inserted code may grow it, because the arguments of fdatasync are no pointers.
 const (
-	syscallStart = "\nfunc Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, err Errno) {\n"
-	fdatasync    = "\tif trap == SYS_FDATASYNC {\n\t\treturn fdatasync(a1)\n\t}\n"
+	syscallStart  = "\nfunc Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, err Errno) {\n"
+	fdatasyncCode = "\tif trap == SYS_FDATASYNC {\n\t\treturn fdatasync(a1)\n\t}\n"
 )
 
 // WriteOverlay writes an overlay for go build -overlay to the directory dir, and returns the path of its JSON file. A
-// program built with this overlay and with Tag can record its file operations. WriteOverlay does not change the Go
-// installation. It returns an error if it does not recognize package syscall of this Go version.
+// program that is built with the overlay and the build tag Tag can record its file operations. The Go installation
+// does not change. WriteOverlay returns an error if it does not recognize package syscall of this Go version.
 func WriteOverlay(dir string) (string, error) {
 	out, err := exec.Command("go", "env", "GOROOT", "GOARCH").Output()
 	if err != nil {
@@ -177,7 +178,7 @@ func WriteOverlay(dir string) (string, error) {
 		return "", err
 	}
 	if err := change(filepath.Join(std, "syscall_linux.go"),
-		once(regexp.MustCompile(regexp.QuoteMeta(syscallStart)), syscallStart+fdatasync)); err != nil {
+		once(regexp.MustCompile(regexp.QuoteMeta(syscallStart)), syscallStart+fdatasyncCode)); err != nil {
 		return "", err
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
@@ -188,7 +189,7 @@ func WriteOverlay(dir string) (string, error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// rename renames the hooked functions in text. It returns an error if text does not have each of them exactly once.
+// rename renames the hooked functions in text. It returns an error unless text has each of them exactly once.
 func rename(text string) (string, error) {
 	for _, name := range hooked {
 		start := "\nfunc " + name + "("
@@ -200,8 +201,8 @@ func rename(text string) (string, error) {
 	return text, nil
 }
 
-// once returns a function that replaces the match of a pattern in a text. The function returns an error if the text
-// does not have exactly one match.
+// once returns a function that replaces the only match of a pattern in a text. The function returns an error if the
+// text has no match or several.
 func once(pattern *regexp.Regexp, by string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		if n := len(pattern.FindAllString(text, -1)); n != 1 {

@@ -26,10 +26,12 @@ type Recorder struct {
 	syncs  atomic.Uint64
 }
 
-// RecordFiles starts to record the file operations of this process below the directory in the parameter root. It
-// writes them to a file whose path is the parameter trace. It ignores files that are already open. A sync does not
-// reach the device. Instead it takes the time in the parameter sync, so that a test can cut the power during a sync.
-// If the trace cannot be written, the process aborts.
+// RecordFiles starts to record the file operations of this process below the directory root. It writes the records to
+// a new file with the path trace. Files that are already open are ignored. If the trace cannot be written, the process
+// aborts.
+//
+// While files are recorded, a sync does not reach the device. Instead, it takes the time in the parameter sync, so
+// that a test can cut the power during a sync.
 func RecordFiles(root, trace string, sync time.Duration) (*Recorder, error) {
 	root, err := filepath.EvalSymlinks(root)
 	if err != nil {
@@ -52,8 +54,8 @@ func (r *Recorder) Note(text string) {
 	r.put(opNote, 0, 0, []byte(text), nil)
 }
 
-// put appends a record to the trace. It must not call hooked functions, because the hook would record that call too.
-// The caller holds r.mu.
+// put appends a record to the trace. It must not call hooked functions, because the hook would record the call. The
+// caller holds r.mu.
 func (r *Recorder) put(op byte, a, b uint64, first, second []byte) {
 	buf := appendRecord(nil, op, a, b, first, second)
 	for len(buf) > 0 {
@@ -65,8 +67,8 @@ func (r *Recorder) put(op byte, a, b uint64, first, second []byte) {
 	}
 }
 
-// at converts a path that a program used with the directory descriptor dirfd. It returns the path relative to r.root,
-// or "" if the path is not below r.root.
+// at returns a path relative to r.root. It returns "" if the path is not below r.root. A relative path begins at the
+// directory with the descriptor dirfd.
 func (r *Recorder) at(dirfd int, path string) string {
 	const cwd = -100
 	if !filepath.IsAbs(path) {
@@ -87,7 +89,7 @@ func (r *Recorder) at(dirfd int, path string) string {
 	return rel
 }
 
-// call is the function for syscall.FileHook. It records a file operation. skip is true if the operation must not reach
+// call is the value of syscall.FileHook: it records one file operation. skip is true if the operation must not reach
 // the disk.
 func (r *Recorder) call(c syscall.FileCall) (after func(int, error), skip bool) {
 	switch c.Name {
@@ -139,8 +141,8 @@ func (r *Recorder) call(c syscall.FileCall) (after func(int, error), skip bool) 
 	return nil, false
 }
 
-// open returns a function that records the opening of a file or directory after it succeeded. It returns nil if the
-// file is not below r.root.
+// open returns a function that records that a file or directory was opened, if the open succeeds. It returns nil if
+// the file is not below r.root.
 func (r *Recorder) open(c syscall.FileCall) func(int, error) {
 	path := r.at(c.FD, c.Path)
 	if path == "" {
@@ -162,8 +164,8 @@ func (r *Recorder) open(c syscall.FileCall) func(int, error) {
 	}
 }
 
-// name returns a function that records a rename, link, unlink or mkdir after it succeeded. It returns nil if the path
-// is not below r.root.
+// name returns a function that records a rename, link, unlink or mkdir, if the operation succeeds. It returns nil if
+// the path is not below r.root.
 func (r *Recorder) name(c syscall.FileCall) func(int, error) {
 	path, to := r.at(c.FD, c.Path), ""
 	if c.To != "" {

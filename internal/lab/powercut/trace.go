@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// The operations of a trace. The comment of each names the meaning of the fields of its Record: First is Record.first,
-// Second is Record.second, and the brackets contain Record.a and Record.b.
+// The operations of a trace. The comments describe the fields of a Record: First and Second are first and second, and
+// the two values in brackets are a and b.
 const (
 	opOpen       byte = iota + 1 // First is the path [number of the open file, flags]
 	opWrite                      // First is the data [open file, offset]
@@ -42,8 +42,8 @@ func appendRecord(b []byte, op byte, x, y uint64, first, second []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(second))), second...)
 }
 
-// ReadTrace reads a trace. It ignores an incomplete record at the end, because the process may have been killed during
-// a write.
+// ReadTrace reads a trace. It ignores an incomplete record at the end, because the process may have been killed while
+// it wrote the record.
 func ReadTrace(path string) (out []Record, err error) {
 	f, err := os.Open(path)
 	if err != nil {

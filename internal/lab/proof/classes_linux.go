@@ -89,8 +89,8 @@ func damage() (out []faulttest.Fault) {
 	return out
 }
 
-// notRun returns the classes of faults and the checks that campaigns do not run, completely or in part. Each element
-// has the class or check, and the reason.
+// notRun returns the classes of faults and the checks that a campaign does not run, or runs only in part. The first
+// string of an element is the class or check. The second one is the reason.
 func notRun() [][2]string {
 	return [][2]string{
 		{"F9, latent sector errors of a running server",

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Command declares the flags of the subcommand. The returned function runs a campaign and writes its report. The nodes
-// of the campaign are processes of this program. The function needs root on Linux, and mkfs.ext4.
+// Command declares the flags of the subcommand, and returns a function that runs a campaign and writes its report.
+// Each node of the campaign is another process of this program. The function needs root on Linux, and mkfs.ext4.
 func Command(f *flag.FlagSet, version string) func(context.Context) error {
 	o := Options{Version: version}
 	out := f.String("out", "", "directory for the report; empty = a new one")

@@ -13,8 +13,9 @@ import (
 	"github.com/quorate/quorate/internal/lab/faulttest"
 )
 
-// checkpoint waits until all nodes know each other. Then it pauses the load, checks that no acknowledged write is
-// lost, and waits until all nodes have the same contents. It records failures as violations.
+// checkpoint runs the checks between faults. It waits until all nodes know each other. It then pauses the load, checks
+// that no acknowledged write is lost, and waits until all nodes have the same contents. It records failures as
+// violations.
 func (r *campaign) checkpoint(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -45,8 +46,8 @@ func (r *campaign) checkpoint(ctx context.Context) {
 	}
 }
 
-// excuse is how long after the acknowledgement of an eventual write a change of leadership can explain its loss. A lost
-// eventual write is no violation if the leadership changed between 2 s before the acknowledgement and excuse after it.
+// excuse limits when the loss of an acknowledged eventual write is permitted. Leadership must have changed at most 2 s
+// before the acknowledgement, or at most this time after it. Any other loss is a violation.
 const excuse = 30 * time.Second
 
 // ledgers checks that acknowledged writes are not lost.
@@ -104,9 +105,8 @@ func firsts(keys []string, at []time.Duration) (out []string) {
 	return out
 }
 
-// finish stops the load and runs the last checks. If the parameter whole is false, the cluster has not recovered from
-// its last fault. Then the time limit of the checks is 10 s instead of 5 min, and checks that need all nodes are
-// skipped.
+// finish stops the load and runs the last checks. The parameter whole is false if the cluster has not recovered from
+// its last fault. The checks then have 10 s instead of 5 min, and the checks that need all nodes are skipped.
 func (r *campaign) finish(ctx context.Context, whole bool) {
 	r.Log("the last checks")
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -183,8 +183,8 @@ const (
 	mostMemory   = 900 << 20
 )
 
-// bounded waits until no running node uses more open files, goroutines or memory than an idle node may. If that takes
-// longer than patience, it records a violation.
+// bounded waits until no running node uses more open files, goroutines or memory than an idle node should. If that
+// takes longer than patience, it records a violation.
 func (r *campaign) bounded(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -86,8 +86,8 @@ const (
 	plotHeight = 110
 )
 
-// draw returns the timeline of the campaign. It has one lane per class of faults, and below the lanes the results of
-// the clients per second.
+// draw returns the timeline of the campaign. It has one lane per class of faults, and below them the results of the
+// clients per second.
 func (r *Result) draw() drawing {
 	end := max(r.Took.Seconds(), 1)
 	x := func(d time.Duration) float64 { return left + d.Seconds()/end*wide }

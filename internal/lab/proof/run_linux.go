@@ -30,7 +30,7 @@ const patience = 2 * time.Minute
 const (
 	// everywhere is the id of the application that every node serves.
 	everywhere = "everywhere"
-	// known is how long a node may take, after the cluster has recovered, to list all instances of the application.
+	// known is how soon every node must list all instances of the application after the cluster has recovered.
 	known = 10 * time.Second
 )
 
@@ -79,7 +79,7 @@ const disk = 1 << 30
 // Supported returns nil if this machine can run campaigns. Otherwise its error names what is missing.
 func Supported() error { return faulttest.Supported(true) }
 
-// Run runs a campaign and returns its result, which has the violations of guarantees. It returns an error only if the
+// Run runs a campaign and returns its result, which includes violations of guarantees. An error means that the
 // campaign itself could not be run.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	if err := Supported(); err != nil {
@@ -110,7 +110,8 @@ func (r *campaign) again() string {
 	return again
 }
 
-// shape returns the options of the cluster. The seed determines the log store and the number of partitions.
+// shape returns the options of the cluster. The seed of the campaign determines the log store and the number of
+// partitions.
 func (r *campaign) shape(dir string) faulttest.Options {
 	log := []string{"boltdb", "wal"}[r.Seed%2]
 	o := faulttest.Options{
@@ -282,8 +283,8 @@ func (r *campaign) broken(name, when string, err error) {
 }
 
 // ready waits until all nodes serve requests and every group has all its voters. Meanwhile it restarts nodes that have
-// exited. If this takes longer than the constant patience, ready records a violation and returns false. The parameter
-// after is the name of the last fault.
+// exited. If this takes longer than patience, it records a violation and returns false. The parameter after is the
+// name of the last fault.
 func (r *campaign) ready(ctx context.Context, after string) bool {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -316,9 +317,9 @@ func (r *campaign) ready(ctx context.Context, after string) bool {
 	return true
 }
 
-// catalogue waits until every node lists exactly the running instances of the application. If this takes longer than
-// the constant known, catalogue records a violation. Call it when the cluster has recovered from a fault. The
-// parameter after is the name of that fault.
+// catalogue checks that every node lists exactly the running instances of the application. It is called when the
+// cluster has recovered from a fault. The parameter after is the name of this fault. If the lists are not correct
+// within 10 s (the constant known), catalogue records a violation.
 func (r *campaign) catalogue(ctx context.Context, after string) {
 	begin := time.Now()
 	limit, cancel := context.WithTimeout(ctx, known)
@@ -344,7 +345,7 @@ func (r *campaign) tails() (out []string) {
 	return out
 }
 
-// histories takes the finished families of keys from the history of the strong operations. It starts a check of their
+// histories removes the finished families of keys from the history of the strong operations. It checks their
 // operations in the background.
 func (r *campaign) histories(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, patience)
@@ -392,8 +393,7 @@ func (r *campaign) workloads() {
 }
 
 // report records a violation that a workload has found. The parameter check is the id of the violated guarantee, such
-// as C3. The first line of text is the title of the violation. If a violation with this title is already recorded,
-// report does nothing.
+// as C3. The first line of text is the title of the violation. A title that was already recorded is ignored.
 func (r *campaign) report(check, text string) {
 	head, rest, _ := strings.Cut(text, "\n")
 	r.mu.Lock()

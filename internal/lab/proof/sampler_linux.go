@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/lab/faulttest"
 )
 
-// counted returns the metrics that the report adds up over all processes of all nodes. The key is the name of the
-// metric, and the value its description in the report.
+// counted returns the metrics that the report adds up over all nodes and their restarts. A key is the name of a
+// metric, and its value is the description in the report.
 func counted() map[string]string {
 	return map[string]string{
 		"quorate_raft_elections_total":            "elections stood for",
@@ -62,7 +62,8 @@ func startSampler(c *faulttest.Cluster, begun time.Time) *sampler {
 	return s
 }
 
-// machine records stalls. A stall is a time of more than 300 ms in which the operating system did not run this process.
+// machine records stalls of the machine: times of more than 300 ms in which the operating system did not run this
+// process.
 func (s *sampler) machine(ctx context.Context) {
 	const every, much = 20 * time.Millisecond, 300 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -135,8 +136,8 @@ func (s *sampler) sum(metric string) (sum float64) {
 	return sum
 }
 
-// changed reports whether the sampler saw a change of leadership between two times. Both times count from the beginning
-// of the campaign.
+// changed reports whether the sampler saw a change of leadership between the times from and to. Both count from the
+// beginning of the campaign.
 func (s *sampler) changed(from, to time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

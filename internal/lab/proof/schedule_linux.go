@@ -13,9 +13,9 @@ type step struct {
 	faulttest.Step
 }
 
-// deck chooses the next fault at random, without repetition, like a deck of cards. Every class of
-// faults is used once before any class is repeated. Within a class, every fault is used once before
-// any is repeated. Equal seeds give the same sequence, whatever the length of the campaign.
+// deck chooses the next fault at random, without repetition, like a deck of cards. It uses every class of faults once
+// before it repeats any class. Within a class, it uses every fault once before it repeats any. Equal seeds give the
+// same sequence of faults, so a longer campaign begins like a shorter one.
 type deck struct {
 	seed    uint64
 	classes []class

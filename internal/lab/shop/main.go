@@ -1,6 +1,9 @@
-// Command shop is the two applications of the compose demo. orders stores orders in the state store
-// of its sidecar. web receives orders from customers and calls the application orders. The command
-// owns only its listener. It reaches everything else through the sidecar on loopback.
+// Command shop runs one of the two applications of the compose demo. The application named "orders" keeps the
+// customers' orders in the state store of its sidecar. The application named "web" receives requests from customers
+// and forwards them to "orders" by service invocation. An application owns only its listener, and reaches everything
+// else through its sidecar on loopback.
+//
+// With the argument health, the command checks the application that runs on this machine instead.
 package main
 
 import (

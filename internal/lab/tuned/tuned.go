@@ -1,11 +1,11 @@
-// Package tuned opens the nodes of fault tests with settings that the real program does not have. Shorter times and
-// smaller sizes make a test take seconds instead of minutes. A test can also shift the wall clock, and kill the process
-// at a chosen disk operation of the store. If the environment variable Env is set, the program lab behaves as the
-// quorate command with such nodes.
+// Package tuned opens the nodes of fault tests with settings that the real program does not have. With shorter times
+// and smaller sizes, a test takes seconds instead of minutes. A test can also shift the wall clock of a node, and kill
+// its process at a chosen disk operation of the store. If the environment variable Env is set, the program lab behaves
+// like the quorate command with such nodes.
 //
-// It owns these settings and the control files through which a test shifts the clock or requests the kill. It changes
-// nothing else of the product, so that the tests apply to the real program. One goroutine reads the control files until
-// the process ends.
+// The package owns these settings and the control files, through which a test shifts the clock or requests the kill.
+// It changes nothing else of the product, so results of the tests apply to the real program. One goroutine reads the
+// control files until the process ends.
 package tuned
 
 import (
@@ -35,7 +35,8 @@ const (
 // Control files.
 const (
 	ClockFile = "clock" // shift of the wall clock in seconds
-	// CrashFile contains a number n. After reading it, the process kills itself at its n-th disk operation; 0 = never.
+	// CrashFile is the name of the control file that requests a crash. It contains a number n. After it has read the
+	// file, the process kills itself at its n-th disk operation. 0 means never.
 	CrashFile = "crash"
 )
 
@@ -60,16 +61,15 @@ func (t Tuning) Text() string {
 	return string(text)
 }
 
-// Opener opens nodes with these settings and obeys the control files. It is safe for concurrent
-// use.
+// Opener opens nodes with the settings of a Tuning, and obeys the control files. It is safe for concurrent use.
 type Opener struct {
 	tuning   Tuning
 	controls *controls
 }
 
-// New parses text, which has settings in the form of Env. It reads the name of the directory with the control files
-// from the environment variable Control. If the variable is set, New starts a goroutine that reads these files
-// repeatedly until the process ends.
+// New returns an Opener with the settings in text, which has the format of the environment variable Env. If the
+// environment variable Control names a directory, New starts a goroutine that reads the control files in it repeatedly
+// until the process ends.
 func New(text string) (*Opener, error) {
 	o := &Opener{controls: new(controls)}
 	if err := json.Unmarshal([]byte(text), &o.tuning); err != nil {
@@ -95,7 +95,8 @@ func (o *Opener) Open(ctx context.Context, settings node.Config, log *slog.Logge
 	})
 }
 
-// controls is what tests request from this process through the control files. It is safe for concurrent use.
+// controls is the state of the control files, through which tests request things of this process. It is safe for
+// concurrent use.
 type controls struct {
 	crash atomic.Int64 // disk operations left until the kill; 0 = none requested
 	last  string       // last content of the crash file; used only by the reader

@@ -1,11 +1,11 @@
 // Package turnclock writes an overlay for the Go compiler. The overlay adds the function time.SetWallShift, which
-// shifts the wall clock of a process. A program built with the overlay and the tag quorate_clock lets tests change its
-// clock, as if the clock of its machine were set. The Go installation is not changed.
+// shifts the wall clock of a process. Tests can change the clock of a program that is built with the overlay and the
+// tag quorate_clock, as if the clock of its machine were set. The Go installation does not change.
 //
 //	lab turn-clock DIR
 //
-// This command writes DIR/time.go and DIR/overlay.json. The package owns the changes that DIR/time.go makes to package
-// time. It refuses a version of Go whose time.go it does not recognize.
+// This command writes DIR/time.go and DIR/overlay.json. The package owns the changes that DIR/time.go makes to
+// package time. It refuses a version of Go whose time.go it does not recognize.
 package turnclock
 
 import (
@@ -74,8 +74,8 @@ func write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600)
 }
 
-// turn returns the text of time.go with a wall clock that can be shifted. It returns an error if it does not recognize
-// the text.
+// turn returns the text of time.go with a wall clock that can be shifted. It returns an error if it does not
+// recognize the text.
 func turn(text string) (string, error) {
 	if n := strings.Count(text, reads); n != 1 {
 		return "", fmt.Errorf("time.Now of this Go version reads its clock differently, %d places match: adapt "+

@@ -18,9 +18,9 @@ import (
 // defaultType is the type of events whose request has none.
 const defaultType = "quorate.binding.event"
 
-// envelope returns the body to publish and its content type. One or several CloudEvents, and one or several events in
-// the Event Grid schema, stay unchanged; any other value becomes the data of a new CloudEvent. It returns
-// fault.Invalid for data that are no JSON, and for an event without a required field.
+// envelope returns the body to publish and its content type. A CloudEvent, an event in the Event Grid schema, and an
+// array of either kind stay unchanged. Any other value becomes the data of a new CloudEvent. envelope returns
+// fault.Invalid if the data are not JSON, or contain a CloudEvent that no topic would accept.
 func (o *output) envelope(r bindings.Request) (body []byte, media string, err error) {
 	data := bytes.TrimSpace(r.Data)
 	switch {
@@ -58,8 +58,8 @@ func isEvent(data []byte) bool {
 	return bytes.HasPrefix(data, []byte("{")) && json.Unmarshal(data, &o) == nil && o.Version != nil
 }
 
-// isGridEvent reports whether data is an event in the Event Grid schema, which is a JSON object with the required
-// string fields. Event Grid itself checks the other fields.
+// isGridEvent reports whether data is an event in the Event Grid schema: a JSON object with the required string
+// fields. Event Grid itself checks the other fields.
 func isGridEvent(data []byte) bool {
 	var e struct{ ID, Subject, EventType, EventTime *string }
 	return bytes.HasPrefix(data, []byte("{")) && json.Unmarshal(data, &e) == nil &&

@@ -1,8 +1,8 @@
-// Package eventgrid implements the binding bindings.azure.eventgrid. It publishes events to a topic of Azure Event
-// Grid. It also creates an event subscription and receives its events.
+// Package eventgrid implements the binding bindings.azure.eventgrid. As an output, it publishes events to a topic of
+// Azure Event Grid. As an input, it creates an event subscription and receives its events.
 //
 // It owns the management of the subscription, the validation handshake, the authentication of deliveries and the
-// encoding of events. It reports success to Event Grid only after the application has handled the event, so an event
+// encoding of events. It reports success to Event Grid only after the application has handled the event. So an event
 // may be delivered more than once. Its goroutines are those of its HTTP server, one for each connection; Close ends
 // them.
 package eventgrid
@@ -89,7 +89,8 @@ type Options struct {
 }
 
 // Open checks the options and reads the certificates. It makes no connection. o.Direction selects input, output or
-// both. If it is not set, the binding has those directions for which o.Metadata has values.
+// both. If it is not set, the binding has each direction for which o.Metadata has at least one value. Open returns
+// fault.Invalid if required metadata of a direction is missing.
 func Open(o Options) (bindings.Binding, error) {
 	wanted, err := sides(o.Direction, o.Metadata)
 	if err != nil {

@@ -28,8 +28,8 @@ const specVersion = "1.0"
 // attributePrefix is the prefix of headers with an attribute.
 const attributePrefix = "Ce-"
 
-// events returns the events of a delivery, each as a JSON document. An event that arrives as JSON is returned byte for
-// byte. If the delivery is malformed, events returns fault.Invalid, because a retry cannot succeed.
+// events returns the events of a delivery, each as a JSON document. An event that arrives as JSON is returned
+// unchanged, byte for byte. For a malformed delivery, events returns fault.Invalid; a retry cannot succeed.
 func events(h http.Header, body []byte) ([]json.RawMessage, error) {
 	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
 	if err != nil && h.Get("Content-Type") != "" {
@@ -157,7 +157,7 @@ func binary(h http.Header, media string, body []byte) ([]json.RawMessage, error)
 }
 
 // isAttribute reports whether name is allowed as the name of a CloudEvents attribute. The names "data" and
-// "datacontenttype" are not allowed.
+// "datacontenttype" are not.
 func isAttribute(name string) bool {
 	for _, c := range []byte(name) {
 		if !letterOrDigit(c) {
@@ -169,8 +169,8 @@ func isAttribute(name string) bool {
 
 func isJSON(media string) bool { return media == mediaJSON || strings.HasSuffix(media, "+json") }
 
-// validationCode returns the code of the older validation handshake. The body of that handshake is an array with one
-// event of a special type. ok is false for any other body.
+// validationCode returns the code in the validation handshake of the Event Grid schema (see validation). The body of
+// this handshake is an array with one event of a special type. ok is false for any other body.
 func validationCode(body []byte) (code string, ok bool) {
 	var all [2]json.RawMessage // what follows is skipped
 	var event struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lifecycle"
 )
 
 // The bounds of deliveries.
@@ -30,10 +31,9 @@ type handler struct {
 	input   *input
 	sink    bindings.Sink
 	slots   chan struct{}
-	running sync.WaitGroup // of requests and of the server
+	running lifecycle.Tracker // of requests and of the server
 
-	mu     sync.Mutex // guards the fields below
-	closed bool
+	mu     sync.Mutex // guards the field below
 	warned time.Time
 }
 
@@ -41,33 +41,14 @@ func newHandler(in *input, sink bindings.Sink) *handler {
 	return &handler{input: in, sink: sink, slots: make(chan struct{}, maxDeliveries)}
 }
 
-// enter counts a request, unless close was called.
-func (h *handler) enter() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.closed {
-		h.running.Add(1)
-	}
-	return !h.closed
-}
-
-// close waits for requests in progress and refuses later ones.
-func (h *handler) close() {
-	h.mu.Lock()
-	h.closed = true
-	h.mu.Unlock()
-	h.running.Wait()
-}
-
-// ServeHTTP answers validation handshakes itself. It passes deliveries to the application and reports the outcome in
-// the HTTP status. After the status 400, 401, 403 or 413, Event Grid does not retry a delivery; after any other
-// failure it does.
+// ServeHTTP answers validation handshakes itself. It passes deliveries to the application, and reports the outcome
+// in the HTTP status. Event Grid retries a failed delivery, except after the status 400, 401, 403 or 413.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !h.enter() {
+	if !h.running.Enter() {
 		say(w, http.StatusServiceUnavailable, "it is being closed")
 		return
 	}
-	defer h.running.Done()
+	defer h.running.Leave()
 	if r.URL.EscapedPath() != h.input.settings.endpoint.EscapedPath() {
 		say(w, http.StatusNotFound, "there is nothing here")
 		return
@@ -87,9 +68,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handshake answers the validation handshake and so allows Event Grid to deliver events. It does not call the address
-// in WebHook-Request-Callback. The answer alone is sufficient, and a sender must not be able to make the node call an
-// address of its choice.
+// handshake answers the validation handshake of CloudEvents, and so allows Event Grid to deliver events. The answer is
+// sufficient for Event Grid. So handshake never calls the address in WebHook-Request-Callback, which anyone could set.
 func handshake(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Allow", "POST, OPTIONS")
 	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
@@ -99,9 +79,9 @@ func handshake(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// validation answers the older validation handshake, which is a delivery of one event. It checks no token or secret,
-// because its answer proves only that the sender can reach this address. All other deliveries are authenticated; see
-// admit.
+// validation answers the validation handshake of the Event Grid schema, which is a delivery of one event. It checks no
+// token or secret, because its answer proves only that the sender can reach this address. All other deliveries are
+// authenticated (see admit).
 func validation(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHandshake))
 	code, ok := validationCode(body)
@@ -117,7 +97,7 @@ func validation(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// delivery passes the events of one delivery to the application, in order. It answers with success only if the
+// delivery passes the events of one delivery to the application, in order. It reports success only if the
 // application handled all events. Otherwise Event Grid delivers all of them again.
 func (h *handler) delivery(w http.ResponseWriter, r *http.Request) {
 	if err := h.admit(r); err != nil {

@@ -62,8 +62,8 @@ func newInput(o Options) (*input, error) {
 }
 
 // Start opens the listener and then creates the event subscription. The listener must be open first, because Event
-// Grid makes its validation handshake while the subscription is being created. If one of these steps fails, Start
-// closes the listener and returns an error.
+// Grid makes its validation handshake while the subscription is being created. If a step fails, Start closes the
+// listener and returns an error.
 func (in *input) Start(ctx context.Context, sink bindings.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -183,5 +183,5 @@ func (in *input) stop(ctx context.Context, atOnce bool) {
 			in.end()
 		}
 	}
-	h.close()
+	h.running.Close()
 }

@@ -85,9 +85,9 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	return nil, denied("the bearer token is signed with a key that the tenant does not have")
 }
 
-// current returns the signing keys. It fetches them again if they are outdated or the function good rejects them, but
-// at most once per keysPause. If the fetch fails, it returns the previous keys until they reach their maximum age, and
-// then an error.
+// current returns the signing keys. It fetches them again if they are outdated, or if the function good returns
+// false for them, but at most once per keysPause. If the fetch fails, it returns the previous keys. Once these have
+// reached their maximum age, it returns an error instead.
 func (k *keys) current(ctx context.Context, good func(keySet) bool) (keySet, error) {
 	if set, ok, err := k.known(good); ok || err != nil {
 		return set, err
@@ -136,8 +136,8 @@ func (k *keys) renew(ctx context.Context) (keySet, error) {
 	return keySet{}, err
 }
 
-// fetch fetches the signing keys. It has its own timeout and continues when ctx ends, because other requests need the
-// keys even if this client disconnects.
+// fetch fetches the signing keys. It has its own timeout and continues when ctx ends, because other requests may be
+// waiting for the keys.
 func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keysTime)
 	defer cancel()
@@ -171,9 +171,9 @@ func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	return set, nil
 }
 
-// issuersOf returns the accepted issuers of tokens: issuer, which is the issuer in the tenant's OpenID configuration,
-// and the issuer of version 1 tokens, which contains the tenant id. issuersOf extracts this id from issuer, because
-// the tenant may be configured by its domain name.
+// issuersOf returns the two accepted issuers of tokens. The first is the parameter issuer, which comes from the
+// tenant's OpenID configuration. The second is the issuer of version 1 tokens, which contains the tenant id. issuersOf
+// reads this id from the parameter issuer, because the settings may have only the tenant's domain name.
 func (k *keys) issuersOf(issuer string) []string {
 	id := k.tenant
 	if u, err := url.Parse(issuer); err == nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// apiVersion is the version of the management API. The fields that this package reads have the same format in newer
+// apiVersion is the version of the management API. The fields that this package reads are the same in newer
 // versions.
 const apiVersion = "2022-06-15"
 
@@ -133,8 +133,8 @@ func (m *manager) get(ctx context.Context) (*subscription, []byte, error) {
 	return &s, a.body, nil
 }
 
-// fullAddress returns the endpoint URL of the subscription with its query. It returns "" if the node has no permission
-// to read the query. The caller must then compare the URLs without the query.
+// fullAddress returns the endpoint URL of the subscription with its query. It returns "" if the node has no
+// permission to read the query. The caller must then compare the URLs without the query.
 func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	a, err := m.call(ctx, http.MethodPost, m.of("/getFullUrl"), nil)
 	switch {
@@ -154,8 +154,8 @@ func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	return said.URL, nil
 }
 
-// put creates or changes the subscription. operation is the URL that reports the progress of this change. It is "" if
-// the service returned no such URL, or a URL on another host.
+// put creates or changes the subscription. operation is the URL that reports the progress of this change. It is ""
+// if the service returned no URL, or a URL on another host.
 func (m *manager) put(ctx context.Context, document []byte) (operation string, err error) {
 	a, err := m.call(ctx, http.MethodPut, m.of(""), document)
 	if err != nil {

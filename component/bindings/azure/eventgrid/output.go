@@ -62,10 +62,11 @@ func (o *output) close(context.Context) error {
 // Operations returns the only operation.
 func (o *output) Operations() []string { return []string{operationCreate} }
 
-// Invoke publishes CloudEvents or events in the Event Grid schema, one or an array, unchanged. Any other JSON value
-// becomes the data of a new CloudEvent. If the topic is overloaded or unavailable, Invoke waits and retries, within
-// the limits of ctx and of the number of attempts. It does not retry an attempt whose outcome is unknown, so it never
-// publishes an event twice.
+// Invoke publishes one event or an array of events. A CloudEvent, an event in the Event Grid schema, and an array of
+// either kind stay unchanged. Any other JSON value becomes the data of a new CloudEvent.
+//
+// If the topic is overloaded or unavailable, Invoke waits and retries, within the limits of ctx and of the number of
+// attempts. It does not retry an attempt whose outcome is unknown, so it never publishes an event twice.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	if !strings.EqualFold(r.Operation, operationCreate) {
 		return nil, fault.New(fault.Invalid, "eventgrid.Invoke",
@@ -92,8 +93,8 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	}
 }
 
-// once makes one attempt to publish. If the attempt fails, the result wait is the delay before the next attempt. A
-// delay of 0 means the default delay, and a negative delay means that there must be no retry.
+// once makes one attempt to publish. After a failure, wait is the delay before the next attempt: 0 means the default
+// delay, and a negative value means no retry.
 func (o *output) once(ctx context.Context, body []byte, media string) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()

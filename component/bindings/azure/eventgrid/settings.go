@@ -142,8 +142,8 @@ func wrong(name string, err error) error {
 	return &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "metadata " + name + " " + err.Error()}
 }
 
-// authority returns the URL of the identity service, or "" if none is configured. The URL ends with a slash, because
-// the client library requires one.
+// authority returns the URL of the identity service, or "" if none is configured. The URL ends with a slash, as the
+// client library requires.
 func authority(m component.Values) string {
 	if host := m.Text(metadataAuthority); host != "" {
 		return strings.TrimRight(host, "/") + "/"
@@ -172,8 +172,8 @@ func parsePort(text string) (int, error) {
 	return port, nil
 }
 
-// checkIdentifier returns an error unless text is an id or a domain name that can be part of a URL path. Domain names
-// are valid because a tenant may be identified by its domain.
+// checkIdentifier returns an error unless text is an id or a domain name that can be part of a URL path. A tenant
+// may be identified by its domain name.
 func checkIdentifier(text string) error {
 	for _, c := range []byte(text) {
 		if !letterOrDigit(c) && c != '-' && c != '.' {
@@ -207,7 +207,7 @@ func reduced(text string) string {
 	}, text)
 }
 
-// subscriptionName returns the given name of the subscription. If that is empty, it returns the component's name
+// subscriptionName returns the given name of the subscription. If the name is empty, it returns the component's name
 // without the characters that Event Grid does not allow. It returns an error if the result is not a valid name.
 func subscriptionName(given, component string) (string, error) {
 	if given != "" {

@@ -14,15 +14,16 @@ import (
 
 // The times of the setup.
 const (
-	// claimLife is how long a node's claim to the subscription is valid. Afterwards another node may claim it, so all
-	// requests made under the claim must have ended by then.
+	// claimLife is how long a node's claim to the subscription is valid. All requests under the claim must end
+	// within this time, because another node may claim the subscription afterwards.
 	claimLife = 2 * time.Minute
 	// subscribeTime bounds the whole setup, including waiting for another node.
 	subscribeTime = 5 * time.Minute
 )
 
-// subscriber creates the event subscription in Azure, or changes it if its properties are wrong. Only the node that
-// holds the claim, a lock that expires, does this. The other nodes wait until it is done.
+// subscriber creates the event subscription in Azure, or changes it if its properties are wrong. The nodes share a
+// claim, which is a lock that expires. Only the node that holds the claim makes changes. The other nodes wait for the
+// result.
 type subscriber struct {
 	manager  *manager
 	settings *inputSettings
@@ -72,9 +73,8 @@ func (s *subscriber) ensure(ctx context.Context) error {
 	}
 }
 
-// look reports whether the subscription exists with the desired properties. It waits while the service is changing the
-// subscription. If the subscription exists but must be changed, existing is its current document; otherwise existing
-// is nil.
+// look reports whether the subscription exists with the desired properties. It waits while the service is changing
+// the subscription. existing is the current document of a subscription that must be changed, and otherwise nil.
 func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err error) {
 	for {
 		found, document, err := s.manager.get(ctx)
@@ -120,9 +120,9 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	return mine, until, nil
 }
 
-// set creates or changes the subscription and waits until the service has finished. The parameter until is the time at
-// which this node's claim expires; set returns an error if the service has not finished by then. The parameter existing
-// is the current document of the subscription, or nil if there is no subscription yet.
+// set creates or changes the subscription and waits until the service has finished. existing is the current document
+// of the subscription, or nil if there is none. until is the time at which this node's claim expires. set returns an
+// error if the service has not finished by then.
 func (s *subscriber) set(ctx context.Context, until time.Time, existing []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()

@@ -54,8 +54,8 @@ func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
 
-// matches reports whether the subscription delivers events as this node expects. The parameter full is the endpoint URL
-// of the subscription with its query, or empty if the query is not known.
+// matches reports whether the subscription delivers events as this node expects. full is the endpoint URL of the
+// subscription with its query, or empty if the query is unknown.
 func (s *subscription) matches(want *inputSettings, full string) bool {
 	d := s.Properties.Destination
 	if d == nil || d.Kind != kindWebHook || s.Properties.Schema != schemaCloudEvents || !s.good() {
@@ -76,8 +76,8 @@ func (s *subscription) matches(want *inputSettings, full string) bool {
 	return sameAddress(d.Properties.BaseURL, &base)
 }
 
-// hidesQuery reports whether the service has omitted the query of the endpoint URL, which it does because the query
-// may be a secret. The caller must then request the whole URL; see fullAddress.
+// hidesQuery reports whether the service has omitted the query of the endpoint URL, because it may be a secret. The
+// caller must then request the whole URL (see fullAddress).
 func (s *subscription) hidesQuery(want *inputSettings) bool {
 	d := s.Properties.Destination
 	return d != nil && d.Kind == kindWebHook && d.Properties.URL == "" && want.endpoint.RawQuery != ""
@@ -90,8 +90,7 @@ func sameAddress(text string, want *url.URL) bool {
 }
 
 // wanted returns the document with which to create or change the subscription. existing is the current document, or
-// empty. wanted keeps those properties of existing that the settings do not determine, such as filters, retries and
-// dead-letter settings.
+// empty. wanted keeps the properties of existing that the settings do not determine, for example filters.
 func wanted(s *inputSettings, existing []byte) ([]byte, error) {
 	document, err := open(existing)
 	if err != nil {
@@ -145,8 +144,8 @@ func wantedDestination(s *inputSettings, existing json.RawMessage) (json.RawMess
 	return d.bytes(), nil
 }
 
-// hidesSecret reports whether the service hides the value of a delivery attribute. If such a document were written
-// back, the hidden value would be lost.
+// hidesSecret reports whether mappings, the delivery attributes of a subscription, have an attribute whose value the
+// service hides. Such mappings must not be written back, because the hidden value would be lost.
 func hidesSecret(mappings json.RawMessage) bool {
 	var all []struct {
 		Properties struct {

@@ -33,8 +33,8 @@ func newVerifier(s *inputSettings, k *keys) *verifier {
 			jwt.WithExpirationRequired())}
 }
 
-// verify checks the token of a delivery. It returns fault.Denied if the token is not valid. It returns an error with
-// another code if the token cannot be checked, because the keys of the tenant are not available.
+// verify checks the token of a delivery. It returns fault.Denied if the token is not valid. It returns another error
+// if the token cannot be checked because the keys of the tenant are not available.
 func (v *verifier) verify(ctx context.Context, h http.Header) error {
 	raw := bearer(h)
 	if raw == "" {

@@ -51,8 +51,8 @@ type Store struct {
 	gate      secretstores.Gate
 }
 
-// Open reads AWS settings from the environment and checks the options. It does not call AWS, because AWS may not be
-// reachable yet.
+// Open reads the AWS settings of this machine, from the environment and the files in ~/.aws, and checks the options.
+// It does not call AWS, which may not be reachable yet.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	const op = "secretmanager.Open"
 	if (o.AccessKey == "") != (o.SecretKey == "") {
@@ -103,8 +103,8 @@ func impatient() aws.Retryer {
 // stay refuses redirects of signed requests.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Get implements secretstores.Store. The metadata version_id and version_stage select a version of the secret. Either
-// or both may be set.
+// Get implements secretstores.Store. The metadata version_id and version_stage select a version of the secret.
+// Either or both may be set.
 func (s *Store) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func (s *Store) Close() error {
 }
 
 // failure converts an error of the client library to a fault. The fault contains only the error code of AWS, because
-// messages of AWS can quote the signed request.
+// the messages of AWS can quote the signed request.
 func failure(ctx context.Context, name string, err error) error {
 	const op = "secretmanager.Get"
 	if ctx.Err() != nil {

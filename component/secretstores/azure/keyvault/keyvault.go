@@ -85,8 +85,8 @@ func (o Options) address() (string, error) {
 	return "https://" + strings.ToLower(o.Vault) + domain(o.Identity.Environment), nil
 }
 
-// domain returns the domain name of the vaults in an Azure environment. It does not reject an unknown environment;
-// that error comes later, when the credential is created.
+// domain returns the domain name of the vaults in an Azure environment. It accepts an unknown environment, which
+// causes an error later, when the credential is created.
 func domain(environment string) string {
 	switch e := strings.ToLower(environment); {
 	case strings.Contains(e, "china"):

@@ -105,6 +105,7 @@ func failure(status int, code string) http.HandlerFunc {
 func options(f *secretstorestest.Fake) keyvault.Options {
 	return keyvault.Options{Address: f.URL, Identity: entra.Settings{
 		AuthorityHost: f.URL + "/", Tenant: tenant, Client: client, ClientSecret: secret, Transport: f.Transport(),
+		Pause: time.Millisecond,
 	}}
 }
 
@@ -298,7 +299,8 @@ func TestOpen_VaultNames(t *testing.T) {
 		"AZURECHINACLOUD": "shop.vault.azure.cn", "AzureUSGovernmentCloud": "shop.vault.usgovcloudapi.net"} {
 		var asked string
 		o := keyvault.Options{Vault: "Shop", Identity: entra.Settings{Environment: environment, Tenant: tenant,
-			Client: client, ClientSecret: secret, Transport: transport(func(r *http.Request) { asked = r.URL.Host })}}
+			Client: client, ClientSecret: secret, Pause: time.Millisecond,
+			Transport: transport(func(r *http.Request) { asked = r.URL.Host })}}
 		if _, err := open(t, o).Get(t.Context(), "db", nil); !fault.Is(err, fault.Unavailable) || asked != host {
 			t.Errorf("%s: %s, %v", environment, asked, err)
 		}

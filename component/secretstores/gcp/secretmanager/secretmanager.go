@@ -122,7 +122,7 @@ func intact(data []byte, checksum string) bool {
 // page is how many names one request of a bulk read returns.
 const page = "250"
 
-// Bulk implements secretstores.Store. It returns the latest version of every secret. It omits a secret that has no
+// Bulk implements secretstores.Store. It returns the latest version of every secret. It omits a secret without an
 // enabled version.
 func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
@@ -186,8 +186,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isID reports whether name is valid as the name of a project, a secret, a version or an alias. Any other string could
-// change the path of the request.
+// isID reports whether name is valid as the name of a project, a secret, a version or an alias. Any other string
+// could change the path of the request.
 func isID(name string) bool {
 	if name == "" || len(name) > 255 {
 		return false

@@ -42,8 +42,8 @@ func newTokens(key []byte, transport http.RoundTripper) (*tokens, error) {
 	return t, nil
 }
 
-// hasPrivateKey reports whether a key file contains a usable RSA private key. Without this check, the client library
-// would report a bad key only at the first request, not when the store is opened.
+// hasPrivateKey reports whether a key file contains a usable RSA private key. Without this check, a bad key would be
+// reported only at the first request, not when the store is opened.
 func hasPrivateKey(key []byte) bool {
 	var said struct {
 		PrivateKey string `json:"private_key"`

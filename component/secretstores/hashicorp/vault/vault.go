@@ -2,7 +2,7 @@
 // 2, of a Vault server over its HTTP API.
 //
 // It owns the paths and responses of that engine. It reads the token file again for every request, because agents
-// renew the token. Its only goroutines are those of a bulk read; they end before the bulk read returns.
+// renew the token. Its only goroutines are those of a bulk read and of its connections; Close ends them.
 package vault
 
 import (
@@ -241,8 +241,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isPath reports whether a path can be used in a request unchanged. The path must not contain empty segments, dot
-// segments or special characters, because a server may rewrite such a path and then return another secret.
+// isPath reports whether a path can be used in a request unchanged. Empty segments, dot segments and special
+// characters are not allowed: a server may rewrite such a path and then return another secret.
 func isPath(path string) bool {
 	if len(path) > 512 || strings.ContainsFunc(path, func(r rune) bool {
 		return r < ' ' || r == 0x7f || r == '?' || r == '#' || r == '%' || r == '*' || r == '\\' || r == '\uFFFD'

@@ -1,9 +1,8 @@
 // Package env implements the secret store secretstores.local.env. Its secrets are the environment variables of the
 // node's process. It is meant for development.
 //
-// It owns the rule for which variables are visible: those with the prefix of the component, except variables that
-// contain tokens and settings of the runtime. It reads the environment only through functions in its options. It
-// starts no goroutines.
+// It owns the rule for which variables are visible: those with the prefix of the component, except tokens and
+// settings of the runtime. It reads the environment only through functions in its options. It starts no goroutines.
 package env
 
 import (
@@ -33,8 +32,8 @@ type Store struct {
 // New returns a store.
 func New(o Options) *Store { return &Store{options: o} }
 
-// Get implements secretstores.Store. A variable that is set to an empty value is an empty secret. For a reserved
-// variable, Get returns the same error as for a variable that does not exist.
+// Get implements secretstores.Store. A variable that is set to an empty value is an empty secret. A reserved
+// variable counts as absent.
 func (s *Store) Get(ctx context.Context, name string, _ map[string]string) (map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err

@@ -1,5 +1,5 @@
-// Package file implements the secret store secretstores.local.file. Its secrets are in a JSON file on this machine. It
-// is meant for development and for files that an orchestrator mounts.
+// Package file implements the secret store secretstores.local.file. Its secrets are in a JSON file on this machine.
+// It is meant for development and for files that an orchestrator mounts.
 //
 // It owns the format of the file. Secret names are looked up in the content of the file and never used as paths. If
 // the file has changed, the next call reads it again. It starts no goroutines.
@@ -47,7 +47,7 @@ type Store struct {
 	secrets map[string]map[string]string
 }
 
-// Open reads the file. It returns fault.Corrupt, with file and line, if the content is malformed, and
+// Open reads the file. It returns fault.Corrupt, with file and line, if the content is malformed. It returns
 // fault.Unavailable or fault.Denied if the file cannot be read.
 func Open(o Options) (*Store, error) {
 	if o.Separator == "" {
@@ -112,7 +112,7 @@ func (s *Store) Close() error {
 }
 
 // current returns the secrets that the file contains now. The caller must not change the map. If the file can no
-// longer be read, current returns an error instead of the previous secrets, because they may have been revoked.
+// longer be read, current returns an error. It does not return the previous secrets, which may have been revoked.
 func (s *Store) current() (map[string]map[string]string, error) {
 	info, err := os.Stat(s.options.Path)
 	if err != nil {

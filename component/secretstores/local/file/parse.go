@@ -126,8 +126,8 @@ func (p *parser) keep(path []string, value string) error {
 	return nil
 }
 
-// token reads the next JSON token. Its error may include the text of the JSON decoder, because that text quotes at
-// most one character of the file.
+// token reads the next JSON token. Its error may include the text of the JSON decoder, which quotes at most one
+// character of the file.
 func (p *parser) token() (json.Token, error) {
 	token, err := p.dec.Token()
 	if err == nil {

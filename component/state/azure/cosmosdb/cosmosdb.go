@@ -5,8 +5,8 @@
 // goroutines are those of the client and of its connections; Close ends them.
 //
 // An item has the fields id (the stored key), value, isBinary, partitionKey, and ttl in seconds. value is JSON, or
-// base64 if isBinary is true. The additional field contentType, which Dapr does not have, marks bytes that happen to
-// be valid JSON.
+// base64 if isBinary is true. The additional field contentType marks bytes that happen to be valid JSON; Dapr does
+// not have this field.
 package cosmosdb
 
 import (
@@ -31,8 +31,9 @@ import (
 // Type is the component type of this store.
 const Type = "state.azure.cosmosdb"
 
-// MetadataPartitionKey is the name of the request metadata that sets the partition key. Without it, the partition key
-// of actor state is the stored key up to the name of the value, and that of other state is the whole stored key.
+// MetadataPartitionKey is the name of the request metadata that sets the partition key. For actor state, the default
+// is the stored key without its last part, which is the name of the value. For other state, it is the whole stored
+// key.
 const MetadataPartitionKey = "partitionKey"
 
 // Options are the settings of a store.
@@ -56,9 +57,9 @@ type Store struct {
 	listing   *outside.Listing
 }
 
-// Open connects to Cosmos DB and checks that the container exists. While Cosmos DB cannot be reached, Open retries
-// until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials, and
-// fault.Unavailable if Cosmos DB does not answer.
+// Open connects to Cosmos DB and checks that the container exists. It retries until ctx ends if Cosmos DB cannot be
+// reached. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials, and fault.Unavailable
+// if Cosmos DB does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{settings: read(o.Metadata), now: o.Now, transport: o.Identity.Transport}
 	s.listing = outside.NewListing(unordered{s})
@@ -214,7 +215,7 @@ func (s *Store) level(asked state.Consistency) *azcosmos.ConsistencyLevel {
 }
 
 // partition returns the partition key for a stored key, with the same rules as Dapr. The request metadata has
-// precedence. Actor state has keys of the form app||type||id||name; its partition key is app||type||id, so that one
+// precedence. Actor state has keys of the form app||type||id||name. Its partition key is app||type||id, so one
 // transaction can contain all values of an actor.
 func partition(key string, metadata map[string]string) string {
 	for name, value := range metadata {

@@ -121,6 +121,7 @@ func unstorable(key string) bool {
 }
 
 func TestStore_ConformanceOnFake(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var now *account
 	current := func() *account {

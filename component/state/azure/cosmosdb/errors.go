@@ -28,8 +28,9 @@ const (
 // statusRetryWith is the answer to a write that met another one and was not executed.
 const statusRetryWith = 449
 
-// again calls try, and retries it while Cosmos DB throttles the request. A throttled request was not executed. again
-// waits as long as Cosmos DB requests. If ctx ends earlier, it returns the last error.
+// again calls the function try. It repeats the call while Cosmos DB throttles the request, or rejects a write because
+// of a concurrent write. Cosmos DB has not executed such a request. Before it repeats the call, it waits for the time
+// that Cosmos DB demands. If ctx ends earlier, it returns the last error.
 func (s *Store) again(ctx context.Context, try func() error) error {
 	for {
 		err := try()
@@ -97,8 +98,8 @@ func (s *Store) failed(ctx context.Context, op, key string, err error, doing kin
 	return e
 }
 
-// answered sets code, message and hint of e according to an HTTP status. It returns false if the status does not show
-// whether a write was executed.
+// answered sets code, message and hint of e according to an HTTP status. It returns false if the status does not
+// show whether a write was executed.
 func answered(e *fault.Error, code int, doing kind) bool {
 	switch {
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:

@@ -34,6 +34,7 @@ func briefly(t *testing.T, transport http.RoundTripper, pairs ...string) error {
 }
 
 func TestOpen_Failures(t *testing.T) {
+	t.Parallel()
 	a := start(t)
 	address := "https://127.0.0.1:" + statetest.FreePort(t)
 	statetest.WantFault(t, briefly(t, transport(a), "url", address, "masterKey", key), fault.Unavailable, address)

@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Set implements state.Store. If all items are in one partition, Set writes them in one atomic batch. Otherwise it
-// writes them one by one, and after an error the items written so far remain.
+// Set implements state.Store. If all items are in one partition, it writes them in one atomic batch. Otherwise it
+// writes the items one by one, and after an error the items written so far remain.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "cosmosdb.Set"
 	ops := outside.Upserts(r.Items)
@@ -148,9 +148,9 @@ func (c *change) plan(ops []state.Operation) error {
 	return nil
 }
 
-// planKey plans the requests for one key. Their effect is that of the key's last operation, under the conditions of
-// all its operations. A batch fails if it deletes an item that does not exist. So for an unconditional deletion,
-// planKey first writes the item and then deletes it.
+// planKey plans the requests for one key. It combines the operations on this key: the last one determines the new
+// value, and the conditions of all of them apply. A batch that deletes a missing item fails. So for an unconditional
+// deletion, planKey first writes the item and then deletes it.
 func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	creates, etag := false, ""
 	for i := range ops {
@@ -196,8 +196,8 @@ func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	return nil
 }
 
-// isETag reports whether a string has the form of a Cosmos DB ETag. Other strings must not be sent as a condition,
-// because * for example matches every ETag.
+// isETag reports whether a string has the form of a Cosmos DB ETag. Other strings must not be sent as a condition:
+// for example, * matches every ETag.
 func isETag(text string) bool {
 	return len(text) > 2 && text[0] == '"' && text[len(text)-1] == '"' && !strings.ContainsFunc(text[1:len(text)-1],
 		func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '"' || r == '\\' })
@@ -249,9 +249,9 @@ func (c *change) run(ctx context.Context) error {
 	return nil
 }
 
-// judge evaluates the response to one step of a batch. It records the ETag of a successful step. It returns
-// fault.Conflict if the condition of the step was not met, and nil for the unconditional deletion of an item that does
-// not exist.
+// judge evaluates the response to one step of a batch, and records the ETag of a successful step. It returns
+// fault.Conflict if the condition of the step was not met. If a concurrent write has interfered, it returns an error
+// that makes Store.again repeat the batch. The unconditional deletion of a missing item counts as success.
 func (c *change) judge(st *step, code int, etag string, err error) error {
 	switch {
 	case err == nil:

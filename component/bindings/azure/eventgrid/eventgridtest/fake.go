@@ -1,8 +1,8 @@
 // Package eventgridtest is a fake of Azure Event Grid for tests. It serves the identity, management, topic and
 // delivery APIs over TLS on loopback, as their public references describe them. It records every request.
 //
-// It owns the part of Event Grid that the binding uses. Only tests, and programs for tests, import it. Its goroutines
-// are those of two HTTP servers; Close ends them.
+// It owns only the part of Event Grid that the binding uses. Only tests, and programs for tests, import it. Its
+// goroutines are those of two HTTP servers; Close ends them.
 package eventgridtest
 
 import (
@@ -164,7 +164,7 @@ func (f *Fake) Refuse(part, method string, with ...Refusal) {
 	f.refusals[part+method] = append(f.refusals[part+method], with...)
 }
 
-// HideKeys makes the identity service withhold its keys if hidden is true, and return them otherwise.
+// HideKeys makes the identity service withhold its keys if hidden is true, and serve them otherwise.
 func (f *Fake) HideKeys(hidden bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -255,8 +255,8 @@ func (f *Fake) publish(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
-// checkPublished checks published events against the schema of their media type. The media type application/json means
-// the Event Grid schema.
+// checkPublished checks published events against the schema of their media type. application/json means the Event
+// Grid schema.
 func checkPublished(media string, body []byte) error {
 	var all []map[string]any
 	required := []string{"specversion", "id", "source", "type"}

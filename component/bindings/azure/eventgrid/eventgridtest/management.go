@@ -55,7 +55,7 @@ func (f *Fake) read(w http.ResponseWriter, at string) {
 }
 
 // document returns a subscription in the form in which Event Grid shows it. The parameter at is the resource id of the
-// subscription. As in Event Grid, the query of the endpoint URL is omitted, because it may contain a secret.
+// subscription. Like Event Grid, document omits the query of the endpoint URL, which may contain a secret.
 func document(at string, properties map[string]any) map[string]any {
 	if d, ok := properties["destination"].(map[string]any); ok {
 		d = maps.Clone(d)

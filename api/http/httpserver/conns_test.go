@@ -1,0 +1,137 @@
+package httpserver_test
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/quorate/quorate/api/http/httpserver"
+	"github.com/quorate/quorate/api/http/servertest"
+)
+
+// ended reports whether the other side has closed c without sending more data.
+func ended(t *testing.T, c net.Conn) bool {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	_, err := c.Read(make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	return err != nil
+}
+
+// answered sends a request and reads its answer.
+func answered(t *testing.T, c net.Conn) {
+	t.Helper()
+	if _, err := io.WriteString(c, plainGet); err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	_ = r.Body.Close()
+}
+
+func TestConns_OverLimitClosesLongestIdle(t *testing.T) {
+	open, cut := prometheus.NewGauge(prometheus.GaugeOpts{Name: "open"}),
+		prometheus.NewCounter(prometheus.CounterOpts{Name: "cut"})
+	server := servertest.Open(t, httpserver.Config{MaxConnections: 2, Open: open, Cut: cut,
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})
+	silent := servertest.Dial(t, server.Addr().String())
+	kept := servertest.Dial(t, server.Addr().String())
+	answered(t, kept)
+	third := servertest.Dial(t, server.Addr().String())
+	answered(t, third) // the new connection is served
+	if !ended(t, silent) {
+		t.Error("the connection that sent nothing stays open")
+	}
+	answered(t, kept)
+	if testutil.ToFloat64(cut) != 1 || testutil.ToFloat64(open) > 3 {
+		t.Errorf("%v cut, %v open", testutil.ToFloat64(cut), testutil.ToFloat64(open))
+	}
+}
+
+func TestConns_UnfinishedHeadersCountAsIdle(t *testing.T) {
+	server := servertest.Open(t, httpserver.Config{MaxConnections: 2, ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})
+	kept := servertest.Dial(t, server.Addr().String())
+	answered(t, kept)
+	for range 20 { // more than the limit, each with the start of a header
+		servertest.Send(t, server, "GET / HTTP/1.1\r\nHost: loc")
+		answered(t, servertest.Dial(t, server.Addr().String()))
+	}
+	if !ended(t, kept) {
+		t.Error("more connections stay open than the limit allows")
+	}
+}
+
+func TestConns_WithRequestAreNotClosedForNewOnes(t *testing.T) {
+	g := newGate()
+	server := servertest.Open(t, httpserver.Config{MaxConnections: 1, Handler: g})
+	busy := servertest.Send(t, server, plainGet)
+	<-g.entered
+	if newcomer := servertest.Dial(t, server.Addr().String()); !ended(t, newcomer) {
+		t.Error("a connection above the limit is accepted")
+	}
+	close(g.release)
+	if r, err := http.ReadResponse(bufio.NewReader(busy), nil); err != nil || r.StatusCode != http.StatusOK {
+		t.Errorf("the request under way ended with %v", err)
+	}
+}
+
+func TestConns_ClientThatReadsNothingIsCut(t *testing.T) {
+	failed := make(chan error, 1)
+	server := servertest.Open(t, httpserver.Config{WriteStall: 50 * time.Millisecond,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			piece := make([]byte, 1<<20)
+			for {
+				if _, err := w.Write(piece); err != nil {
+					failed <- err
+					return
+				}
+			}
+		})})
+	servertest.Send(t, server, plainGet)
+	select {
+	case err := <-failed:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the write ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the answer does not end")
+	}
+}
+
+func TestConns_SlowReaderGetsWholeAnswer(t *testing.T) {
+	const size = 16 << 20
+	server := servertest.Open(t, httpserver.Config{WriteStall: 300 * time.Millisecond,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write(make([]byte, size)) // one write that takes longer than WriteStall
+		})})
+	r, err := http.ReadResponse(bufio.NewReader(servertest.Send(t, server, plainGet)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	total := 0
+	for begun := time.Now(); err == nil; {
+		var n int64
+		n, err = io.CopyN(io.Discard, r.Body, size/8)
+		if total += int(n); time.Since(begun) < 2*time.Second {
+			<-time.After(100 * time.Millisecond)
+		}
+	}
+	if total != size {
+		t.Errorf("%d bytes of %d came: %v", total, size, err)
+	}
+}

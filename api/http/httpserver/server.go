@@ -1,0 +1,236 @@
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api/http/watches"
+	"github.com/quorate/quorate/internal/connlimit"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/httpdrain"
+)
+
+// The bounds of connections.
+const (
+	DefaultMaxHeaderBytes    = 4 << 10 // net/http adds 4 KiB of slack; more is answered with 431
+	DefaultReadHeaderTimeout = 10 * time.Second
+	DefaultIdleTimeout       = 2 * time.Minute
+	DefaultWriteStall        = connlimit.DefaultWriteStall
+	DefaultMaxConnections    = connlimit.DefaultMax
+)
+
+// Config is the configuration of a Server.
+type Config struct {
+	Address  string       // host:port; port 0 picks a free one
+	Listener net.Listener // used instead of Address if not nil; the Server closes it
+	Handler  http.Handler
+
+	MaxHeaderBytes    int           // 0 = DefaultMaxHeaderBytes
+	ReadHeaderTimeout time.Duration // 0 = DefaultReadHeaderTimeout
+	IdleTimeout       time.Duration // of a connection between requests; 0 = DefaultIdleTimeout
+	// time after which a client that reads nothing of an answer is disconnected; 0 = DefaultWriteStall
+	WriteStall     time.Duration
+	MaxConnections int  // at the limit the connection that has been idle longest is closed; 0 = DefaultMaxConnections
+	DisableH2C     bool // speak only HTTP/1.1; otherwise also HTTP/2 without TLS, with prior knowledge
+
+	Logger *slog.Logger
+	Open   prometheus.Gauge   // number of open connections; nil = not measured
+	Cut    prometheus.Counter // connections closed because of the limit; nil = not measured
+}
+
+// Server listens and serves one handler. Open it once; Close it once or more.
+type Server struct {
+	config Config
+	http   http.Server
+	drain  *httpdrain.Drain
+	abort  context.CancelFunc // ends the contexts of requests that are being served
+	active active
+	taken  *watches.Connections
+	served chan struct{} // closed when the accept loop has ended
+
+	mu       sync.Mutex
+	listener net.Listener
+	failure  error // of the accept loop
+}
+
+// New makes a Server. It does no I/O.
+func New(c Config) *Server {
+	if c.MaxHeaderBytes <= 0 {
+		c.MaxHeaderBytes = DefaultMaxHeaderBytes
+	}
+	if c.ReadHeaderTimeout <= 0 {
+		c.ReadHeaderTimeout = DefaultReadHeaderTimeout
+	}
+	if c.IdleTimeout <= 0 {
+		c.IdleTimeout = DefaultIdleTimeout
+	}
+	if c.WriteStall <= 0 {
+		c.WriteStall = DefaultWriteStall
+	}
+	s := &Server{config: c, served: make(chan struct{})}
+	life, abort := context.WithCancel(context.Background())
+	s.abort = abort
+	connections := connlimit.New(connlimit.Options{Max: c.MaxConnections, Open: c.Open, Cut: c.Cut, Logger: c.Logger})
+	s.taken = watches.NewConnections(watches.Options{Life: life, Requests: &s.active, Limiter: connections,
+		Stall: c.WriteStall, Logger: c.Logger})
+	base := watches.WithConnections(life, s.taken)
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(!c.DisableH2C)
+	s.http = http.Server{
+		Handler:                      &counted{server: s, next: carrying(connections, c.Handler)},
+		Protocols:                    protocols,
+		MaxHeaderBytes:               c.MaxHeaderBytes,
+		ReadHeaderTimeout:            c.ReadHeaderTimeout,
+		IdleTimeout:                  c.IdleTimeout,
+		DisableGeneralOptionsHandler: true,
+		ConnState:                    follow(connections, s.taken),
+		ConnContext:                  watches.WithConn,
+		BaseContext:                  func(net.Listener) context.Context { return base },
+		ErrorLog:                     slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
+	}
+	s.drain = httpdrain.Attach(&s.http)
+	return s
+}
+
+// Open opens the listener and starts to serve requests. It returns fault.Unavailable if the address cannot be used.
+// ctx may end after Open has returned.
+func (s *Server) Open(ctx context.Context) error {
+	listener, err := s.listen(ctx)
+	if err != nil {
+		return &fault.Error{
+			Code: fault.Unavailable, Op: "http.Open", Msg: "cannot listen on " + s.config.Address, Err: err,
+			Hint: "choose another address or port, or end the process that has it",
+		}
+	}
+	s.mu.Lock()
+	s.listener = listener
+	s.mu.Unlock()
+	go s.serve(listener)
+	return nil
+}
+
+func (s *Server) listen(ctx context.Context) (net.Listener, error) {
+	if s.config.Listener != nil {
+		return s.config.Listener, nil
+	}
+	var config net.ListenConfig
+	return config.Listen(ctx, "tcp", s.config.Address)
+}
+
+// carrying wraps next, and marks the connection of a request as busy while next runs. The connection limit does not
+// close busy connections. http.StateActive cannot replace this mark, because it begins with the first byte of a
+// request: a client could make idle connections busy with one byte each.
+func carrying(w *connlimit.Limiter, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if c := watches.ConnOf(r.Context()); c != nil {
+			w.Busy(c)
+			defer w.Idle(c)
+		}
+		next.ServeHTTP(rw, r)
+	})
+}
+
+// follow counts the connections that net/http opens and closes. A connection that the server has taken over stays
+// counted.
+func follow(w *connlimit.Limiter, taken *watches.Connections) func(net.Conn, http.ConnState) {
+	return func(c net.Conn, s http.ConnState) {
+		switch s {
+		case http.StateNew:
+			w.Join(c)
+		case http.StateHijacked:
+			if !taken.Has(c) {
+				w.Leave(c)
+			}
+		case http.StateClosed:
+			w.Leave(c)
+		}
+	}
+}
+
+func (s *Server) serve(l net.Listener) {
+	defer close(s.served)
+	err := s.http.Serve(connlimit.Impatient(l, s.config.WriteStall))
+	if errors.Is(err, http.ErrServerClosed) {
+		return
+	}
+	s.mu.Lock()
+	s.failure = &fault.Error{
+		Code: fault.Unavailable, Op: "http.Serve", Msg: "the listener on " + l.Addr().String() + " ended", Err: err,
+	}
+	s.mu.Unlock()
+}
+
+// Addr returns the address on which the server listens, with the actual port, or nil before Open.
+func (s *Server) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil {
+		return nil
+	}
+	return s.listener.Addr()
+}
+
+// Wait blocks until the server no longer accepts connections. It returns nil after Close, and otherwise the error of
+// the listener.
+func (s *Server) Wait() error {
+	<-s.served
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
+
+// Close stops accepting connections, closes idle connections, and waits for the requests in progress. If ctx ends
+// first, Close cancels these requests, closes their connections, waits until their handlers return, and returns the
+// error of ctx. Close is idempotent.
+func (s *Server) Close(ctx context.Context) error {
+	defer s.abort()
+	if s.Addr() == nil {
+		return nil
+	}
+	s.taken.CloseSoon()
+	err := s.drain.Shutdown(ctx)
+	if err == nil {
+		select { // Shutdown does not wait for connections that were taken over
+		case <-s.active.drain():
+		case <-ctx.Done():
+			if err = ctx.Err(); s.taken.None() {
+				err = nil
+			}
+		}
+	}
+	if err != nil {
+		s.abort()
+	}
+	_ = s.http.Close() // ends what Shutdown left; it has already returned the error
+	<-s.served
+	ended := s.active.drain()
+	s.taken.CloseAll()
+	<-ended
+	if err == nil {
+		return nil
+	}
+	return fault.Wrap(err, "http.Close", "requests were cut because they did not end in time")
+}
+
+// counted is a handler that counts the requests in progress. Close uses the count to wait for all handlers, even if
+// their connections are closed.
+type counted struct {
+	server *Server
+	next   http.Handler
+}
+
+func (c *counted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !c.server.active.Enter() {
+		panic(http.ErrAbortHandler) // its connection is closed already
+	}
+	defer c.server.active.Leave()
+	c.next.ServeHTTP(w, r)
+}

@@ -1,0 +1,442 @@
+package watches
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// errPanic is the reason of a watch that ended in a panic.
+var errPanic = errors.New("panic")
+
+const (
+	tickEvery   = 250 * time.Millisecond // how often due bookmarks are looked for
+	maxEncoded  = 16                     // parts that are kept for further watches
+	clientParts = 8                      // a tick looks whether this part of the clients have closed their connections
+)
+
+// loop serves the watches of a listener over connections that were taken over. One goroutine serves all watches that
+// keep up with the changes. It encodes each change once for all watches with the same request, and writes without
+// waiting. It runs only while there are watches.
+//
+// A watch has a goroutine of its own at its start, while its client does not take what is written, and while it reads
+// older changes from the store. Then watchConn.phase is phaseAlone. Only one goroutine uses a watch at a time.
+type loop struct {
+	life context.Context // ends when requests in progress are aborted
+	log  *slog.Logger
+	wake chan struct{} // receives when something below has changed or life has ended; its capacity is 1
+
+	mu      sync.Mutex
+	all     map[*watchConn]struct{}
+	ready   []*watchConn // with phase phaseQueued
+	running bool
+	closing bool // the server is closing, so the loop has to look at all clients now
+
+	// used by the goroutine of the loop only
+	part    int // of all watches, which the next tick looks at
+	encoded map[encodedKey]encodedPart
+	write   rawWrite
+	read    rawRead
+}
+
+// watchConn is a watch and its connection.
+type watchConn struct {
+	Stream
+	loop *loop
+	conn *conn
+	open *atomic.Int64      // requests in progress
+	sent prometheus.Counter // bytes of the answer
+
+	due    time.Time // of the next bookmark; set by the goroutine that uses the watch
+	number int       // decides in which tick the client is looked at
+
+	// guarded by loop.mu
+	phase   phase
+	changed bool               // there may be something new since phase is phasePolled
+	cancel  context.CancelFunc // of phase phaseAlone
+}
+
+type phase uint8
+
+const (
+	phaseAlone  phase = iota // a goroutine of its own uses it
+	phaseQueued              // in loop.ready
+	phasePolled              // the loop is using it
+	phaseIdle                // waits for changes
+	phaseEnded
+)
+
+func newLoop(life context.Context, log *slog.Logger) *loop {
+	l := &loop{life: life, log: log, wake: make(chan struct{}, 1), all: map[*watchConn]struct{}{}}
+	l.write.call, l.read.call = l.write.do, l.read.do
+	context.AfterFunc(life, l.signal)
+	return l
+}
+
+// add starts to serve a watch.
+func (l *loop) add(c *conn, s Stream, open *atomic.Int64, sent prometheus.Counter) {
+	w := &watchConn{Stream: s, loop: l, conn: c, open: open, sent: sent}
+	open.Add(1)
+	w.Watch.OnChange(func() { l.notify(w) })
+	l.mu.Lock()
+	w.number = len(l.all)
+	l.all[w] = struct{}{}
+	if !l.running {
+		l.running = true
+		go l.run()
+	}
+	l.mu.Unlock()
+	head := c.head
+	c.head = nil
+	l.alone(w, finishChunk(w.greet(beginChunk(head)), len(head)))
+}
+
+// notify has the loop poll a watch. It is called with locks of the watch held.
+func (l *loop) notify(w *watchConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch w.phase {
+	case phaseIdle:
+		l.enqueue(w)
+	case phasePolled:
+		w.changed = true
+	case phaseAlone, phaseQueued, phaseEnded: // it is polled afterwards, or never again
+	}
+}
+
+// enqueue has the loop poll w. The caller must hold l.mu.
+func (l *loop) enqueue(w *watchConn) {
+	w.phase = phaseQueued
+	l.ready = append(l.ready, w)
+	l.signal()
+}
+
+func (l *loop) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // it has not seen the previous signal yet
+	}
+}
+
+// run polls watches until there are none.
+func (l *loop) run() {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for l.more() {
+		select {
+		case <-l.wake:
+		case now := <-ticker.C:
+			l.tick(now)
+		}
+		switch {
+		case l.life.Err() != nil:
+			l.abort()
+		case l.isClosing():
+			l.look(l.idle(func(*watchConn) bool { return true }))
+		}
+		for w := l.next(); w != nil; w = l.next() {
+			l.guard(w, func() { l.poll(w) })
+		}
+		clear(l.encoded)
+	}
+}
+
+// more returns whether there are watches. If not, the goroutine of the loop must end.
+func (l *loop) more() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = len(l.all) > 0
+	return l.running
+}
+
+func (l *loop) next() *watchConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.ready) == 0 {
+		l.ready = nil
+		return nil
+	}
+	w := l.ready[0]
+	l.ready[0] = nil
+	l.ready = l.ready[1:]
+	w.phase, w.changed = phasePolled, false
+	return w
+}
+
+// guard runs a step of a watch, and ends the watch if the step panics.
+func (l *loop) guard(w *watchConn, step func()) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			l.log.Error("a watch ended in a panic; please report it", "panic", fault.PanicText(cause), "stack",
+				string(debug.Stack()))
+			l.end(w, errPanic)
+		}
+	}()
+	step()
+}
+
+// poll sends what a watch has to deliver.
+func (l *loop) poll(w *watchConn) {
+	for {
+		raw, found, err := w.Watch.Poll()
+		switch {
+		case err != nil:
+			l.last(w, err)
+			return
+		case found == state.WatchBehind:
+			l.alone(w, nil)
+			return
+		case found == state.WatchIdle:
+			if l.rest(w) {
+				return
+			}
+			continue
+		}
+		p := l.encode(w, &raw)
+		w.Watch.Count(p.events)
+		w.due = time.Now().Add(w.Watch.Bookmark())
+		n, err := l.write.try(w.conn.raw, p.bytes)
+		w.sent.Add(float64(n))
+		if err != nil {
+			l.end(w, err)
+			return
+		}
+		if n < len(p.bytes) {
+			l.alone(w, p.bytes[n:])
+			return
+		}
+	}
+}
+
+// rest makes a watch idle. It returns false if the watch must be polled again.
+func (l *loop) rest(w *watchConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w.changed {
+		w.changed = false
+		return false
+	}
+	w.phase = phaseIdle
+	return true
+}
+
+// last sends the last object, if there is room for it, and ends the watch.
+func (l *loop) last(w *watchConn, err error) {
+	b := append(finishChunk(w.appendEnd(beginChunk(nil), err), 0), lastChunk...)
+	n, _ := l.write.try(w.conn.raw, b) // the client may have gone
+	w.sent.Add(float64(n))
+	_ = l.read.look(w.conn.raw) // unread data would make the kernel discard what the client has not received
+	l.end(w, err)
+}
+
+// end ends a watch. Only the goroutine that uses the watch may call it.
+func (l *loop) end(w *watchConn, err error) {
+	l.mu.Lock()
+	if w.phase == phaseEnded {
+		l.mu.Unlock()
+		return
+	}
+	w.phase = phaseEnded
+	delete(l.all, w)
+	l.signal() // it may have been the last one
+	l.mu.Unlock()
+	w.Watch.Close(err)
+	w.open.Add(-1)
+	w.conn.end()
+}
+
+// alone gives a watch a goroutine of its own. This goroutine sends the bytes in rest, and then all changes that the
+// client has not received yet.
+func (l *loop) alone(w *watchConn, rest []byte) {
+	ctx, cancel := context.WithCancel(l.life)
+	l.mu.Lock()
+	w.phase, w.cancel = phaseAlone, cancel
+	l.mu.Unlock()
+	go l.guard(w, func() {
+		defer cancel()
+		if err := l.catchUp(ctx, w, rest); err != nil {
+			l.end(w, err)
+		}
+	})
+}
+
+// catchUp sends the bytes in rest, and then all changes that the client has not received yet. It then hands the watch
+// back to the goroutine of the loop. After an error, the caller must end the watch.
+func (l *loop) catchUp(ctx context.Context, w *watchConn, rest []byte) error {
+	for {
+		if len(rest) > 0 {
+			n, err := w.conn.Write(rest)
+			w.sent.Add(float64(n))
+			if err != nil {
+				return err
+			}
+		}
+		part, found, err := w.Watch.Poll()
+		switch {
+		case err != nil:
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case found == state.WatchIdle:
+			w.due = time.Now().Add(w.Watch.Bookmark())
+			w.Watch.Rest()
+			if err := w.conn.SetWriteDeadline(time.Time{}); err != nil {
+				return err
+			}
+			l.mu.Lock()
+			w.cancel = nil
+			l.enqueue(w)
+			l.mu.Unlock()
+			return nil
+		case found == state.WatchBehind:
+			part, err = w.Watch.CatchUp(ctx)
+		default:
+			part = w.Watch.Own(part)
+			w.Watch.Count(len(part.Changes))
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				b := append(finishChunk(w.appendEnd(beginChunk(nil), err), 0), lastChunk...)
+				_, _ = w.conn.Write(b) // the client may have gone
+			}
+			return err
+		}
+		rest = finishChunk(w.appendPart(beginChunk(nil), &part), 0)
+	}
+}
+
+// tick asks for due bookmarks, and ends watches whose clients have gone.
+func (l *loop) tick(now time.Time) {
+	l.part = (l.part + 1) % clientParts
+	for _, w := range l.idle(func(w *watchConn) bool { return w.phase == phaseIdle && !now.Before(w.due) }) {
+		w.Watch.Refresh()
+	}
+	l.look(l.idle(func(w *watchConn) bool { return w.number%clientParts == l.part }))
+}
+
+// closeSoon has the loop notice at once which clients have gone.
+func (l *loop) closeSoon() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closing = true
+	l.signal()
+}
+
+func (l *loop) isClosing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closing
+}
+
+// idle returns the watches that match, except those that the loop is about to poll.
+func (l *loop) idle(match func(*watchConn) bool) (list []*watchConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for w := range l.all {
+		if (w.phase == phaseIdle || w.phase == phaseAlone) && match(w) {
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
+// look ends the watches whose clients have gone.
+func (l *loop) look(list []*watchConn) {
+	for _, w := range list {
+		if err := l.read.look(w.conn.raw); err != nil {
+			l.gone(w, err)
+		}
+	}
+}
+
+// gone ends a watch whose client has gone. err is the error of the connection.
+func (l *loop) gone(w *watchConn, err error) {
+	l.mu.Lock()
+	cancel, mine := w.cancel, w.phase == phaseIdle || w.phase == phaseQueued
+	if mine {
+		l.take(w)
+	}
+	l.mu.Unlock()
+	if mine {
+		if errors.Is(err, syscall.ETIMEDOUT) { // see limitUnacknowledged
+			err = &state.WatchEnd{Reason: state.WatchSlow}
+		} else {
+			err = nil
+		}
+		l.end(w, err)
+	} else if cancel != nil {
+		cancel()
+	}
+}
+
+// take removes a watch from the queue, so that the caller can end it. The caller must hold l.mu.
+func (l *loop) take(w *watchConn) {
+	if w.phase == phaseQueued {
+		for i, q := range l.ready {
+			if q == w {
+				l.ready = append(l.ready[:i:i], l.ready[i+1:]...)
+				break
+			}
+		}
+	}
+	w.phase = phasePolled
+}
+
+// abort ends all watches that the loop uses. The others end with their contexts.
+func (l *loop) abort() {
+	l.mu.Lock()
+	var mine []*watchConn
+	for w := range l.all {
+		if w.phase == phaseIdle || w.phase == phaseQueued {
+			mine = append(mine, w)
+			w.phase = phasePolled
+		}
+	}
+	l.ready = nil
+	l.mu.Unlock()
+	for _, w := range mine {
+		l.end(w, context.Canceled)
+	}
+}
+
+// encodedKey tells apart what is encoded differently.
+type encodedKey struct {
+	scope          api.WatchScope
+	first          *state.Change // of a part without keys of the application; nil = a bookmark
+	seen           uint64
+	values, events bool
+}
+
+// encodedPart is a part as it is written to the connections of several watches.
+type encodedPart struct {
+	bytes  []byte
+	events int
+}
+
+// encode returns a part of Poll as a chunk. Watches with the same part share it.
+func (l *loop) encode(w *watchConn, raw *state.WatchPart) encodedPart {
+	k := encodedKey{scope: w.Watch.Scope(), seen: raw.Seen, values: w.Values, events: w.Events}
+	if len(raw.Changes) > 0 {
+		k.first = &raw.Changes[0]
+	}
+	p, ok := l.encoded[k]
+	if !ok {
+		part := w.Watch.Own(*raw)
+		p = encodedPart{finishChunk(w.appendPart(beginChunk(nil), &part), 0), len(part.Changes)}
+		if l.encoded == nil || len(l.encoded) == maxEncoded {
+			l.encoded = map[encodedKey]encodedPart{}
+		}
+		l.encoded[k] = p
+	}
+	return p
+}

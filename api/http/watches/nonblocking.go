@@ -1,0 +1,73 @@
+package watches
+
+import (
+	"errors"
+	"io"
+	"syscall"
+)
+
+// rawWrite writes to a connection as much as can be written without waiting.
+type rawWrite struct {
+	call func(fd uintptr) bool // do, made once
+	b    []byte
+	n    int
+	err  error
+}
+
+func (r *rawWrite) do(fd uintptr) bool {
+	for {
+		r.n, r.err = syscall.Write(int(fd), r.b)
+		if r.err != syscall.EINTR { //nolint:errorlint // of a system call
+			return true
+		}
+	}
+}
+
+// try writes b without waiting. It returns the number of bytes that the connection has taken. If this is less than
+// len(b) and the error is nil, the connection takes no more at the moment.
+func (r *rawWrite) try(c syscall.RawConn, b []byte) (int, error) {
+	r.b, r.n, r.err = b, 0, nil
+	err := c.Write(r.call)
+	r.b = nil
+	if err == nil {
+		err = r.err
+	}
+	if errors.Is(err, syscall.EAGAIN) {
+		err = nil
+	}
+	return max(r.n, 0), err
+}
+
+// rawRead looks whether the other side has closed a connection.
+type rawRead struct {
+	call func(fd uintptr) bool // do, made once
+	b    [512]byte
+	err  error
+}
+
+func (r *rawRead) do(fd uintptr) bool {
+	for {
+		n, err := syscall.Read(int(fd), r.b[:])
+		if err == nil && n == 0 {
+			err = io.EOF
+		}
+		if r.err = err; err != nil && err != syscall.EINTR { //nolint:errorlint // of a system call
+			return true
+		}
+		if err == nil && n < len(r.b) {
+			return true
+		}
+	}
+}
+
+// look reads and discards what the client has sent. It returns an error if the client has closed the connection.
+func (r *rawRead) look(c syscall.RawConn) error {
+	r.err = nil
+	if err := c.Read(r.call); err != nil {
+		return err
+	}
+	if errors.Is(r.err, syscall.EAGAIN) {
+		return nil
+	}
+	return r.err
+}

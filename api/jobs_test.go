@@ -1,0 +1,24 @@
+package api_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/apitest"
+)
+
+// A job without a name is the error of Dapr in each operation on one job.
+func TestJobs_RefuseAnEmptyName(t *testing.T) {
+	jobs := api.NewJobs(api.App{ID: "app"}, &apitest.JobStore{})
+	for _, name := range []string{"", " ", "\t "} {
+		_, get := jobs.Get(t.Context(), name)
+		for operation, err := range map[string]error{"get": get, "delete": jobs.Delete(t.Context(), name),
+			"schedule": jobs.Schedule(t.Context(), &api.Job{Name: name, Schedule: "@daily"}, true)} {
+			var e *api.Error
+			if !errors.As(err, &e) || e.Kind != api.Malformed || e.Code != api.CodeJobNameEmpty {
+				t.Errorf("%s %q: %v", operation, name, err)
+			}
+		}
+	}
+}

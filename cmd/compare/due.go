@@ -1,0 +1,425 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The operations on jobs and actors. These notes apply to the operations that are not plain calls:
+//
+//   - An operation that creates a job or reminder makes it due an hour later.
+//   - An operation with "due at one moment" creates many jobs or reminders and measures their deliveries.
+//   - An operation with "at half the rate" does the same with due times at even intervals. They are due at half the
+//     rate at which the system has delivered those that were due at one moment.
+//
+// The latency of a delivery is the time from the due time to the call of the application.
+const (
+	createJob      operation = "create a job"
+	createReminder operation = "create a reminder"
+	fireJobs       operation = "jobs due at one moment"
+	fireReminders  operation = "reminders due at one moment"
+	paceJobs       operation = "jobs at half the rate"
+	paceReminders  operation = "reminders at half the rate"
+	appCall        operation = "call of the application"
+	actorCall      operation = "call of an actor"
+)
+
+// fires reports whether an operation measures deliveries. Such an operation does not depend on the number of clients.
+func (o operation) fires() bool {
+	return o == fireJobs || o == fireReminders || o == paceJobs || o == paceReminders
+}
+
+// reminds reports whether an operation is about reminders.
+func (o operation) reminds() bool {
+	return o == createReminder || o == fireReminders || o == paceReminders
+}
+
+const (
+	workerType = "Worker"        // of all actors
+	workers    = 1000            // actors that have reminders
+	firstLead  = 3 * time.Second // between the creation of work and its due time; doubled if that was too short
+	readyTime  = 5 * time.Second // of a request until the system is ready
+	actorTries = 10              // of a call of an actor
+	lastFire   = 2 * time.Minute // after which the last delivery is missed
+)
+
+// runner is a system that runs jobs and hosts actors for an application of this process.
+type runner struct {
+	*forwarder
+	nodes []string // addresses of the API
+	app   *dueApp
+	count int // of jobs and reminders that fire in one turn
+	lead  time.Duration
+	run   int                   // number of the last turn
+	rates map[operation]float64 // of fireJobs and fireReminders, over all turns
+	calls []*bare
+}
+
+func newRunner(f *forwarder, nodes []string, app *dueApp, count int) *runner {
+	f.address, f.path = nodes[0], invokePath
+	return &runner{forwarder: f, nodes: nodes, app: app, count: count, lead: firstLead, rates: map[operation]float64{}}
+}
+
+func (r *runner) end() {
+	r.forwarder.end()
+	r.app.end()
+}
+
+// connections returns n connections, spread over the nodes.
+func (r *runner) connections(n int) []*bare {
+	for i := len(r.calls); i < n; i++ {
+		r.calls = append(r.calls, &bare{address: r.nodes[i%len(r.nodes)]})
+	}
+	return r.calls[:n]
+}
+
+// running waits until every node can call the application and its actors, and can store jobs and reminders.
+func (r *runner) running(ctx context.Context) (store, error) {
+	r.run++
+	for i, c := range r.connections(len(r.nodes)) {
+		for _, op := range []operation{appCall, actorCall, createJob, createReminder} {
+			number := i - len(r.nodes)
+			if err := until(ctx, func() error {
+				// an attempt without an answer may have stored its job
+				number += len(r.nodes)
+				bounded, cancel := context.WithTimeout(ctx, readyTime) // a sidecar may hold a call until it has a host
+				defer cancel()
+				return r.once(bounded, c, op, i, number, time.Hour)
+			}); err != nil {
+				defer r.end()
+				return nil, r.failed(fmt.Errorf("%s: %w", op, err))
+			}
+		}
+	}
+	return r, nil
+}
+
+// once makes one request of an operation. client is the number of the client, and i that of the request.
+func (r *runner) once(ctx context.Context, c *bare, op operation, client, i int, due time.Duration) error {
+	body := fmt.Appendf(nil, `{"dueTime":%q}`, due)
+	return r.request(ctx, c, op, client, i, body)
+}
+
+func (r *runner) request(ctx context.Context, c *bare, op operation, client, i int, body []byte) error {
+	name := strconv.Itoa(r.run) + "-" + strconv.Itoa(i)
+	var err error
+	switch {
+	case op == appCall:
+		_, err = c.fetch(ctx, http.MethodGet, r.path, nil)
+	case op == actorCall: // fails if a busy machine delays the lease of its host or its ring of hosts
+		for range actorTries {
+			if _, err = c.fetch(ctx, http.MethodPost, "/v1.0/actors/"+workerType+"/"+strconv.Itoa(client)+
+				"/method/value", []byte("{}")); err == nil || ctx.Err() != nil {
+				break
+			}
+		}
+	case op.reminds():
+		_, err = c.fetch(ctx, http.MethodPost, "/v1.0/actors/"+workerType+"/"+strconv.Itoa(i%workers)+"/reminders/"+
+			name, body)
+	default:
+		_, err = c.fetch(ctx, http.MethodPost, "/v1.0-alpha1/jobs/"+name, body)
+	}
+	return err
+}
+
+// measure implements meter.
+func (r *runner) measure(ctx context.Context, f *figures, op operation, clients int, _ string,
+	during time.Duration) error {
+	r.run++
+	calls := r.connections(clients)
+	if !op.fires() {
+		return loop(ctx, f, r, clients, during, func(ctx context.Context, client, i int) error {
+			return r.once(ctx, calls[client], op, client, i, time.Hour)
+		})
+	}
+	gap := time.Duration(0)
+	if base := map[operation]operation{paceJobs: fireJobs, paceReminders: fireReminders}[op]; base != "" {
+		if r.rates[base] == 0 {
+			return fmt.Errorf("%q must be measured before %q", base, op)
+		}
+		gap = time.Duration(2 * float64(time.Second) / r.rates[base])
+	}
+	for {
+		first := time.Now().Add(r.lead).Truncate(time.Second).Add(time.Second)
+		r.app.expect(r.run, r.count)
+		if err := r.createAll(ctx, op, calls, first, gap); err != nil {
+			return err
+		}
+		if time.Now().Before(first) {
+			return r.fire(ctx, f, op, first, gap)
+		}
+		r.lead *= 2
+		if err := r.app.wait(ctx, lastFire); err != nil {
+			return err
+		}
+		r.run++
+	}
+}
+
+// createAll creates r.count jobs or reminders for one run of the measurement, and returns the first error. The
+// parameter first is the due time of the first of them, and gap is the time from each due time to the next.
+func (r *runner) createAll(ctx context.Context, op operation, calls []*bare, first time.Time,
+	gap time.Duration) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	for client, c := range calls {
+		all.Go(func() {
+			for i := client; i < r.count && ctx.Err() == nil; i += len(calls) {
+				due := first.Add(time.Duration(i) * gap).UTC().Format("2006-01-02T15:04:05.000Z")
+				if err := r.request(ctx, c, op, client, i, fmt.Appendf(nil, `{"dueTime":%q}`, due)); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return context.Cause(ctx)
+}
+
+// fire waits for the deliveries of a turn, and adds them to f.
+func (r *runner) fire(ctx context.Context, f *figures, op operation, first time.Time, gap time.Duration) error {
+	time.Sleep(time.Until(first)) // the due time of the work, not a wait for another goroutine
+	before, known := r.cpu()
+	if err := r.app.wait(ctx, lastFire+time.Duration(r.count)*gap); err != nil {
+		return err
+	}
+	after, ok := r.cpu()
+	if ok && known {
+		f.cpu += after - before
+	}
+	last := first
+	for i, at := range r.app.arrivals() {
+		f.add(at.Sub(first.Add(time.Duration(i) * gap)))
+		if at.After(last) {
+			last = at
+		}
+	}
+	took := last.Sub(first)
+	f.elapsed += took
+	f.turns = append(f.turns, float64(r.count)/took.Seconds())
+	r.rates[op] = f.rate()
+	return nil
+}
+
+// dueApp is the application whose jobs and actors are called. It records when each job or reminder of the current run
+// of a measurement arrives.
+type dueApp struct {
+	server http.Server
+	port   string
+
+	mu   sync.Mutex
+	run  string
+	at   []time.Time // zero = has not arrived
+	left int
+	done chan struct{} // closed when all have arrived
+}
+
+func startDueApp() (*dueApp, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	a := &dueApp{done: make(chan struct{})}
+	if _, a.port, err = net.SplitHostPort(l.Addr().String()); err != nil {
+		return nil, err
+	}
+	a.server.ReadHeaderTimeout = time.Minute
+	a.server.Handler = a
+	go func() { _ = a.server.Serve(l) }()
+	return a, nil
+}
+
+func (a *dueApp) end() { _ = a.server.Close() }
+
+// ServeHTTP implements http.Handler.
+func (a *dueApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch dir, name := splitPath(r.URL.Path); {
+	case r.URL.Path == "/dapr/config":
+		_, _ = io.WriteString(w, `{"entities":["`+workerType+`"]}`)
+	case name == "value", r.Method == http.MethodDelete:
+		_, _ = io.WriteString(w, "{}")
+	case dir == "/job" || strings.HasSuffix(dir, "/method/remind"):
+		_, _ = io.Copy(io.Discard, r.Body)
+		a.arrive(name, time.Now())
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+func splitPath(path string) (dir, name string) {
+	i := strings.LastIndexByte(path, '/')
+	return path[:max(i, 0)], path[i+1:]
+}
+
+// expect begins a turn of n pieces of work.
+func (a *dueApp) expect(run, n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.run, a.at, a.left, a.done = strconv.Itoa(run), make([]time.Time, n), n, make(chan struct{})
+}
+
+// arrive records the first delivery of work with a name.
+func (a *dueApp) arrive(name string, at time.Time) {
+	run, number, _ := strings.Cut(name, "-")
+	i, err := strconv.Atoi(number)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil || run != a.run || i < 0 || i >= len(a.at) || !a.at[i].IsZero() {
+		return
+	}
+	a.at[i] = at
+	if a.left--; a.left == 0 {
+		close(a.done)
+	}
+}
+
+// wait waits until all work of the turn has arrived.
+func (a *dueApp) wait(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	a.mu.Lock()
+	done := a.done
+	a.mu.Unlock()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return fmt.Errorf("%d of %d jobs or reminders have not arrived: %w", a.left, len(a.at), ctx.Err())
+	}
+}
+
+// arrivals returns when each piece of work of the turn has arrived.
+func (a *dueApp) arrivals() []time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.at
+}
+
+// dueQuorate starts n nodes. An instance of the application is beside each.
+func dueQuorate(n int) opener {
+	return func(ctx context.Context, s *settings, dir string) (store, error) {
+		program, p, err := find("quorate", s.quorate, dir)
+		if err != nil {
+			return nil, err
+		}
+		ports, err := freePorts(3 * n)
+		if err != nil {
+			return nil, err
+		}
+		app, err := startDueApp()
+		if err != nil {
+			return nil, err
+		}
+		f := &forwarder{processes: p, title: "quorate", text: fmt.Sprintf("%s, nodes: %d %s",
+			firstLine(program, "version"), n, strings.Join(s.quorateArgs, " "))}
+		q := &quorate{processes: p, program: program}
+		var join, nodes []string
+		for i := range n {
+			join = append(join, "127.0.0.1:"+ports[3*i+1])
+			nodes = append(nodes, "127.0.0.1:"+ports[3*i])
+		}
+		for i := range n {
+			args := appNode("n"+strconv.Itoa(i+1), ports[3*i:3*i+3], app.port)
+			if n > 1 {
+				args = append(args, "--join", strings.Join(join, ","), "--bootstrap-expect", strconv.Itoa(n))
+			}
+			if err := p.start("n"+strconv.Itoa(i+1), program, append(args, s.quorateArgs...)...); err != nil {
+				f.end()
+				return nil, err
+			}
+		}
+		r := newRunner(f, nodes, app, s.keys)
+		if n > 1 {
+			if err := until(ctx, func() error { return q.voters(ctx) }); err != nil {
+				defer r.end()
+				return nil, r.failed(err)
+			}
+		}
+		return r.running(ctx)
+	}
+}
+
+// dueDaprd starts a placement server, n schedulers, and n sidecars, each with an instance of the application. The
+// state of actors is in one Redis server that does not sync its writes.
+func dueDaprd(n int) opener {
+	return func(ctx context.Context, s *settings, dir string) (_ store, err error) {
+		programs := make(map[string]string)
+		var p *processes
+		for name, program := range map[string]string{"scheduler": s.scheduler, "placement": s.placement,
+			"redis": s.redis, "daprd": s.daprd} {
+			found, of, err := find(name, program, dir)
+			if err != nil {
+				return nil, err
+			}
+			if programs[name] = found; name == "daprd" {
+				p = of
+			}
+		}
+		ports, err := freePorts(5 + 9*n)
+		if err != nil {
+			return nil, err
+		}
+		app, err := startDueApp()
+		if err != nil {
+			return nil, err
+		}
+		f := &forwarder{processes: p, title: "daprd", text: fmt.Sprintf("%s, sidecars and schedulers: %d, one "+
+			"placement server, state of actors in one Redis server without fsync",
+			firstLine(programs["daprd"], "--version"), n)}
+		r := newRunner(f, []string{""}, app, s.keys)
+		defer func() {
+			if err != nil {
+				err = f.failed(err)
+				r.end()
+			}
+		}()
+		resources, err := actorStore(p.dir, ports[0])
+		if err != nil {
+			return nil, err
+		}
+		err = errors.Join(p.start("redis", programs["redis"], "--port", ports[0], "--bind", "127.0.0.1", "--save", "",
+			"--dir", p.dir), p.start("placement", programs["placement"], "--port", ports[1], "--healthz-port", ports[2],
+			"--metrics-port", ports[3], "--listen-address", "127.0.0.1", "--id", "p", "--initial-cluster",
+			"p=127.0.0.1:"+ports[4], "--log-level", "warn"))
+		rest := ports[5:]
+		schedulers := rest[:5*n] // gRPC, health, metrics, clients and servers of etcd
+		var cluster, addresses []string
+		for i := range n {
+			cluster = append(cluster, "s"+strconv.Itoa(i)+"=http://127.0.0.1:"+schedulers[5*i+4])
+			addresses = append(addresses, "127.0.0.1:"+schedulers[5*i])
+		}
+		for i := range n {
+			own, id := schedulers[5*i:5*i+5], "s"+strconv.Itoa(i)
+			err = errors.Join(err, p.start("scheduler-"+id, programs["scheduler"], "--id", id, "--port", own[0],
+				"--healthz-port", own[1], "--metrics-port", own[2], "--etcd-client-port", own[3],
+				"--etcd-client-listen-address", "127.0.0.1", "--listen-address", "127.0.0.1",
+				"--override-broadcast-host-port", addresses[i], "--etcd-initial-cluster", strings.Join(cluster, ","),
+				"--etcd-data-dir", p.dir+"/"+id, "--log-level", "warn"))
+		}
+		r.nodes = nil
+		for i := range n {
+			own := rest[5*n+4*i:]
+			r.nodes = append(r.nodes, "127.0.0.1:"+own[0])
+			err = errors.Join(err, p.start("daprd-"+strconv.Itoa(i), programs["daprd"], "--app-id", "app", "--app-port",
+				app.port, "--dapr-http-port", own[0], "--dapr-grpc-port", own[1], "--dapr-internal-grpc-port", own[2],
+				"--metrics-port", own[3], "--dapr-listen-addresses", "127.0.0.1", "--resources-path", resources,
+				"--placement-host-address", "127.0.0.1:"+ports[1], "--scheduler-host-address",
+				strings.Join(addresses, ","), "--log-level", "warn"))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return r.running(ctx)
+	}
+}

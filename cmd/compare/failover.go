@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// failing is a cluster whose leader can be killed.
+type failing interface {
+	store
+	// leader returns the number of the process that leads, from 0. It returns an error while it is unknown, or while a
+	// member is not ready to replace the leader.
+	leader(ctx context.Context) (int, error)
+	// kill ends a process with SIGKILL. restart starts it again with its data.
+	kill(process int) error
+	restart(process int) error
+	// at returns a client of one process.
+	at(process int) client
+}
+
+const (
+	retryPause  = 5 * time.Millisecond
+	retryBudget = time.Minute
+	tryTimeout  = 500 * time.Millisecond // of one save; a request to the old leader must not hide the new one
+)
+
+// printFailover kills the leader of each cluster several times, and prints how long no strong save succeeded. This
+// time begins with the kill and ends with the first save that succeeds at one of the two remaining processes.
+func printFailover(ctx context.Context, s *settings, out io.Writer, stores []store) error {
+	fmt.Fprintf(out, "\n%d kills of the leader with SIGKILL, each after all members have caught up\n\n", s.kills)
+	fmt.Fprintln(out, "| | kills | median until a save succeeds | slowest |\n| --- | --- | --- | --- |")
+	times := make([][]time.Duration, len(stores))
+	for range s.kills {
+		for i, st := range stores {
+			f, ok := st.(failing)
+			if !ok {
+				return fmt.Errorf("%s: %w", st.name(), errors.ErrUnsupported)
+			}
+			took, err := failover(ctx, f)
+			if err != nil {
+				return fmt.Errorf("%s: %w", st.name(), err)
+			}
+			times[i] = append(times[i], took)
+		}
+	}
+	for i, st := range stores {
+		slices.Sort(times[i])
+		median := times[i][len(times[i])/2].Round(time.Millisecond)
+		mark := ""
+		if i == 0 {
+			mark = exceeded(median, failoverGoal)
+		}
+		fmt.Fprintf(out, "| %s | %d | %s%s | %s |\n", st.name(), s.kills, median, mark,
+			slices.Max(times[i]).Round(time.Millisecond))
+	}
+	fmt.Fprintln(out)
+	return nil
+}
+
+// failover kills the leader and starts it again. It returns how long no save succeeded.
+func failover(ctx context.Context, f failing) (time.Duration, error) {
+	var leader int
+	if err := until(ctx, func() (err error) {
+		leader, err = f.leader(ctx)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	others := []client{f.at((leader + 1) % 3), f.at((leader + 2) % 3)}
+	for _, c := range others { // the connections exist before the kill
+		if err := c.save(ctx, "failover", "before"); err != nil {
+			return 0, err
+		}
+	}
+	if err := f.kill(leader); err != nil {
+		return 0, err
+	}
+	killed := time.Now()
+	took, err := firstSave(ctx, others, killed)
+	return took, errors.Join(err, f.restart(leader))
+}
+
+// firstSave repeats a save until it succeeds, using the clients in turn. It returns how long after since the save
+// succeeded. It gives up after retryBudget.
+func firstSave(ctx context.Context, clients []client, since time.Time) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, retryBudget)
+	defer cancel()
+	for i := 0; ; i++ {
+		try, end := context.WithTimeout(ctx, tryTimeout)
+		err := clients[i%len(clients)].save(try, "failover", "after "+strconv.Itoa(i))
+		end()
+		if err == nil {
+			return time.Since(since), nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// kill ends a process with SIGKILL.
+func (p *processes) kill(process int) error {
+	if err := p.cmds[process].Process.Kill(); err != nil {
+		return err
+	}
+	_ = p.cmds[process].Wait() // its error says that it was killed
+	return nil
+}
+
+// restart starts a killed process with the same arguments. Its output is added to its log file.
+func (p *processes) restart(process int) error {
+	old := p.cmds[process]
+	cmd := exec.Command(old.Path, old.Args[1:]...) // #nosec G204 -- the program that the user named
+	cmd.Dir = old.Dir
+	name := old.Stdout.(*os.File).Name() //nolint:forcetypeassert // see start
+	log, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the process has its own descriptor
+	cmd.Stdout, cmd.Stderr = log, log
+	p.cmds[process] = cmd
+	return cmd.Start()
+}
+
+// leader implements failing. It asks the first node for the leader of the first group. It returns an error until every
+// voter has caught up, so that each kill finds a whole cluster.
+func (q *quorate) leader(ctx context.Context) (int, error) {
+	if err := q.voters(ctx); err != nil {
+		return 0, err
+	}
+	out, err := exec.CommandContext(ctx, q.program, "status", "--json", "--data-dir",
+		filepath.Join(q.dir, "n1")).Output()
+	if err != nil {
+		return 0, err
+	}
+	return quorateLeader(out)
+}
+
+// quorateLeader returns the number of the node that leads the first group, from the output of quorate status.
+func quorateLeader(status []byte) (int, error) {
+	var s struct {
+		Groups []struct {
+			Leader  string `json:"leader"`
+			Writes  bool   `json:"writes"`
+			Servers []struct {
+				Node string  `json:"node"`
+				Lag  *uint64 `json:"lag"`
+			} `json:"servers"`
+		} `json:"groups"`
+	}
+	if err := json.Unmarshal(status, &s); err != nil {
+		return 0, err
+	}
+	if len(s.Groups) == 0 || s.Groups[0].Leader == "" || !s.Groups[0].Writes {
+		return 0, errors.New("quorate: no leader is known")
+	}
+	for _, server := range s.Groups[0].Servers {
+		if server.Lag != nil && *server.Lag > 0 {
+			return 0, fmt.Errorf("quorate: %s is %d entries behind", server.Node, *server.Lag)
+		}
+	}
+	var n int
+	if _, err := fmt.Sscanf(s.Groups[0].Leader, "n%d", &n); err != nil {
+		return 0, fmt.Errorf("quorate: leader %q: %w", s.Groups[0].Leader, err)
+	}
+	return n - 1, nil
+}
+
+func (q *quorate) at(process int) client { return quorateClientOf(q.nodes[process], q.bare) }
+
+// leader implements failing. It asks every member, and returns an error until all of them have the same leader and
+// have applied the same entries.
+func (e *etcd) leader(ctx context.Context) (int, error) {
+	var leader, applied uint64
+	number := -1
+	for i, url := range e.members {
+		status, err := e.conns[i].Status(ctx, url)
+		if err != nil {
+			return 0, err
+		}
+		if i > 0 && (status.Leader != leader || status.RaftAppliedIndex != applied) {
+			return 0, errors.New("etcd: a member has not caught up")
+		}
+		leader, applied = status.Leader, status.RaftAppliedIndex
+		if status.Header.MemberId == leader {
+			number = i
+		}
+	}
+	if number < 0 {
+		return 0, errors.New("etcd: no leader is known")
+	}
+	return number, nil
+}
+
+func (e *etcd) at(process int) client {
+	return &etcdGateway{bare{address: hostPort(e.members[process])}}
+}

@@ -1,0 +1,46 @@
+package statecmd
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/cmd/internal/command"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+func TestWatcher_ReportsAnOutageOnce(t *testing.T) {
+	const unavailable = `{"errorCode":"ERR_WATCH","message":"no leader"}`
+	const put = "id: 0a.7\nevent: put\ndata: {\"type\":\"put\",\"revision\":\"7\",\"key\":\"k\",\"value\":1}\n\n"
+	answers := []struct {
+		status int
+		body   string
+	}{
+		{http.StatusInternalServerError, unavailable}, {http.StatusInternalServerError, unavailable},
+		{http.StatusOK, put}, {http.StatusInternalServerError, unavailable},
+		{http.StatusInternalServerError, unavailable},
+		{http.StatusGone, `{"errorCode":"ERR_WATCH_COMPACTED","message":"not kept"}`},
+	}
+	var positions []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := answers[len(positions)]
+		positions = append(positions, r.URL.Query().Get("from"))
+		w.WriteHeader(a.status)
+		_, _ = io.WriteString(w, a.body)
+	}))
+	defer s.Close()
+	var out, log strings.Builder
+	w := watcher{client: &stateClient{&command.APIClient{Base: s.URL, Http: s.Client()}}, store: "statestore",
+		out: &out, log: &log}
+	if err := w.run(t.Context()); !fault.Is(err, fault.NotFound) {
+		t.Errorf("run returned %v", err)
+	}
+	if n := strings.Count(log.String(), "connecting again: no leader\n"); n != 2 {
+		t.Errorf("two outages are reported %d times:\n%s", n, &log)
+	}
+	if !strings.Contains(out.String(), "k") || strings.Join(positions, " ") != "   0a.7 0a.7 0a.7" {
+		t.Errorf("got %q, from the positions %q", &out, positions)
+	}
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/internal/testutil"
+)
+
+const (
+	idleListeners = 16
+	idleWatches   = 4000
+	idleGoal      = 40e6 // bytes
+)
+
+// BenchmarkIdleWatches measures what watches that receive nothing cost a node in its own process: by how much its
+// resident memory and its heap grow until every watch has got two bookmarks. It fails if the memory grows by more than
+// 40 MB, or if the node has more goroutines after the last watch than before the first one.
+func BenchmarkIdleWatches(b *testing.B) {
+	for range b.N {
+		n := startWatchedNode(b)
+		before := n.figures(b)
+		var watches []net.Conn
+		for i := range idleWatches {
+			watches = append(watches, n.watch(b, i%idleListeners))
+		}
+		for _, w := range watches {
+			bookmark(b, w)
+		}
+		with := n.figures(b)
+		for _, w := range watches {
+			_ = w.Close()
+		}
+		var after nodeFigures
+		testutil.Eventually(b, func() error {
+			if after = n.figures(b); after.watches > 0 || after.goroutines > before.goroutines {
+				return fmt.Errorf("%+v after the last watch, %+v before the first one", after, before)
+			}
+			return nil
+		})
+		grown := with.resident - before.resident
+		if with.watches != idleWatches || grown > idleGoal {
+			b.Errorf("%v watches made the memory grow by %.0f MB", with.watches, grown/1e6)
+		}
+		b.ReportMetric(before.resident/1e6, "MB-before")
+		b.ReportMetric(grown/1e6, "MB-more")
+		b.ReportMetric((with.heap-before.heap)/1e6, "MB-more-heap")
+		b.ReportMetric(with.goroutines-before.goroutines, "goroutines-more")
+	}
+}
+
+// watchedNode is a node in its own process, with several applications: a listener has a limited number of watches.
+type watchedNode struct {
+	ports   []string
+	metrics string
+}
+
+func startWatchedNode(b *testing.B) *watchedNode {
+	b.Helper()
+	dir, err := os.MkdirTemp("", "q") // socket paths must be short
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(dir) })
+	ports := make([]string, idleListeners+1)
+	for i := range ports {
+		if ports[i], err = freePort(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	n := &watchedNode{ports: ports[1:], metrics: ports[0]}
+	config := "appId: app0\nhttpPort: " + n.ports[0] + "\nmetricsPort: " + n.metrics + "\ngrpcPort: 0\napps:\n"
+	for i, port := range n.ports[1:] {
+		config += fmt.Sprintf("- id: app%d\n  httpPort: %s\n", i+1, port)
+	}
+	file := filepath.Join(dir, "quorate.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	log := &testutil.Output{}
+	//nolint:gosec,noctx // it is this program
+	cmd := exec.Command(os.Args[0], "run", "--config-file", file, "--data-dir", filepath.Join(dir, "data"))
+	cmd.Args[0] = "quorate" // TestMain checks the name
+	cmd.Env = []string{"HOME=" + dir, "XDG_RUNTIME_DIR=" + dir, "PATH=" + os.Getenv("PATH")}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if b.Failed() {
+			b.Log(log.String())
+		}
+	})
+	testutil.Eventually(b, func() error {
+		resp, err := http.Get("http://127.0.0.1:" + n.ports[0] + "/v1.0/healthz") //nolint:noctx // loopback
+		if err != nil {
+			return err
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusNoContent {
+			return fmt.Errorf("the node is not healthy: %d", resp.StatusCode)
+		}
+		return nil
+	})
+	http.DefaultClient.CloseIdleConnections()
+	return n
+}
+
+// watch opens a watch at a listener, and waits for its first bookmark.
+func (n *watchedNode) watch(b *testing.B, listener int) net.Conn {
+	b.Helper()
+	c, err := net.Dial("tcp", "127.0.0.1:"+n.ports[listener]) //nolint:noctx // loopback
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = c.Close() })
+	const request = "GET /v1.0/watch/statestore?bookmark=5s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+	if _, err := io.WriteString(c, request); err != nil {
+		b.Fatal(err)
+	}
+	bookmark(b, c)
+	return c
+}
+
+// bookmark reads up to a bookmark.
+func bookmark(b *testing.B, c net.Conn) {
+	b.Helper()
+	for r := bufio.NewReaderSize(c, 512); ; {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			b.Fatal(err)
+		}
+		if strings.HasPrefix(line, `{"type":"bookmark"`) {
+			return
+		}
+	}
+}
+
+// nodeFigures are figures of a node from its metrics. Memory is in bytes.
+type nodeFigures struct{ resident, heap, goroutines, watches float64 }
+
+func (n *watchedNode) figures(b *testing.B) (f nodeFigures) {
+	b.Helper()
+	resp, err := http.Get("http://127.0.0.1:" + n.metrics + "/metrics") //nolint:noctx // loopback
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		name, _, _ = strings.Cut(name, "{")
+		to := map[string]*float64{"process_resident_memory_bytes": &f.resident, "quorate_watches": &f.watches,
+			"go_memstats_heap_inuse_bytes": &f.heap, "go_goroutines": &f.goroutines}[name]
+		if to == nil {
+			continue
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		*to += v
+	}
+	if err := lines.Err(); err != nil {
+		b.Fatal(err)
+	}
+	return f
+}

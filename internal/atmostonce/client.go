@@ -1,0 +1,171 @@
+package atmostonce
+
+import (
+	"context"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// defaultMaxHead is the limit of http.Transport for the headers of an answer, in bytes.
+const defaultMaxHead = 10 << 20
+
+// Client sends requests over HTTP/1.1 without TLS, each at most once. It is faster than http.Transport, which has two
+// goroutines for each connection and has to wake both for every request. A Client sends the request and reads the head
+// of the answer in the goroutine of the caller. Only the body of a request is sent by another goroutine.
+//
+// A Client is safe for concurrent use. The caller must close it.
+type Client struct {
+	transport *http.Transport
+
+	mu     sync.Mutex         // guards what follows
+	idle   map[string][]*link // by host; the most recently used is the last
+	sweep  *time.Timer        // closes links that are idle for too long; nil = there are none
+	closed bool
+}
+
+// NewClient returns a Client with the dial function, the buffer sizes and the limits of t. t.DialContext must come
+// from Dialer. The Client keeps at most t.MaxIdleConnsPerHost idle connections to each host. It sends requests with
+// the header Expect through t.
+func NewClient(t *http.Transport) *Client { return &Client{transport: t, idle: map[string][]*link{}} }
+
+// RoundTrip sends r and returns the answer. The results have the same meaning as those of the function RoundTrip. Of
+// the httptrace hooks in the context of r, it calls only Got1xxResponse.
+func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, sent bool, err error) {
+	if !noticesEnd || len(r.Header["Expect"]) > 0 {
+		return RoundTrip(c.transport, r)
+	}
+	for {
+		l, used, err := c.link(r.Context(), r.URL)
+		if err != nil {
+			if r.Body != nil {
+				_ = r.Body.Close() // as http.RoundTripper requires
+			}
+			return nil, false, err
+		}
+		answer, sent, err := c.exchange(l, r)
+		if err == nil || sent || !used || !bodiless(r) || r.Context().Err() != nil {
+			return answer, sent, err
+		}
+	}
+}
+
+// bodiless reports whether a request has no body. Only such a request can be sent again on another connection.
+func bodiless(r *http.Request) bool { return r.Body == nil || r.Body == http.NoBody }
+
+// link returns an idle connection to the host of u, and used is true. If there is none, link opens a new connection.
+func (c *Client) link(ctx context.Context, u *url.URL) (l *link, used bool, err error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, false, err
+	}
+	for {
+		l := c.take(u.Host)
+		if l == nil {
+			break
+		}
+		if !unusable(l.conn.Conn) {
+			return l, true, nil
+		}
+		l.close()
+	}
+	address := u.Host
+	if u.Port() == "" {
+		address = net.JoinHostPort(u.Hostname(), "80")
+	}
+	conn, err := c.transport.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, false, err
+	}
+	return newLink(conn.(*counted), u.Host, c.transport), false, nil
+}
+
+// take removes the most recently used idle connection to host from the list and returns it. It returns nil if there is
+// none, or if all have been idle for too long.
+func (c *Client) take(host string) *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.idle[host]
+	n := len(list) - 1
+	if n < 0 || time.Since(list[n].idleSince) >= c.transport.IdleConnTimeout {
+		return nil // the others have been idle for even longer
+	}
+	l := list[n]
+	list[n] = nil
+	c.idle[host] = list[:n]
+	return l
+}
+
+// put keeps a connection for the next request.
+func (c *Client) put(l *link) {
+	if !c.keep(l) {
+		l.close()
+	}
+}
+
+func (c *Client) keep(l *link) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(c.idle[l.host]) >= c.transport.MaxIdleConnsPerHost {
+		return false
+	}
+	l.idleSince = time.Now()
+	c.idle[l.host] = append(c.idle[l.host], l)
+	if c.sweep == nil {
+		c.sweep = time.AfterFunc(c.transport.IdleConnTimeout, c.closeUnused)
+	}
+	return true
+}
+
+// closeUnused closes the connections that have been idle for too long.
+func (c *Client) closeUnused() {
+	for _, l := range c.unused() {
+		l.close()
+	}
+}
+
+// unused removes the connections that have been idle for too long from the list and returns them. If connections are
+// left in the list, it starts the timer again.
+func (c *Client) unused() (out []*link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, next := time.Now(), time.Duration(math.MaxInt64)
+	for host, list := range c.idle {
+		n := 0
+		for n < len(list) && now.Sub(list[n].idleSince) >= c.transport.IdleConnTimeout {
+			n++
+		}
+		out = append(out, list[:n]...)
+		if list = append([]*link(nil), list[n:]...); len(list) == 0 {
+			delete(c.idle, host)
+			continue
+		}
+		c.idle[host] = list
+		next = min(next, c.transport.IdleConnTimeout-now.Sub(list[0].idleSince))
+	}
+	if c.sweep = nil; len(c.idle) > 0 {
+		c.sweep = time.AfterFunc(next, c.closeUnused)
+	}
+	return out
+}
+
+// Close closes the idle connections now, and the connections in use when their requests end. The Client remains
+// usable, but it opens a new connection for each further request.
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.closed = true
+	idle := c.idle
+	c.idle = map[string][]*link{}
+	if c.sweep != nil {
+		c.sweep.Stop()
+	}
+	c.mu.Unlock()
+	for _, list := range idle {
+		for _, l := range list {
+			l.close()
+		}
+	}
+	c.transport.CloseIdleConnections()
+}

@@ -1,0 +1,180 @@
+package due
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// Client uses the due work of a cluster from one node. It is safe for concurrent use.
+type Client struct {
+	access  records.Access
+	keepers []*Keeper // of the groups of this node
+}
+
+// NewClient returns a client that sends its calls through the given Access. keepers are the Keepers of the groups of
+// this node; a node without data has none.
+func NewClient(a records.Access, keepers []*Keeper) Client { return Client{a, keepers} }
+
+// Deliver sets the deliverer of this node for work of a kind. While this node leads a group, it passes the due work
+// of the group to this deliverer. On a node without data, Deliver does nothing.
+func (d Client) Deliver(kind byte, to Deliverer) {
+	for _, k := range d.keepers {
+		k.Deliver(kind, to)
+	}
+}
+
+// Put stores work and returns its revision. It returns fault.Conflict if work with this name exists and p.Overwrite
+// is false, and fault.Invalid if the times cannot be parsed. It also returns the errors of a strong write.
+func (d Client) Put(ctx context.Context, p Put) (revision uint64, err error) {
+	gid, err := d.group(ctx, p.Home)
+	if err != nil {
+		return 0, err
+	}
+	// A repeated call finds what the first one has stored. If that work has ended, the log has the id of the request.
+	p.Spec.Request = rand.Text()
+	err = d.access.WithID(ctx, gid, func(id command.RequestID) (known bool, err error) {
+		p.ID = id
+		var repeated bool
+		revision, repeated, err = d.ask(ctx, &Call{what: callPut, put: p})
+		switch {
+		case err != nil || revision != 0:
+			return true, err
+		case repeated:
+			return true, fault.New(fault.Indeterminate, OpPut,
+				"it may have been stored: the result is no longer kept")
+		}
+		return false, nil
+	})
+	return revision, err
+}
+
+// RemovePrefix removes the work in a home with names that begin with prefix. After an error, some of the work may be
+// removed.
+func (d Client) RemovePrefix(ctx context.Context, h Home, prefix string) error {
+	_, _, err := d.ask(ctx, &Call{what: callClear, put: Put{Home: h, Name: prefix}})
+	return err
+}
+
+// Remove removes work. The result removed is false if there was none.
+func (d Client) Remove(ctx context.Context, h Home, name string) (removed bool, err error) {
+	n, repeated, err := d.ask(ctx, &Call{what: callRemove, put: Put{Home: h, Name: name}})
+	return n == 1 || repeated && err == nil, err
+}
+
+// Run makes the present tick of work due now. The result found is false if there is no such work.
+func (d Client) Run(ctx context.Context, h Home, name string) (found bool, err error) {
+	n, _, err := d.ask(ctx, &Call{what: callRun, put: Put{Home: h, Name: name}})
+	return n == 1, err
+}
+
+// Get returns work as of now. The result found is false if there is none.
+func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found bool, err error) {
+	all, err := d.read(ctx, h, []string{name})
+	if err != nil || len(all) == 0 {
+		return Work{}, false, err
+	}
+	return all[0], true, nil
+}
+
+// List returns up to limit items of the due work of h, in byte order of their names. It returns only names that begin
+// with prefix and come after the given name. The result more is true if further items exist. limit is at most
+// records.MaxPage. The list of names is linearizable; the items are read afterwards.
+func (d Client) List(ctx context.Context, h Home, prefix, after string, limit int) (list []Work, more bool,
+	err error) {
+	gid, err := d.group(ctx, h)
+	if err != nil {
+		return nil, false, err
+	}
+	states := h.States()
+	page := records.Page{Prefix: states + prefix, Limit: min(limit, records.MaxPage)}
+	if after != "" {
+		page.After = states + after
+	}
+	names, more, err := d.access.List(ctx, gid, kv.DueStore, page)
+	if err != nil {
+		return nil, false, err
+	}
+	for i := range names {
+		names[i] = names[i][len(states):]
+	}
+	list, err = d.read(ctx, h, names)
+	return list, more, err
+}
+
+const dueChunk = 16 // work that is read at once: each may have 1 MiB, and the size of an answer is limited
+
+// Homes returns the homes of a kind that have work, in no order.
+func (d Client) Homes(ctx context.Context, kind byte) (homes []Home, err error) {
+	n, err := d.access.Groups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for gid := range n {
+		for after := ""; ; {
+			keys, _, err := d.access.List(ctx, gid, kv.DueStore, records.Page{After: after, Limit: 1})
+			if err != nil {
+				return nil, err
+			}
+			if len(keys) == 0 {
+				break
+			}
+			h, next := HomeOf(keys[0])
+			if h.Kind == kind {
+				homes = append(homes, h)
+			}
+			after = next
+		}
+	}
+	return homes, nil
+}
+
+// read reads work. It leaves out what does not exist.
+func (d Client) read(ctx context.Context, h Home, names []string) (list []Work, err error) {
+	gid, err := d.group(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	for some := range slices.Chunk(names, dueChunk) {
+		var keys []string
+		for _, name := range some {
+			keys = append(keys, h.Keys(name)...)
+		}
+		values, err := d.access.Values(ctx, gid, kv.DueStore, keys)
+		if err != nil {
+			return nil, err
+		}
+		for i, name := range some {
+			w, found, err := Parse(h, name, values[2*i:2*i+2])
+			if err != nil {
+				return nil, err
+			}
+			if found {
+				list = append(list, w)
+			}
+		}
+	}
+	return list, nil
+}
+
+// group returns the group of a home.
+func (d Client) group(ctx context.Context, h Home) (uint32, error) {
+	return d.access.Locate(ctx, h.Store, h.Prefix+state.Separator)
+}
+
+// ask sends a call to the leader, and retries until the leader answers or ctx ends. The result n is the number in the
+// leader's answer, whose meaning depends on the kind of call. The result repeated is true if the leader may have
+// executed an earlier attempt.
+func (d Client) ask(ctx context.Context, c *Call) (n uint64, repeated bool, err error) {
+	gid, err := d.group(ctx, c.put.Home)
+	if err != nil {
+		return 0, false, err
+	}
+	return records.AskNumber(ctx, d.access, gid, Method, c.append(nil))
+}

@@ -1,0 +1,267 @@
+package group
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/integrity"
+)
+
+// watchLeadership handles changes of leadership until the group closes. A new leader must apply an entry of its term
+// before it serves strong reads. watchLeadership waits for this and then marks the term as ready for reads.
+func (g *Group) watchLeadership() {
+	defer g.wg.Done()
+	for {
+		select {
+		case leads := <-g.raft.LeaderCh():
+			if leads {
+				g.obs.gained.Inc()
+				g.assert()
+			} else {
+				g.obs.lost.Inc()
+				g.opts.Logger.Info("leadership lost", "group", g.opts.ID, "term", g.raft.CurrentTerm())
+				g.proposer.rouse() // queued proposals are refused
+			}
+			g.changed.Fire()
+			g.opts.Locks.Update()
+			g.opts.Due.Update()
+		case <-g.stop:
+			return
+		}
+	}
+}
+
+// assertPause is the delay before a leader tries again to commit its barrier.
+const assertPause = 20 * time.Millisecond
+
+// assert commits a barrier in the new term and then declares the term ready.
+func (g *Group) assert() {
+	term := g.raft.CurrentTerm()
+	for g.barrier() != nil {
+		// Raft refuses a barrier during a leadership transfer. If the transfer fails, this server stays leader
+		// without a notification, so try again. If it succeeds, the next leadership change ends the loop.
+		select {
+		case <-time.After(assertPause):
+		case <-g.stop:
+			return
+		}
+		if g.raft.CurrentTerm() != term || g.raft.State() != raft.Leader {
+			return
+		}
+	}
+	if g.raft.CurrentTerm() != term || g.raft.State() != raft.Leader {
+		return
+	}
+	g.disk.role.alone.Store(g.lone())
+	g.readyTerm.Store(term)
+	g.caughtUp.Store(true)
+	g.opts.Logger.Info("leadership acquired", "group", g.opts.ID, "term", term, "commit_index", g.raft.CommitIndex())
+}
+
+// barrier commits a Raft barrier and waits until the machine has applied every earlier entry. It returns the error of
+// raft, for example after a loss of leadership, or an error when the group closes. During a shutdown, raft may never
+// answer a barrier.
+func (g *Group) barrier() error {
+	done := make(chan error, 1)
+	go func() { done <- g.raft.Barrier(0).Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-g.stop:
+		return errClosing()
+	}
+}
+
+// watchElections registers a raft observer. The observer counts elections and leader changes, and reports each new
+// leader. It must not block, because raft's main goroutine calls it.
+func (g *Group) watchElections() {
+	g.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		switch d := o.Data.(type) {
+		case raft.RaftState:
+			if d == raft.Candidate {
+				g.obs.elections.Inc()
+			}
+		case raft.LeaderObservation:
+			if d.LeaderID != "" {
+				g.obs.leaders.Inc()
+				g.noteLeader(d.LeaderID)
+				g.opts.Server.NewLeader(d.LeaderID)
+				g.changed.Fire()
+			}
+		}
+		return false
+	}))
+	if leader := g.Leader(); leader != "" { // it was found before the observer was registered
+		g.noteLeader(leader)
+	}
+}
+
+func (g *Group) noteLeader(leader raft.ServerID) {
+	g.leaders.note(LeaderSeen{At: time.Now(), Leader: leader, Term: g.raft.CurrentTerm()})
+}
+
+// LeaderSeen is a leader of the group that this server has heard of.
+type LeaderSeen struct {
+	At     time.Time // when this server first heard of it
+	Leader raft.ServerID
+	Term   uint64
+}
+
+// keepLeaders bounds the leaders that a group remembers.
+const keepLeaders = 10
+
+// leaderHistory stores the most recent leaders of a group, at most one per term. It is safe for concurrent use.
+type leaderHistory struct {
+	mu   sync.Mutex
+	list []LeaderSeen // oldest first
+}
+
+func (h *leaderHistory) note(one LeaderSeen) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.list); n > 0 && h.list[n-1].Term >= one.Term {
+		return
+	}
+	if len(h.list) == keepLeaders {
+		h.list = slices.Delete(h.list, 0, 1)
+	}
+	h.list = append(h.list, one)
+}
+
+// Leaders returns the most recent leaders that this server has learned of since it started, oldest first.
+func (g *Group) Leaders() []LeaderSeen {
+	g.leaders.mu.Lock()
+	defer g.leaders.mu.Unlock()
+	return slices.Clone(g.leaders.list)
+}
+
+// Transfer transfers leadership to the given voter, or to a voter of its choice if voter is empty. It first waits
+// until the voter has every entry, for at most one election timeout; new proposals wait in the meantime. It returns
+// fault.Conflict if the server is not another voter, or does not catch up in time.
+//
+// The raft library can also wait, but that wait can block forever if the voter does not answer: two unanswered
+// transfers fill an internal channel, and raft then refuses all writes.
+func (g *Group) Transfer(ctx context.Context, voter raft.ServerID) error {
+	if g.raft.State() == raft.Leader {
+		defer g.proposer.pause()()
+		var err error
+		if voter, err = g.catchUp(ctx, voter); err != nil {
+			return err
+		}
+	}
+	if voter == "" {
+		return g.change(ctx, "hand leadership over", g.raft.LeadershipTransfer())
+	}
+	return g.change(ctx, "hand leadership to "+string(voter), g.raft.LeadershipTransferToServer(voter,
+		raft.ServerAddress(voter)))
+}
+
+// catchUp waits until the given voter has all entries of this leader, and returns its id. If voter is empty, any
+// other voter will do. catchUp returns no error if this server loses leadership, because the transfer that follows
+// returns one.
+func (g *Group) catchUp(ctx context.Context, voter raft.ServerID) (raft.ServerID, error) {
+	begun := time.Now()
+	var able []raft.ServerID
+	servers, _ := g.Servers()
+	for _, s := range servers {
+		if s.Suffrage == raft.Voter && s.ID != g.opts.ServerID && (voter == "" || s.ID == voter) {
+			able = append(able, s.ID)
+		}
+	}
+	if len(able) == 0 && voter != "" { // raft would transfer to a non-voter, which can never be elected
+		return "", g.cannotTransfer("it is no other voter", voter)
+	}
+	limit := time.NewTimer(g.opts.Timing.Election)
+	defer limit.Stop()
+	for len(able) > 0 && g.raft.State() == raft.Leader {
+		moved, changed := g.guard.Moved(), g.changed.Wait()
+		term, last := g.raft.CurrentTerm(), g.raft.LastIndex()
+		for _, id := range able {
+			if g.guard.UpTo(id, term, last, begun) {
+				return id, nil
+			}
+		}
+		select {
+		case <-moved:
+		case <-changed: // leadership may be lost
+		case <-limit.C:
+			return "", g.cannotTransfer("it did not get all entries within "+g.opts.Timing.Election.String(), voter)
+		case <-ctx.Done():
+			return "", &fault.Error{Code: fault.Timeout, Op: "group.Transfer",
+				Msg: "the leadership transfer did not finish in time", Err: ctx.Err()}
+		case <-g.stop:
+			return "", errClosing()
+		}
+	}
+	return voter, nil
+}
+
+func (g *Group) cannotTransfer(why string, voter raft.ServerID) error {
+	return &fault.Error{Code: fault.Conflict, Op: "group.Transfer",
+		Msg: fmt.Sprintf("group %d: cannot hand leadership to %s: %s", g.opts.ID,
+			cmp.Or(string(voter), "any other voter"),
+			why)}
+}
+
+// quickerFactor is how many times faster the disk of the next leader must be.
+const quickerFactor = 3
+
+// quicker returns the voter with the fastest disk, and the median duration of its log writes. The parameter own is the
+// median of this server. quicker returns "" if no voter is at least quickerFactor times as fast as this server.
+func quicker(own time.Duration, answers []integrity.Answer) (to raft.ServerID, median time.Duration) {
+	for _, a := range answers {
+		r := a.Report
+		if a.Err != nil || a.Server.Suffrage != raft.Voter || r.Doubted || r.Slow || r.Append == 0 ||
+			r.Append*quickerFactor > own {
+			continue
+		}
+		if to == "" || r.Append < median {
+			to, median = a.Server.ID, r.Append
+		}
+	}
+	return to, median
+}
+
+// relieve transfers leadership to a voter with a faster disk if the disk of this server is slow. It tries at most
+// once per Timing.HandOver.
+func (g *Group) relieve(now time.Time) {
+	own, slow := g.disk.pace.State()
+	g.obs.diskSlow.Set(boolFloat(slow))
+	if !slow || !g.Leading() || g.Doubt() != nil || !g.relieved.IsZero() &&
+		now.Sub(g.relieved) < g.opts.Timing.HandOver {
+		return
+	}
+	g.relieved = now
+	to, median := quicker(own, g.integrity.Ask(0))
+	if to == "" {
+		g.obs.handOverNone.Inc()
+		g.opts.Logger.Warn("the disk is slow, and no other voter is known to have a faster one: leadership stays here",
+			"group", g.opts.ID,
+			"median_append", own, "bound", g.opts.Timing.SlowAppend, "dir", g.opts.Dir)
+		return
+	}
+	g.opts.Logger.Warn("the disk is slow: leadership is transferred to a voter with a faster one", "group", g.opts.ID,
+		"median_append", own, "bound", g.opts.Timing.SlowAppend, "dir", g.opts.Dir, "to", string(to),
+		"its_median_append", median)
+	if err := (follower{g}).HandOver(to); err != nil {
+		g.obs.handOverFailed.Inc()
+		g.opts.Logger.Warn("leadership transfer failed; it is tried again later", "group", g.opts.ID,
+			"to", string(to), "error", err)
+		return
+	}
+	g.obs.handOvers.Inc()
+}
+
+func boolFloat(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

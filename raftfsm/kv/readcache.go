@@ -1,0 +1,124 @@
+package kv
+
+import (
+	"bytes"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+)
+
+// readCache caches records of the database by their data key. So a key that is read often is not looked up in the
+// database each time. It is safe for concurrent use by readers and the goroutine that applies entries.
+//
+// Invariant: while no batch is being written, a cached record equals the record in the database. Before a batch is
+// written, the writer removes the keys that it changes. From then on, no record is added until the batch is in the
+// database. A record that was read before the batch was in the database is never added after it. So after one reader
+// has seen a change, no reader that starts later gets the earlier record.
+type readCache struct {
+	batches atomic.Uint64 // begun and ended; odd while one is being written
+	seed    maphash.Seed
+	shards  [readShards]readShard
+}
+
+// readShard has two maps of equal size, like recent. Their records never change.
+type readShard struct {
+	mu         sync.Mutex // guards what follows
+	young, old map[string][]byte
+	bytes      int // approximate size of young
+	limit      int // in bytes; 0 disables the shard
+	misses     uint
+}
+
+const (
+	readShards = 16
+	// largestCached is the maximum size in bytes of a cached record.
+	largestCached = 4<<10 + 256
+	// missesPerRecord is how many reads of uncached keys it takes until one of their records is added to the cache. A
+	// key that is read often is still added soon, and reads of many different keys rarely add one.
+	missesPerRecord = 4
+)
+
+// newReadCache returns a cache that needs about size bytes.
+func newReadCache(size uint64) *readCache {
+	c := &readCache{seed: maphash.MakeSeed()}
+	for i := range c.shards {
+		c.shards[i].limit = int(size / (2 * readShards)) //nolint:gosec // a part of a memtable
+	}
+	return c
+}
+
+func (c *readCache) shard(key []byte) *readShard {
+	return &c.shards[maphash.Bytes(c.seed, key)%readShards]
+}
+
+// get returns the cached record of a key, or nil. If it returns nil, the caller may read the record from the
+// database and add it with put. The second result, a counter of batches, must then be passed to put.
+func (c *readCache) get(key []byte) (raw []byte, batches uint64) {
+	batches = c.batches.Load()
+	s := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if raw = s.young[string(key)]; raw != nil {
+		return raw, batches
+	}
+	if raw = s.old[string(key)]; raw != nil {
+		delete(s.old, string(key))
+		s.add(string(key), raw)
+	}
+	return raw, batches
+}
+
+// put may cache a copy of raw, the record of key in the database. The caller must have read raw after a call of get,
+// and must pass the counter that this call returned. put adds only one in missesPerRecord of the records passed to it.
+// It adds nothing in these cases:
+//
+//   - A batch was being written at the time of get, or has begun since. raw may then be outdated.
+//   - The record is larger than largestCached.
+func (c *readCache) put(key, raw []byte, batches uint64) {
+	if batches%2 == 1 || len(raw) > largestCached {
+		return
+	}
+	s := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.misses++
+	if s.limit == 0 || s.misses%missesPerRecord != 0 || c.batches.Load() != batches {
+		return
+	}
+	s.add(string(key), bytes.Clone(raw))
+}
+
+// add adds a record to the young map. The caller holds the mutex.
+func (s *readShard) add(key string, raw []byte) {
+	size := keptSize + len(key) + len(raw)
+	if s.bytes += size; s.young == nil || s.bytes > s.limit {
+		s.young, s.old, s.bytes = make(map[string][]byte), s.young, size
+	}
+	s.young[key] = raw
+}
+
+// begin makes put add no records until end is called. The writer calls, in this order: begin, then remove for the
+// keys that the batch changes or clear for all keys, then the write of the batch, then end.
+func (c *readCache) begin() { c.batches.Add(1) }
+
+// end is called when the batch is in the database. It is not called if the write has failed.
+func (c *readCache) end() { c.batches.Add(1) }
+
+// remove removes the record of a key.
+func (c *readCache) remove(key []byte) {
+	s := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.young, string(key))
+	delete(s.old, string(key))
+}
+
+// clear removes all records.
+func (c *readCache) clear() {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		s.young, s.old, s.bytes = nil, nil, 0
+		s.mu.Unlock()
+	}
+}

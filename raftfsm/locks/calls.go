@@ -1,0 +1,104 @@
+package locks
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// Method is the call between nodes about a lock.
+const Method = "raft.lock"
+
+// What Method does. The numbers are part of the protocol.
+const (
+	callWait    = 1 // wait for a lock; answered with its token
+	callRelease = 2 // end the lock with a token; answered with 1 if that has happened
+	callRemains = 3 // how long the lock with a token is valid, in milliseconds
+	callUnlock  = 4 // end the lock of an owner; answered with a kv.Outcome
+)
+
+// call is a call to the leader about one lock.
+type call struct {
+	what  byte
+	name  string
+	token uint64
+	claim Claim             // callWait; the owner: callUnlock
+	id    command.RequestID // callUnlock
+}
+
+func (c *call) append(b []byte) []byte {
+	b = lenprefix.Append(append(b, c.what), c.name)
+	b = binary.AppendUvarint(b, c.token)
+	if c.what == callUnlock {
+		// The id is in an existing field. So an older version can read the call, and answers that it does not know it.
+		c.claim.Request = string(appendID(nil, c.id))
+	}
+	b = lenprefix.Append(lenprefix.Append(b, c.claim.Owner), c.claim.Request)
+	return binary.AppendUvarint(b, uint64(c.claim.Expiry.Milliseconds())) //nolint:gosec // positive
+}
+
+func appendID(b []byte, id command.RequestID) []byte {
+	for _, n := range []uint64{id.Origin, id.Seq, id.Done} {
+		b = binary.AppendUvarint(b, n)
+	}
+	return b
+}
+
+func readID(text string) (id command.RequestID, ok bool) {
+	r := lenprefix.Reader{Rest: []byte(text)}
+	id = command.RequestID{Origin: r.Uvarint(), Seq: r.Uvarint(), Done: r.Uvarint()}
+	return id, !r.Bad && len(r.Rest) == 0
+}
+
+func readCall(r *lenprefix.Reader) (call, error) {
+	c := call{what: r.Byte(), name: r.Text(), token: r.Uvarint()}
+	c.claim.Owner, c.claim.Request = r.Text(), r.Text()
+	ms := r.Uvarint()
+	if r.Bad || len(r.Rest) > 0 || c.name == "" {
+		return c, records.Truncated(Method)
+	}
+	if c.what == callUnlock {
+		var ok bool
+		if c.id, ok = readID(c.claim.Request); !ok {
+			return c, records.Truncated(Method)
+		}
+	}
+	ms = min(ms, uint64(MaxExpiry/time.Millisecond))
+	c.claim.Expiry = time.Duration(ms) * time.Millisecond //nolint:gosec // bounded
+	return c, nil
+}
+
+// Serve answers a call about a lock of a group that this server leads. Any node may send the call, also this one.
+func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error) {
+	c, err := readCall(r)
+	if err != nil {
+		return nil, err
+	}
+	n := uint64(0)
+	switch c.what {
+	case callWait:
+		n, err = k.Wait(ctx, c.name, c.claim)
+	case callRelease:
+		var released bool
+		released, err = k.Release(ctx, c.name, c.token)
+		n = records.Bit(released)
+	case callUnlock:
+		var outcome kv.Outcome
+		outcome, err = k.Unlock(ctx, c.name, c.claim.Owner, c.id)
+		n = uint64(outcome)
+	case callRemains:
+		n = uint64(k.Remaining(c.name, c.token).Milliseconds()) //nolint:gosec // not negative
+	default:
+		return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "this version does not know the call about a lock")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return records.Number(n), nil
+}

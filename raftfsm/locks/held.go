@@ -1,0 +1,90 @@
+package locks
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// Held is a lock that has an owner.
+type Held struct {
+	Component  string // of the lock store
+	StateStore string // store whose writes can carry the token
+	Namespace  string
+	Prefix     string // of the keys that it protects, such as the id of the application; may be empty
+	Resource   string
+	Owner      string
+	Token      uint64
+	Expiry     time.Duration // from the acquisition or the last renewal on
+
+	name string
+	gid  uint32
+}
+
+// List returns every lock that has an owner, ordered by group and name. It reads in pages. Each page is a linearizable
+// read, but different pages may show different moments.
+func List(ctx context.Context, a records.Access) ([]Held, error) {
+	n, err := a.Groups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []Held
+	for gid := range n {
+		for p, more := (records.Page{Prefix: Owners, Limit: records.MaxPage}), true; more; {
+			var keys []string
+			if keys, more, err = a.List(ctx, gid, kv.LockStore, p); err != nil {
+				return nil, err
+			}
+			for _, p.After = range keys {
+				l, found, err := heldLock(ctx, place{a, p.After[len(Owners):], gid})
+				if err != nil {
+					return nil, err
+				}
+				if found {
+					out = append(out, l)
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+func heldLock(ctx context.Context, p place) (Held, bool, error) {
+	l, found, err := p.current(ctx)
+	if err != nil || !found {
+		return Held{}, false, err
+	}
+	space, rest, _ := strings.Cut(p.name, "\x00")
+	out := Held{Owner: l.Owner, Token: l.Token, Expiry: l.Expiry, name: p.name, gid: p.gid}
+	out.Namespace, out.StateStore, _ = strings.Cut(space, "/")
+	out.Prefix, rest, _ = strings.Cut(rest, lockMark)
+	out.Component, out.Resource, _ = strings.Cut(rest, state.Separator)
+	return out, true, nil
+}
+
+// Left returns how long the lock l, which List has returned, stays valid if it is not renewed. It returns 0 if the
+// lock has ended. The leader of the lock's group measures this time from the moment at which it learned of the last
+// renewal.
+func Left(ctx context.Context, a records.Access, l *Held) (time.Duration, error) {
+	p := place{a, l.name, l.gid}
+	ms, _, err := p.ask(ctx, &call{what: callRemains, token: l.Token})
+	ms = min(ms, uint64(MaxExpiry/time.Millisecond))
+	return time.Duration(ms) * time.Millisecond, err //nolint:gosec // bounded
+}
+
+// End ends a lock on behalf of an operator, whoever owns it. released is false if the lock was released, or granted
+// again, after List returned it. End returns fault.Indeterminate if the answer of the leader was lost, and
+// fault.Invalid for a lock that List did not return.
+func End(ctx context.Context, a records.Access, l *Held) (released bool, err error) {
+	if l.name == "" {
+		return false, fault.New(fault.Invalid, "locks.End", "the lock does not come from a list of locks")
+	}
+	p := place{a, l.name, l.gid}
+	n, repeated, err := p.ask(ctx, &call{what: callRelease, token: l.Token})
+	return n == 1 || repeated && err == nil, err
+}

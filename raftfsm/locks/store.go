@@ -1,0 +1,258 @@
+package locks
+
+import (
+	"context"
+	"crypto/rand"
+	"strconv"
+	"time"
+
+	"github.com/quorate/quorate/component/lock"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// Store is a lock store of type lock.raft. It stores its locks in the groups of a state store. The locks of an
+// application are in the same group as the keys of the application, so that a write can check a lock. It is safe for
+// concurrent use.
+type Store struct {
+	access    records.Access
+	store     string // id of the state store
+	component string
+	// reentrant lets TryLock of the owner renew the lock.
+	reentrant bool
+}
+
+var _ lock.Leaser = (*Store)(nil)
+
+// NewStore returns the lock store of a component, which stores its locks in the groups of the state store with the
+// given id. If reentrant is true and the caller already owns the lock, TryLock renews it instead of failing. Clients
+// that have no renew operation need this.
+func NewStore(a records.Access, store, component string, reentrant bool) *Store {
+	return &Store{access: a, store: store, component: component, reentrant: reentrant}
+}
+
+// Close does nothing: locks belong to the Host.
+func (l *Store) Close() error { return nil }
+
+// lockMark separates the prefix of a lock from its component.
+const lockMark = "||$lock||"
+
+// RecordName returns the name of a lock within its group.
+func RecordName(store, component string, k lock.Key) string {
+	return store + "\x00" + k.Prefix + lockMark + component + state.Separator + k.Resource
+}
+
+// place is a lock and the group it is in.
+type place struct {
+	records.Access
+	name string
+	gid  uint32
+}
+
+func (l *Store) place(ctx context.Context, k lock.Key) (place, error) {
+	gid, err := l.access.Locate(ctx, l.store, k.Prefix+state.Separator)
+	return place{l.access, RecordName(l.store, l.component, k), gid}, err
+}
+
+// current returns the lock as of now; the result found is false if it has no owner.
+func (p *place) current(ctx context.Context) (l Lock, found bool, err error) {
+	values, err := p.Values(ctx, p.gid, kv.LockStore, Keys(p.name))
+	if err != nil {
+		return l, false, err
+	}
+	return Parse(values)
+}
+
+// commit writes a request. applied is true if the conditions of the request were met.
+func (p *place) commit(ctx context.Context, r *command.Request) (res kv.Result, applied bool, err error) {
+	res, err = p.Write(ctx, p.gid, r)
+	return res, err == nil && res.Outcome == kv.Applied, err
+}
+
+// ask sends a call about the lock to the leader. The results are those of records.AskNumber.
+func (p *place) ask(ctx context.Context, c *call) (n uint64, repeated bool, err error) {
+	c.name = p.name
+	return records.AskNumber(ctx, p, p.gid, Method, c.append(nil))
+}
+
+// Limits of a claim. Records of earlier versions may exceed them.
+const (
+	maxExpiry = 24 * time.Hour
+	maxName   = 1 << 10 // bytes of a resource, and of an owner
+)
+
+func checkClaim(c *lock.Claim) error {
+	e := &fault.Error{Code: fault.TooLarge, Op: "raftfsm.TryLock", Hint: "use a shorter name"}
+	switch {
+	case len(c.Key.Resource) > maxName:
+		e.Msg = "a resource of " + strconv.Itoa(len(c.Key.Resource)) + " bytes is longer than 1 KiB"
+	case len(c.Owner) > maxName:
+		e.Msg = "an owner of " + strconv.Itoa(len(c.Owner)) + " bytes is longer than 1 KiB"
+	case c.Expiry > maxExpiry:
+		e.Key, e.Msg = c.Key.Resource, "an expiry of "+c.Expiry.String()+" is longer than 24 hours"
+		e.Hint = "renew the lock while it is needed"
+	default:
+		return nil
+	}
+	return e
+}
+
+// TryLock implements lock.Store.
+func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
+	if err := checkClaim(&c); err != nil {
+		return lock.Grant{}, err
+	}
+	p, err := l.place(ctx, c.Key)
+	if err != nil {
+		return lock.Grant{}, err
+	}
+	claim := Claim{Owner: c.Owner, Request: rand.Text(), Expiry: c.Expiry}
+	res, applied, err := p.commit(ctx, Acquire(p.name, claim))
+	if applied {
+		return lock.Grant{Granted: true, Token: res.Revisions[0], Expiry: c.Expiry}, nil
+	}
+	if err != nil {
+		return lock.Grant{}, err
+	}
+	if l.reentrant {
+		if g, err := p.renew(ctx, claim); err != nil || g.Granted {
+			return g, err
+		}
+	}
+	if c.Wait <= 0 {
+		return lock.Grant{}, nil
+	}
+	return p.await(ctx, claim, c.Wait)
+}
+
+// await waits for a lock that has another owner.
+func (p *place) await(ctx context.Context, c Claim, patience time.Duration) (lock.Grant, error) {
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	token, _, err := p.ask(waiting, &call{what: callWait, claim: c})
+	switch {
+	case err == nil:
+		return lock.Grant{Granted: true, Token: token, Expiry: c.Expiry}, nil
+	case waiting.Err() == nil || ctx.Err() != nil:
+		return lock.Grant{}, err
+	}
+	// The waiting time has passed. If the leader changed at the last moment, the lock may have been granted
+	// nevertheless.
+	if now, found, err := p.current(ctx); err != nil || found && now.Request == c.Request {
+		return lock.Grant{Granted: err == nil, Token: now.Token, Expiry: c.Expiry}, err
+	}
+	return lock.Grant{}, nil
+}
+
+// Renew implements lock.Leaser.
+func (l *Store) Renew(ctx context.Context, c lock.Claim) (lock.Grant, error) {
+	if err := checkClaim(&c); err != nil {
+		return lock.Grant{}, err
+	}
+	p, err := l.place(ctx, c.Key)
+	if err != nil {
+		return lock.Grant{}, err
+	}
+	return p.renew(ctx, Claim{Owner: c.Owner, Expiry: c.Expiry})
+}
+
+func (p *place) renew(ctx context.Context, c Claim) (lock.Grant, error) {
+	for {
+		now, found, err := p.current(ctx)
+		if err != nil || !found || now.Owner != c.Owner {
+			return lock.Grant{}, err
+		}
+		_, applied, err := p.commit(ctx, Renew(p.name, now, c))
+		if err != nil {
+			return lock.Grant{}, err
+		}
+		if applied {
+			return lock.Grant{Granted: true, Token: now.Token, Expiry: c.Expiry}, nil
+		}
+		// The lock has changed since it was read.
+	}
+}
+
+// Unlock implements lock.Store. Only the leader can release a lock, because only the leader knows which callers wait
+// for it.
+func (l *Store) Unlock(ctx context.Context, k lock.Key, owner string) (lock.Status, error) {
+	p, err := l.place(ctx, k)
+	if err != nil {
+		return lock.InternalError, err
+	}
+	switch outcome, err := p.unlock(ctx, owner); {
+	case fault.Is(err, fault.Unimplemented): // the leader runs an older version
+	case err != nil:
+		return lock.InternalError, err
+	case outcome == kv.Applied:
+		return lock.Unlocked, nil
+	}
+	return p.readAndUnlock(ctx, owner)
+}
+
+// unlock ends a lock that belongs to owner, without a read before. If the outcome is kv.Conflict, the lock did not
+// belong to owner at some moment during the call, and nothing was changed.
+func (p *place) unlock(ctx context.Context, owner string) (outcome kv.Outcome, err error) {
+	err = p.WithID(ctx, p.gid, func(id command.RequestID) (known bool, err error) {
+		n, repeated, err := p.ask(ctx, &call{what: callUnlock, claim: Claim{Owner: owner}, id: id})
+		outcome = kv.Outcome(n) //nolint:gosec // a small number
+		switch {
+		case err != nil || outcome != kv.Stale:
+			return true, err
+		case repeated:
+			return true, fault.New(fault.Indeterminate, opRelease,
+				"the lock may have been released: the result is no longer kept")
+		}
+		return false, nil
+	})
+	return outcome, err
+}
+
+// readAndUnlock ends a lock that belongs to owner. It reads the lock first, and tells apart why it is not to be ended.
+func (p *place) readAndUnlock(ctx context.Context, owner string) (lock.Status, error) {
+	ended := uint64(0) // token of the lock that an attempt may have ended
+	for {
+		now, found, err := p.current(ctx)
+		switch {
+		case err != nil:
+			return lock.InternalError, err
+		case ended != 0 && (!found || now.Token != ended):
+			return lock.Unlocked, nil
+		case !found:
+			return lock.DoesNotExist, nil
+		case now.Owner != owner:
+			return lock.BelongsToOthers, nil
+		}
+		n, repeated, err := p.ask(ctx, &call{what: callRelease, token: now.Token})
+		if err != nil {
+			return lock.InternalError, err
+		}
+		if n == 1 {
+			return lock.Unlocked, nil
+		}
+		if repeated {
+			ended = now.Token
+		}
+	}
+}
+
+// Look implements lock.Leaser.
+func (l *Store) Look(ctx context.Context, k lock.Key) (lock.Grant, error) {
+	p, err := l.place(ctx, k)
+	if err != nil {
+		return lock.Grant{}, err
+	}
+	now, found, err := p.current(ctx)
+	if err != nil || !found {
+		return lock.Grant{}, err
+	}
+	ms, _, err := p.ask(ctx, &call{what: callRemains, token: now.Token})
+	if err != nil && !fault.Is(err, fault.Unimplemented) {
+		return lock.Grant{}, err
+	}
+	return lock.Grant{Granted: true, Token: now.Token,
+		Expiry: min(time.Duration(ms)*time.Millisecond, now.Expiry)}, nil //nolint:gosec // bounded by the expiry
+}

@@ -1,0 +1,38 @@
+package peercalls
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// contacts asks servers over Peers whether they have lost contact with a leader.
+type contacts struct {
+	peers Peers
+	id    uint32
+}
+
+// ContactsOf returns nil if there are no peers.
+func ContactsOf(p Peers, id uint32) group.Contacts {
+	if p == nil {
+		return nil
+	}
+	return contacts{p, id}
+}
+
+// LeaderLost implements group.Contacts. It asks the given server whether the leader is lost. If that server is the
+// leader itself, a refused connection counts as true: no process listens on its peer port, so the leader has ended.
+// A host that is down or unreachable does not refuse connections.
+func (c contacts) LeaderLost(ctx context.Context, server, leader raft.ServerID) bool {
+	b := lenprefix.Append(Message(FormFirst, c.id), string(leader))
+	out, err := c.peers.Call(ctx, string(server), MethodLost, b)
+	if err != nil {
+		return server == leader && errors.Is(err, syscall.ECONNREFUSED)
+	}
+	return len(out) == 1 && out[0] == 1
+}

@@ -1,0 +1,141 @@
+package peercalls
+
+import (
+	"context"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// slowPeer reports how many proposals a call carries, and answers when the test allows it.
+type slowPeer struct {
+	sizes chan int
+	end   chan struct{}
+}
+
+func (p *slowPeer) Call(_ context.Context, _, _ string, message []byte) ([]byte, error) {
+	f := NewFrame(message)
+	_, _, _ = f.Uvarint(), f.Uvarint(), f.Uvarint() // form, group, acknowledgement
+	p.sizes <- int(f.Uvarint())                     //nolint:gosec // a few
+	<-p.end
+	return nil, fault.New(fault.Unavailable, "test", "the server is down")
+}
+
+// noLeader knows no leader of any group.
+type noLeader struct{}
+
+func (noLeader) Leader(uint32) raft.ServerID { return "" }
+
+// lonely is a forwarder to a leader that does not answer before end.
+type lonely struct {
+	*forwarder
+	t        *testing.T
+	key      laneKey
+	peer     *slowPeer
+	outcomes chan error
+	under    int
+}
+
+func newLonely(t *testing.T) *lonely {
+	peer := &slowPeer{sizes: make(chan int, 16), end: make(chan struct{})}
+	f := newForwarder(peer, uncounted{}, newLeaderCalls(noLeader{}))
+	return &lonely{forwarder: f, t: t, key: laneKey{to: "leader", group: 0, ack: group.Committed}, peer: peer,
+		outcomes: make(chan error, 16)}
+}
+
+// propose adds proposals and expects calls of these sizes.
+func (l *lonely) propose(size int, calls ...int) *forwarded {
+	l.t.Helper()
+	one := &forwarded{data: make([]byte, size), outcome: make(chan forwardOutcome, 1)}
+	go func() {
+		select {
+		case o := <-one.outcome:
+			l.outcomes <- o.err
+		case <-l.t.Context().Done(): // the test has ended
+		}
+	}()
+	l.under++
+	l.enqueue(l.key, one)
+	for _, want := range calls {
+		if got := <-l.peer.sizes; got != want {
+			l.t.Fatalf("a call carries %d proposals, not %d", got, want)
+		}
+	}
+	return one
+}
+
+// end lets all calls fail, and waits for the outcome of every proposal that was not given up.
+func (l *lonely) end(givenUp int) {
+	l.t.Helper()
+	close(l.peer.end)
+	for range l.under - givenUp {
+		if err := <-l.outcomes; !fault.Is(err, fault.Unavailable) {
+			l.t.Errorf("%v", err)
+		}
+	}
+}
+
+func (l *lonely) lane() lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return *l.lanes[l.key]
+}
+
+func TestForwarder_CallWaitsForAsManyProposalsAsAreInFlight(t *testing.T) {
+	f := newLonely(t)
+	f.propose(9, 1)
+	f.propose(9, 1) // one more proposal, because one is in flight
+	f.propose(9)
+	f.propose(9, 2) // two more proposals, because two are in flight
+	for range 3 {
+		f.propose(9)
+	}
+	f.propose(9, 4)
+	for range 5 {
+		f.propose(9) // no fifth call is allowed
+	}
+	if l := f.lane(); len(f.peer.sizes) != 0 || len(l.queue) != 5 || l.inFlight != 8 || l.running != forwardWindow {
+		t.Fatalf("%d further calls, %d proposals wait, %d are in %d calls", len(f.peer.sizes), len(l.queue),
+			l.inFlight, l.running)
+	}
+	// Calls end one after the other. The waiting proposals are enough for a call once few others are in flight.
+	f.end(0)
+	if got := <-f.peer.sizes; got != 5 {
+		t.Errorf("the waiting proposals were sent in a call of %d", got)
+	}
+	f.close()
+	if len(f.lanes) != 0 {
+		t.Errorf("a lane without proposals is kept: %+v", f.lanes)
+	}
+}
+
+func TestForwarder_FullBytesDoNotWait(t *testing.T) {
+	f := newLonely(t)
+	f.propose(9, 1)
+	f.propose(9, 1)
+	f.propose(forwardBytes, 1)
+	f.end(0)
+	f.close()
+}
+
+func TestForwarder_CancelledProposalIsRemoved(t *testing.T) {
+	f := newLonely(t)
+	f.propose(9, 1)
+	f.propose(9, 1)
+	f.propose(77).state.Store(forwardGone)
+	f.propose(9, 1) // two proposals wait, one of which was given up
+	if l := f.lane(); l.bytes != 0 || len(l.queue) != 0 || l.inFlight != 3 {
+		t.Errorf("%d bytes of %d proposals wait, %d are in flight", l.bytes, len(l.queue), l.inFlight)
+	}
+	f.end(1)
+	f.close()
+}
+
+// uncounted is an Observer that counts nothing.
+type uncounted struct{}
+
+func (uncounted) Forwarded(string, error) {}
+func (uncounted) ForwardedBatch(int)      {}

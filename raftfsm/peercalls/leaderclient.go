@@ -1,0 +1,78 @@
+package peercalls
+
+import (
+	"context"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/raftfsm/actors"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// LeaderClient makes calls to the leaders of groups. Safe for concurrent use.
+type LeaderClient struct {
+	peers   Peers
+	metrics Observer
+	calls   *leaderCalls
+	forward *forwarder
+}
+
+// NewLeaderClient returns a client that takes the leaders from the given source.
+func NewLeaderClient(p Peers, m Observer, l Leaders) *LeaderClient {
+	return leaderClientOf(p, m, newLeaderCalls(l))
+}
+
+func leaderClientOf(p Peers, m Observer, calls *leaderCalls) *LeaderClient {
+	return &LeaderClient{peers: p, metrics: m, calls: calls, forward: newForwarder(p, m, calls)}
+}
+
+// Propose sends a proposal to the server that this node considers the leader. The parameter values is true if the
+// request stores values.
+func (c *LeaderClient) Propose(ctx context.Context, to raft.ServerID, gid uint32, data group.Encoded, ack group.Ack,
+	values bool) (group.Answer, error) {
+	return c.forward.propose(ctx, laneKey{to: to, group: gid, ack: ack}, data, values)
+}
+
+// ReadIndex requests a read index from the server that this node considers the leader. The other arguments and the
+// results mean the same as for leaderIndex in package raftfsm.
+func (c *LeaderClient) ReadIndex(ctx context.Context, to raft.ServerID, gid uint32,
+	after raftlog.Position) (group.ReadIndex, group.Holding, error) {
+	b := AppendPosition(Message(FormFirst, gid), after)
+	ctx, done := c.calls.begin(ctx, gid, to)
+	defer done()
+	out, err := c.peers.Call(ctx, string(to), MethodReadIndex, b)
+	err = endedBy(ctx, "raftfsm.forward", err)
+	c.metrics.Forwarded(ForwardReadIndex, err)
+	if err != nil {
+		return group.ReadIndex{}, group.Unknown, err
+	}
+	r := NewFrame(out)
+	ri := group.ReadIndex{Position: r.Position(), Now: r.Uvarint()}
+	held := group.Holding(r.Uvarint())
+	if r.Bad {
+		return ri, group.Unknown, ErrFrame(MethodReadIndex)
+	}
+	return ri, held, nil
+}
+
+// Ask sends a call to the server with the id to, which this node considers the leader.
+func (c *LeaderClient) Ask(ctx context.Context, to raft.ServerID, gid uint32, method string, payload []byte) ([]byte,
+	error) {
+	ctx, done := c.calls.begin(ctx, gid, to)
+	defer done()
+	out, err := c.peers.Call(ctx, string(to), method, payload)
+	err = endedBy(ctx, "raftfsm.forward", err)
+	kind := ForwardLock
+	if method == actors.Method {
+		kind = ForwardActor
+	}
+	c.metrics.Forwarded(kind, err)
+	return out, err
+}
+
+// Close ends the calls in flight.
+func (c *LeaderClient) Close() { c.forward.close() }
+
+// NewLeader ends the calls for a group that were sent to a server other than its new leader.
+func (c *LeaderClient) NewLeader(gid uint32, leader raft.ServerID) { c.calls.moved(gid, leader) }

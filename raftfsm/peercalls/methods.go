@@ -1,0 +1,83 @@
+package peercalls
+
+import (
+	"context"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/raftfsm/actors"
+	"github.com/quorate/quorate/raftfsm/due"
+	"github.com/quorate/quorate/raftfsm/locks"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// Peers makes calls to the other servers of the cluster. A call returns the error of the called server. It returns
+// fault.Unavailable if the call certainly did not arrive, and fault.Indeterminate if it may have arrived.
+type Peers interface {
+	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
+}
+
+// Methods of the calls between servers, which Host.Serve answers. The names and the message formats are part of the
+// protocol.
+const (
+	MethodPropose   = "raft.propose"    // requests for the leader's log
+	MethodRead      = "raft.read"       // a read for a node without replicas
+	MethodRoute     = "raft.route"      // the leaders known to a server, and the groups it can read
+	MethodReadIndex = "raft.read-index" // a read index of the leader
+	MethodConfirm   = "raft.confirm"    // whether a term is still the newest known
+	MethodProgress  = "raft.progress"   // how far the log and the machine are
+	MethodCompare   = "raft.compare"    // the digest of a server's state at an index, and the state of its disk
+	MethodState     = "raft.state"      // a request for the server's whole state
+	MethodWatch     = "raft.watch"      // the history of a prefix, for a node without replicas
+	MethodLock      = locks.Method      // waits for a lock, or ends it
+	MethodActor     = actors.Method     // the directory of actors
+	MethodDue       = due.Method        // puts, removes or runs due work
+	MethodRecall    = "raft.recall"     // what the server has seen of the caller in earlier incarnations
+	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
+)
+
+// Methods lists the calls that Serve answers.
+func Methods() []string {
+	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
+		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodActor,
+		MethodDue, MethodLost}
+}
+
+// Observer counts the calls to other servers.
+type Observer interface {
+	// Forwarded is called after a call of a kind, with its error.
+	Forwarded(kind string, err error)
+	// ForwardedBatch is called with the number of writes of one call.
+	ForwardedBatch(writes int)
+}
+
+// Kinds of calls, for an Observer.
+const (
+	ForwardPropose   = "propose"
+	ForwardRead      = "read"
+	ForwardReadIndex = "read_index"
+	ForwardLock      = "lock"
+	ForwardActor     = "actor"
+)
+
+// Leaders knows the leader of each group.
+type Leaders interface {
+	// Leader returns the known leader of a group; empty = none is known.
+	Leader(gid uint32) raft.ServerID
+}
+
+// Gossip knows which servers are alive.
+type Gossip interface {
+	LiveServers() []string
+}
+
+// NewestForm returns the newest form of a call that this build understands.
+func NewestForm(method string) uint64 {
+	if method == MethodPropose {
+		return formBatches
+	}
+	return FormFirst
+}
+
+// ErrFrame returns the error for a message that cannot be read.
+func ErrFrame(method string) error { return records.Truncated(method) }

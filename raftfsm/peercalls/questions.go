@@ -1,0 +1,79 @@
+package peercalls
+
+import (
+	"context"
+	"encoding/binary"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Progress describes a replica of another server.
+type Progress struct {
+	Applied uint64 // last index that the server has applied
+	Last    uint64 // last index of its log
+	Wall    uint64 // its wall clock in Unix milliseconds; 0 = an earlier version, which does not report it
+}
+
+// AskProgress asks another server about its replica of the group with the given id. It returns the errors of
+// Peers.Call.
+func AskProgress(ctx context.Context, peers Peers, server string, id uint32) (p Progress, err error) {
+	out, err := peers.Call(ctx, server, MethodProgress, Message(FormFirst, id))
+	if err != nil {
+		return p, err
+	}
+	r := NewFrame(out)
+	p.Applied, p.Last = r.Uvarint(), r.Uvarint()
+	if len(r.Rest) > 0 {
+		p.Wall = r.Uvarint()
+	}
+	if r.Bad {
+		return p, ErrFrame(MethodProgress)
+	}
+	return p, nil
+}
+
+// FindLeader asks the given servers which server leads a group, and returns the id of the leader. It returns "" if
+// no server reports a leader within a second.
+func FindLeader(ctx context.Context, peers Peers, gid uint32, servers []string) string {
+	ctx, cancel := context.WithTimeout(ctx, pollWait)
+	defer cancel()
+	answers := make(chan GroupRoute, len(servers))
+	for _, id := range servers {
+		go func() {
+			out, err := peers.Call(ctx, id, MethodRoute, Message(FormFirst, 0))
+			groups, bad := readRoutes(out)
+			if err != nil || bad != nil || int(gid) >= len(groups) {
+				answers <- GroupRoute{}
+				return
+			}
+			answers <- groups[gid]
+		}()
+	}
+	var best GroupRoute
+	for range servers {
+		if a := <-answers; a.Leader != "" && (best.Leader == "" || a.Term > best.Term) {
+			best = a
+		}
+	}
+	return best.Leader
+}
+
+// Confirmer confirms terms with voters over Peers.
+type Confirmer struct {
+	peers Peers
+	id    uint32
+}
+
+// ConfirmerOf returns the Confirmer of a group.
+func ConfirmerOf(p Peers, id uint32) Confirmer { return Confirmer{p, id} }
+
+// ConfirmTerm implements group.Confirmer. The call reaches exactly this server, or fails.
+func (c Confirmer) ConfirmTerm(ctx context.Context, server raft.Server, term uint64) error {
+	if c.peers == nil {
+		return fault.New(fault.Unavailable, "raftfsm.confirm", "this host has no way to other servers")
+	}
+	_, err := c.peers.Call(ctx, string(server.ID), MethodConfirm, binary.AppendUvarint(Message(FormFirst, c.id), term))
+	return err
+}

@@ -1,0 +1,83 @@
+// Package records defines how callers on any node use the internal records of the groups: locks, the directory of
+// actors, and due work. The packages of these records send calls to the leader and read records through Access, which
+// package raftfsm implements. The package owns no state and no goroutines.
+package records
+
+import (
+	"context"
+	"encoding/binary"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// MaxPage is the maximum number of keys that Access.List returns.
+const MaxPage = 1000
+
+// Access reads and writes the records of a cluster from one node. It is safe for concurrent use. Its methods retry
+// until ctx ends.
+type Access interface {
+	// Locate waits until this node belongs to a cluster and knows the number of its groups. It returns the group of
+	// the keys of a store that begin with prefix, which must contain the first "||" of the keys.
+	Locate(ctx context.Context, store, prefix string) (gid uint32, err error)
+	// Groups returns the number of groups. It waits until the number is known.
+	Groups(ctx context.Context) (uint32, error)
+	// Values reads keys of an internal store at one moment. The read is linearizable.
+	Values(ctx context.Context, gid uint32, store string, keys []string) ([]kv.Value, error)
+	// List lists up to limit keys of an internal store that begin with prefix and are greater than the parameter
+	// after. The read is linearizable. limit is 1 to MaxPage. The result more is true if there are further keys.
+	List(ctx context.Context, gid uint32, store string, p Page) (keys []string, more bool, err error)
+	// Write puts a request into the log of a group exactly once, and returns its result.
+	Write(ctx context.Context, gid uint32, r *command.Request) (kv.Result, error)
+	// Ask sends a call to the leader of a group, and returns the answer. The result repeated is true if an earlier
+	// attempt may have been executed.
+	Ask(ctx context.Context, gid uint32, method string, body []byte) (answer []byte, repeated bool, err error)
+	// WithID calls f with the id of a new request to a group. It calls f again with another id as long as f returns
+	// false, because the group did not know the id any more.
+	WithID(ctx context.Context, gid uint32, f func(command.RequestID) (known bool, err error)) error
+	// Token returns a session token with which reads see everything up to a committed position of a group.
+	Token(gid uint32, at raftlog.Position) string
+}
+
+// Page selects the keys of a listing.
+type Page struct {
+	Prefix, After string
+	Limit         int
+}
+
+// AskNumber sends a call whose answer is a number. If an attempt may have been executed and its answer was lost, it
+// returns fault.Indeterminate. The other results are those of Access.Ask.
+func AskNumber(ctx context.Context, a Access, gid uint32, method string, body []byte) (n uint64, repeated bool,
+	err error) {
+	out, repeated, err := a.Ask(ctx, gid, method, body)
+	switch {
+	case err == nil:
+		r := lenprefix.Reader{Rest: out}
+		if n = r.Uvarint(); r.Bad {
+			return 0, repeated, Truncated(method)
+		}
+	case repeated && !fault.Is(err, fault.Indeterminate):
+		err = &fault.Error{Code: fault.Indeterminate, Op: method, Err: err,
+			Msg: "an attempt may have changed it, and its answer was lost", Hint: "look at it, and try again"}
+	}
+	return n, repeated, err
+}
+
+// Truncated returns the error of a call or an answer that cannot be decoded.
+func Truncated(method string) error {
+	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is truncated")
+}
+
+// Number encodes the answer of a call that AskNumber has sent.
+func Number(n uint64) []byte { return binary.AppendUvarint(nil, n) }
+
+// Bit is 1 for true and 0 for false.
+func Bit(v bool) uint64 {
+	if v {
+		return 1
+	}
+	return 0
+}
