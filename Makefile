@@ -105,7 +105,9 @@ STEPS    := TestMachine_MatchesModel TestApply_StateDoesNotDependOnGrouping \
   TestCrash_LeavesEarlierStateAndReplayRestoresIt TestConflictingSnapshot_BlocksRaftWithoutGuard
 VIRTUAL  := $(addprefix TestSimulation_,KeepsGuarantees FindsDisabledGuard SlowLeaderKeepsGuarantees \
   LeaderCrashAheadOfDiskLosesNothing SixtyFourPartitionsSurviveServerLoss ThousandSidecarsSurviveLeaderLoss \
-  LocksAndWatchesSurviveCuts ActorsHaveOneOwner) TestBudget_GoodputUnderOverload
+  LocksAndWatchesSurviveCuts ActorsHaveOneOwner) TestBudget_GoodputUnderOverload \
+  TestRetain_SendsStateOnceUnderLoad TestChange_RefusesOlderConfiguration TestLeader_CommitsNothingMissingOnItsOwnDisk \
+  $(addprefix TestTransfer_,FailureLeavesWorkingLeader ChoosesOnlyVoters ChoosesVoterWithEveryEntry)
 SEEDED   := TestModel_SeedDecidesEverything
 SPACE    := $(subst x,,x x)
 RACE      = $(GO) test -race $(if $(LONG),,-short) -timeout 20m \

@@ -74,37 +74,6 @@ func header(from raft.ServerID) raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(from), Addr: []byte(from)}
 }
 
-// A leader that missed the response to its first append after a snapshot sends the append again. The follower
-// must then find the snapshot's own entry, which no log contains.
-func TestInstall_FirstAppendCanBeRepeated(t *testing.T) {
-	t.Parallel()
-	engines(t, func(t *testing.T, e raftlog.Engine) {
-		c, a, follower := installed(t, e)
-		snap := follower.disk.snaps.Position()
-		for i := range 3 {
-			put(t, a, key(100+i), "v")
-		}
-		c.converge()
-		req := &raft.AppendEntriesRequest{RPCHeader: header("a"), Term: a.Term(), PrevLogEntry: snap.Index,
-			PrevLogTerm: snap.Term, LeaderCommitIndex: a.raft.CommitIndex()}
-		for i := snap.Index + 1; i <= a.LastIndex(); i++ {
-			var l raft.Log
-			must(t, a.disk.logs.GetLog(i, &l))
-			req.Entries = append(req.Entries, &l)
-		}
-		if len(req.Entries) < 3 {
-			t.Fatalf("only %d entries above the snapshot", len(req.Entries))
-		}
-		var resp raft.AppendEntriesResponse
-		must(t, stranger(c).AppendEntries("c", "c", req, &resp))
-		if !resp.Success {
-			t.Errorf("the repeated append was refused: %+v", resp)
-		}
-		put(t, a, "more", "v")
-		c.converge()
-	})
-}
-
 // The entry that stands for a snapshot is used only for the consistency check of appends.
 func TestInstall_SnapshotEntryIsNeverSent(t *testing.T) {
 	c, _, follower := installed(t, raftlog.BoltDB)

@@ -48,10 +48,10 @@ func owed(l *raft.Log, server uint32) int {
 }
 
 // tellLost counts the acknowledged writes in the entries lo to hi as lost. Entries of another leader are about to
-// replace them. It counts nothing if lo to hi are the oldest entries, because those are only compacted.
+// replace them, or a snapshot already has.
 func (s *Store) tellLost(lo, hi uint64) {
-	if !s.role.Running() || hi < s.last.Load() {
-		return // not replaced: compacted, or dropped during the opening
+	if !s.role.Running() {
+		return // not replaced: dropped during the opening
 	}
 	base, _ := s.role.Base()
 	n := 0

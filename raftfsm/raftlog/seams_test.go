@@ -7,13 +7,14 @@ import (
 
 // seams implements Role, Events and Process for a log in a test.
 type seams struct {
-	ahead bool // leads others
+	ahead bool   // leads others
+	base  uint64 // end of the newest snapshot; 0 = none
 	fatal func(error)
 	step  func(string)
 }
 
 func (s *seams) Running() bool          { return s.ahead }
-func (s *seams) Base() (Position, bool) { return Position{}, false }
+func (s *seams) Base() (Position, bool) { return Position{Term: 1, Index: s.base}, s.base > 0 }
 func (s *seams) LeadsOthers() bool      { return s.ahead }
 func (s *seams) Lost(int)               {}
 func (s *seams) Raise(uint8) error      { return nil }

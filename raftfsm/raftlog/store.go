@@ -245,6 +245,9 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 	if len(entries) == 0 {
 		return nil
 	}
+	if err := s.checkFollows(entries[0].Index); err != nil {
+		return err
+	}
 	leads := s.role.LeadsOthers()
 	if leads {
 		s.unsynced.room() // before complete: requests that arrive during this wait get into the entries
@@ -283,6 +286,22 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 	s.note(entries)
 	s.announce(entries)
 	return nil
+}
+
+// checkFollows returns an error if an entry with the given index would leave a gap in the log, or a gap between the
+// snapshot and the log. An append that arrives late can do that: a new server receives the entries from 1 on after it
+// has installed a snapshot. Raft compares an append with the log by its previous entry, but this one has none.
+func (s *Store) checkFollows(index uint64) error {
+	last := s.last.Load()
+	if last == 0 {
+		base, _ := s.role.Base()
+		last = base.Index
+	}
+	if last == 0 || index == last+1 {
+		return nil
+	}
+	return fault.New(fault.Conflict, "group.log",
+		fmt.Sprintf("log entry %d was received late: the log or its snapshot ends at entry %d", index, last))
 }
 
 // markStored marks in an execution trace that entries are on the disk.
@@ -483,18 +502,21 @@ func (s *Store) LastIndex() (uint64, error) { return s.last.Load(), nil }
 // DeleteRange deletes the entries lo to hi. It keeps old entries that a follower still needs (see Retained). Raft
 // deletes the oldest entries after a snapshot, and the newest entries if they conflict with the leader's.
 func (s *Store) DeleteRange(lo, hi uint64) error {
-	if hi >= s.last.Load() {
-		if err := s.unsynced.drain(); err != nil {
-			return err
+	// Only raft's main goroutine deletes the newest entries. Meanwhile, another goroutine may be compacting the log
+	// or may find it cleared, so this is decided once.
+	last := s.last.Load()
+	if last == 0 {
+		return nil
+	}
+	compacts := hi < last
+	if compacts {
+		if need := s.retained.Oldest(); need != 0 && need <= hi && s.tail.since(need) <= retainBytes {
+			hi = need - 1
 		}
-	} else if need := s.retained.Oldest(); need != 0 && need <= hi && s.tail.since(need) <= retainBytes {
-		if hi = need - 1; hi < lo {
+		if hi < lo {
 			return nil
 		}
-	}
-	s.tellLost(lo, hi)
-	if err := s.beforeDelete(lo, hi); err != nil {
-		s.process.Fatal(err)
+	} else if err := s.beforeCut(lo, hi); err != nil {
 		return err
 	}
 	s.process.Step("log-truncate")
@@ -508,17 +530,14 @@ func (s *Store) DeleteRange(lo, hi uint64) error {
 		return err
 	}
 	s.process.Step("log-truncated")
-	last := s.last.Load()
-	if hi < last {
+	if compacts {
 		s.durable.compacted(hi)
-	}
-	if snap, follows := s.role.Base(); follows && lo <= snap.Index && snap.Index <= last && last <= hi {
-		s.discarded.begin(snap, last)
-	}
-	if hi < last {
 		s.gone.Store(hi)
 		s.tail.forget(hi)
 		return nil
+	}
+	if snap, follows := s.role.Base(); follows && lo <= snap.Index && snap.Index <= last {
+		s.discarded.begin(snap, last)
 	}
 	newLast, err := s.engine.LastIndex()
 	if err != nil {
@@ -529,17 +548,24 @@ func (s *Store) DeleteRange(lo, hi uint64) error {
 	return nil
 }
 
-// beforeDelete lowers the floor before the end of the log is deleted.
-func (s *Store) beforeDelete(lo, hi uint64) error {
-	if hi < s.last.Load() {
-		return nil
+// beforeCut prepares the deletion of the entries lo to hi, the newest of the log. It waits until they are on disk,
+// counts acknowledged writes among them as lost, and lowers the floor.
+func (s *Store) beforeCut(lo, hi uint64) error {
+	if err := s.unsynced.drain(); err != nil {
+		return err
 	}
+	s.tellLost(lo, hi)
 	forget := func() { s.durable.cut(lo) }
 	if s.floors == nil {
 		forget()
 		return nil
 	}
-	return fault.Wrap(s.floors.lower(lo, forget), "group.log", "the end of the log cannot be replaced")
+	if err := s.floors.lower(lo, forget); err != nil {
+		err = fault.Wrap(err, "group.log", "the end of the log cannot be replaced")
+		s.process.Fatal(err)
+		return err
+	}
+	return nil
 }
 
 // IsMonotonic returns true. Raft then leaves no gap in the log when it installs a snapshot.

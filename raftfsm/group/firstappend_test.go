@@ -1,0 +1,84 @@
+package group
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// A leader that missed the response to its first append after a snapshot sends the append again. The follower
+// must then find the snapshot's own entry, which no log contains.
+func TestInstall_FirstAppendCanBeRepeated(t *testing.T) {
+	t.Parallel()
+	engines(t, func(t *testing.T, e raftlog.Engine) {
+		c, a, follower := installed(t, e)
+		snap := follower.disk.snaps.Position()
+		for i := range 3 {
+			put(t, a, key(100+i), "v")
+		}
+		c.converge()
+		req := appendOf(t, a, snap, a.LastIndex())
+		if len(req.Entries) < 3 {
+			t.Fatalf("only %d entries above the snapshot", len(req.Entries))
+		}
+		var resp raft.AppendEntriesResponse
+		must(t, stranger(c).AppendEntries("c", "c", req, &resp))
+		if !resp.Success {
+			t.Errorf("the repeated append was refused: %+v", resp)
+		}
+		put(t, a, "more", "v")
+		c.converge()
+	})
+}
+
+// appendOf returns the append of from whose entries follow the entry prev.
+func appendOf(t *testing.T, from *Group, prev raftlog.Position, last uint64) *raft.AppendEntriesRequest {
+	t.Helper()
+	req := &raft.AppendEntriesRequest{RPCHeader: header("a"), Term: from.Term(), PrevLogEntry: prev.Index,
+		PrevLogTerm: prev.Term, LeaderCommitIndex: from.raft.CommitIndex()}
+	for i := prev.Index + 1; i <= last; i++ {
+		var l raft.Log
+		must(t, from.disk.logs.GetLog(i, &l))
+		req.Entries = append(req.Entries, &l)
+	}
+	return req
+}
+
+// The first append to a new server names no previous entry, so raft compares it with nothing. If it arrives after a
+// snapshot, its entries must not get into the log: the next entries would leave a gap.
+func TestInstall_FirstAppendAfterSnapshotIsRefused(t *testing.T) {
+	t.Parallel()
+	engines(t, func(t *testing.T, e raftlog.Engine) {
+		_, inner := raft.NewInmemTransport("b")
+		from, to := pair(t, func(o *Options) { o.ServerID, o.Transport, o.Engine = "b", inner, e })
+		_, sender := raft.NewInmemTransportWithTimeout("a", patience)
+		sender.Connect("b", inner)
+		send := func(req *raft.AppendEntriesRequest) bool {
+			t.Helper()
+			var resp raft.AppendEntriesResponse
+			must(t, sender.AppendEntries("b", "b", req, &resp))
+			return resp.Success
+		}
+		install, data := installRequest(t, from)
+		var resp raft.InstallSnapshotResponse
+		must(t, sender.InstallSnapshot("b", "b", install, &resp, bytes.NewReader(data)))
+		if !resp.Success {
+			t.Fatalf("the snapshot was refused: %+v", resp)
+		}
+		if send(appendOf(t, from, raftlog.Position{}, 5)) {
+			t.Error("entries that the snapshot contains were stored")
+		}
+		put(t, from, "k", "after the snapshot")
+		snap := to.disk.snaps.Position()
+		if !send(appendOf(t, from, snap, from.LastIndex())) {
+			t.Error("the entries after the snapshot were refused")
+		}
+		if first, last, err := to.disk.logs.Ends(); err != nil || first != snap.Index+1 || last != from.LastIndex() {
+			t.Errorf("the log has entries %d to %d (%v), the snapshot ends at %d", first, last, err, snap.Index)
+		}
+		until(t, "the new entries are applied", func() bool { return peekValue(t, to, "k") == "after the snapshot" })
+	})
+}
