@@ -227,6 +227,10 @@ func TestInstall_LaggingFollowerCatchesUpUnderLoad(t *testing.T) {
 			until(t, "no snapshot is installed", func() bool { return counted(t, f.obs.installed) > before })
 			c.stop(behind) // the follower starts again from the installed state
 			c.start(behind)
+			until(t, "the leader still keeps entries for the follower", func() bool { // else for a minute
+				_, g := c.leader(testIDs...)
+				return g.disk.logs.Retained().Oldest() == 0
+			})
 		}
 		close(stop)
 		wg.Wait()
