@@ -36,16 +36,22 @@ func SetBounds(m *Machine, window uint64, origins int, clients uint64) {
 }
 
 // Install applies an entry without publishing it. publish does that.
-func Install(m *Machine, e Entry) (publish func(), err error) {
+func Install(m *Machine, e Entry) (publish func(), err error) { return m.publish, installWith(m, e, nil) }
+
+// InstallFailing applies an entry whose batch the database refuses with err.
+func InstallFailing(m *Machine, e Entry, err error) error { return installWith(m, e, err) }
+
+func installWith(m *Machine, e Entry, refused error) error {
 	batch, damage := decode(&e)
 	if damage != nil {
-		return nil, damage
+		return damage
 	}
 	m.writer.begin()
 	if _, err := m.writer.entry(&e, &batch); err != nil {
-		return nil, err
+		return err
 	}
-	return m.publish, keep(m.install(), m.writer.end())
+	m.writer.txn.err = keep(m.writer.txn.err, refused)
+	return keep(m.install(), m.writer.end())
 }
 
 // CachedReads returns how many records the cache of reads contains.

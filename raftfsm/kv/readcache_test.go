@@ -1,6 +1,7 @@
 package kv_test
 
 import (
+	"errors"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -64,6 +65,21 @@ func TestReadCache_FollowsWritesExpiryAndRestores(t *testing.T) {
 		r.wantAbsent("changed")
 		r.one(2000, write(set("kept", "again"), set("changed", "3")))
 		r.wantValue("kept", "again")
+	}
+}
+
+// The cache forgets a record before the batch that changes it is in the database: here the database refuses the batch.
+func TestReadCache_ForgetsRecordBeforeItChanges(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.one(1000, write(set("k", "1")))
+	warm(t, r.Machine, "k")
+	refused := errors.New("refused")
+	if err := kv.InstallFailing(r.Machine, r.entry(1000, write(set("k", "2"))), refused); !errors.Is(err, refused) {
+		t.Fatal(err)
+	}
+	if n := kv.CachedReads(r.Machine); n != 0 {
+		t.Errorf("%d records are cached, want 0", n)
 	}
 }
 
