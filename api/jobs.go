@@ -119,6 +119,8 @@ func checkJob(j *Job) *Error {
 		return badJob(CodeJobSchedule, "ttl: needs a schedule")
 	case strings.HasPrefix(j.Schedule, "P"):
 		return badJob(CodeJobSchedule, "schedule: a period of ISO 8601 is no schedule (write @every 10s)")
+	case zonedEvery(j.Schedule):
+		return badJob(CodeJobSchedule, "schedule: @every has no time zone (remove TZ=... or CRON_TZ=... before it)")
 	case j.Policy != nil && j.Policy.Interval < 0:
 		return badJob(CodeJobSchedule, "failurePolicy: the interval is negative")
 	case j.DataSize > MaxJobData:
@@ -126,6 +128,16 @@ func checkJob(j *Job) *Error {
 			strconv.Itoa(MaxJobData))
 	}
 	return nil
+}
+
+// zonedEvery reports whether a schedule is a period after a time zone. Such schedules are refused here and not where
+// schedules are parsed, because stored jobs of earlier versions may have them.
+func zonedEvery(schedule string) bool {
+	if !strings.HasPrefix(schedule, "TZ=") && !strings.HasPrefix(schedule, "CRON_TZ=") {
+		return false
+	}
+	_, rest, _ := strings.Cut(schedule, " ")
+	return strings.HasPrefix(strings.TrimSpace(rest), "@every")
 }
 
 // NameProblem returns what is wrong with the name of a job, a reminder or a timer, or "".

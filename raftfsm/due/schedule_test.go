@@ -23,6 +23,7 @@ func TestResolve_FirstTickAndTTL(t *testing.T) {
 	}{
 		{schedule: "@every 90s", first: "2026-03-28T12:01:30.5Z"},
 		{schedule: "@every 250ms", first: "2026-03-28T12:00:00.75Z"},
+		{schedule: "TZ=Europe/Rome @every 90s", first: "2026-03-28T12:01:30.5Z"}, // of stored work
 		{schedule: "*/10 * * * * *", first: "2026-03-28T12:00:10Z"},
 		{schedule: "0 30 2 * jan,apr MON-FRI", first: "2026-04-01T02:30:00Z"},
 		{schedule: "@hourly", first: "2026-03-28T13:00:00Z"},
