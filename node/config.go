@@ -151,6 +151,7 @@ type Components struct {
 	ConfigFiles []string // files with configurations; later ones take precedence
 	// how often changed files are looked for; default 1 s; negative = only after Node.Reload
 	Reload time.Duration
+	Retry  time.Duration // how often a component that could not be opened is tried again; default 30 s
 }
 
 // Data configures what the node stores on disk.
@@ -354,6 +355,7 @@ func (c Config) WithDefaults() Config {
 	c.Backup = c.Backup.withDefaults()
 	c.Grace = cmp.Or(c.Grace, 5*time.Second)
 	c.Components.Reload = cmp.Or(c.Components.Reload, time.Second)
+	c.Components.Retry = cmp.Or(c.Components.Retry, 30*time.Second)
 	return c
 }
 

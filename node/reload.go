@@ -16,10 +16,13 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// The times of reloads.
+// settle is how long files must not change before they are read.
+const settle = 200 * time.Millisecond
+
+// The beginnings of the reasons of issues.
 const (
-	settle     = 200 * time.Millisecond // files must not change for this long before they are read
-	retryEvery = 30 * time.Second       // after a component could not be opened
+	notApplied = "a change was not applied: "
+	notServed  = "not served, because of ignoreErrors: "
 )
 
 // reloads replaces components when their files change.
@@ -32,8 +35,8 @@ type reloads struct {
 
 	mu      sync.Mutex
 	set     *loader.Set
-	seen    string // fingerprint of the files that set was made of
-	failing []string
+	seen    string         // fingerprint of the files that set was made of
+	failing []string       // what is not as in the files
 	retired sync.WaitGroup // of components that are closed later
 	closing chan struct{}
 }
@@ -45,15 +48,19 @@ func newReloads(n *Node, set *loader.Set) *reloads {
 				"failed that a component could not be opened; both keep what was there, except components with " +
 				"ignoreErrors."}, []string{"result"}),
 		good: prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_reload_ok",
-			Help: "1 if the node runs the components in its component files, 0 if the last change could not be " +
-				"applied."}),
+			Help: "1 if the node runs the components in its component files, 0 if one could not be opened or the " +
+				"last change could not be applied."}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_reload_last_timestamp_seconds",
 			Help: "Unix time at which changed component files were read last; 0 if not since the start."}),
 	}
 	for _, result := range []string{"applied", "failed", "refused"} {
 		r.count.WithLabelValues(result)
 	}
-	r.good.Set(1)
+	var failing []string
+	for _, e := range set.Ignored() {
+		failing = append(failing, notServed+fault.Text(e))
+	}
+	r.fail(failing)
 	n.deps.Registry.MustRegister(r.count, r.good, r.last)
 	r.seen = r.fingerprint()
 	return r
@@ -83,29 +90,31 @@ func (r *reloads) follow(ctx context.Context) {
 	}
 	look := time.NewTicker(every)
 	defer look.Stop()
-	retry := time.NewTicker(retryEvery)
+	retry := time.NewTicker(r.node.config.Components.Retry)
 	defer retry.Stop()
 	for {
-		forced := false
+		forced, again := false, false
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.forced:
 			forced = true
 		case <-retry.C:
-			if forced = len(r.Issues()) > 0 && !r.node.apis.declared.NoReload; !forced {
+			again = len(r.Issues()) > 0 && !r.node.apis.declared.NoReload && r.fingerprint() == r.seen
+			if !again {
 				continue
 			}
 		case <-look.C:
 		}
-		if forced || r.fingerprint() != r.seen {
-			r.once(ctx)
+		if forced || again || r.fingerprint() != r.seen {
+			r.once(ctx, again)
 		}
 	}
 }
 
-// once reads the files when they have settled, and applies the changes.
-func (r *reloads) once(ctx context.Context) {
+// once reads the files when they have settled, and applies the changes. again is true if the files have been read
+// before, and something could not be opened.
+func (r *reloads) once(ctx context.Context, again bool) {
 	for now := r.fingerprint(); ; {
 		select {
 		case <-ctx.Done():
@@ -123,7 +132,7 @@ func (r *reloads) once(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	r.report(changes, err)
+	r.report(changes, err, again)
 }
 
 // apply reads the files and replaces what changed. After an error nothing has changed.
@@ -168,19 +177,33 @@ func (r *reloads) closeLater(changes loader.Changes) {
 	})
 }
 
-// report logs and counts the outcome of a reload.
-func (r *reloads) report(c loader.Changes, err error) {
+// fail sets what is not as in the files.
+func (r *reloads) fail(failing []string) {
+	r.good.Set(1)
+	if len(failing) > 0 {
+		r.good.Set(0)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failing = failing
+}
+
+// report logs and counts the outcome of a reload. With again, only new failures are logged.
+func (r *reloads) report(c loader.Changes, err error, again bool) {
 	log := r.node.deps.Logger
 	var failing []string
+	add := func(e error, reason, message string) {
+		reason += fault.Text(e)
+		failing = append(failing, reason)
+		if !again || !slices.Contains(r.failing, reason) {
+			log.Error(message, "error", fault.Text(e))
+		}
+	}
 	for _, e := range append(loader.Each(err), c.Failed...) {
-		failing = append(failing, fault.Text(e))
-		log.Error("a change of the component files was not applied; what was there stays in use", "error",
-			fault.Text(e))
+		add(e, notApplied, "a change of the component files was not applied; what was there stays in use")
 	}
 	for _, e := range c.Ignored {
-		failing = append(failing, fault.Text(e))
-		log.Error("a changed component failed; it is not served, because it has ignoreErrors: true", "error",
-			fault.Text(e))
+		add(e, notServed, "a component failed; it is not served, because it has ignoreErrors: true")
 	}
 	if c.Any() {
 		log.Info("changed component files were applied", "added", strings.Join(c.Added, ", "), "changed",
@@ -197,16 +220,10 @@ func (r *reloads) report(c loader.Changes, err error) {
 	}
 	r.count.WithLabelValues(result).Inc()
 	r.last.Set(float64(r.node.deps.Now().Unix()))
-	r.good.Set(1)
-	if len(failing) > 0 {
-		r.good.Set(0)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.failing = failing
+	r.fail(failing)
 }
 
-// Issues returns an issue for each change that could not be applied.
+// Issues returns an issue for each change that was not applied and each component that is not served.
 func (r *reloads) Issues() (out []schema.Issue) {
 	if r == nil {
 		return nil
@@ -214,7 +231,7 @@ func (r *reloads) Issues() (out []schema.Issue) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, text := range r.failing {
-		out = append(out, schema.Issue{About: "component files", Reason: "a change was not applied: " + text})
+		out = append(out, schema.Issue{About: "component files", Reason: text})
 	}
 	return out
 }

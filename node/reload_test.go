@@ -8,10 +8,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
 )
@@ -120,6 +122,40 @@ func TestReload_BrokenFileKeepsWhatIsThere(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A component with ignoreErrors that fails at the start is tried again although no file changes.
+func TestReload_ComponentThatFailedAtTheStartIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	secrets := filepath.Join(t.TempDir(), "secrets.json")
+	n, _, log := running(t, map[string]string{"a.yaml": store("first", "state.raft", ""),
+		"b.yaml": document("Component", "vault", "  type: secretstores.local.file\n  version: v1\n"+
+			"  ignoreErrors: true\n  metadata: [{name: secretsFile, value: "+secrets+"}]\n")},
+		func(c *node.Config) { c.Components.Retry = 20 * time.Millisecond })
+	if !slices.ContainsFunc(status(t, n).Issues, func(i schema.Issue) bool {
+		return i.About == "component files" && strings.Contains(i.Reason, "component vault")
+	}) {
+		t.Errorf("%+v", status(t, n).Issues)
+	}
+	poll(t, func() error { // it has been tried again, and has failed
+		if strings.Contains(scrape(t, n), `quorate_reloads_total{result="failed"} 0`) {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+	if err := os.WriteFile(secrets, []byte(`{"key":"value"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	answers(t, n, "GET", "/v1.0/secrets/vault/key", "", 200, "value")
+	poll(t, func() error {
+		if len(status(t, n).Issues) > 0 {
+			return errors.New("the issue is still there")
+		}
+		return nil
+	})
+	if count := strings.Count(log.String(), "because it has ignoreErrors: true"); count != 1 {
+		t.Errorf("the failure is logged %d times:\n%s", count, log.String())
+	}
 }
 
 func TestReload_StoreThatWouldLoseItsValuesWaitsForRestart(t *testing.T) {

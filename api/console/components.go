@@ -65,7 +65,7 @@ func reloads(s *Snapshot) html {
 		}
 		f, state, last := &m.View.Figures, badge(levelOK, "as in the files"), "at the start"
 		if f.ReloadFailed {
-			state = badge(levelFail, "the last change was not applied")
+			state = badge(levelFail, "not as in the files")
 		}
 		if f.ReloadedAt > 0 {
 			last = moment(time.Unix(int64(f.ReloadedAt), 0), s.At)

@@ -35,7 +35,6 @@ type opening struct {
 
 	old      *Set    // that Reload replaces; nil for Open
 	failures []error // of components that Reload could not open
-	ignored  []error // of those that set ignoreErrors
 }
 
 func (p *opening) run(ctx context.Context, plan *Plan) error {
@@ -149,9 +148,10 @@ func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error
 // these cases applies:
 //
 //   - ctx itself has ended: attempt returns the error.
-//   - The component sets ignoreErrors: it records the failure in the component's status and returns nil. During a
-//     reload, the component of the previous set is not in the new set.
-//   - During a reload: it records the error, keeps the component of the previous set, if any, and returns nil.
+//   - During a reload, if the document of the component has not changed or does not set ignoreErrors: it records the
+//     error, keeps the component of the previous set, if any, and returns nil.
+//   - The component sets ignoreErrors: it records the error and returns nil. During a reload, the component of the
+//     previous set is not in the new set.
 //   - Otherwise it returns the error.
 func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, u.spec.InitTimeout)
@@ -162,19 +162,17 @@ func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Contex
 		return nil
 	case ctx.Err() != nil:
 		return err
-	case u.spec.IgnoreErrors:
-	case p.old != nil:
+	case p.old != nil && (!u.spec.IgnoreErrors || p.old.hasUnchanged(u)):
 		p.keep(u, err)
 		return nil
-	default:
+	case !u.spec.IgnoreErrors:
 		return err
 	}
-	if p.old != nil {
-		p.ignored = append(p.ignored, err)
-	} else {
+	if p.old == nil {
 		u.logger(p.options.Logger).Error("component failed; it is not served, because it has ignoreErrors: true",
 			"error", fault.Text(err))
 	}
+	p.set.ignored = append(p.set.ignored, err)
 	p.set.statuses = append(p.set.statuses, statusOf(u.spec, component.Failed, fault.Text(err)))
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -44,8 +45,8 @@ func (c Changes) Close() error {
 // previous set stays usable until Changes.Close.
 //
 // If a file is invalid, Reload returns an error and opens nothing. If a component cannot be opened, the new set has
-// the component of the previous set instead, and Changes.Failed has the error. If that component sets ignoreErrors, the
-// new set does not have it, and Changes.Ignored has the error.
+// the component of the previous set instead, and Changes.Failed has the error. If that component has changed and sets
+// ignoreErrors, the new set does not have it, and Changes.Ignored has the error.
 func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	o.keepDefault = true
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
@@ -64,7 +65,7 @@ func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 		return nil, Changes{}, joinClose(err, c.Close())
 	}
 	c := changes(old, p.set)
-	c.Failed, c.Ignored = p.failures, p.ignored
+	c.Failed, c.Ignored = p.failures, p.set.ignored
 	if c.Any() {
 		plan.report(o.Logger)
 	}
@@ -80,11 +81,17 @@ func (s *Set) hasDefault(name string) bool {
 // none.
 func (s *Set) has(u *unit) bool { return s != nil && s.entries[u.key()] != nil }
 
+// hasUnchanged reports whether the set contains a component that was opened with the document of u.
+func (s *Set) hasUnchanged(u *unit) bool {
+	return s.has(u) && reflect.DeepEqual(s.entries[u.key()].spec, u.spec)
+}
+
 // carry reports whether the configuration of u is unchanged. If so, it adds the component from the previous set to
 // the new set.
 func (p *opening) carry(u *unit) bool {
 	if p.old.has(u) && p.old.entries[u.key()].digest == u.digest {
 		p.takeOver(u)
+		p.old.entries[u.key()].spec = u.spec
 		return true
 	}
 	return false

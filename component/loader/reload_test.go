@@ -157,6 +157,39 @@ func TestReload_ComponentWithIgnoreErrorsThatDoesNotOpenIsRemoved(t *testing.T) 
 	}
 }
 
+// A component with ignoreErrors stays if its document has not changed and only its secret cannot be read now.
+func TestReload_UnchangedComponentWithIgnoreErrorsStays(t *testing.T) {
+	dir := t.TempDir()
+	vault := "apiVersion: x/v1alpha1\nkind: Component\nmetadata: {name: vault}\nspec:\n  type: secretstores.fake\n" +
+		"  ignoreErrors: true\n  version: v1\n  metadata: [{name: fail, value: \"false\"}]\n"
+	a := strings.NewReplacer("spec:", "auth: {secretStore: vault}\nspec:\n  ignoreErrors: true",
+		"state.plain", "state.fake",
+		"keyPrefix, value: name", "url, secretKeyRef: {name: db}").Replace(fakeDoc("a", "name"))
+	writeFile(t, dir, "vault.yaml", vault)
+	writeFile(t, dir, "a.yaml", a)
+	o := reloadOptions(t, dir)
+	old, err := loader.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if failed := old.Ignored(); len(failed) > 0 {
+		t.Fatal(failed)
+	}
+	writeFile(t, dir, "vault.yaml", strings.Replace(vault, "false", "true", 1))
+	now, c, err := loader.Reload(t.Context(), o, old)
+	if err != nil || strings.Join(c.Removed, ",") != "secretstores vault" || len(c.Ignored) != 1 ||
+		len(c.Failed) != 1 {
+		t.Fatalf("%+v %v", c, err)
+	}
+	before, _ := old.StateStore("a")
+	if same, ok := now.StateStore("a"); !ok || same != before {
+		t.Error("the store that did not change is gone")
+	}
+	if err := now.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A lock store that names no state store protects the only one. If that store is renamed, the lock store protects the
 // renamed one.
 func TestReload_LocksFollowStateStores(t *testing.T) {

@@ -27,6 +27,7 @@ type Set struct {
 	endpoints      []*Endpoint
 	entries        map[entryKey]*entry
 	closers        []*closer // in the order of opening
+	ignored        []error   // of components with ignoreErrors that could not be opened
 
 	once     sync.Once
 	closeErr error
@@ -56,13 +57,17 @@ type entryKey struct{ block, name string }
 // entry is one open component, as Reload needs it.
 type entry struct {
 	digest  string
+	spec    *component.Spec // of the last document with this digest
 	closing *closer
 	list    func(*Set, *unit) // adds it to the lists of another set
 }
 
+// Ignored returns why components with ignoreErrors could not be opened.
+func (s *Set) Ignored() []error { return slices.Clone(s.ignored) }
+
 // add adds an open component, which list adds to the lists of a set.
 func (s *Set) add(u *unit, closing *closer, list func(*Set, *unit)) {
-	s.entries[u.key()] = &entry{u.digest, closing, list}
+	s.entries[u.key()] = &entry{u.digest, u.spec, closing, list}
 	s.closers = append(s.closers, closing)
 	list(s, u)
 }

@@ -63,7 +63,7 @@ type Figures struct {
 	Snapshots    uint64       `json:"snapshots"`    // taken
 	Elections    uint64       `json:"elections"`    // that the node started
 	Reloads      uint64       `json:"reloads"`      // times that changed component files were read
-	ReloadFailed bool         `json:"reloadFailed"` // the last change was not applied
+	ReloadFailed bool         `json:"reloadFailed"` // the components are not those in the files
 	ReloadedAt   float64      `json:"reloadedAt"`   // Unix time of the last time; 0 = never
 	CPUSeconds   float64      `json:"cpuSeconds"`
 	Memory       float64      `json:"memory"`  // resident bytes
