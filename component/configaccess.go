@@ -48,11 +48,12 @@ const (
 // DefaultTrustDomain is the trust domain of applications that name none.
 const DefaultTrustDomain = "public"
 
-func (p *docParser) accessControl(n *yaml.Node) *AccessControl {
+func (p *docParser) accessControl(n *yaml.Node, c *Configuration) {
 	if isNull(n) {
-		return nil
+		return
 	}
-	a := &AccessControl{TrustDomain: DefaultTrustDomain, Pos: p.pos(n)}
+	a := copyOf(c.AccessControl, AccessControl{TrustDomain: DefaultTrustDomain})
+	a.Pos = p.pos(n)
 	p.mapping(n, "spec.accessControl", fields{
 		"defaultAction": func(n *yaml.Node) { a.DefaultAction = p.action(n, "accessControl.defaultAction") },
 		"trustDomain": func(n *yaml.Node) {
@@ -62,13 +63,7 @@ func (p *docParser) accessControl(n *yaml.Node) *AccessControl {
 		},
 		"policies": func(n *yaml.Node) { a.Policies = p.accessPolicies(n) },
 	})
-	if a.DefaultAction == "" {
-		a.DefaultAction = Allow
-		if len(a.Policies) > 0 {
-			a.DefaultAction = Deny
-		}
-	}
-	return a
+	c.AccessControl = a
 }
 
 func (p *docParser) accessPolicies(n *yaml.Node) []AccessPolicy {

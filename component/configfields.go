@@ -3,7 +3,6 @@ package component
 import (
 	"cmp"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,10 +73,11 @@ func (p *docParser) tracing(n *yaml.Node, c *Configuration) {
 	if isNull(n) {
 		return
 	}
-	t := &TracingConfig{SamplingRate: DefaultSamplingRate, Pos: p.pos(n)}
+	t := copyOf(c.Tracing, TracingConfig{SamplingRate: DefaultSamplingRate})
+	t.Pos = p.pos(n)
 	p.mapping(n, "spec.tracing", fields{
 		"samplingRate": func(n *yaml.Node) { t.SamplingRate = p.samplingRate(n) },
-		"otel":         func(n *yaml.Node) { t.OTLP = p.otlp(n) },
+		"otel":         func(n *yaml.Node) { t.OTLP = p.otlp(n, t.OTLP) },
 		"stdout": func(n *yaml.Node) {
 			if p.boolean(n, "spec.tracing.stdout") {
 				c.unused(p.pos(n), "spec.tracing.stdout has no effect here", "send the spans to a collector: "+
@@ -108,22 +108,19 @@ func (p *docParser) samplingRate(n *yaml.Node) float64 {
 	return rate
 }
 
-func (p *docParser) otlp(n *yaml.Node) *OTLPConfig {
+func (p *docParser) otlp(n *yaml.Node, earlier *OTLPConfig) *OTLPConfig {
 	if isNull(n) {
 		return nil
 	}
 	const what = "spec.tracing.otel"
-	o := &OTLPConfig{Protocol: "grpc", Headers: map[string]string{}}
+	o := copyOf(earlier, OTLPConfig{Protocol: "grpc", Headers: map[string]string{}})
 	p.mapping(n, what, fields{
 		"endpointAddress": func(n *yaml.Node) { o.Endpoint = p.text(n, what+".endpointAddress") },
 		"protocol":        func(n *yaml.Node) { o.Protocol = p.otlpProtocol(n) },
 		"isSecure":        func(n *yaml.Node) { o.Insecure = !isNull(n) && !p.boolean(n, what+".isSecure") },
 		"timeout":         func(n *yaml.Node) { o.Timeout = p.exportTimeout(n) },
-		"headers":         func(n *yaml.Node) { p.otlpHeaders(n, o.Headers) },
+		"headers":         func(n *yaml.Node) { o.Headers = p.otlpHeaders(n) },
 	})
-	if o.Endpoint == "" {
-		return nil
-	}
 	if u, err := url.Parse(o.Endpoint); strings.Contains(o.Endpoint, "://") && (err != nil || u.Host == "") {
 		p.problems.add(p.pos(n), "give host:port, as collector:4317", "%s.endpointAddress is no address", what)
 	}
@@ -153,13 +150,14 @@ func (p *docParser) exportTimeout(n *yaml.Node) time.Duration {
 
 // otlpHeaders reads a list of headers. An element has one of the two forms that Dapr documents: "name=value", or a
 // mapping with name and value.
-func (p *docParser) otlpHeaders(n *yaml.Node, to map[string]string) {
+func (p *docParser) otlpHeaders(n *yaml.Node) map[string]string {
+	to := map[string]string{}
 	const what = "spec.tracing.otel.headers"
 	if n.Kind != yaml.SequenceNode {
 		if !isNull(n) {
 			p.problems.add(p.pos(n), "", "%s must be a list, not %s", what, describe(n))
 		}
-		return
+		return to
 	}
 	for _, element := range n.Content {
 		var name, value string
@@ -177,13 +175,15 @@ func (p *docParser) otlpHeaders(n *yaml.Node, to map[string]string) {
 		}
 		to[name] = value
 	}
+	return to
 }
 
 func (p *docParser) metrics(n *yaml.Node, c *Configuration) {
 	if isNull(n) {
 		return
 	}
-	m := &MetricsConfig{Enabled: true, Pos: p.pos(n)}
+	m := copyOf(c.Metrics, MetricsConfig{Enabled: true})
+	m.Pos = p.pos(n)
 	ignored := func(name string) func(*yaml.Node) {
 		return func(n *yaml.Node) {
 			if len(n.Content) > 0 {
@@ -220,10 +220,6 @@ func (p *docParser) metrics(n *yaml.Node, c *Configuration) {
 		},
 		"rules": ignored("rules"),
 	})
-	if needs := m.needsDaprNames(); needs != "" && !m.DaprNames {
-		c.unused(m.Pos, "spec.metrics."+needs+" has no effect without spec.metrics.daprNames",
-			"set daprNames: true, or use the names in docs/metrics.md")
-	}
 	c.Metrics = m
 }
 
@@ -263,7 +259,7 @@ func (p *docParser) logging(n *yaml.Node, c *Configuration) {
 		if isNull(n) {
 			return
 		}
-		l := &APILogConfig{}
+		l := copyOf(c.APILog, APILogConfig{})
 		p.mapping(n, what, fields{
 			"enabled":          func(n *yaml.Node) { l.Enabled = p.boolean(n, what+".enabled") },
 			"obfuscateURLs":    func(n *yaml.Node) { l.ObfuscateURLs = p.boolean(n, what+".obfuscateURLs") },
@@ -378,33 +374,4 @@ func (p *docParser) features(n *yaml.Node, c *Configuration) {
 // unused records a part of the document that has no effect.
 func (c *Configuration) unused(at Pos, text, hint string) {
 	c.Unused = append(c.Unused, Problem{Pos: at, Text: text, Hint: hint})
-}
-
-// Join merges several Configuration resources into one. If several have the same section, the last one applies. API
-// rules and pipeline handlers of all resources apply, in the order of the resources. If any resource turns the reload
-// of component files off, it is off.
-func Join(all []Configuration) Configuration {
-	var out Configuration
-	for _, c := range all {
-		out.AccessControl = cmp.Or(c.AccessControl, out.AccessControl)
-		out.Tracing, out.Metrics = cmp.Or(c.Tracing, out.Tracing), cmp.Or(c.Metrics, out.Metrics)
-		out.APILog = cmp.Or(c.APILog, out.APILog)
-		if c.API != nil {
-			joined := &APIRules{}
-			if out.API != nil {
-				*joined = *out.API
-			}
-			joined.Allowed = slices.Concat(joined.Allowed, c.API.Allowed)
-			joined.Denied = slices.Concat(joined.Denied, c.API.Denied)
-			out.API = joined
-		}
-		out.Pipeline = append(out.Pipeline, c.Pipeline...)
-		out.AppPipeline = append(out.AppPipeline, c.AppPipeline...)
-		out.NoReload = out.NoReload || c.NoReload
-		if c.Features != nil {
-			out.Features = c.Features
-		}
-		out.Unused = append(out.Unused, c.Unused...)
-	}
-	return out
 }

@@ -43,12 +43,78 @@ func TestParseConfiguration_Sections(t *testing.T) {
 		NoReload:    true,
 		Features:    []string{},
 	}
-	if diff := cmp.Diff(want, component.Join([]component.Configuration{c}), cmpopts.IgnoreTypes(component.Pos{}),
-		cmpopts.IgnoreFields(component.Configuration{}, "Unused")); diff != "" {
+	if diff := cmp.Diff(want, c, cmpopts.IgnoreTypes(component.Pos{}),
+		cmpopts.IgnoreFields(component.Configuration{}, "Name", "Sections",
+			"Unused")); diff != "" {
 		t.Error(diff)
 	}
 	if len(c.Unused) != 1 || !strings.Contains(c.Unused[0].String(), "spec.tracing.otel") {
 		t.Errorf("%v", c.Unused)
+	}
+}
+
+// As in Dapr, a field replaces that field of earlier documents, and a list replaces the whole list.
+func TestParseConfigurations_MergesFields(t *testing.T) {
+	type conf = component.Configuration
+	const policies = "  accessControl: {policies: [{appId: a, namespace: default, trustDomain: public, " +
+		"defaultAction: deny}]}\n"
+	deny := []component.AccessPolicy{{AppID: "a", Namespace: "default", TrustDomain: "public", DefaultAction: "deny"}}
+	for name, c := range map[string]struct {
+		specs []string
+		want  conf
+	}{
+		"access control stays when only the trust domain is set": {[]string{
+			policies,
+			"  accessControl: {trustDomain: shop}\n"},
+			conf{AccessControl: &component.AccessControl{DefaultAction: "deny", TrustDomain: "shop", Policies: deny}}},
+		"policies without a default action deny the rest": {[]string{
+			"  accessControl: {trustDomain: shop}\n",
+			policies},
+			conf{AccessControl: &component.AccessControl{DefaultAction: "deny", TrustDomain: "shop", Policies: deny}}},
+		"an earlier default action stays": {[]string{
+			"  accessControl: {defaultAction: allow}\n",
+			policies},
+			conf{AccessControl: &component.AccessControl{DefaultAction: "allow", TrustDomain: "public",
+				Policies: deny}}},
+		"tracing": {[]string{
+			"  tracing: {samplingRate: \"1\", otel: {protocol: http, headers: [a=b]}}\n",
+			"  tracing: {otel: {endpointAddress: \"c:1\", headers: [d=e]}}\n",
+			"  tracing: {otel: {isSecure: false}}\n"},
+			conf{Tracing: &component.TracingConfig{SamplingRate: 1, OTLP: &component.OTLPConfig{Endpoint: "c:1",
+				Protocol: "http", Insecure: true, Headers: map[string]string{"d": "e"}}}}},
+		"metrics": {[]string{
+			"  metrics: {daprNames: true, http: {excludeVerbs: true, pathMatching: [/a]}}\n",
+			"  metric: {http: {increasedCardinality: false, pathMatching: [/b, /c]}}\n"},
+			conf{Metrics: &component.MetricsConfig{Enabled: true, DaprNames: true, NoPaths: true, ExcludeVerbs: true,
+				Paths: []string{"/b", "/c"}}}},
+		"a setting of metrics before their names": {[]string{
+			"  metrics: {recordErrorCodes: true}\n", "  metrics: {daprNames: true}\n"},
+			conf{Metrics: &component.MetricsConfig{Enabled: true, DaprNames: true, ErrorCodes: true}}},
+		"logging": {[]string{
+			"  logging: {apiLogging: {enabled: true, obfuscateURLs: true}}\n",
+			"  logging: {apiLogging: {omitHealthChecks: true, obfuscateURLs: false}}\n"},
+			conf{APILog: &component.APILogConfig{Enabled: true, OmitHealth: true}}},
+		"handlers and API rules add up": {[]string{
+			"  httpPipeline: {handlers: [{name: a, type: middleware.http.bearer}]}\n" +
+				"  api: {denied: [{name: state, version: v1.0, protocol: http}]}\n",
+			"  httpPipeline: {handlers: [{name: b, type: middleware.http.bearer}]}\n" +
+				"  api: {denied: [{name: secrets, version: v1.0, protocol: http}]}\n"},
+			conf{Pipeline: []component.PipelineHandler{{Name: "a", Type: "middleware.http.bearer"},
+				{Name: "b", Type: "middleware.http.bearer"}},
+				API: &component.APIRules{Denied: []component.APIRule{{Name: "state", Version: "v1.0", Protocol: "http"},
+					{Name: "secrets", Version: "v1.0", Protocol: "http"}}}}},
+	} {
+		var docs []component.Document
+		for _, spec := range c.specs {
+			docs = append(docs, document(t, "Configuration", spec))
+		}
+		got, err := component.ParseConfigurations(docs)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(c.want, got, cmpopts.IgnoreTypes(component.Pos{})); diff != "" {
+			t.Errorf("%s:\n%s", name, diff)
+		}
 	}
 }
 

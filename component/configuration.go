@@ -1,6 +1,8 @@
 package component
 
 import (
+	"cmp"
+	"errors"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -51,8 +53,33 @@ func refusedSections() map[string]string {
 // ParseConfiguration parses a document of kind Configuration. Unknown fields are errors with file and line. A section
 // that restricts something but is not supported here is also an error.
 func ParseConfiguration(doc Document) (Configuration, error) {
+	c, err := parseConfiguration(doc, &Configuration{})
+	c.complete()
+	return c, err
+}
+
+// ParseConfigurations parses several documents of kind Configuration and merges them into one. As in Dapr, a field
+// replaces that field of earlier documents, and a list replaces the whole list. There are two exceptions: the API rules
+// and the pipeline handlers of all documents apply, in the order of the documents. If any document turns the reload of
+// component files off, it is off.
+func ParseConfigurations(docs []Document) (Configuration, error) {
+	var out Configuration
+	var errs []error
+	for _, doc := range docs {
+		c, err := parseConfiguration(doc, &out)
+		errs = append(errs, err)
+		out.add(c)
+	}
+	out.complete()
+	return out, errors.Join(errs...)
+}
+
+// parseConfiguration parses a document. Sections that can be merged begin with the fields of earlier documents.
+func parseConfiguration(doc Document, earlier *Configuration) (Configuration, error) {
 	p := docParser{file: doc.Pos.File}
-	c := Configuration{Name: doc.Name, Pos: doc.Pos, Sections: map[string]*yaml.Node{}}
+	c := Configuration{Name: doc.Name, Pos: doc.Pos, Sections: map[string]*yaml.Node{},
+		AccessControl: earlier.AccessControl, Tracing: earlier.Tracing, Metrics: earlier.Metrics,
+		APILog: earlier.APILog}
 	ignore := func(*yaml.Node) {}
 	p.mapping(doc.Body, "", fields{
 		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore, "status": ignore,
@@ -62,12 +89,55 @@ func ParseConfiguration(doc Document) (Configuration, error) {
 	return c, p.problems.Err("component.ParseConfiguration")
 }
 
+// add adds a document that was parsed with c as the earlier documents.
+func (c *Configuration) add(next Configuration) {
+	c.AccessControl, c.Tracing, c.Metrics, c.APILog = next.AccessControl, next.Tracing, next.Metrics, next.APILog
+	if next.API != nil {
+		rules := cmp.Or(c.API, &APIRules{})
+		rules.Allowed = append(rules.Allowed, next.API.Allowed...)
+		rules.Denied = append(rules.Denied, next.API.Denied...)
+		c.API = rules
+	}
+	c.Pipeline = append(c.Pipeline, next.Pipeline...)
+	c.AppPipeline = append(c.AppPipeline, next.AppPipeline...)
+	c.NoReload = c.NoReload || next.NoReload
+	if next.Features != nil {
+		c.Features = next.Features
+	}
+	c.Unused = append(c.Unused, next.Unused...)
+}
+
+// complete sets what depends on the fields of all documents.
+func (c *Configuration) complete() {
+	if a := c.AccessControl; a != nil && a.DefaultAction == "" {
+		a.DefaultAction = Allow
+		if len(a.Policies) > 0 {
+			a.DefaultAction = Deny
+		}
+	}
+	if t := c.Tracing; t != nil && t.OTLP != nil && t.OTLP.Endpoint == "" {
+		t.OTLP = nil
+	}
+	if m := c.Metrics; m != nil && !m.DaprNames && m.needsDaprNames() != "" {
+		c.unused(m.Pos, "spec.metrics."+m.needsDaprNames()+" has no effect without spec.metrics.daprNames",
+			"set daprNames: true, or use the names in docs/metrics.md")
+	}
+}
+
+// copyOf returns a copy of a section of earlier documents, or of the defaults if there is none.
+func copyOf[T any](earlier *T, defaults T) *T {
+	if earlier != nil {
+		defaults = *earlier
+	}
+	return &defaults
+}
+
 func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
 	if isNull(n) {
 		return
 	}
 	known := fields{
-		sectionAccessControl: func(n *yaml.Node) { c.AccessControl = p.accessControl(n) },
+		sectionAccessControl: func(n *yaml.Node) { p.accessControl(n, c) },
 		sectionSecrets:       func(*yaml.Node) {}, // SecretScopes reads it
 		"mtls":               p.mtls,
 		"tracing":            func(n *yaml.Node) { p.tracing(n, c) },

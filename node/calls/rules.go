@@ -13,7 +13,7 @@ import (
 // Rules are the rules for calls in Configuration and Resiliency documents.
 type Rules struct {
 	Access     *component.AccessControl // nil = every application may call
-	Conf       component.Configuration  // all Configuration documents, joined
+	Conf       component.Configuration  // all Configuration documents, merged
 	Resiliency []component.Resiliency
 	Unused     []component.Problem // parts of the documents that have no effect
 }
@@ -29,18 +29,11 @@ type Documents interface {
 	Documents(kind component.Kind) []component.Document
 }
 
-// ReadRules reads all Configuration and Resiliency documents. If several documents have access control, the last one
-// applies. ReadRules returns an error if a document is invalid, or if access control has policies for callers that t
-// says cannot be identified.
+// ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid, or if
+// access control has policies for callers that t says cannot be identified.
 func ReadRules(set Documents, t Trust) (r Rules, err error) {
-	var errs []error
-	var all []component.Configuration
-	for _, d := range set.Documents(component.KindConfiguration) {
-		conf, err := component.ParseConfiguration(d)
-		errs = append(errs, err)
-		all = append(all, conf)
-	}
-	r.Conf = component.Join(all)
+	r.Conf, err = component.ParseConfigurations(set.Documents(component.KindConfiguration))
+	errs := []error{err}
 	r.Access, r.Unused = r.Conf.AccessControl, r.Conf.Unused
 	for _, d := range set.Documents(component.KindResiliency) {
 		one, err := component.ParseResiliency(d)
