@@ -103,7 +103,8 @@ LARGE    := TestOpen_HarmedFileOfOneOfThreeLosesNothing TestLargestWrite_Survive
   TestInvoke_HugeBodyUsesConstantMemory
 STEPS    := TestMachine_MatchesModel TestApply_StateDoesNotDependOnGrouping \
   TestCrash_LeavesEarlierStateAndReplayRestoresIt TestConflictingSnapshot_BlocksRaftWithoutGuard
-VIRTUAL  := $(addprefix TestSimulation_,KeepsGuarantees FindsDisabledGuard SlowLeaderKeepsGuarantees \
+VIRTUAL  := $(addprefix TestSimulation_,KeepsGuarantees LateMessagesKeepGuarantees FindsDisabledGuard \
+  SlowLeaderKeepsGuarantees \
   LeaderCrashAheadOfDiskLosesNothing SixtyFourPartitionsSurviveServerLoss ThousandSidecarsSurviveLeaderLoss \
   LocksAndWatchesSurviveCuts ActorsHaveOneOwner) TestBudget_GoodputUnderOverload \
   TestRetain_SendsStateOnceUnderLoad TestChange_RefusesOlderConfiguration TestLeader_CommitsNothingMissingOnItsOwnDisk \

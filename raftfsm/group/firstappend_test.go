@@ -49,7 +49,7 @@ func appendOf(t *testing.T, from *Group, prev raftlog.Position, last uint64) *ra
 
 // The first append to a new server names no previous entry, so raft compares it with nothing. If it arrives after a
 // snapshot, its entries must not get into the log: the next entries would leave a gap.
-func TestInstall_FirstAppendAfterSnapshotIsRefused(t *testing.T) {
+func TestInstall_FirstAppendAfterSnapshotStoresNothing(t *testing.T) {
 	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		_, inner := raft.NewInmemTransport("b")
@@ -68,8 +68,9 @@ func TestInstall_FirstAppendAfterSnapshotIsRefused(t *testing.T) {
 		if !resp.Success {
 			t.Fatalf("the snapshot was refused: %+v", resp)
 		}
-		if send(appendOf(t, from, raftlog.Position{}, 5)) {
-			t.Error("entries that the snapshot contains were stored")
+		send(appendOf(t, from, raftlog.Position{}, 5))
+		if last := to.disk.logs.Last(); last != 0 {
+			t.Errorf("entries that the snapshot contains were stored: the log ends at %d", last)
 		}
 		put(t, from, "k", "after the snapshot")
 		snap := to.disk.snaps.Position()
@@ -81,4 +82,40 @@ func TestInstall_FirstAppendAfterSnapshotIsRefused(t *testing.T) {
 		}
 		until(t, "the new entries are applied", func() bool { return peekValue(t, to, "k") == "after the snapshot" })
 	})
+}
+
+// A repeated append that was damaged on its way must not delete entries that the follower has acknowledged. Raft would
+// delete them before the log refuses the damaged entry, and would keep its old last index.
+func TestAppend_DamagedEntryDeletesNothing(t *testing.T) {
+	t.Parallel()
+	_, inner := raft.NewInmemTransport("b")
+	from, to := pair(t, func(o *Options) { o.ServerID, o.Transport = "b", inner })
+	_, sender := raft.NewInmemTransportWithTimeout("a", patience)
+	sender.Connect("b", inner)
+	send := func(req *raft.AppendEntriesRequest) bool {
+		var resp raft.AppendEntriesResponse
+		return sender.AppendEntries("b", "b", req, &resp) == nil && resp.Success
+	}
+	held := from.disk.snaps.Index() + 2
+	for from.LastIndex() < held+2 {
+		put(t, from, "k", "v")
+	}
+	install, data := installRequest(t, from)
+	var resp raft.InstallSnapshotResponse
+	must(t, sender.InstallSnapshot("b", "b", install, &resp, bytes.NewReader(data)))
+	snap := to.disk.snaps.Position()
+	if !send(appendOf(t, from, snap, held)) {
+		t.Fatal("an append was refused")
+	}
+	damaged := appendOf(t, from, snap, held)
+	damaged.Entries[0].Term++
+	if send(damaged) {
+		t.Error("a damaged entry was accepted")
+	}
+	if _, last, err := to.disk.logs.Ends(); err != nil || last != held {
+		t.Errorf("the log ends at %d (%v), want %d", last, err, held)
+	}
+	if !send(appendOf(t, from, snap, from.LastIndex())) {
+		t.Error("the intact append was refused")
+	}
 }

@@ -75,17 +75,20 @@ func (s *sim) play(h *simHistory) {
 	if s.broke.stranded {
 		strand(blows)
 	}
+	if s.broke.harsh {
+		renew(blows)
+	}
 	for range size {
 		s.start(s.add())
 	}
 	stop := make(chan struct{})
 	var work sync.WaitGroup
+	if s.broke.harsh { // new servers join while the leader compacts its log
+		s.clients(h, stop, &work)
+	}
 	if s.within(simBound, "forming the cluster", s.admit) {
-		clients := make([]*simClient, 3)
-		for i := range clients {
-			clients[i] = &simClient{s: s, id: i, origin: s.enrol(fmt.Sprint("client ", i)),
-				rnd: rand.New(rand.NewPCG(s.seed, uint64(i+3))), seen: map[string]seenValue{}, h: h}
-			work.Go(func() { clients[i].live(stop) })
+		if !s.broke.harsh {
+			s.clients(h, stop, &work)
 		}
 		for _, b := range blows {
 			if s.failed() == nil {
@@ -103,6 +106,15 @@ func (s *sim) play(h *simHistory) {
 	for _, id := range s.ids() {
 		s.hangs(id, false)
 		s.stop(id)
+	}
+}
+
+// clients starts the clients. They live until stop is closed.
+func (s *sim) clients(h *simHistory, stop <-chan struct{}, work *sync.WaitGroup) {
+	for i := range 3 {
+		c := &simClient{s: s, id: i, origin: s.enrol(fmt.Sprint("client ", i)),
+			rnd: rand.New(rand.NewPCG(s.seed, uint64(i+3))), seen: map[string]seenValue{}, h: h}
+		work.Go(func() { c.live(stop) })
 	}
 }
 
@@ -157,6 +169,15 @@ func strand(blows []blow) {
 			b.kind, b.leader, b.wait = 0, true, 200*time.Millisecond
 		case 3:
 			b.kind, b.heal = 3, true
+		}
+	}
+}
+
+// renew adds blows that replace servers by new ones.
+func renew(blows []blow) {
+	for i := range blows {
+		if i%2 == 0 {
+			blows[i].kind, blows[i].leader, blows[i].fuse = 13, false, 1
 		}
 	}
 }
@@ -391,15 +412,22 @@ func (s *sim) audit(h *simHistory) {
 	}
 }
 
-func TestSimulation_KeepsGuarantees(t *testing.T) {
+func TestSimulation_KeepsGuarantees(t *testing.T) { playSeeds(t, 150, simBreak{}) }
+
+// Many messages are late or arrive twice, and servers are often replaced by new ones, which need a snapshot.
+func TestSimulation_LateMessagesKeepGuarantees(t *testing.T) { playSeeds(t, 30, simBreak{harsh: true}) }
+
+// playSeeds plays n schedules, or as many as the environment says.
+func playSeeds(t *testing.T, n uint64, b simBreak) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}
-	first, n := testutil.Seeds(t, 150)
+	first, n := testutil.Seeds(t, n)
 	var totals simTotals
 	start := time.Now()
 	for seed := first; seed < first+n; seed++ {
-		got, err := simulate(t, seed, simBreak{})
+		got, err := simulate(t, seed, b)
 		if err != nil {
 			t.Fatalf("seed %d: %v; play it again with QUORATE_SIM_SEED=%d QUORATE_SIM_SEEDS=50", seed, err, seed)
 		}
@@ -416,11 +444,12 @@ func TestSimulation_FindsDisabledGuard(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}
-	const enough = 200 // seeds; one or two are usually enough
+	const enough = 200 // seeds; one or two are usually enough, and twenty for the gap
 	for name, b := range map[string]simBreak{
 		"a leader confirms its term before a read":    {slow: true, reads: true},
 		"synced log entries survive a crash":          {disk: "log"},
 		"a leader commits only what its own disk has": {stranded: true, early: true},
+		"entries follow the log or its snapshot":      {harsh: true, gaps: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(enough) {

@@ -60,10 +60,18 @@ func (c *simClient) live(stop <-chan struct{}) {
 		select {
 		case <-stop:
 			return
-		case <-time.After(time.Duration(c.rnd.IntN(120)) * time.Millisecond):
+		case <-time.After(time.Duration(c.rnd.IntN(c.pause())) * time.Millisecond):
 			c.one()
 		}
 	}
+}
+
+// pause returns the limit of the time between two operations, in milliseconds.
+func (c *simClient) pause() int {
+	if c.s.broke.harsh {
+		return 20
+	}
+	return 120
 }
 
 func (c *simClient) one() {

@@ -48,6 +48,8 @@ type simBreak struct {
 	slow     bool   // no guard: s0 keeps its role for long after losing it, as a paused process does
 	reads    bool   // a read sends no queries whether its leader still leads
 	stranded bool   // no guard: leaders crash while their disks hang and one server is cut off
+	harsh    bool   // no guard: many messages are late or arrive twice, and servers are often replaced
+	gaps     bool   // the log stores entries that leave a gap after it or after the snapshot
 	early    bool   // a follower's answer counts before the leader's own disk holds the entry
 }
 
@@ -90,7 +92,8 @@ func newSim(seed uint64, b simBreak) *sim {
 	return &sim{
 		seed: seed, broke: b, timing: simTiming(), logger: slog.New(slog.DiscardHandler), rnd: rnd,
 		nodes: map[raft.ServerID]*simNode{},
-		net:   &simNet{rnd: rand.New(rand.NewPCG(seed, 2)), cut: map[link]bool{}, wires: map[raft.ServerID]*simWire{}},
+		net: &simNet{harsh: b.harsh, rnd: rand.New(rand.NewPCG(seed, 2)), cut: map[link]bool{},
+			wires: map[raft.ServerID]*simWire{}},
 	}
 }
 
@@ -200,6 +203,10 @@ func (s *sim) start(id raft.ServerID) {
 		Step:   func(step string) { s.step(n, w, disk, step) },
 		volume: disk,
 	}
+	if s.broke.harsh { // servers often need a snapshot
+		o.Bounds = Bounds{SnapshotEntries: 8 + s.seed%32, TrailingEntries: 1 + s.seed%10}
+		o.Timing.SnapshotPoll = 50 * time.Millisecond
+	}
 	if s.broke.slow {
 		slowLeader(map[bool]raft.ServerID{true: "a"}[id == "s0"], &o)
 	}
@@ -215,6 +222,9 @@ func (s *sim) start(id raft.ServerID) {
 		o.without = func(g *Group, _ *raft.Config) {
 			g.guard.ReplaceLog(func(l transport.Log) transport.Log { return hasty{l} })
 		}
+	}
+	if s.broke.gaps {
+		o.without = func(g *Group, _ *raft.Config) { g.disk.logs.AllowGaps() }
 	}
 	g, err := Open(context.Background(), o)
 	if err != nil {
@@ -276,6 +286,9 @@ func (s *sim) step(n *simNode, w *simWire, disk *simDisk, step string) {
 		if step == "snapshot-received" {
 			s.count(func(t *simTotals) { t.Installs++ })
 			after(s.install)
+			if s.broke.harsh { // messages arrive meanwhile
+				after(s.between(0, 2*time.Second))
+			}
 		}
 		after(s.between(time.Millisecond, 30*time.Millisecond))
 	} // other steps are called with a lock held, and must not wait
@@ -368,6 +381,10 @@ func (s *sim) admit() error {
 			}
 			return errors.New("a server was added just now")
 		case suffrage != raft.Voter:
+			// A server with an older configuration may refuse its vote to the other voters for ever.
+			if l, ok := s.life(id); !ok || l.group.LastIndex() < index {
+				return fmt.Errorf("%s lacks the newest configuration", id)
+			}
 			if err := g.Promote(ctx, id, index); err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -19,8 +20,9 @@ import (
 // sender has given up when they arrive. A message sent over a cut link vanishes, and its sender waits until its
 // time-out.
 type simNet struct {
-	work sync.WaitGroup // messages in flight
-	calm bool           // no message is late
+	work  sync.WaitGroup // messages in flight
+	calm  bool           // no message is late
+	harsh bool           // many messages are late, and some arrive twice
 
 	mu    sync.Mutex
 	rnd   *rand.Rand
@@ -33,13 +35,27 @@ var errRefused = errors.New("no server is connected there")
 // after waits for d of virtual time.
 func after(d time.Duration) { <-time.After(d) }
 
-func (n *simNet) delay() time.Duration {
+// delay returns how long a message takes. The parameter raft is true for a message that changes logs or roles.
+func (n *simNet) delay(bulk bool) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.rnd.IntN(60) == 0 && !n.calm {
 		return time.Duration(50+n.rnd.IntN(900)) * time.Millisecond
 	}
+	if n.harsh && bulk && n.rnd.IntN(5) == 0 {
+		return time.Duration(300+n.rnd.IntN(1200)) * time.Millisecond
+	}
 	return time.Duration(100+n.rnd.IntN(2500)) * time.Microsecond
+}
+
+// copies returns how often a message arrives.
+func (n *simNet) copies(bulk bool) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.harsh && bulk && n.rnd.IntN(8) == 0 {
+		return 2
+	}
+	return 1
 }
 
 func (n *simNet) set(l link, cut bool) {
@@ -141,12 +157,17 @@ type reply[T any] struct {
 }
 
 // exchange sends a request and waits for the response.
-func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, handle func(*simWire) (T, error)) (T, error) {
+func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, bulk bool,
+	handle func(*simWire) (T, error)) (T, error) {
 	var none T
-	back := make(chan reply[T], 1)
-	w.net.work.Go(func() {
-		after(w.net.delay())
-		if w.dead() || !w.net.whole(w.id, to) {
+	if w.dead() {
+		return none, errCut
+	}
+	copies := w.net.copies(bulk)
+	back := make(chan reply[T], copies)
+	send := func() {
+		after(w.net.delay(bulk))
+		if w.dead() && !w.net.harsh || !w.net.whole(w.id, to) {
 			return
 		}
 		target := w.net.wire(to)
@@ -155,11 +176,14 @@ func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, handle f
 			return
 		}
 		value, err := handle(target)
-		after(w.net.delay())
+		after(w.net.delay(false))
 		if !target.dead() && w.net.whole(to, w.id) {
 			back <- reply[T]{value, err}
 		}
-	})
+	}
+	for range copies {
+		w.net.work.Go(send)
+	}
 	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {
@@ -173,13 +197,23 @@ func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, handle f
 }
 
 // rpc is an exchange with the raft instance of the other server.
-func rpc[T any](w *simWire, to raft.ServerAddress, limit time.Duration, command any, data io.Reader, resp *T) error {
-	got, err := exchange(w, raft.ServerID(to), limit, func(target *simWire) (*T, error) {
+func rpc[T any](w *simWire, to raft.ServerAddress, limit time.Duration, command any, data func() io.Reader,
+	resp *T) error {
+	a, appends := command.(*raft.AppendEntriesRequest)
+	bulk := data != nil || appends && len(a.Entries) > 0
+	got, err := exchange(w, raft.ServerID(to), limit, bulk, func(target *simWire) (*T, error) {
 		answer := make(chan raft.RPCResponse, 1)
-		req := raft.RPC{Command: command, Reader: data, RespChan: answer}
-		t := time.NewTimer(limit)
+		req := raft.RPC{Command: command, RespChan: answer}
+		if data != nil {
+			req.Reader = data()
+		}
+		wait := limit
+		if w.net.harsh {
+			wait = time.Minute // a request waits at the receiver, also after its sender has given up
+		}
+		t := time.NewTimer(wait)
 		defer t.Stop()
-		if a, ok := command.(*raft.AppendEntriesRequest); ok && transport.IsHeartbeat(a) && target.handler() != nil {
+		if appends && transport.IsHeartbeat(a) && target.handler() != nil {
 			go target.handler()(req)
 		} else {
 			select {
@@ -248,7 +282,15 @@ func (w *simWire) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, args *raft.
 
 func (w *simWire) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest,
 	resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	return rpc(w, to, 10*simTimeout, args, &simStream{w, raft.ServerID(to), data}, resp)
+	stream := func() io.Reader { return &simStream{w, raft.ServerID(to), data} }
+	if w.net.harsh { // a connection can hold the whole snapshot
+		all, err := io.ReadAll(data)
+		if err != nil {
+			return err
+		}
+		stream = func() io.Reader { return bytes.NewReader(all) }
+	}
+	return rpc(w, to, 10*simTimeout, args, stream, resp)
 }
 
 func (w *simWire) EncodePeer(_ raft.ServerID, a raft.ServerAddress) []byte { return []byte(a) }
@@ -270,7 +312,7 @@ func (s *simStream) Read(p []byte) (int, error) {
 
 // query is an exchange with the group of the other server.
 func query[T any](w *simWire, to raft.ServerID, question func(*Group) (T, error)) (T, error) {
-	return exchange(w, to, simTimeout, func(target *simWire) (T, error) {
+	return exchange(w, to, simTimeout, false, func(target *simWire) (T, error) {
 		if g := target.open(); g != nil {
 			return question(g)
 		}

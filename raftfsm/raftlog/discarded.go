@@ -14,18 +14,13 @@ import (
 // (hashicorp/raft#697). The follower would refuse the next entries of the leader, and the leader would send the
 // snapshot again and again.
 //
-// Discarded solves this in two ways:
+// So the log returns the entries from S+1 to the old last index to raft with term 0. Raft replaces them, like all
+// entries that contradict its leader. An append that follows S is rebased (see Store.Rebase).
 //
-//  1. The log returns the entries from S+1 to the old last index to raft with term 0. So raft replaces them, like all
-//     entries that contradict its leader.
-//  2. Discarded changes an append whose previous entry is at or below S. It removes the entries up to S, and the append
-//     then names no previous entry. Raft would refuse the unchanged append, because it no longer has a previous entry
-//     below S. At S, raft may compare the term with that of its old last entry. An append that names S with another
-//     term than the snapshot is not changed.
-//
-// Both measures end when the first new entry is stored or the server restarts, because raft then updates its last
-// index. Until then, raft still uses its old last entry in elections. This is safe, because a candidate with that
-// entry cannot win: the old log contradicts a committed entry, so a majority has a newer log.
+// This ends when the first new entry is stored or the server restarts, because raft then updates its last index. Until
+// then, raft still uses its old last entry in elections. This is safe, because a candidate with that entry cannot win:
+// the old log contradicts a committed entry, so a majority has a newer log. For the same reason no leader names an
+// entry above S of the old log as the previous entry, so raft never applies an entry with term 0.
 //
 // Safe for concurrent use.
 type Discarded struct {
@@ -56,14 +51,32 @@ func (v *Discarded) covers(index uint64) bool {
 	return index > v.from.Index && index <= v.to
 }
 
-// rebase returns r without the entries that the snapshot covers. The result names no previous entry, so raft does
-// not compare it with entries that the snapshot has replaced.
-func (v *Discarded) rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
-	v.mu.Lock()
-	from, to := v.from, v.to
-	v.mu.Unlock()
+// Rebase adapts an append to an empty log after a snapshot, so that raft can accept it. It removes the entries up to
+// the end of the snapshot, and the append then names no previous entry. Raft might refuse the unchanged append:
+//
+//   - It has no previous entry below the end of the snapshot.
+//   - After a snapshot that contradicts the log, it may compare the previous entry with its old last entry (see
+//     Discarded).
+//   - If a local snapshot ends at the same time, raft may set the end of its newest snapshot back. The leader would
+//     then continue from an entry that the log no longer has.
+//
+// An append that names the end of the snapshot with another term is not changed.
+//
+// Raft may still process an earlier request. If that stores entries, raft compares those of r with them, one by one.
+// If it installs a newer snapshot, the log refuses r (see checkFollows) and the leader repeats it.
+func (s *Store) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
+	base, _ := s.role.Base()
+	if base.Index == 0 || s.last.Load() != 0 || s.gaps {
+		return r
+	}
+	return rebase(r, base)
+}
+
+// rebase returns r without the entries that the snapshot covers, which ends at from. The result names no previous
+// entry, so raft does not compare it with entries that the snapshot has replaced.
+func rebase(r *raft.AppendEntriesRequest, from Position) *raft.AppendEntriesRequest {
 	switch {
-	case to == 0, r.PrevLogEntry > from.Index:
+	case r.PrevLogEntry > from.Index:
 		return r
 	case r.PrevLogEntry == from.Index && r.PrevLogTerm != from.Term:
 		return r

@@ -33,7 +33,9 @@ import (
 //  7. A leader passes a follower's successful response to raft only when the entries of the request are on the
 //     leader's own disk. Raft counts the leader's copy as soon as StoreLogs returns, which can be earlier (see
 //     unsynced in raftlog). Without this rule, raft could commit an entry that the leader loses in a crash.
-//  8. This server exchanges no messages with another server until the other one has reported what it has seen of
+//  8. A request with a damaged entry is refused. Without this rule, raft would compare the entry with the log, and
+//     could delete acknowledged entries before the log refuses it.
+//  9. This server exchanges no messages with another server until the other one has reported what it has seen of
 //     earlier incarnations of this server (see Witness).
 //
 // Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
@@ -196,6 +198,10 @@ func (g *Guard) settled(rpc *raft.RPC) bool {
 	switch req := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
 		if !IsHeartbeat(req) {
+			if err := intact(req.Entries); err != nil {
+				rpc.Respond(nil, err)
+				return true
+			}
 			g.group.Announced(req.Term, req.LeaderCommitIndex)
 			if !g.off.CommitIndex {
 				req = compared(req)
@@ -235,6 +241,19 @@ func (g *Guard) observe(from raft.ServerID, command any) {
 	case *raft.RequestVoteRequest:
 		g.peers.Note(from, raftlog.Seen{Term: req.Term})
 	}
+}
+
+// intact returns an error if an entry does not match its checksum.
+func intact(entries []*raft.Log) error {
+	for _, l := range entries {
+		if len(l.Extensions) == 0 {
+			continue // the log adds the checksum
+		}
+		if err := raftlog.Verify(l); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // compared returns r with its commit index limited to the last entry that the leader has compared with the
