@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -192,14 +193,19 @@ func (n *Node) blockShutdown() {
 // unhealthyLook is the interval at which blockShutdown checks the health of the application.
 const unhealthyLook = 100 * time.Millisecond
 
-// Close stops everything in the reverse order of the start; ctx bounds it. Idempotent.
+// Close stops everything in the reverse order of the start; ctx bounds it. Idempotent. After a forced shutdown it calls
+// Deps.Exit.
 func (n *Node) Close(ctx context.Context) error {
 	n.stopper.Stop()
 	n.status.SetStopping() // fails readiness before anything is closed
 	if n.apis != nil {
 		n.apis.start.Open()
 	}
-	return n.closers.Close(ctx)
+	err := n.closers.Close(ctx)
+	if n.stopper.forced.Load() {
+		n.stopper.exit(1)
+	}
+	return err
 }
 
 // stopper makes Wait return.
@@ -208,20 +214,22 @@ type stopper struct {
 	once     sync.Once
 	log      *slog.Logger
 	exit     func(code int)
+	forced   atomic.Bool
 }
 
 // Stop makes Wait return, so that its caller closes the node.
 func (s *stopper) Stop() { s.once.Do(func() { close(s.stopping) }) }
 
-// shutdown stops the node at a request over the API. If force is true, the process exits after forcedExit, even if
-// the node is not closed by then. Clients of Dapr expect that.
+// shutdown stops the node at a request over the API. If force is true, the process exits with 1 when the node is
+// closed, and at the latest after forcedExit. Clients of Dapr expect that.
 func (s *stopper) shutdown(force bool) {
 	if force {
 		s.log.Warn("ended at once through the API")
+		s.forced.Store(true)
 		time.AfterFunc(forcedExit, func() { s.exit(1) })
 	}
 	s.Stop()
 }
 
-// forcedExit is how long the answer to a forced shutdown may take.
+// forcedExit is how long the answer to a forced shutdown and the close of the node may take.
 const forcedExit = 100 * time.Millisecond

@@ -21,6 +21,7 @@ import (
 	"github.com/quorate/quorate/api/http/transcript"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/node/nodetest"
 )
 
 // The replicated store answers as in the recorded requests and responses of the contract, with each log store and
@@ -157,6 +158,36 @@ func TestNode_ShutdownAPIEndsWait(t *testing.T) {
 	defer cancel()
 	if err := n.Wait(ctx); err != nil || ctx.Err() != nil {
 		t.Errorf("Wait: %v, %v", err, ctx.Err())
+	}
+}
+
+// As in Dapr, the exit code does not depend on how fast the node closes.
+func TestNode_ForcedShutdownExitsWithOne(t *testing.T) {
+	codes := make(chan int, 3) // from Close, from the cleanup of the test, and after a while
+	d := deps(t)
+	d.Exit = func(code int) { codes <- code }
+	n := nodetest.OpenWith(t, config(t), d)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		"http://"+n.Addresses().API[0]+"/v1.0/shutdown", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Dapr-Force-Shutdown", "true")
+	resp, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if err := errors.Join(n.Wait(t.Context()), n.Close(t.Context())); err != nil {
+		t.Error(err)
+	}
+	select {
+	case code := <-codes:
+		if code != 1 {
+			t.Errorf("exit code %d", code)
+		}
+	default:
+		t.Error("Close has not ended the process")
 	}
 }
 
