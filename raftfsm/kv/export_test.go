@@ -36,7 +36,9 @@ func SetBounds(m *Machine, window uint64, origins int, clients uint64) {
 }
 
 // Install applies an entry without publishing it. publish does that.
-func Install(m *Machine, e Entry) (publish func(), err error) { return m.publish, installWith(m, e, nil) }
+func Install(m *Machine, e Entry) (publish func(), err error) {
+	return m.publish, installWith(m, e, nil)
+}
 
 // InstallFailing applies an entry whose batch the database refuses with err.
 func InstallFailing(m *Machine, e Entry, err error) error { return installWith(m, e, err) }
