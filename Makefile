@@ -108,7 +108,8 @@ VIRTUAL  := $(addprefix TestSimulation_,KeepsGuarantees LateMessagesKeepGuarante
   LeaderCrashAheadOfDiskLosesNothing SixtyFourPartitionsSurviveServerLoss ThousandSidecarsSurviveLeaderLoss \
   LocksAndWatchesSurviveCuts ActorsHaveOneOwner) TestBudget_GoodputUnderOverload \
   TestRetain_SendsStateOnceUnderLoad TestChange_RefusesOlderConfiguration TestLeader_CommitsNothingMissingOnItsOwnDisk \
-  $(addprefix TestTransfer_,FailureLeavesWorkingLeader ChoosesOnlyVoters ChoosesVoterWithEveryEntry)
+  $(addprefix TestTransfer_,FailureLeavesWorkingLeader ChoosesOnlyVoters ChoosesVoterWithEveryEntry) \
+  TestPromote_WaitsForPresentConfiguration
 SEEDED   := TestModel_SeedDecidesEverything
 SPACE    := $(subst x,,x x)
 RACE      = $(GO) test -race $(if $(LONG),,-short) -timeout 20m \

@@ -381,10 +381,6 @@ func (s *sim) admit() error {
 			}
 			return errors.New("a server was added just now")
 		case suffrage != raft.Voter:
-			// A server with an older configuration may refuse its vote to the other voters for ever.
-			if l, ok := s.life(id); !ok || l.group.LastIndex() < index {
-				return fmt.Errorf("%s lacks the newest configuration", id)
-			}
 			if err := g.Promote(ctx, id, index); err != nil {
 				return err
 			}
