@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -142,7 +143,8 @@ func (r *reloads) apply(ctx context.Context) (loader.Changes, error) {
 	if err != nil {
 		return changes, err
 	}
-	if !changes.Any() {
+	// A component that could not be opened is only in the statuses.
+	if !changes.Any() && reflect.DeepEqual(set.Statuses(), r.set.Statuses()) {
 		return changes, changes.Close()
 	}
 	err = n.apis.inputs.Check(set.Bindings())

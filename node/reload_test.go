@@ -158,6 +158,29 @@ func TestReload_ComponentThatFailedAtTheStartIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A component that cannot be opened is listed as failed as long as a file declares it.
+func TestReload_ListOfFailedComponentsFollowsFiles(t *testing.T) {
+	t.Parallel()
+	n, dir, _ := running(t, map[string]string{"a.yaml": store("first", "state.raft", "")}, nil)
+	listed := func(want bool) {
+		t.Helper()
+		poll(t, func() error {
+			if _, text, _ := ask(t, n, "GET", "/readyz", ""); strings.Contains(text, "vault") != want {
+				return errors.New(text)
+			}
+			return nil
+		})
+	}
+	listed(false)
+	write(t, dir, "b.yaml", document("Component", "vault", "  type: secretstores.local.file\n  version: v1\n"+
+		"  ignoreErrors: true\n  metadata: [{name: secretsFile, value: /absent/secrets.json}]\n"))
+	listed(true)
+	if err := os.Remove(filepath.Join(dir, "b.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	listed(false)
+}
+
 func TestReload_StoreThatWouldLoseItsValuesWaitsForRestart(t *testing.T) {
 	n, dir, log := running(t, map[string]string{"a.yaml": store("first", "state.in-memory", "")}, nil)
 	answers(t, n, "POST", "/v1.0/state/first", `[{"key":"k","value":1}]`, 204, "")
