@@ -355,7 +355,6 @@ func (c Config) WithDefaults() Config {
 	c.Backup = c.Backup.withDefaults()
 	c.Grace = cmp.Or(c.Grace, 5*time.Second)
 	c.Components.Reload = cmp.Or(c.Components.Reload, time.Second)
-	c.Components.Retry = cmp.Or(c.Components.Retry, 30*time.Second)
 	return c
 }
 

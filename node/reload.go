@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -17,8 +18,10 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// settle is how long files must not change before they are read.
-const settle = 200 * time.Millisecond
+const (
+	settle     = 200 * time.Millisecond // files must not change for this long before they are read
+	retryEvery = 30 * time.Second       // default of Components.Retry
+)
 
 // The beginnings of the reasons of issues.
 const (
@@ -91,7 +94,7 @@ func (r *reloads) follow(ctx context.Context) {
 	}
 	look := time.NewTicker(every)
 	defer look.Stop()
-	retry := time.NewTicker(r.node.config.Components.Retry)
+	retry := time.NewTicker(cmp.Or(r.node.config.Components.Retry, retryEvery))
 	defer retry.Stop()
 	for {
 		forced, again := false, false
