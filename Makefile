@@ -109,7 +109,7 @@ VIRTUAL  := $(addprefix TestSimulation_,KeepsGuarantees LateMessagesKeepGuarante
   LocksAndWatchesSurviveCuts ActorsHaveOneOwner) TestBudget_GoodputUnderOverload \
   TestRetain_SendsStateOnceUnderLoad TestChange_RefusesOlderConfiguration TestLeader_CommitsNothingMissingOnItsOwnDisk \
   $(addprefix TestTransfer_,FailureLeavesWorkingLeader ChoosesOnlyVoters ChoosesVoterWithEveryEntry) \
-  TestPromote_WaitsForPresentConfiguration
+  TestElection_UnknownCandidateGetsVote
 SEEDED   := TestModel_SeedDecidesEverything
 SPACE    := $(subst x,,x x)
 RACE      = $(GO) test -race $(if $(LONG),,-short) -timeout 20m \

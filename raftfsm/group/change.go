@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -52,18 +51,8 @@ func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) 
 
 // Promote makes a non-voter a voter. prev means the same as for AddNonvoter. The non-voter must have caught up,
 // because the next commit may already need its vote. Promote returns the same errors as change.
-//
-// Promote first waits until the non-voter has acknowledged the configuration prev, for at most an election timeout.
-// Without that, a group could be left without a leader for ever: a server refuses its vote to a candidate that its own
-// configuration does not contain, and the leader and the new voter may be the only voters.
 func (g *Group) Promote(ctx context.Context, id raft.ServerID, prev uint64) error {
-	what := "make " + string(id) + " a voter"
-	_, err := g.awaitAck(ctx, []raft.ServerID{id}, func() uint64 { return prev }, time.Time{})
-	if err != nil {
-		return &fault.Error{Code: fault.Conflict, Op: "group.change", Err: err, Msg: fmt.Sprintf(
-			"group %d: cannot %s: it has not acknowledged the present configuration", g.opts.ID, what)}
-	}
-	return g.change(ctx, what, g.raft.AddVoter(id, raft.ServerAddress(id), prev, 0))
+	return g.change(ctx, "make "+string(id)+" a voter", g.raft.AddVoter(id, raft.ServerAddress(id), prev, 0))
 }
 
 // Demote makes a voter a non-voter.

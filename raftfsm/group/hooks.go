@@ -234,6 +234,16 @@ func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 // Servers returns the servers of the newest configuration.
 func (f follower) Servers() []raft.Server { return f.g.raft.GetConfiguration().Configuration().Servers }
 
+// KnownVoter returns a voter of the newest configuration of this server, or "" if there is none.
+func (f follower) KnownVoter() raft.ServerID {
+	for _, s := range f.Servers() {
+		if s.Suffrage == raft.Voter {
+			return s.ID
+		}
+	}
+	return ""
+}
+
 // Shown returns what this server holds, for other servers to remember.
 func (f follower) Shown() raftlog.Seen {
 	term, vote := f.g.disk.floors.Promises()

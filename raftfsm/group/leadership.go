@@ -3,7 +3,6 @@ package group
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -179,34 +178,13 @@ func (g *Group) catchUp(ctx context.Context, voter raft.ServerID) (raft.ServerID
 	if len(able) == 0 && voter != "" { // raft would transfer to a non-voter, which can never be elected
 		return "", g.cannotTransfer("it is no other voter", voter)
 	}
-	id, err := g.awaitAck(ctx, able, g.raft.LastIndex, begun)
-	switch {
-	case errors.Is(err, errNoAck):
-		return "", g.cannotTransfer("it did not get all entries within "+g.opts.Timing.Election.String(), voter)
-	case ctx.Err() != nil:
-		return "", &fault.Error{Code: fault.Timeout, Op: "group.Transfer",
-			Msg: "the leadership transfer did not finish in time", Err: err}
-	case err != nil:
-		return "", err
-	}
-	return cmp.Or(id, voter), nil
-}
-
-// errNoAck is returned if no server acknowledges an entry in time.
-var errNoAck = errors.New("no acknowledgement in time")
-
-// awaitAck waits until one of the servers ids has acknowledged all entries up to the index that last returns, and
-// returns its id. It counts only acknowledgements since the given time, in the present term. It returns no id if ids is
-// empty or this server does not lead, and errNoAck after an election timeout.
-func (g *Group) awaitAck(ctx context.Context, ids []raft.ServerID, last func() uint64, since time.Time) (
-	raft.ServerID, error) {
 	limit := time.NewTimer(g.opts.Timing.Election)
 	defer limit.Stop()
-	for len(ids) > 0 && g.raft.State() == raft.Leader {
+	for len(able) > 0 && g.raft.State() == raft.Leader {
 		moved, changed := g.guard.Moved(), g.changed.Wait()
-		term, index := g.raft.CurrentTerm(), last()
-		for _, id := range ids {
-			if g.guard.UpTo(id, term, index, since) {
+		term, last := g.raft.CurrentTerm(), g.raft.LastIndex()
+		for _, id := range able {
+			if g.guard.UpTo(id, term, last, begun) {
 				return id, nil
 			}
 		}
@@ -214,14 +192,15 @@ func (g *Group) awaitAck(ctx context.Context, ids []raft.ServerID, last func() u
 		case <-moved:
 		case <-changed: // leadership may be lost
 		case <-limit.C:
-			return "", errNoAck
+			return "", g.cannotTransfer("it did not get all entries within "+g.opts.Timing.Election.String(), voter)
 		case <-ctx.Done():
-			return "", ctx.Err()
+			return "", &fault.Error{Code: fault.Timeout, Op: "group.Transfer",
+				Msg: "the leadership transfer did not finish in time", Err: ctx.Err()}
 		case <-g.stop:
 			return "", errClosing()
 		}
 	}
-	return "", nil
+	return voter, nil
 }
 
 func (g *Group) cannotTransfer(why string, voter raft.ServerID) error {

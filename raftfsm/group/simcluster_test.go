@@ -50,6 +50,7 @@ type simBreak struct {
 	stranded bool   // no guard: leaders crash while their disks hang and one server is cut off
 	harsh    bool   // no guard: many messages are late or arrive twice, and servers are often replaced
 	gaps     bool   // the log stores entries that leave a gap after it or after the snapshot
+	unknown  bool   // a candidate that a server's configuration does not contain does not get its vote
 	early    bool   // a follower's answer counts before the leader's own disk holds the entry
 }
 
@@ -222,6 +223,9 @@ func (s *sim) start(id raft.ServerID) {
 		o.without = func(g *Group, _ *raft.Config) {
 			g.guard.ReplaceLog(func(l transport.Log) transport.Log { return hasty{l} })
 		}
+	}
+	if s.broke.unknown {
+		o.without = func(g *Group, _ *raft.Config) { g.guard.SwitchOff(transport.Off{Candidates: true}) }
 	}
 	if s.broke.gaps {
 		o.without = func(g *Group, _ *raft.Config) { g.disk.logs.AllowGaps() }

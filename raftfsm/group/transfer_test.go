@@ -98,21 +98,3 @@ func TestTransfer_ChoosesVoterWithEveryEntry(t *testing.T) {
 		})
 	})
 }
-
-// A non-voter that lacks the present configuration would refuse its vote to a leader that it does not know.
-func TestPromote_WaitsForPresentConfiguration(t *testing.T) {
-	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
-		other := s.others(id)[0]
-		_, prev := lead.Servers()
-		must(t, lead.Demote(limited(t), other, prev))
-		s.cut(func(_, to raft.ServerID) bool { return to == other })
-		must(t, lead.AddNonvoter(limited(t), "s9", 0))
-		servers, prev := lead.Servers()
-		wantCode(t, lead.Promote(limited(t), other, prev), fault.Conflict)
-		if after, index := lead.Servers(); index != prev || len(after) != len(servers) {
-			t.Errorf("the configuration has changed: %v", after)
-		}
-		s.net.heal()
-		must(t, lead.Promote(limited(t), other, prev))
-	})
-}

@@ -35,7 +35,11 @@ import (
 //     unsynced in raftlog). Without this rule, raft could commit an entry that the leader loses in a crash.
 //  8. A request with a damaged entry is refused. Without this rule, raft would compare the entry with the log, and
 //     could delete acknowledged entries before the log refuses it.
-//  9. This server exchanges no messages with another server until the other one has reported what it has seen of
+//  9. A candidate gets a vote even if it is no voter of the newest configuration of this server, which may be older
+//     than that of the candidate (Ongaro, Consensus: Bridging Theory and Practice, section 4.1). Its log must be as
+//     new as that of this server, as always. Raft refuses such candidates. If a majority needs the vote of a server
+//     that has not received the newest configuration, no leader could be elected any more.
+//  10. This server exchanges no messages with another server until the other one has reported what it has seen of
 //     earlier incarnations of this server (see Witness).
 //
 // Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
@@ -63,6 +67,7 @@ type Guard struct {
 type Off struct {
 	Heartbeats  bool // raft's own fast path answers heartbeats
 	CommitIndex bool // a follower commits up to the commit index of its leader
+	Candidates  bool // a candidate that is no voter of this server's configuration gets no vote
 }
 
 // Log is the part of this server's log that the transport needs.
@@ -89,6 +94,8 @@ type Follower interface {
 	Judge(r *raft.InstallSnapshotRequest) Verdict
 	// FollowerIsAhead records that a follower has a newer snapshot than this leader.
 	FollowerIsAhead()
+	// KnownVoter returns a voter of the newest configuration of this server, or "" if there is none.
+	KnownVoter() raft.ServerID
 	// Abstains reports whether this server leaves the present election to others.
 	Abstains() bool
 }
@@ -208,6 +215,18 @@ func (g *Guard) settled(rpc *raft.RPC) bool {
 			}
 			rpc.Command = g.log.Rebase(req)
 		}
+	case *raft.RequestVoteRequest:
+		if id := g.eligible(); id != nil {
+			c := *req
+			c.ID = id
+			rpc.Command = &c
+		}
+	case *raft.RequestPreVoteRequest:
+		if id := g.eligible(); id != nil {
+			c := *req
+			c.ID = id
+			rpc.Command = &c
+		}
 	case *raft.InstallSnapshotRequest:
 		if g.state.Take(*rpc, req) {
 			return true
@@ -223,6 +242,15 @@ func (g *Guard) settled(rpc *raft.RPC) bool {
 		}
 	}
 	return false
+}
+
+// eligible returns the id under which raft sees a candidate; nil = its own. Raft looks up this id in its configuration,
+// and uses the address of the candidate for everything else. So eligible returns a voter of this configuration.
+func (g *Guard) eligible() []byte {
+	if id := g.group.KnownVoter(); id != "" && !g.off.Candidates {
+		return []byte(id)
+	}
+	return nil
 }
 
 // isTransfer reports whether a request is a state that this server may have requested.

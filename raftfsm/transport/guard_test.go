@@ -77,6 +77,7 @@ type fakeGroup struct {
 	known    func(term uint64, leader raft.ServerID) bool // nil = never
 	stalled  time.Duration
 	abstains bool
+	voter    raft.ServerID // of the configuration
 	heard    []string
 	retained raftlog.Retained
 }
@@ -91,6 +92,7 @@ func (f *fakeGroup) Announced(term, commit uint64) {
 
 func (f *fakeGroup) Judge(*raft.InstallSnapshotRequest) Verdict        { return Install }
 func (f *fakeGroup) FollowerIsAhead()                                  {}
+func (f *fakeGroup) KnownVoter() raft.ServerID                         { return f.voter }
 func (f *fakeGroup) Abstains() bool                                    { return f.abstains }
 func (f *fakeGroup) Take(raft.RPC, *raft.InstallSnapshotRequest) bool  { return false }
 func (f *fakeGroup) Wrong() bool                                       { return false }
@@ -319,6 +321,26 @@ func TestGuard_RecordsCommitIndexAndForwardsRequests(t *testing.T) {
 	}
 	if g.LocalAddr() != "me" || string(g.EncodePeer("x", "y")) != "enc y" || g.DecodePeer([]byte("z")) != "dec z" {
 		t.Error("addresses are not the transport's")
+	}
+}
+
+// Raft gets the id of a voter that it knows. It votes for the address, which is that of the candidate.
+func TestGuard_UnknownCandidateIsPassedAsKnownVoter(t *testing.T) {
+	inner := newFakeTransport()
+	g := guarded(inner, &fakeGroup{voter: "known"})
+	g.Start()
+	defer g.Close()
+	header := raft.RPCHeader{ID: []byte("new"), Addr: []byte("new's")}
+	for _, command := range []raft.WithRPCHeader{
+		&raft.RequestVoteRequest{RPCHeader: header, Term: 4},
+		&raft.RequestPreVoteRequest{RPCHeader: header, Term: 4},
+	} {
+		inner.consumer <- raft.RPC{Command: command}
+		got := (<-g.Consumer()).Command.(raft.WithRPCHeader).GetRPCHeader()
+		if string(got.ID) != "known" || string(got.Addr) != "new's" || string(command.GetRPCHeader().ID) != "new" {
+			t.Errorf("%T: raft gets %q at %q, the request names %q", command, got.ID, got.Addr,
+				command.GetRPCHeader().ID)
+		}
 	}
 }
 
