@@ -67,21 +67,25 @@ type responseDoc struct {
 	Ref         string `json:"$ref"`
 }
 
+type bodyDoc struct {
+	Content map[string]contentDoc `json:"content"`
+	Ref     string                `json:"$ref"`
+}
+
 // parseOpenAPI reads an OpenAPI description.
 func parseOpenAPI(text []byte) ([]pathDoc, error) {
 	type operation struct {
-		Tags       []string       `json:"tags"`
-		Summary    string         `json:"summary"`
-		Parameters []parameterDoc `json:"parameters"`
-		Body       struct {
-			Content map[string]contentDoc `json:"content"`
-		} `json:"requestBody"`
-		Responses map[string]responseDoc `json:"responses"`
+		Tags       []string               `json:"tags"`
+		Summary    string                 `json:"summary"`
+		Parameters []parameterDoc         `json:"parameters"`
+		Body       bodyDoc                `json:"requestBody"`
+		Responses  map[string]responseDoc `json:"responses"`
 	}
 	var all struct {
 		Paths      map[string]map[string]json.RawMessage `json:"paths"`
 		Components struct {
 			Parameters map[string]parameterDoc `json:"parameters"`
+			Bodies     map[string]bodyDoc      `json:"requestBodies"`
 			Responses  map[string]responseDoc  `json:"responses"`
 		} `json:"components"`
 	}
@@ -101,6 +105,9 @@ func parseOpenAPI(text []byte) ([]pathDoc, error) {
 					p = all.Components.Parameters[strings.TrimPrefix(p.Ref, "#/components/parameters/")]
 				}
 				d.parameters = append(d.parameters, p)
+			}
+			if o.Body.Ref != "" {
+				o.Body = all.Components.Bodies[strings.TrimPrefix(o.Body.Ref, "#/components/requestBodies/")]
 			}
 			for media, content := range o.Body.Content {
 				d.body, d.example = content.describe(media)

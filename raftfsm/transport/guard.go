@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"sync"
@@ -216,17 +217,13 @@ func (g *Guard) settled(rpc *raft.RPC) bool {
 			rpc.Command = g.log.Rebase(req)
 		}
 	case *raft.RequestVoteRequest:
-		if id := g.eligible(); id != nil {
-			c := *req
-			c.ID = id
-			rpc.Command = &c
-		}
+		c := *req
+		c.ID = g.eligible(c.ID)
+		rpc.Command = &c
 	case *raft.RequestPreVoteRequest:
-		if id := g.eligible(); id != nil {
-			c := *req
-			c.ID = id
-			rpc.Command = &c
-		}
+		c := *req
+		c.ID = g.eligible(c.ID)
+		rpc.Command = &c
 	case *raft.InstallSnapshotRequest:
 		if g.state.Take(*rpc, req) {
 			return true
@@ -244,13 +241,13 @@ func (g *Guard) settled(rpc *raft.RPC) bool {
 	return false
 }
 
-// eligible returns the id under which raft sees a candidate; nil = its own. Raft looks up this id in its configuration,
-// and uses the address of the candidate for everything else. So eligible returns a voter of this configuration.
-func (g *Guard) eligible() []byte {
-	if id := g.group.KnownVoter(); id != "" && !g.off.Candidates {
-		return []byte(id)
+// eligible returns the id under which raft sees a candidate. Raft looks up this id in its configuration, and uses the
+// address of the candidate for everything else. So eligible returns a voter of this configuration, if there is one.
+func (g *Guard) eligible(candidate []byte) []byte {
+	if g.off.Candidates {
+		return candidate
 	}
-	return nil
+	return []byte(cmp.Or(g.group.KnownVoter(), raft.ServerID(candidate)))
 }
 
 // isTransfer reports whether a request is a state that this server may have requested.

@@ -308,7 +308,7 @@ func TestGuard_RecordsCommitIndexAndForwardsRequests(t *testing.T) {
 	for _, command := range []any{
 		&raft.AppendEntriesRequest{Term: 3, PrevLogEntry: 1, PrevLogTerm: 1, LeaderCommitIndex: 1},
 		&raft.AppendEntriesRequest{Term: 3},
-		&raft.RequestVoteRequest{Term: 4},
+		&raft.TimeoutNowRequest{},
 		&raft.AppendEntriesRequest{Term: 5, Entries: []*raft.Log{{Index: 7, Term: 3, Data: []byte("data")}}},
 	} {
 		inner.consumer <- raft.RPC{Command: command}
