@@ -104,7 +104,7 @@ func (c *counterClient) ID() string   { return c.id }
 // newCounterClient returns the client of an actor.
 func newCounterClient(c sdk.Client, id string) *counterClient {
 	s := &counterClient{id: id}
-	c.ImplActorClientStub(s)
+	c.ImplActorClientStub(s) // the SDK sets the functions of s, which then call the actor
 	return s
 }
 
