@@ -26,23 +26,33 @@ const opRemove = "node.Remove"
 type removeCall struct {
 	Group  uint32 `json:"group"`
 	Server string `json:"server"`
-	Dry    bool   `json:"dry,omitempty"` // only report whether the removal is possible
+	Target string `json:"target,omitempty"` // instead of Server: what the leader finds the server by; Dry is set
+	Dry    bool   `json:"dry,omitempty"`    // only report whether the removal is possible
 }
 
 type removeAnswer struct {
+	Server string `json:"server"` // removeCall.Server, or what the leader found
 	Done   bool   `json:"done"`   // the server is no longer in the group
 	Reason string `json:"reason"` // why it is not removed yet
 }
 
 // Remove permanently removes a server, given by its server id or node id, from every group. It returns the progress
 // without waiting for the end. Call it again to continue. While a group has no leader, Remove retries. If ctx ends
-// first, it returns fault.NotLeader or fault.Unavailable. Other errors:
+// first, it returns fault.NotLeader or fault.Unavailable. The target may have been removed already, also if gossip has
+// forgotten it. Other errors:
 //
 //	not_found  the target is unknown
 //	invalid    the target is a sidecar
 //	conflict   a group could not work without the server, or the target is a node with several servers
 func (ctl *Controller) Remove(ctx context.Context, target string) (schema.RemoveResult, error) {
 	server, err := ctl.target(target)
+	if fault.Is(err, fault.NotFound) && ctl.host.Partitions() > 0 {
+		// The replica of this node may be behind, or there is none. The leader has the tombstones of removed servers.
+		var a removeAnswer
+		if a, err = ctl.askRemove(ctx, removeCall{Target: target, Dry: true}); err == nil {
+			server = a.Server
+		}
+	}
 	if err != nil {
 		return schema.RemoveResult{}, err
 	}
@@ -140,13 +150,19 @@ const retryLeader = 100 * time.Millisecond
 // serveRemove answers methodRemove. This node must lead the group.
 func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte, error) {
 	var c removeCall
-	if err := json.Unmarshal(r.Payload, &c); err != nil || c.Server == "" {
+	if err := json.Unmarshal(r.Payload, &c); err != nil || c.Server == "" && !(c.Dry && c.Target != "") {
 		return nil, &fault.Error{Code: fault.Invalid, Op: opRemove,
 			Msg: "the request to remove a server cannot be read", Err: err, Hint: "run the same version on all nodes"}
 	}
 	groups := ctl.host.Groups()
 	if int(c.Group) >= len(groups) || !groups[c.Group].Leading() {
 		return nil, fault.New(fault.NotLeader, opRemove, fmt.Sprintf("this server does not lead group %d", c.Group))
+	}
+	if c.Server == "" {
+		var err error
+		if c.Server, err = ctl.target(c.Target); err != nil {
+			return nil, err
+		}
 	}
 	member := ctl.host.Standing(c.Group, c.Server)
 	if !member.Removed {
@@ -162,7 +178,7 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 			ctl.reconciler.hurry()
 		}
 	}
-	a := removeAnswer{Done: member.Removed && member.Settled && !member.Member}
+	a := removeAnswer{Server: c.Server, Done: member.Removed && member.Settled && !member.Member}
 	if !a.Done {
 		if _, a.Reason = ctl.reconciler.about(c.Group, c.Server); a.Reason == "" {
 			a.Reason = "it is about to be removed"
@@ -171,19 +187,18 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 	return json.Marshal(a)
 }
 
-// target returns the server id for a server id or node id. It returns fault.NotFound for an unknown name,
-// fault.Invalid for a sidecar, and fault.Conflict for a node with several servers.
+// target returns the server id for a server id or node id. It prefers a server that is not removed. It returns
+// fault.NotFound for an unknown name, fault.Invalid for a sidecar, and fault.Conflict for a node with several servers.
 func (ctl *Controller) target(name string) (string, error) {
-	known := ctl.knownServers()
-	if slices.Contains(known, name) {
+	known, removed := ctl.knownServers(), ctl.removedServers()
+	if slices.Contains(known, name) || slices.Contains(removed, name) {
 		return name, nil
 	}
-	var found []string
-	for _, s := range known {
-		if placement.NodeOf(s) == name {
-			found = append(found, s)
-		}
-	}
+	isOther := func(server string) bool { return placement.NodeOf(server) != name }
+	isRemoved := func(server string) bool { return slices.Contains(removed, server) }
+	mine := slices.DeleteFunc(slices.Clone(known), isOther)
+	found := slices.DeleteFunc(slices.Clone(mine), isRemoved)
+	leaving := slices.DeleteFunc(append(mine, removed...), func(s string) bool { return isOther(s) || !isRemoved(s) })
 	if len(found) == 1 {
 		return found[0], nil
 	}
@@ -195,10 +210,21 @@ func (ctl *Controller) target(name string) (string, error) {
 			strings.Join(found, ", ")
 	case ok && m.Role == membership.Sidecar:
 		e.Code, e.Msg, e.Hint = fault.Invalid, name+" is a sidecar: it holds no data and no vote", "stop it"
+	case len(leaving) > 0:
+		return leaving[0], nil // one that is still in a group, if there is one
 	default:
 		e.Msg, e.Hint = "no server "+name+" is known", "the servers are "+strings.Join(known, ", ")
 	}
 	return "", e
+}
+
+// removedServers returns the ids of all servers for which the replicas of this node have a tombstone.
+func (ctl *Controller) removedServers() []string {
+	var out []string
+	for i := range ctl.host.Groups() {
+		out = append(out, ctl.host.RemovedServers(uint32(i))...) //nolint:gosec // few groups
+	}
+	return out
 }
 
 // knownServers returns the ids of all servers that groups or gossip know, sorted.

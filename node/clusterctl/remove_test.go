@@ -159,6 +159,38 @@ func TestRemove_RefusesLossOfQuorum(t *testing.T) {
 	}
 }
 
+func TestRemove_RepeatSucceedsThoughGossipForgotTheServer(t *testing.T) {
+	nodes, configs := nodetest.Three(t)
+	at := nodetest.Leader(t, nodes)
+	gone := (at + 1) % 3
+	name, id := nodetest.Status(t, nodes[gone]).Node.ID, nodetest.Status(t, nodes[gone]).Node.ServerID
+	nodetest.Close(t, nodes[gone])
+	remove(t, nodes[at], name)
+	rest := []int{at, (at + 2) % 3}
+	for _, i := range rest {
+		nodetest.Close(t, nodes[i])
+	}
+	for _, i := range rest {
+		nodes[i] = nodetest.Open(t, configs[i])
+	}
+	for _, i := range rest {
+		nodetest.Ready(t, nodes[i])
+	}
+	side := nodetest.Open(t, nodetest.Sidecar(t, "side", nodes[at].Addresses().Gossip))
+	nodetest.Ready(t, side)
+	for _, n := range []*node.Node{nodes[rest[0]], nodes[rest[1]], side} {
+		if m, ok := nodetest.Members(t, n)[name]; ok {
+			t.Fatalf("gossip still knows the removed server: %+v", m)
+		}
+		for _, target := range []string{name, id} {
+			r, err := n.Admin().Remove(t.Context(), target)
+			if err != nil || !r.Done || r.ServerID != id {
+				t.Errorf("removing %s again: %+v, %v", target, r, err)
+			}
+		}
+	}
+}
+
 func TestRemove_Errors(t *testing.T) {
 	lone := nodetest.Open(t, nodetest.Member(t, "n1", 0))
 	nodetest.Ready(t, lone)

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -49,6 +50,7 @@ type memoryNode struct {
 	stopped   chan error // what Wait returns, from the API or the test
 	status    schema.NodeStatus
 	items     *records.Store // of the configuration store configstore
+	forgotten atomic.Bool    // Remove no longer knows n5
 }
 
 // openMemoryNode starts a memoryNode, as Main.Open does for a node.
@@ -240,15 +242,25 @@ func (n *memoryNode) CompareReplicas(context.Context, uint64) (schema.Comparison
 	return schema.Comparison{}, nil
 }
 
-// Remove knows n2, which is removed immediately, and n3, which is never removed.
+// Remove knows n2, which is removed immediately, n3, which is never removed, and n5, which is removed after the first
+// request and is then known only by its server id.
 func (n *memoryNode) Remove(_ context.Context, target string) (schema.RemoveResult, error) {
 	switch target {
 	case "n2":
 		return schema.RemoveResult{Node: "n2", ServerID: "n2.5a", Done: true,
 			Groups: []schema.RemoveGroup{{Done: true}}}, nil
-	case "n3":
+	case "n3", "n3.6b":
 		return schema.RemoveResult{Node: "n3", ServerID: "n3.6b",
 			Groups: []schema.RemoveGroup{{Done: true}, {Group: 1, Reason: "n4 takes its place"}}}, nil
+	case "n5.7c":
+		return schema.RemoveResult{Node: "n5", ServerID: "n5.7c", Done: true,
+			Groups: []schema.RemoveGroup{{Done: true}}}, nil
+	case "n5":
+		if !n.forgotten.Swap(true) {
+			return schema.RemoveResult{Node: "n5", ServerID: "n5.7c",
+				Groups: []schema.RemoveGroup{{Reason: "it is about to be removed"}}}, nil
+		}
+		fallthrough
 	default:
 		return schema.RemoveResult{}, &fault.Error{Code: fault.NotFound, Op: "test",
 			Msg: "no server " + target + " is known", Hint: "the servers are n1.4f, n2.5a"}

@@ -16,6 +16,7 @@ func TestRemove_ReportsWhatItWaitsFor(t *testing.T) {
 	c.want(0, "n2 (server n2.5a) is removed from the cluster.\n", "", "remove", "n2")
 	c.want(1, "", "n3 is not removed yet: group 1: n4 takes its place (it continues on its own", "remove", "n3",
 		"--wait", "1ms")
+	c.want(0, "n5 (server n5.7c) is removed from the cluster.\n", "", "remove", "n5")
 	c.want(1, "", "no server n9 is known", "remove", "n9")
 	c.want(2, "", "accepts 1 arg", "remove")
 	var r schema.RemoveResult

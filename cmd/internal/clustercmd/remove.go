@@ -1,6 +1,7 @@
 package clustercmd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -30,7 +31,7 @@ func (m *commands) removeCommand() *cobra.Command {
 		Example: "  quorate remove n3\n  quorate remove n3.4f0c2a9be81d7735 --wait 5m",
 		Args:    cobra.ExactArgs(1),
 	}
-	m.removal(c, adminapi.RemovePath, func(args []string) any { return schema.RemoveRequest{Target: args[0]} })
+	m.removal(c, adminapi.RemovePath)
 	return c
 }
 
@@ -45,12 +46,13 @@ func (m *commands) leaveCommand() *cobra.Command {
 		Example: "  quorate leave --data-dir /var/lib/quorate",
 		Args:    cobra.NoArgs,
 	}
-	m.removal(c, adminapi.LeavePath, func([]string) any { return struct{}{} })
+	m.removal(c, adminapi.LeavePath)
 	return c
 }
 
-// removal makes c repeat the request until the server is removed or --wait has passed.
-func (m *commands) removal(c *cobra.Command, path string, body func(args []string) any) {
+// removal makes c repeat the request until the server is removed or --wait has passed. The first argument, if any, is
+// the server.
+func (m *commands) removal(c *cobra.Command, path string) {
 	set, out, patience := settings.New(), command.Output{}, time.Minute
 	c.RunE = func(c *cobra.Command, args []string) error {
 		dir, err := m.AdminDir(c, set)
@@ -59,7 +61,11 @@ func (m *commands) removal(c *cobra.Command, path string, body func(args []strin
 		}
 		var r schema.RemoveResult
 		admin := &command.AdminClient{DataDir: dir}
-		if r, err = m.untilRemoved(c.Context(), admin, path, body(args), patience); err != nil {
+		target := ""
+		if len(args) > 0 {
+			target = args[0]
+		}
+		if r, err = m.untilRemoved(c.Context(), admin, path, target, patience); err != nil {
 			return err
 		}
 		if out.JSON() {
@@ -73,10 +79,14 @@ func (m *commands) removal(c *cobra.Command, path string, body func(args []strin
 		"how long to wait for the end of the removal; it continues in any case")
 }
 
-func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, path string, body any,
+func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, path, target string,
 	patience time.Duration) (r schema.RemoveResult, err error) {
 	deadline := time.Now().Add(patience)
 	for last := ""; ; {
+		var body any = struct{}{}
+		if target != "" {
+			body = schema.RemoveRequest{Target: cmp.Or(r.ServerID, target)} // a new server may take the node id meanwhile
+		}
 		ask, cancel := context.WithTimeout(ctx, command.AdminTime)
 		err := a.Post(ask, path, body, &r)
 		cancel()
