@@ -1,16 +1,18 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/components"
+	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// Check reads the component files of c without starting anything. err has all problems that would prevent the start
-// of a node, and warnings has all others. env looks up environment variables.
+// Check reads the component files of c and the files with keys, without starting anything. err has all problems that
+// would prevent the start of a node or its backups, and warnings has all others. env looks up environment variables.
 func Check(_ context.Context, c Config, env func(name string) (string, bool)) (warnings []string, err error) {
 	c = c.WithDefaults()
 	plan, err := components.Read(c.sources(Deps{Env: env}))
@@ -25,5 +27,21 @@ func Check(_ context.Context, c Config, env func(name string) (string, bool)) (w
 		}
 		errs = append(errs, loader.Each(wrong)...)
 	}
-	return warnings, errors.Join(errs...)
+	keys, wrong := c.checkKeys()
+	return append(warnings, keys...), errors.Join(append(errs, wrong...)...)
+}
+
+// checkKeys reads the files with the cluster token, the certificates between nodes and the key of backups. The API
+// tokens were read with the settings.
+func (c Config) checkKeys() (warnings []string, errs []error) {
+	var settings problems
+	if c.Security.validate(&settings); len(settings) == 0 && c.Security.secured() {
+		_, w, err := c.Security.files().Try(cmp.Or(c.Cluster.NodeID, c.Cluster.defaultID()))
+		warnings, errs = w, append(errs, err)
+	}
+	if c.Backup.enabled() {
+		_, err := backup.ReadKeyFile("backup: keyFile", c.Backup.KeyFile)
+		errs = append(errs, err)
+	}
+	return warnings, errs
 }

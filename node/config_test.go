@@ -121,7 +121,11 @@ func TestConfigValidate_Accepts(t *testing.T) {
 		"one origin": func(c *node.Config) {
 			c.API.AllowedOrigins = []string{"https://app.example.com:8443"}
 		},
-		"wal": func(c *node.Config) { c.Data.LogStore = node.LogStoreWAL },
+		"a cluster of one that others may join": func(c *node.Config) {
+			c.Cluster.BootstrapExpect, c.Cluster.Voters = 1, 5
+		},
+		"two voters": func(c *node.Config) { c.Cluster.Voters = 2 },
+		"wal":        func(c *node.Config) { c.Data.LogStore = node.LogStoreWAL },
 		"metrics off on one port": func(c *node.Config) {
 			c.Metrics.Off, c.Metrics.Port = true, node.Port{Number: 3500, Given: true}
 		},
@@ -199,6 +203,10 @@ func TestConfigValidate_NamesFlagValueAndFix(t *testing.T) {
 		`--role "voter" is refused`:                           func(c *node.Config) { c.Cluster.Role = "voter" },
 		`--partitions "257" is refused (give a number from 1`: func(c *node.Config) { c.Cluster.Partitions = 257 },
 		`--voters "-3" is refused`:                            func(c *node.Config) { c.Cluster.Voters = -3 },
+		`--voters "4" is refused (4 voters survive no more failures than 3: give 3 or 5)`: func(c *node.Config) {
+			c.Cluster.Voters = 4
+		},
+		`--bootstrap-expect "3" is refused (without --join`: func(c *node.Config) { c.Cluster.BootstrapExpect = 3 },
 		`backup: command "put" is refused (give either`: func(c *node.Config) {
 			c.Backup.Directory, c.Backup.Command = "/b", []string{"put"}
 		},

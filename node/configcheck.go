@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/raftfsm/placement"
 )
 
 // maxName is the maximum length of ids and names in bytes. They are part of directory names, metric labels and gossip
@@ -172,10 +173,15 @@ func (c Cluster) validate(p *problems) {
 	}
 	oneOf(p, "--role", c.Role, RoleServer, RoleSidecar)
 	c.validateRole(p)
-	p.between("--voters", c.Voters, 1, 99)
+	if why, hint := placement.CheckVoters(c.Voters); why != "" {
+		p.add("--voters", c.Voters, why+": "+hint)
+	}
 	p.check(c.Partitions >= 0 && c.Partitions <= MaxPartitions, "--partitions", c.Partitions,
 		fmt.Sprintf("give a number from 1 to %d", MaxPartitions))
 	p.between("--bootstrap-expect", c.BootstrapExpect, 0, 99)
+	p.check(c.BootstrapExpect <= 1 || c.joining() || c.sidecar(), "--bootstrap-expect", c.BootstrapExpect,
+		"without --join this node would form a cluster of its own, whose data cannot be taken to another: name the "+
+			"servers with --join, the same on each of them")
 	p.host("--bind-address", c.Bind)
 	p.port("--gossip-port", c.Gossip)
 	p.port("--peer-port", c.Peer)

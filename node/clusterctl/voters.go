@@ -30,7 +30,6 @@ const (
 	opVoters    = "node.SetVoters"
 	votersPause = 500 * time.Millisecond // between looks at the note
 	votersWait  = 2 * time.Second        // for the answer of another server, and for one read or write of the note
-	maxVoters   = 99                     // as of --voters
 )
 
 // votersRecord is the content of the note, as JSON.
@@ -206,14 +205,8 @@ func (ctl *Controller) Voters(ctx context.Context) (schema.VotersStatus, error) 
 // groups then change their voters, one at a time. SetVoters returns fault.Invalid for a number that is not permitted,
 // and fault.Conflict if the version of a server is too old.
 func (ctl *Controller) SetVoters(ctx context.Context, number int) (schema.VotersStatus, error) {
-	switch {
-	case number < 1 || number > maxVoters:
-		return schema.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters,
-			Msg: fmt.Sprintf("%d is no number of voters", number), Hint: fmt.Sprintf("give 1 to %d", maxVoters)}
-	case number > 2 && number%2 == 0:
-		return schema.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters,
-			Msg:  fmt.Sprintf("%d voters survive no more failures than %d", number, number-1),
-			Hint: fmt.Sprintf("give %d or %d", number-1, number+1)}
+	if why, hint := placement.CheckVoters(number); why != "" {
+		return schema.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters, Msg: why, Hint: hint}
 	}
 	if err := ctl.host.Removed(); err != nil {
 		return schema.VotersStatus{}, err

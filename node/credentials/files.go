@@ -1,6 +1,7 @@
 package credentials
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
@@ -64,6 +65,20 @@ func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []strin
 		}
 	}
 	return m, sum, warnings, nil
+}
+
+// Try reads the files and issues a certificate for a node from them, as a start does. The node id may be empty.
+func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) {
+	m, _, warnings, err := f.Read()
+	if err != nil {
+		return nil, nil, err
+	}
+	if k, err = trust.NewKeeper(m, f.Certificates, time.Now); err != nil {
+		return nil, nil, err
+	}
+	node = cmp.Or(node, "doctor")
+	_, err = k.Identify(trust.Identity{Node: node, Server: node + ".doctor"})
+	return k, warnings, err
 }
 
 // maxCredential bounds a file of credentials, in bytes.

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -27,15 +26,7 @@ func examineKeys(c *checkup, p *Plan) *trust.Keeper {
 	if !p.Credentials.Given() {
 		return nil
 	}
-	m, _, warnings, err := p.Credentials.Read()
-	var k *trust.Keeper
-	if err == nil {
-		k, err = trust.NewKeeper(m, p.Credentials.Certificates, time.Now)
-	}
-	if err == nil {
-		node := cmp.Or(p.NodeID, "doctor")
-		_, err = k.Identify(trust.Identity{Node: node, Server: node + ".doctor"})
-	}
+	k, warnings, err := p.Credentials.Try(p.NodeID)
 	if err != nil {
 		var f *fault.Error
 		hint := "fix the file, or make a token with: quorate token create"

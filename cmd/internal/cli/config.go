@@ -87,7 +87,7 @@ func (m *Main) configValidateCommand() *cobra.Command {
 		Use:   "validate [flags]",
 		Short: "Check the settings and the component files, and print every problem",
 		Long: "Check what run would use, without starting a node: the settings from flags, environment and\n" +
-			"file, and the component files of --resources-path.",
+			"file, the files with tokens, certificates and keys, and the component files of --resources-path.",
 		Args: cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {

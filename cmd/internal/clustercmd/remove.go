@@ -85,7 +85,8 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 	for last := ""; ; {
 		var body any = struct{}{}
 		if target != "" {
-			body = schema.RemoveRequest{Target: cmp.Or(r.ServerID, target)} // a new server may take the node id meanwhile
+			// From the second request on, it is the server id: gossip may forget the node, or know a new one of its id.
+			body = schema.RemoveRequest{Target: cmp.Or(r.ServerID, target)}
 		}
 		ask, cancel := context.WithTimeout(ctx, command.AdminTime)
 		err := a.Post(ask, path, body, &r)

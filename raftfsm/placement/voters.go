@@ -1,0 +1,18 @@
+package placement
+
+import "fmt"
+
+// maxVoters bounds the number of voters of a group.
+const maxVoters = 99
+
+// CheckVoters returns why a cluster should not have this number of voters, and what to do. Both are empty if it may.
+func CheckVoters(number int) (why, hint string) {
+	switch {
+	case number < 1 || number > maxVoters:
+		return fmt.Sprintf("%d is no number of voters", number), fmt.Sprintf("give a number from 1 to %d", maxVoters)
+	case number > 2 && number%2 == 0:
+		return fmt.Sprintf("%d voters survive no more failures than %d", number, number-1),
+			fmt.Sprintf("give %d or %d", number-1, number+1)
+	}
+	return "", ""
+}
