@@ -84,7 +84,7 @@ func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answe
 
 // setRoutingHeaders adds headers to the request of a call. The Quorate headers are for the other node: target,
 // caller, session and remote address. X-Forwarded-For, X-Forwarded-Host and Forwarded tell the application the
-// address of this node.
+// address of this node, after the addresses that the client of this node has sent.
 func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	h := in.Request.Header
 	h[headerTarget] = []string{encodeApp(in.Target)}
@@ -98,11 +98,11 @@ func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	if at := c.self(); at.IsValid() {
 		own := c.own.Load()
 		if own == nil || own.address != at {
-			own = &forwarding{at, at.String(), []string{hostOf(at)}, "for=" + quoted(at) + ";host=" + quoted(at)}
+			own = &forwarding{at, at.String(), hostOf(at), "for=" + quoted(at) + ";host=" + quoted(at)}
 			c.own.Store(own)
 		}
 		h["X-Forwarded-For"] = appended(h["X-Forwarded-For"], own.text)
-		h["X-Forwarded-Host"] = own.host
+		h["X-Forwarded-Host"] = appended(h["X-Forwarded-Host"], own.host)
 		h["Forwarded"] = appended(h["Forwarded"], own.forwarded)
 	}
 }
@@ -111,7 +111,7 @@ func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 type forwarding struct {
 	address   netip.Addr
 	text      string
-	host      []string
+	host      string
 	forwarded string
 }
 

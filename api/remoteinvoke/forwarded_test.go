@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -30,6 +31,24 @@ func TestForwarded_HasAdvertisedAddress(t *testing.T) {
 		h := <-got
 		if have := [3]string{h.Get("X-Forwarded-For"), h.Get("X-Forwarded-Host"), h.Get("Forwarded")}; have != want {
 			t.Errorf("%q: %q", address, have)
+		}
+	}
+}
+
+func TestForwarded_FollowsWhatClientSent(t *testing.T) {
+	got := make(chan http.Header, 1)
+	a, _ := pair(t, func(_ http.ResponseWriter, r *http.Request) { got <- r.Header })
+	body(t, exchange(t, a, "GET /v1.0/invoke/web/method/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"+
+		"X-Forwarded-For: 198.51.100.1\r\nX-Forwarded-Host: shop.example\r\nX-Forwarded-Host: edge.example\r\n"+
+		"Forwarded: for=198.51.100.1\r\n\r\n"))
+	h := <-got
+	for name, want := range map[string][]string{
+		"X-Forwarded-For":  {"198.51.100.1, 127.0.0.1"},
+		"X-Forwarded-Host": {"shop.example", "edge.example, 127.0.0.1"},
+		"Forwarded":        {"for=198.51.100.1, for=127.0.0.1;host=127.0.0.1"},
+	} {
+		if !slices.Equal(h[name], want) {
+			t.Errorf("%s: %q, want %q", name, h[name], want)
 		}
 	}
 }
