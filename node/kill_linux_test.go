@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // killed is what the writer of a key knows. acknowledged is the greatest number whose save was answered with 204,
@@ -82,6 +84,7 @@ func (c *child) check(t *testing.T, all []map[string]*killed) {
 // All acknowledged writes, strong or eventual, survive a kill -9 at any moment. The test kills a node on one directory
 // repeatedly.
 func TestKill_LosesNoAcknowledgedWrite(t *testing.T) {
+	testutil.SkipUnderRace(t, "starts and kills processes, which run without the detector")
 	if testing.Short() {
 		t.Skip("kills or ends a node again and again")
 	}
@@ -145,6 +148,7 @@ func steps() []string {
 // After a crash between any two steps of the disk work, including the first start, the directory can be opened and has
 // all acknowledged writes.
 func TestCrash_AtAnyDiskStepLosesNothing(t *testing.T) {
+	testutil.SkipUnderRace(t, "starts and kills processes, which run without the detector")
 	if testing.Short() {
 		t.Skip("kills or ends a node again and again")
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
@@ -336,6 +337,7 @@ func TestCrash_KilledProcessLosesNothing(t *testing.T) {
 }
 
 func TestCrash_AtAnyStepLosesNothing(t *testing.T) {
+	testutil.SkipUnderRace(t, "starts and kills processes, which run without the detector")
 	forEngines(t, func(t *testing.T, e raftlog.Engine) {
 		rnd := crashRandom(t)
 		run := startChild(t, filepath.Join(t.TempDir(), "data"), e, crashLimit+"=600")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
@@ -175,6 +176,7 @@ func TestOpen_RefusesDirectoryWithoutTermsAndLog(t *testing.T) {
 }
 
 func TestLargestWrite_SurvivesRestartOnBothEngines(t *testing.T) {
+	testutil.SkipUnderRace(t, "moves hundreds of megabytes through one goroutine at a time")
 	if testing.Short() {
 		t.Skip("writes and restarts for many seconds")
 	}

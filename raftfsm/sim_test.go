@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/group"
 )
@@ -46,6 +47,7 @@ func sidecars(t *testing.T) int {
 // The hosts are the product's: servers with their files, and sidecars, in virtual time. Calls between them use
 // memory, and every running server is known as alive. Sockets, encryption and gossip are not part of the test.
 func TestSimulation_ThousandSidecarsSurviveLeaderLoss(t *testing.T) {
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	if testing.Short() {
 		t.Skip("runs a thousand nodes")
 	}

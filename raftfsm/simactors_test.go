@@ -278,6 +278,7 @@ func (s *actorSim) check() {
 }
 
 func TestSimulation_ActorsHaveOneOwner(t *testing.T) {
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}

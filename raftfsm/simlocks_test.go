@@ -185,6 +185,7 @@ func (s *lockSim) check() {
 }
 
 func TestSimulation_LocksAndWatchesSurviveCuts(t *testing.T) {
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 const mib = 1 << 20
@@ -322,6 +323,7 @@ func within(all []served, from, until time.Duration) (goodput float64, p99 time.
 // must be used, and accepted writes must end soon. Clients that retry at once are the harder case. Without the limit
 // of pace, small requests would wait for seconds.
 func TestBudget_GoodputUnderOverload(t *testing.T) {
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	for name, c := range map[string]struct {
 		size     int64
 		capacity int           // a second

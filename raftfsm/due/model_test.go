@@ -435,6 +435,7 @@ func TestModel_KeepsInvariants(t *testing.T) {
 }
 
 func TestModel_SeedDecidesEverything(t *testing.T) {
+	testutil.SkipUnderRace(t, "the detector chooses goroutines at random, so a seed does not decide the order")
 	for seed := range uint64(3) {
 		_, first := play(t, seed, 300)
 		if _, again := play(t, seed, 300); !slices.Equal(first, again) {

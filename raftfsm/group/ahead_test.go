@@ -6,11 +6,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // Invariant 1 of raftlog.unsynced. The leader's disk hangs while it writes an entry. The other servers store
 // and acknowledge the entry. Without the guard it is then committed and answered.
 func TestLeader_CommitsNothingMissingOnItsOwnDisk(t *testing.T) {
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	for name, off := range map[string]bool{"with the guard": false, "without": true} {
 		t.Run(name, func(t *testing.T) {
 			inCluster(t, simBreak{early: off}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {

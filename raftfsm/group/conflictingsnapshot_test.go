@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
@@ -130,6 +131,7 @@ func TestConflictingSnapshot_SecondSnapshotEndsAtOldLastEntry(t *testing.T) {
 
 // Without the void entries raft refuses everything a leader sends.
 func TestConflictingSnapshot_BlocksRaftWithoutGuard(t *testing.T) {
+	testutil.SkipUnderRace(t, "plays many steps of one goroutine")
 	if testing.Short() {
 		t.Skip("runs many schedules")
 	}

@@ -8,11 +8,13 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // Installing the state takes longer than it takes to truncate the log under load. Without the guard the
 // follower receives one state after the other.
 func TestRetain_SendsStateOnceUnderLoad(t *testing.T) {
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	t.Parallel()
 	for name, off := range map[string]bool{"with the guard": false, "without": true} {
 		t.Run(name, func(t *testing.T) {

@@ -420,6 +420,7 @@ func TestSimulation_LateMessagesKeepGuarantees(t *testing.T) { playSeeds(t, 30, 
 // playSeeds plays n schedules, or as many as the environment says.
 func playSeeds(t *testing.T, n uint64, b simBreak) {
 	t.Helper()
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}
@@ -441,6 +442,7 @@ func playSeeds(t *testing.T, n uint64, b simBreak) {
 
 // Each guard is switched off in turn. The checks must find the fault.
 func TestSimulation_FindsDisabledGuard(t *testing.T) {
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}
@@ -472,6 +474,7 @@ func TestSimulation_LeaderCrashAheadOfDiskLosesNothing(t *testing.T) {
 
 func clean(t *testing.T, b simBreak) {
 	t.Helper()
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}

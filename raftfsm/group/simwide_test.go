@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
@@ -160,6 +161,7 @@ func (w *wide) even(t *testing.T, servers int) {
 // Raft, Pebble and the placement policy are the product's. Package node, which decides when the policy runs on
 // which server, is not part of this test.
 func TestSimulation_SixtyFourPartitionsSurviveServerLoss(t *testing.T) {
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}

@@ -10,11 +10,13 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // inCluster runs f in virtual time with a cluster of three voters. No message is late unless f arranges it.
 func inCluster(t *testing.T, b simBreak, f func(t *testing.T, s *sim, id raft.ServerID, lead *Group)) {
 	t.Helper()
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	inSim(t, newSim(1, b), f)
 }
 

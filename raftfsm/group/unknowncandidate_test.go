@@ -7,12 +7,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // One server of three is cut off while a new server joins and becomes the leader, and the other two are removed. The
 // new configuration needs the vote of the server that was cut off, which does not know the new server. Raft alone
 // would refuse it for ever.
 func TestElection_UnknownCandidateGetsVote(t *testing.T) {
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	for name, off := range map[string]bool{"with the guard": false, "without": true} {
 		t.Run(name, func(t *testing.T) {
 			inCluster(t, simBreak{unknown: off}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
@@ -249,6 +250,7 @@ func seeds(t *testing.T) []uint64 {
 }
 
 func TestMachine_MatchesModel(t *testing.T) {
+	testutil.SkipUnderRace(t, "plays many steps of one goroutine")
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
@@ -277,6 +279,7 @@ func TestMachine_MatchesModel(t *testing.T) {
 }
 
 func TestApply_StateDoesNotDependOnGrouping(t *testing.T) {
+	testutil.SkipUnderRace(t, "plays many steps of one goroutine")
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
@@ -322,6 +325,7 @@ func (h *history) applyRun(t *testing.T, m *kv.Machine, from, to int) {
 }
 
 func TestCrash_LeavesEarlierStateAndReplayRestoresIt(t *testing.T) {
+	testutil.SkipUnderRace(t, "plays many steps of one goroutine")
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
