@@ -18,11 +18,10 @@ const modulePath = "github.com/quorate/quorate"
 
 // source is one parsed file.
 type source struct {
-	name  string // path below the module, with slashes
-	lines int
-	test  bool
-	ast   *ast.File
-	fset  *token.FileSet
+	name string // path below the module, with slashes
+	test bool
+	ast  *ast.File
+	fset *token.FileSet
 
 	vars map[string]bool // package variables of all files of the package
 }
@@ -63,7 +62,7 @@ func parse(t *testing.T, name string, text []byte) *source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &source{name: name, lines: strings.Count(string(text), "\n"), test: strings.HasSuffix(name, "_test.go"),
+	s := &source{name: name, test: strings.HasSuffix(name, "_test.go"),
 		ast: f, fset: fset}
 	s.vars = variables(s)
 	return s

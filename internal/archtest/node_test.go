@@ -29,22 +29,6 @@ func TestNode_OnlyWires(t *testing.T) {
 	}
 }
 
-// maxGroupFiles bounds the files of raftfsm/group, which should hold only what one running Raft group is. Parts of it
-// that can be tested without a group belong to a package beside it.
-const maxGroupFiles = 15
-
-func TestGroup_HasFewFiles(t *testing.T) {
-	var files []string
-	for _, s := range module(t) {
-		if s.pkg() == "raftfsm/group" && !s.test {
-			files = append(files, s.name)
-		}
-	}
-	if len(files) == 0 || len(files) > maxGroupFiles {
-		t.Errorf("raftfsm/group has %d files, 1 to %d are allowed: %v", len(files), maxGroupFiles, files)
-	}
-}
-
 // sizeOf counts the fields and the methods of a struct type.
 func sizeOf(files []*source, name string) (fields, methods int) {
 	for _, s := range files {

@@ -8,12 +8,6 @@ import (
 	"testing"
 )
 
-// maxLines bounds the lines of a file.
-const maxLines = 600
-
-// longFiles may be longer.
-func longFiles() map[string]bool { return map[string]bool{} }
-
 // call is something a package must not use, unless it is one of the exceptions.
 type call struct {
 	pkg, name string   // name "" = everything of the package
@@ -69,7 +63,6 @@ type check func(s *source) []string
 // checks are the rules for every file.
 func checks() map[string]check {
 	return map[string]check{
-		"a file is not too long":                    tooLong,
 		"no package has an init function":           initFunctions,
 		"tests wait for conditions, not for time":   sleeps,
 		"nothing is left for later":                 leftovers,
@@ -94,13 +87,6 @@ func TestHouseRules(t *testing.T) {
 			}
 		})
 	}
-}
-
-func tooLong(s *source) []string {
-	if s.lines <= maxLines || longFiles()[s.name] {
-		return nil
-	}
-	return []string{fmt.Sprintf("%s has %d lines, more than %d: split it", s.name, s.lines, maxLines)}
 }
 
 func initFunctions(s *source) (out []string) {
@@ -295,7 +281,6 @@ func g() { count++; time.Sl` + `eep(1); clock.Sl` + `eep(1) }
 // TO` + `DO later
 `
 	want := map[string]int{
-		"a file is not too long":                    0,
 		"no package has an init function":           1,
 		"tests wait for conditions, not for time":   0,
 		"nothing is left for later":                 1,
@@ -331,10 +316,6 @@ func names(prefix, name string) {
 `
 	if got := metricNames(parse(t, "membership/p.go", []byte(metrics))); len(got) != 5 {
 		t.Errorf("names of metrics: %q", got)
-	}
-	long := "package p\n" + strings.Repeat("// line\n", maxLines)
-	if got := tooLong(parse(t, "membership/p.go", []byte(long))); len(got) != 1 {
-		t.Errorf("long file: %q", got)
 	}
 }
 

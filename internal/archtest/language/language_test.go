@@ -1,8 +1,10 @@
-package main
+// Package language_test checks that the repository does not use the words of a word list, and has no line of more than
+// 120 columns. It looks for unwanted words in Go comments, string literals, documentation and files that deploy the
+// product. It checks the length of lines in Go files, pages, style sheets, YAML, scripts and Makefiles. Test data,
+// golden files and generated files are not checked.
+package language_test
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -139,58 +141,20 @@ func TestCheck_FindsLongLines(t *testing.T) {
 	}
 }
 
-// repository is a folder with one package whose only file has this text.
-func repository(t *testing.T, text string) (root string) {
-	t.Helper()
-	root = t.TempDir()
-	for name, content := range map[string]string{"p/p.go": "package p\n" + text,
-		countsFile: "# counts\np words 2\n"} {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+// No file of the repository uses a word of the list or has a longer line.
+func TestRepository_KeepsToWordsAndColumns(t *testing.T) {
+	files, err := tree.Files("../../..")
+	if err != nil || len(files) < 100 {
+		t.Fatalf("%d files: %v", len(files), err)
 	}
-	return root
-}
-
-func TestRun_CountsOnlyFall(t *testing.T) {
-	for _, c := range []struct {
-		name, text, says, counts string
-		fails                    bool
-	}{
-		{"as many as allowed", "// mend\n// mend\n", "", "p words 2\n", false},
-		{"one more", "// mend\n// mend\n// mend\n", "p/p.go:4: \"mend\": write fix", "p words 2\n", true},
-		{"one less", "// mend\n", "1 counts can be lowered", "p words 1\n", false},
-		{"none", "", "1 counts can be lowered", "", false},
-		{"another rule", "// " + strings.Repeat("x", 200) + "\n", "203 columns", "", true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			root := repository(t, c.text)
-			var out strings.Builder
-			if err := run(root, "", false, &out); (err != nil) != c.fails || !strings.Contains(out.String(), c.says) {
-				t.Errorf("%v, output %q", err, out.String())
-			}
-			if err := run(root, "", true, &out); err != nil {
-				t.Fatal(err)
-			}
-			text, err := os.ReadFile(filepath.Join(root, countsFile))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, counts, _ := strings.Cut(string(text), "\n"); counts != c.counts {
-				t.Errorf("the counts after -update are %q", counts)
-			}
-		})
-	}
-}
-
-func TestRun_ListsAFolder(t *testing.T) {
-	var out strings.Builder
-	if err := run(repository(t, "// mend\n"), "p", false, &out); err != nil ||
-		!strings.HasPrefix(out.String(), "p/p.go:2: ") {
-		t.Errorf("%v, output %q", err, out.String())
+	compiled := finders()
+	for _, f := range files {
+		problems, err := check(f, compiled)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, p := range problems {
+			t.Error(p)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package language_test
 
 import (
 	"regexp"
