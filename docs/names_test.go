@@ -137,8 +137,9 @@ func sources(t *testing.T) string {
 		if err == nil && d.IsDir() && (d.Name() == "bin" || d.Name() == ".git") {
 			return filepath.SkipDir
 		}
-		if err != nil || d.IsDir() || d.Name() == "names_test.go" || d.Name() != "Makefile" && d.Name() != "run" &&
-			!slices.Contains([]string{".go", ".py", ".yaml", ".yml"}, filepath.Ext(name)) {
+		if err != nil || d.IsDir() || d.Name() == "names_test.go" ||
+			!slices.Contains([]string{"Makefile", "run", "verify", "steps"}, d.Name()) &&
+				!slices.Contains([]string{".go", ".py", ".yaml", ".yml"}, filepath.Ext(name)) {
 			return err
 		}
 		text, err := os.ReadFile(name)

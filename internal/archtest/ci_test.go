@@ -11,13 +11,17 @@ import (
 // go test -run with a name that no test has passes without running anything.
 func TestCI_RunsTestsThatExist(t *testing.T) {
 	root := filepath.Join("..", "..")
-	script, err := os.ReadFile(filepath.Join(root, ".ci", "run"))
-	if err != nil {
-		t.Fatal(err)
+	var scripts []byte
+	for _, name := range []string{"run", "verify", "steps"} {
+		script, err := os.ReadFile(filepath.Join(root, ".ci", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts = append(scripts, script...)
 	}
-	steps := regexp.MustCompile(`-run (\w+) \./(\S+?)[\s)|]`).FindAllStringSubmatch(string(script)+"\n", -1)
+	steps := regexp.MustCompile(`-run (\w+) \./(\S+?)[\s)|]`).FindAllStringSubmatch(string(scripts)+"\n", -1)
 	if len(steps) < 6 {
-		t.Fatalf("found %d steps with -run in .ci/run", len(steps))
+		t.Fatalf("found %d steps with -run in .ci", len(steps))
 	}
 	for _, s := range steps {
 		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(s[2]), "*_test.go"))
@@ -35,7 +39,7 @@ func TestCI_RunsTestsThatExist(t *testing.T) {
 			found = found || declared.Match(text)
 		}
 		if !found {
-			t.Errorf(".ci/run has -run %s ./%s, and no test there has such a name", s[1], s[2])
+			t.Errorf(".ci has -run %s ./%s, and no test there has such a name", s[1], s[2])
 		}
 	}
 }
