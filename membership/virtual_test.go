@@ -191,6 +191,7 @@ func TestDuplicates_FoundAfterPacketLoss(t *testing.T) {
 		net.lose(func(from, to netip.AddrPort, packet bool) bool {
 			return packet && (from == second.Addr() || to == second.Addr())
 		})
+		<-time.After(time.Millisecond) // boot ids have milliseconds: the second incarnation has the later one
 		f := facts("n2")
 		f.ServerID = "n2.d2"
 		twin := net.open(t, lan(f, first))

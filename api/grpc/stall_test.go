@@ -169,7 +169,10 @@ func subscribed(t *testing.T, stall time.Duration) (*fixture, *configuration.Que
 		items = append(items, configuration.Item{Key: fmt.Sprint("k", i), Value: value, Version: "1"})
 	}
 	q.Put(items...)
-	<-taken // otherwise too many deleted keys would drop them, and the server would have nothing to send
+	<-taken
+	// gRPC buffers the first message that is larger than its buffer. The next one waits for the client.
+	q.Put(configuration.Item{Key: "last", Value: value, Version: "1"})
+	<-taken // otherwise too many deleted keys would drop it, and the server would wait for nothing
 	return f, q, stream
 }
 
