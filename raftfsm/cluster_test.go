@@ -380,21 +380,34 @@ func TestCluster_WriteSurvivesLeaderLoss(t *testing.T) {
 	})
 }
 
+// loseWrite writes a key at a leader that no other server can hear, and returns the leader. prepare writes to the store
+// of the leader before. If the leader steps down before it acknowledges the write, the next leader is tried.
+func (c *cluster) loseWrite(key string, prepare func(state.Store)) (lead *raftfsm.Host, w state.Written) {
+	c.t.Helper()
+	for {
+		lead = c.leader()
+		s := lead.Store("", "s")
+		prepare(s)
+		c.isolate(lead.Identity().Server)
+		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+		w, err := s.Set(ctx, state.SetRequest{Items: []state.Write{{Key: key, Value: []byte("lost")}},
+			Consistency: state.Eventual})
+		cancel()
+		if err == nil {
+			return lead, w
+		}
+		c.t.Logf("the leader stepped down before it acknowledged the write: %v", err)
+		c.heal()
+	}
+}
+
 func TestLostWrite_IsReportedToSession(t *testing.T) {
 	t.Parallel()
 	registries := map[string]*prometheus.Registry{} // by node id
 	c := startCluster(t, 3, func(o *raftfsm.Options) { registries[o.NodeID] = o.Registerer.(*prometheus.Registry) })
-	lead := c.leader()
+	lead, w := c.loseWrite("app||k", func(s state.Store) { set(t, s, "app||k", "old", state.Strong) })
 	s := lead.Store("", "s")
-	set(t, s, "app||k", "old", state.Strong)
-	id := lead.Identity().Server
-	c.isolate(id)
-	w, err := s.Set(within(t, time.Second), state.SetRequest{Items: []state.Write{{Key: "app||k",
-		Value: []byte("lost")}}, Consistency: state.Eventual})
-	if err != nil {
-		t.Skipf("the leader stepped down before it took the write: %v", err)
-	}
-	next := c.leader(id)
+	next := c.leader(lead.Identity().Server)
 	set(t, next.Store("", "s"), "app||k", "new", state.Strong)
 	c.heal()
 	eventually(t, func() error {
@@ -429,20 +442,14 @@ func TestLostWrite_IsReportedToSession(t *testing.T) {
 func TestLostWrite_IsReportedToItsApplication(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
-	lead := c.leader()
+	lead, _ := c.loseWrite("mine||k", func(s state.Store) {
+		for _, app := range []string{"mine", "other"} {
+			set(t, s, app+"||k", "old", state.Strong)
+			get(t, s, app+"||k", state.Eventual)
+		}
+	})
 	s := lead.Store("", "s")
-	for _, app := range []string{"mine", "other"} {
-		set(t, s, app+"||k", "old", state.Strong)
-		get(t, s, app+"||k", state.Eventual)
-	}
-	id := lead.Identity().Server
-	c.isolate(id)
-	if _, err := s.Set(within(t, time.Second),
-		state.SetRequest{Items: []state.Write{{Key: "mine||k", Value: []byte("lost")}},
-			Consistency: state.Eventual}); err != nil {
-		t.Skipf("the leader stepped down before it took the write: %v", err)
-	}
-	next := c.leader(id)
+	next := c.leader(lead.Identity().Server)
 	set(t, next.Store("", "s"), "mine||k", "new", state.Strong)
 	c.heal()
 	eventually(t, func() error {

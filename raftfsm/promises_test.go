@@ -84,17 +84,12 @@ func TestRequestID_ReuseIsRefused(t *testing.T) {
 func TestLostWrite_IsReportedOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
-	lead := c.leader()
+	lead, _ := c.loseWrite("app||k", func(s state.Store) {
+		set(t, s, "app||k", "old", state.Eventual)
+		set(t, s, "app||k", "old", state.Eventual)
+	})
 	s := lead.Store("", "s")
-	set(t, s, "app||k", "old", state.Eventual)
-	set(t, s, "app||k", "old", state.Eventual)
-	id := lead.Identity().Server
-	c.isolate(id)
-	if _, err := s.Set(within(t, time.Second),
-		state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("lost")}}}); err != nil {
-		t.Skipf("the leader stepped down before it took the write: %v", err)
-	}
-	next := c.leader(id)
+	next := c.leader(lead.Identity().Server)
 	set(t, next.Store("", "s"), "app||k", "new", state.Strong)
 	c.heal()
 	eventually(t, func() error {
