@@ -7,11 +7,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -280,6 +282,48 @@ func TestEndpoints_ScopesResiliencyAndAnyAddress(t *testing.T) {
 	}
 	open, _, _ := running(t, nil, func(c *node.Config) { c.API.AnyEndpoint = true })
 	answers(t, open, "GET", "/v1.0/invoke/"+partner.URL+"/free/method/x", "", 200, "/free/x true")
+}
+
+// Paths to servers outside of the cluster arrive byte for byte, however the call names the server. An address cannot
+// leave the path of its HTTPEndpoint, whose headers are secret.
+func TestEndpoints_PathsArriveAsTheyWereSentAndBelowTheBase(t *testing.T) {
+	t.Parallel()
+	partner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, r.RequestURI, " ", r.Header.Get("X-Key"))
+	}))
+	t.Cleanup(partner.Close)
+	n, _, _ := running(t, map[string]string{"e.yaml": document("HTTPEndpoint", "partner", "  baseUrl: "+partner.URL+
+		"/b%2Fase\n  headers: [{name: X-Key, value: secret}]\n")}, nil)
+	const path = "/a%2Fb%3Bc%2Bd+e//%67?q=%2F+"
+	const want = "/b%2Fase" + path + " secret"
+	address := partner.URL + "/b%2Fase"
+	answers(t, n, "GET", "/v1.0/invoke/partner/method"+path, "", 200, want)
+	answers(t, n, "GET", "/v1.0/invoke/"+address+"/method"+path, "", 200, want)
+	answers(t, n, "GET", "/v1.0/invoke/"+url.QueryEscape(address)+"/method"+path, "", 200, want)
+	for _, target := range []string{"partner", address} {
+		if got := requestWith(t, n, "GET", path, "", "Dapr-App-Id", target); got.body != want {
+			t.Errorf("by the header %s: %+v", target, got)
+		}
+		answer, err := dialSDK(t, n).GrpcClient().InvokeService(t.Context(), &runtimev1.InvokeServiceRequest{Id: target,
+			Message: &commonv1.InvokeRequest{Method: path, HttpExtension: &commonv1.HTTPExtension{
+				Verb: commonv1.HTTPExtension_GET}}})
+		if got := string(answer.GetData().GetValue()); err != nil || got != want {
+			t.Errorf("over gRPC to %s: %s, %v", target, got, err)
+		}
+	}
+	for _, rest := range []string{"/..;/admin", "/..%5cadmin", "/%2e%2e/admin", "/x%2F..%2F..%2Fadmin", "/../admin"} {
+		for _, form := range []string{address + rest, url.QueryEscape(address + rest)} {
+			answers(t, n, "GET", "/v1.0/invoke/"+form+"/method/x", "", 400, "is not a base address")
+		}
+		if got := requestWith(t, n, "GET", "/x", "", "Dapr-App-Id", address+rest); got.status != 400 {
+			t.Errorf("by the header %s: %+v", address+rest, got)
+		}
+		_, err := dialSDK(t, n).GrpcClient().InvokeService(t.Context(), &runtimev1.InvokeServiceRequest{
+			Id: address + rest, Message: &commonv1.InvokeRequest{Method: "x"}})
+		if grpcstatus.Code(err) != codes.InvalidArgument {
+			t.Errorf("over gRPC to %s: %v", address+rest, err)
+		}
+	}
 }
 
 // withTE sends a GET request with the header TE, which belongs to one connection, and returns the answer.

@@ -102,7 +102,8 @@ func decodeCall(r *http.Request) (*invoke.Call, error) {
 }
 
 // addressIn splits a path whose target is an address, such as /v1.0/invoke/https://host/method/name, into the address
-// and the method. It accepts a single slash after the scheme, because some clients merge duplicate slashes.
+// and the method. It accepts a single slash after the scheme, because some clients merge duplicate slashes. It decodes
+// the host, which some clients escape. It does not decode the path of the address, because that is sent on unchanged.
 func addressIn(path string) (target, method string, ok bool) {
 	rest, ok := strings.CutPrefix(path, invokePrefix)
 	scheme, after, found := strings.Cut(rest, ":/")
@@ -113,8 +114,9 @@ func addressIn(path string) (target, method string, ok bool) {
 	if !found || method == "" {
 		return "", "", false
 	}
-	address, err := url.PathUnescape(address)
-	return scheme + "://" + address, "/" + method, err == nil
+	host, base, _ := strings.Cut(address, "/")
+	host, err := url.PathUnescape(host)
+	return strings.TrimSuffix(scheme+"://"+host+"/"+base, "/"), "/" + method, err == nil
 }
 
 // received returns the path and query of a request exactly as the client sent them, without scheme and host. mark says

@@ -1,6 +1,7 @@
 package invoke
 
 import (
+	"cmp"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -102,8 +103,7 @@ func (e *Externals) find(caller api.App, target string) (*External, error) {
 		return nil, malformed("the address of " + api.Shorten(u.Host) + " contains a user name: declare it as an " +
 			"HTTPEndpoint whose header Authorization refers to a secret")
 	}
-	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" ||
-		path.Clean("/"+u.Path) != "/"+strings.Trim(u.Path, "/") {
+	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || !isBasePath(u) {
 		return nil, malformed("the address " + api.Shorten(target) + " is not a base address such as " +
 			"https://partner.example/v1")
 	}
@@ -123,10 +123,23 @@ func (e *Externals) find(caller api.App, target string) (*External, error) {
 	return &External{Name: target, Base: u, Transport: e.table.Load().others, target: api.App{ID: "http"}}, nil
 }
 
+// isBasePath reports whether the path of an address can precede a method: it has no empty segments, and ParseMethod
+// accepts it and changes nothing.
+func isBasePath(u *url.URL) bool {
+	text := strings.TrimSuffix(writtenPath(u), "/")
+	if text == "" {
+		return true
+	}
+	checked, err := ParseMethod(text)
+	return err == nil && checked.Path == text && path.Clean(checked.Decoded) == checked.Decoded
+}
+
+// writtenPath returns the path of a parsed URL exactly as it was written. EscapedPath would encode some paths anew.
+func writtenPath(u *url.URL) string { return cmp.Or(u.RawPath, u.EscapedPath()) }
+
 // contains reports whether an address is the server's base address or lies below it.
 func (x *External) contains(u *url.URL) bool {
-	base := strings.TrimSuffix(x.Base.EscapedPath(), "/")
-	rest, ok := strings.CutPrefix(u.EscapedPath(), base)
+	rest, ok := strings.CutPrefix(writtenPath(u), strings.TrimSuffix(writtenPath(x.Base), "/"))
 	return u.Scheme == x.Base.Scheme && strings.EqualFold(u.Host, x.Base.Host) && ok &&
 		(rest == "" || rest[0] == '/')
 }
@@ -142,14 +155,35 @@ func (x *External) lease() *discovery.Lease {
 	return discovery.NewLease(discovery.Instance{}, func(discovery.Outcome) {})
 }
 
+// url returns the URL of a call. Its path is that of the server's address followed by that of the method, and both keep
+// every byte.
+func (x *External) url(in *Inbound) *url.URL {
+	u := MethodURL(MethodPath{
+		Path:    strings.TrimSuffix(writtenPath(x.Base), "/") + in.Method.Path,
+		Decoded: strings.TrimSuffix(x.Base.Path, "/") + in.Method.Decoded,
+	}, in.Request.URL.RawQuery, in.Request.URL.ForceQuery)
+	u.Scheme, u.Host = x.Base.Scheme, x.Base.Host
+	if u.Opaque != "" && x.proxied(u) {
+		u.Opaque = "//" + u.Host + u.Opaque // a proxy needs the host in the request line
+	}
+	return u
+}
+
+// proxied reports whether requests to u go to an HTTP proxy that reads their request line. Requests over TLS and SOCKS
+// pass through a tunnel.
+func (x *External) proxied(u *url.URL) bool {
+	if u.Scheme != "http" || x.Transport.Proxy == nil {
+		return false
+	}
+	proxy, err := x.Transport.Proxy(&http.Request{URL: u})
+	return err == nil && proxy != nil && strings.HasPrefix(proxy.Scheme, "http")
+}
+
 // call sends a request to the server. It returns fault.Unavailable if the server did not receive the request.
-func (x *External) call(r *http.Request) (Answer, error) {
-	u := *x.Base
-	base := strings.TrimSuffix(u.EscapedPath(), "/")
-	u.RawPath = base + r.URL.EscapedPath()
-	u.Path = strings.TrimSuffix(u.Path, "/") + r.URL.Path
-	u.RawQuery, u.ForceQuery = r.URL.RawQuery, r.URL.ForceQuery
-	r.URL, r.Host = &u, u.Host
+func (x *External) call(in *Inbound) (Answer, error) {
+	r := in.Request
+	r.URL = x.url(in)
+	r.Host = r.URL.Host
 	delete(r.Header, "Dapr-Api-Token")
 	if !isGRPC(r.Header) {
 		delete(r.Header, "Te") // belongs to one connection; ForwardHeader keeps it for applications

@@ -259,7 +259,7 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 	var err error
 	switch {
 	case a.external != nil:
-		answer, err = a.external.call(in.Request)
+		answer, err = a.external.call(in)
 	case place.Local:
 		in.Caller.Proven = true // by its listener
 		answer, err = i.here.Take(in)
