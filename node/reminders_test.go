@@ -247,6 +247,55 @@ func TestReminders_AreReadReplacedAndDeleted(t *testing.T) {
 	}
 }
 
+// An application cannot set, read or remove reminders of another application's actors, nor see their state and timers.
+func TestReminders_BelongToTheApplicationOfTheActor(t *testing.T) {
+	t.Parallel()
+	var app *callee
+	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) {
+		if app == nil {
+			app = newCallee(t, c)
+		} else {
+			c.App.ID, c.API.HostWait = "thief", 100*time.Millisecond
+		}
+	})
+	owner, thief := nodes[0], nodes[1]
+	awaitType(t, owner)
+	expect(t, owner, 204, "POST", "a/reminders/r", `{"dueTime":"1h"}`)
+	expect(t, owner, 204, "POST", "a/timers/t", `{"dueTime":"1h"}`)
+	expect(t, owner, 204, "PUT", "a/state", `[{"operation":"upsert","request":{"key":"k","value":1}}]`)
+	for verb, body := range map[string]string{"POST": `{"dueTime":"2h"}`, "PUT": `{"dueTime":"2h"}`, "GET": "",
+		"HEAD": "", "DELETE": ""} {
+		if text := expect(t, thief, 403, verb, "a/reminders/r", body); verb != "HEAD" &&
+			!strings.Contains(text, "ERR_ACTOR_REMINDER_NON_HOSTED") {
+			t.Errorf("%s: %s", verb, text)
+		}
+	}
+	c := runtimev1.NewDaprClient(connect(t, thief.Addresses().GRPC[0]))
+	_, err := c.RegisterActorReminder(t.Context(), &runtimev1.RegisterActorReminderRequest{ActorType: "Counter",
+		ActorId: "a", Name: "r", DueTime: "2h"})
+	wantStatus(t, err, codes.PermissionDenied)
+	_, err = c.GetActorReminder(t.Context(), &runtimev1.GetActorReminderRequest{ActorType: "Counter", ActorId: "a",
+		Name: "r"})
+	wantStatus(t, err, codes.PermissionDenied)
+	_, err = c.UnregisterActorReminder(t.Context(), &runtimev1.UnregisterActorReminderRequest{ActorType: "Counter",
+		ActorId: "a", Name: "r"})
+	wantStatus(t, err, codes.PermissionDenied)
+	for _, id := range []string{"", "a"} {
+		_, err = c.ListActorReminders(t.Context(), &runtimev1.ListActorRemindersRequest{ActorType: "Counter",
+			ActorId: &id})
+		wantStatus(t, err, codes.PermissionDenied)
+		_, err = c.UnregisterActorRemindersByType(t.Context(), &runtimev1.UnregisterActorRemindersByTypeRequest{
+			ActorType: "Counter", ActorId: &id})
+		wantStatus(t, err, codes.PermissionDenied)
+	}
+	expect(t, thief, 500, "POST", "a/timers/t", `{"dueTime":"2h"}`)
+	expect(t, thief, 204, "GET", "a/state/k", "") // the application has nothing of its own there
+	expect(t, owner, 200, "GET", "a/state/k", "")
+	if text := expect(t, owner, 200, "GET", "a/reminders/r", ""); !strings.Contains(text, `"dueTime":"1h"`) {
+		t.Error(text)
+	}
+}
+
 func TestReminders_StopWhenTheActorCancels(t *testing.T) {
 	n, app := oneCallee(t)
 	app.stop = 2

@@ -151,20 +151,21 @@ type Reminder struct {
 }
 
 // Reminders stores the reminders of actors in the replicated store, and delivers each tick when it is due. A tick is
-// one due time of a reminder. Implementations are safe for concurrent use.
+// one due time of a reminder. For an application that does not host the actor type, there are no reminders. Then Put
+// returns fault.NotFound. Implementations are safe for concurrent use.
 type Reminders interface {
 	// Put stores a reminder. It returns fault.Conflict if the actor has one with that name and overwrite is false, and
 	// fault.Invalid if a time cannot be read.
-	Put(ctx context.Context, r *Reminder, overwrite bool) error
+	Put(ctx context.Context, app string, r *Reminder, overwrite bool) error
 	// Get returns a reminder. found is false if there is none.
-	Get(ctx context.Context, a api.Actor, name string) (r Reminder, found bool, err error)
+	Get(ctx context.Context, app string, a api.Actor, name string) (r Reminder, found bool, err error)
 	// List returns the reminders of an actor, or of all actors of its type if its ID is empty.
-	List(ctx context.Context, a api.Actor) ([]Reminder, error)
+	List(ctx context.Context, app string, a api.Actor) ([]Reminder, error)
 	// Remove removes a reminder, if there is one with that name.
-	Remove(ctx context.Context, a api.Actor, name string) error
+	Remove(ctx context.Context, app string, a api.Actor, name string) error
 	// RemoveAll removes the reminders of an actor, or of all actors of its type if its ID is empty. After an error,
 	// some may be removed.
-	RemoveAll(ctx context.Context, a api.Actor) error
+	RemoveAll(ctx context.Context, app string, a api.Actor) error
 }
 
 // Plan is the sequence of the ticks of a timer. It is not safe for concurrent use.

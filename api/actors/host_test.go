@@ -84,7 +84,7 @@ func newWorld(t *testing.T, config string, holdings actors.Holdings) *world {
 // accepting accepts all reminders.
 type accepting struct{ actors.Reminders }
 
-func (accepting) Put(context.Context, *actors.Reminder, bool) error { return nil }
+func (accepting) Put(context.Context, string, *actors.Reminder, bool) error { return nil }
 
 func (w *world) newID() string {
 	w.mu.Lock()

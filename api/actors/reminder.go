@@ -106,21 +106,29 @@ func reminderFailed(code, sentence string, a api.Actor, err error) *api.Error {
 		Details: api.Details{Reason: reason, Metadata: api.Attributes("actorType", a.Type, "actorID", a.ID)}}
 }
 
-// SetReminder stores a reminder. When it returns nil, the reminder is in the replicated log. The application must
-// host the actor type. While the application starts, SetReminder waits up to Options.HostWait for its types. If
-// overwrite is false and the actor has a reminder with that name, the error is of kind api.Exists. All errors are
-// *api.Error.
+// checkHosts returns an error unless the application hosts an actor type. While the application starts, checkHosts
+// waits up to Options.HostWait for its types. All requests about reminders call it, because reminders belong to the
+// application that hosts the actor.
+func (s *Service) checkHosts(ctx context.Context, kind string) error {
+	if h := s.runtime.started(ctx, s.app.ID); h != nil && h.hostsType(kind) {
+		return nil
+	}
+	return &api.Error{Kind: api.Denied, Code: api.CodeReminderNonHosted,
+		Details: api.Details{Reason: api.CodeReminderNonHosted},
+		Message: "this application does not host actors of type " + api.Shorten(kind) +
+			" (an application uses reminders of its own actors only)"}
+}
+
+// SetReminder stores a reminder. When it returns nil, the reminder is in the replicated log. If overwrite is false and
+// the actor has a reminder with that name, the error is of kind api.Exists. All errors are *api.Error.
 func (s *Service) SetReminder(ctx context.Context, r *Reminder, overwrite bool) error {
 	if err := checkReminder(r); err != nil {
 		return err
 	}
-	if h := s.runtime.started(ctx, s.app.ID); h == nil || !h.hostsType(r.Actor.Type) {
-		return &api.Error{Kind: api.Denied, Code: api.CodeReminderNonHosted,
-			Details: api.Details{Reason: api.CodeReminderNonHosted},
-			Message: "this application does not host actors of type " + api.Shorten(r.Actor.Type) +
-				" (an application sets reminders of its own actors only)"}
+	if err := s.checkHosts(ctx, r.Actor.Type); err != nil {
+		return err
 	}
-	err := s.runtime.options.Reminders.Put(ctx, r, overwrite)
+	err := s.runtime.options.Reminders.Put(ctx, s.app.ID, r, overwrite)
 	switch {
 	case err == nil:
 		return nil
@@ -137,7 +145,10 @@ func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Remin
 	if err := checkReminderName(a, name); err != nil {
 		return Reminder{}, err
 	}
-	r, found, err := s.runtime.options.Reminders.Get(ctx, a, name)
+	if err := s.checkHosts(ctx, a.Type); err != nil {
+		return Reminder{}, err
+	}
+	r, found, err := s.runtime.options.Reminders.Get(ctx, s.app.ID, a, name)
 	switch {
 	case err != nil:
 		return r, reminderFailed(api.CodeReminderGet, "error getting actor reminder "+api.Shorten(name), a, err)
@@ -155,7 +166,10 @@ func (s *Service) Reminders(ctx context.Context, a api.Actor) ([]Reminder, error
 	if err := checkFamily(a); err != nil {
 		return nil, err
 	}
-	list, err := s.runtime.options.Reminders.List(ctx, a)
+	if err := s.checkHosts(ctx, a.Type); err != nil {
+		return nil, err
+	}
+	list, err := s.runtime.options.Reminders.List(ctx, s.app.ID, a)
 	if err != nil {
 		return nil, reminderFailed(api.CodeReminderGet, "error listing actor reminders", a, err)
 	}
@@ -179,7 +193,10 @@ func (s *Service) RemoveReminder(ctx context.Context, a api.Actor, name string) 
 	if err := checkReminderName(a, name); err != nil {
 		return err
 	}
-	if err := s.runtime.options.Reminders.Remove(ctx, a, name); err != nil {
+	if err := s.checkHosts(ctx, a.Type); err != nil {
+		return err
+	}
+	if err := s.runtime.options.Reminders.Remove(ctx, s.app.ID, a, name); err != nil {
 		return reminderFailed(api.CodeReminderDelete, "error deleting actor reminder "+api.Shorten(name), a, err)
 	}
 	return nil
@@ -191,7 +208,10 @@ func (s *Service) RemoveReminders(ctx context.Context, a api.Actor) error {
 	if err := checkFamily(a); err != nil {
 		return err
 	}
-	if err := s.runtime.options.Reminders.RemoveAll(ctx, a); err != nil {
+	if err := s.checkHosts(ctx, a.Type); err != nil {
+		return err
+	}
+	if err := s.runtime.options.Reminders.RemoveAll(ctx, s.app.ID, a); err != nil {
 		return reminderFailed(api.CodeReminderDelete, "error deleting actor reminders", a, err)
 	}
 	return nil

@@ -263,23 +263,23 @@ func (noActors) Find(context.Context, string, string) (api.App, actors.Directory
 }
 
 // Put implements actors.Reminders.
-func (noActors) Put(context.Context, *actors.Reminder, bool) error {
+func (noActors) Put(context.Context, string, *actors.Reminder, bool) error {
 	return fault.New(fault.NotFound, "apitest", "no application hosts actors")
 }
 
 // Get implements actors.Reminders.
-func (noActors) Get(context.Context, api.Actor, string) (actors.Reminder, bool, error) {
+func (noActors) Get(context.Context, string, api.Actor, string) (actors.Reminder, bool, error) {
 	return actors.Reminder{}, false, nil
 }
 
 // List implements actors.Reminders.
-func (noActors) List(context.Context, api.Actor) ([]actors.Reminder, error) { return nil, nil }
+func (noActors) List(context.Context, string, api.Actor) ([]actors.Reminder, error) { return nil, nil }
 
 // RemoveAll implements actors.Reminders.
-func (noActors) RemoveAll(context.Context, api.Actor) error { return nil }
+func (noActors) RemoveAll(context.Context, string, api.Actor) error { return nil }
 
 // Remove implements actors.Reminders.
-func (noActors) Remove(context.Context, api.Actor, string) error { return nil }
+func (noActors) Remove(context.Context, string, api.Actor, string) error { return nil }
 
 // noPlan is the plan of a timer that never ticks.
 func noPlan(*actors.Reminder) (actors.Plan, error) { return nil, nil }

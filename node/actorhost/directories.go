@@ -76,6 +76,7 @@ func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Direc
 		case err != nil:
 			return nil, err
 		case now == want:
+			d.remember(knownKey{d.o.Namespace, kind}, want)
 			return d.directory(d.o.Namespace, want), nil
 		case revision != 0 && now.App != app:
 			hosted, err := d.hosted(ctx, now, kind)
@@ -150,12 +151,17 @@ func (d *directories) find(ctx context.Context, key knownKey) (typeRecord, error
 		if revision == 0 {
 			return t, fault.New(fault.NotFound, "actors.Find", "no application hosts actors of type "+key.kind)
 		}
-		k = knownType{t, time.Now()}
-		d.mu.Lock()
-		d.known[key] = k
-		d.mu.Unlock()
+		return d.remember(key, t), nil
 	}
 	return k.typeRecord, nil
+}
+
+// remember stores the current record of an actor type for find, and returns it.
+func (d *directories) remember(key knownKey, t typeRecord) typeRecord {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.known[key] = knownType{t, time.Now()}
+	return t
 }
 
 func (d *directories) directory(namespace string, t typeRecord) actors.Directory {

@@ -48,10 +48,15 @@ func (h *Host) Remind() {
 
 func workName(a api.Actor, name string) string { return a.Type + separator + a.ID + separator + name }
 
-// home returns where the reminders of a type of actors are.
-func (r reminders) home(ctx context.Context, kind string) (due.Client, due.Home, error) {
+// home returns where an application has the reminders of a type of actors. It returns fault.NotFound if the application
+// does not host the type.
+func (r reminders) home(ctx context.Context, app, kind string) (due.Client, due.Home, error) {
 	o := &r.host.options
 	t, err := r.host.directories.find(ctx, knownKey{o.Namespace, kind})
+	if err == nil && t.App != app {
+		err = fault.New(fault.NotFound, "actors.Reminder",
+			"actors of type "+kind+" are hosted by the application "+t.App)
+	}
 	if err != nil {
 		return due.Client{}, due.Home{}, err
 	}
@@ -107,12 +112,12 @@ func put(r *actors.Reminder) (due.Put, error) {
 }
 
 // Put implements actors.Reminders.
-func (r reminders) Put(ctx context.Context, rem *actors.Reminder, overwrite bool) error {
+func (r reminders) Put(ctx context.Context, app string, rem *actors.Reminder, overwrite bool) error {
 	p, err := put(rem)
 	if err != nil {
 		return err
 	}
-	work, home, err := r.home(ctx, rem.Actor.Type)
+	work, home, err := r.home(ctx, app, rem.Actor.Type)
 	if err != nil {
 		return err
 	}
@@ -142,8 +147,9 @@ func reminderOf(name string, stored []byte) (actors.Reminder, error) {
 }
 
 // Get implements actors.Reminders.
-func (r reminders) Get(ctx context.Context, a api.Actor, name string) (rem actors.Reminder, found bool, err error) {
-	work, home, err := r.home(ctx, a.Type)
+func (r reminders) Get(ctx context.Context, app string, a api.Actor, name string) (rem actors.Reminder, found bool,
+	err error) {
+	work, home, err := r.home(ctx, app, a.Type)
 	if fault.Is(err, fault.NotFound) {
 		return rem, false, nil
 	}
@@ -159,8 +165,8 @@ func (r reminders) Get(ctx context.Context, a api.Actor, name string) (rem actor
 }
 
 // List implements actors.Reminders.
-func (r reminders) List(ctx context.Context, a api.Actor) ([]actors.Reminder, error) {
-	work, home, err := r.home(ctx, a.Type)
+func (r reminders) List(ctx context.Context, app string, a api.Actor) ([]actors.Reminder, error) {
+	work, home, err := r.home(ctx, app, a.Type)
 	if fault.Is(err, fault.NotFound) {
 		return nil, nil
 	}
@@ -188,8 +194,8 @@ func (r reminders) List(ctx context.Context, a api.Actor) ([]actors.Reminder, er
 }
 
 // Remove implements actors.Reminders.
-func (r reminders) Remove(ctx context.Context, a api.Actor, name string) error {
-	work, home, err := r.home(ctx, a.Type)
+func (r reminders) Remove(ctx context.Context, app string, a api.Actor, name string) error {
+	work, home, err := r.home(ctx, app, a.Type)
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}
@@ -201,8 +207,8 @@ func (r reminders) Remove(ctx context.Context, a api.Actor, name string) error {
 }
 
 // RemoveAll implements actors.Reminders.
-func (r reminders) RemoveAll(ctx context.Context, a api.Actor) error {
-	work, home, err := r.home(ctx, a.Type)
+func (r reminders) RemoveAll(ctx context.Context, app string, a api.Actor) error {
+	work, home, err := r.home(ctx, app, a.Type)
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}
