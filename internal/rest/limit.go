@@ -9,15 +9,21 @@ import (
 
 // Limit returns a transport that limits the body of every answer to MaxAnswer bytes. Reading beyond the limit returns
 // an error. Limit is for client libraries that do not limit answers themselves.
-func Limit(t http.RoundTripper) http.RoundTripper { return limited{t} }
+func Limit(t http.RoundTripper) http.RoundTripper { return LimitTo(t, MaxAnswer) }
 
-type limited struct{ http.RoundTripper }
+// LimitTo is Limit with a limit of the given number of bytes.
+func LimitTo(t http.RoundTripper, bytes int64) http.RoundTripper { return limited{t, bytes} }
+
+type limited struct {
+	http.RoundTripper
+	bytes int64
+}
 
 // RoundTrip implements http.RoundTripper.
 func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := l.RoundTripper.RoundTrip(r)
 	if err == nil {
-		response.Body = &limitedBody{ReadCloser: response.Body, left: MaxAnswer}
+		response.Body = &limitedBody{ReadCloser: response.Body, left: l.bytes}
 	}
 	return response, err
 }
@@ -27,6 +33,11 @@ func (l limited) CloseIdleConnections() {
 	if t, ok := l.RoundTripper.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}
+}
+
+// LimitBody limits a body to MaxAnswer bytes. It is for client libraries that do not accept a transport.
+func LimitBody(body io.ReadCloser) io.ReadCloser {
+	return &limitedBody{ReadCloser: body, left: MaxAnswer}
 }
 
 type limitedBody struct {

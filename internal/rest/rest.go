@@ -27,7 +27,8 @@ import (
 
 // The bounds of a call.
 const (
-	MaxAnswer  = 16 << 20 // bytes
+	MaxAnswer  = 16 << 20 // bytes of a body
+	MaxHeader  = 64 << 10 // bytes of the header of an answer, together with those of all 1xx answers before it
 	attempts   = 3
 	firstDelay = 100 * time.Millisecond
 	maxDelay   = 2 * time.Second
@@ -48,18 +49,20 @@ type Client struct {
 }
 
 // Transport returns a transport to one service with the given TLS settings. If config is nil, it uses the default
-// settings. The transport keeps a limited number of idle connections.
+// settings. The transport keeps a limited number of idle connections. It fails requests whose answers have more than
+// MaxHeader bytes of header. An answer thus has at most MaxHeader/4 header fields.
 func Transport(config *tls.Config) *http.Transport {
 	return &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSClientConfig:       config,
-		TLSHandshakeTimeout:   5 * time.Second,
-		ForceAttemptHTTP2:     true,
-		MaxIdleConns:          16,
-		MaxIdleConnsPerHost:   16,
-		IdleConnTimeout:       time.Minute,
-		ExpectContinueTimeout: time.Second,
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:        config,
+		TLSHandshakeTimeout:    5 * time.Second,
+		MaxResponseHeaderBytes: MaxHeader,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConns:           16,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        time.Minute,
+		ExpectContinueTimeout:  time.Second,
 	}
 }
 

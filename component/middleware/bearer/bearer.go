@@ -1,17 +1,14 @@
 // Package bearer implements the middleware middleware.http.bearer, which requires a JSON Web Token of an OpenID
 // Connect issuer.
 //
-// It owns the check of the Authorization header. The library go-oidc fetches the issuer's keys when a token first
-// needs them, and caches them. The package has no goroutines of its own.
+// It owns the check of the Authorization header, and the cache of the issuer's keys. It fetches the keys when a token
+// first needs them. Its only goroutines are those of fetches; Close ends them.
 package bearer
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 
@@ -46,32 +43,21 @@ func checkURL(text string) error {
 	return nil
 }
 
-// readTime bounds reading the configuration or the keys of the issuer.
-const readTime = 10 * time.Second
-
 // Bearer checks tokens. It is safe for concurrent use.
 type Bearer struct {
-	issuer, audience, keysURL string
-	client                    *http.Client
-	life                      context.Context // of the reads of keys; ends with Close
-	end                       context.CancelFunc
-
-	mu       sync.Mutex
-	verifier *oidc.IDTokenVerifier // nil until the issuer's configuration was read
+	audience string
+	issuer   *issuer
 }
 
 // Open makes the middleware from its metadata. It does not connect.
 func Open(v component.Values) *Bearer {
-	b := &Bearer{issuer: v.Text(metadataIssuer), audience: v.Text(metadataAudience), keysURL: v.Text(metadataKeys),
-		client: &http.Client{Timeout: readTime}}
-	b.life, b.end = context.WithCancel(context.Background())
-	return b
+	return &Bearer{audience: v.Text(metadataAudience),
+		issuer: newIssuer(v.Text(metadataIssuer), v.Text(metadataKeys))}
 }
 
-// Close ends reads of keys in progress.
+// Close ends fetches from the issuer.
 func (b *Bearer) Close() error {
-	b.end()
-	b.client.CloseIdleConnections()
+	b.issuer.close()
 	return nil
 }
 
@@ -81,17 +67,29 @@ func (b *Bearer) Filter(r *http.Request) error {
 	if !strings.EqualFold(scheme, "bearer") || token == "" {
 		return unauthorized("the request has no bearer token", "")
 	}
-	verifier, err := b.keys()
+	c, err := b.issuer.configuration(r.Context())
 	if err != nil {
-		return &middleware.Refusal{Status: http.StatusServiceUnavailable, Code: "ERR_UNAUTHENTICATED",
-			Message: "the bearer token cannot be checked: the configuration of the issuer " + b.issuer +
-				" cannot be read"}
+		return b.unavailable("configuration")
 	}
-	if _, err := verifier.Verify(r.Context(), strings.TrimSpace(token)); err != nil {
+	check := &attempt{issuer: b.issuer, config: c}
+	verifier := oidc.NewVerifier(b.issuer.name, check,
+		&oidc.Config{ClientID: b.audience, SupportedSigningAlgs: c.algorithms})
+	_, err = verifier.Verify(r.Context(), strings.TrimSpace(token))
+	switch {
+	case check.failed != nil:
+		return b.unavailable("keys")
+	case err != nil:
 		return unauthorized("the bearer token is not valid for this issuer and audience, or it has expired",
 			"invalid_token")
 	}
 	return nil
+}
+
+// unavailable returns the refusal of a token that cannot be checked. what is the missing part of the issuer.
+func (b *Bearer) unavailable(what string) error {
+	return &middleware.Refusal{Status: http.StatusServiceUnavailable, Code: "ERR_UNAUTHENTICATED",
+		Message: "the bearer token cannot be checked: the " + what + " of the issuer " + b.issuer.name +
+			" cannot be read"}
 }
 
 // unauthorized never contains the token or the cause, which can quote it.
@@ -102,26 +100,4 @@ func unauthorized(text, kind string) error {
 	}
 	return &middleware.Refusal{Status: http.StatusUnauthorized, Code: "ERR_UNAUTHENTICATED", Message: text,
 		Header: http.Header{"Www-Authenticate": {challenge}}}
-}
-
-// keys returns the verifier of tokens. The first call fetches the OpenID configuration of the issuer; if that fails,
-// the next call tries again. If the URL of the keys is configured, keys fetches nothing.
-func (b *Bearer) keys() (*oidc.IDTokenVerifier, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.verifier != nil {
-		return b.verifier, nil
-	}
-	config := &oidc.Config{ClientID: b.audience}
-	ctx := oidc.ClientContext(b.life, b.client)
-	if b.keysURL != "" {
-		b.verifier = oidc.NewVerifier(b.issuer, oidc.NewRemoteKeySet(ctx, b.keysURL), config)
-		return b.verifier, nil
-	}
-	provider, err := oidc.NewProvider(ctx, b.issuer)
-	if err != nil {
-		return nil, err
-	}
-	b.verifier = provider.Verifier(config)
-	return b.verifier, nil
 }

@@ -1,0 +1,16 @@
+package bearer
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+)
+
+// SetTransport replaces the transport to the issuer.
+func SetTransport(b *Bearer, t http.RoundTripper) { b.issuer.client.Transport = t }
+
+// Failure returns the text of the error of reading the configuration of the issuer.
+func Failure(ctx context.Context, b *Bearer) string {
+	_, err := b.issuer.configuration(ctx)
+	return fmt.Sprint(err)
+}

@@ -1,0 +1,134 @@
+// Package flight shares slow fetches, such as those of signing keys and access tokens, among the requests that wait
+// for them.
+//
+// It owns the rule that one fetch of a value runs at a time, and the memory of failed fetches. It caches no values. It
+// has one goroutine for each running fetch; Close ends them.
+package flight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+// maxFailures bounds the keys whose failed fetches a Group remembers.
+const maxFailures = 64
+
+// ErrClosed is the error of Do after Close.
+var ErrClosed = errors.New("flight: closed")
+
+// Group fetches values. For each key, one fetch runs at a time, and all callers share its result. A caller waits no
+// longer than its own context. A failed fetch is remembered for a while, and then Do fails without a fetch. A Group is
+// safe for concurrent use.
+type Group[T any] struct {
+	timeout time.Duration
+	rest    time.Duration
+	life    context.Context
+	end     context.CancelFunc
+	flights singleflight.Group
+	running sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	failures map[string]failure
+}
+
+// failure is the error of a fetch.
+type failure struct {
+	err error
+	at  time.Time
+}
+
+// New returns a Group. A fetch may take as long as timeout. After a failure, Do starts no fetch for the duration rest.
+func New[T any](timeout, rest time.Duration) *Group[T] {
+	g := &Group[T]{timeout: timeout, rest: rest, failures: map[string]failure{}}
+	g.life, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// Do returns the result of fetch. If a fetch for key is running, Do waits for its result instead. If ctx ends first,
+// Do returns the cause of that; the fetch continues for the other callers. If the last fetch for key failed a short
+// time ago, Do returns its error. The context of fetch ends with the timeout of the Group and with Close, not with ctx.
+func (g *Group[T]) Do(ctx context.Context, key string, fetch func(context.Context) (T, error)) (T, error) {
+	var none T
+	if err := g.refusal(key); err != nil {
+		return none, err
+	}
+	results := g.flights.DoChan(key, func() (any, error) { return g.run(key, fetch) })
+	select {
+	case r := <-results:
+		value, _ := r.Val.(T)
+		return value, r.Err
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	}
+}
+
+// run calls fetch and remembers its failure.
+func (g *Group[T]) run(key string, fetch func(context.Context) (T, error)) (T, error) {
+	var none T
+	g.mu.Lock()
+	err := g.refusalLocked(key) // another fetch may have ended since the caller looked
+	if err == nil {
+		g.running.Add(1)
+	}
+	g.mu.Unlock()
+	if err != nil {
+		return none, err
+	}
+	defer g.running.Done()
+	ctx, cancel := context.WithTimeout(g.life, g.timeout)
+	defer cancel()
+	value, err := attempt(ctx, fetch)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.failures, key)
+	if err != nil {
+		if len(g.failures) >= maxFailures {
+			clear(g.failures)
+		}
+		g.failures[key] = failure{err, time.Now()}
+	}
+	return value, err
+}
+
+// attempt calls fetch. It converts a panic to an error. Otherwise a server whose answer makes a client library panic
+// would end the process.
+func attempt[T any](ctx context.Context, fetch func(context.Context) (T, error)) (value T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("flight: the fetch panicked: %v", p)
+		}
+	}()
+	return fetch(ctx)
+}
+
+func (g *Group[T]) refusal(key string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.refusalLocked(key)
+}
+
+// refusalLocked returns why no fetch may start. The caller holds g.mu.
+func (g *Group[T]) refusalLocked(key string) error {
+	if g.closed {
+		return ErrClosed
+	}
+	if f, ok := g.failures[key]; ok && time.Since(f.at) < g.rest {
+		return f.err
+	}
+	return nil
+}
+
+// Close ends the running fetches and waits for them. It may be called twice.
+func (g *Group[T]) Close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.end()
+	g.running.Wait()
+}
