@@ -1,7 +1,7 @@
 // Package entra creates Microsoft Entra ID credentials from the settings that components of Azure services share.
 //
-// It owns the choice of the kind of credential, and turns failures into messages for the operator. It starts no
-// goroutines.
+// It owns the choice of the kind of credential, and turns failures into messages for the operator. Its only goroutines
+// are those of fetches of tokens; Close of the credential ends them.
 package entra
 
 import (
@@ -85,8 +85,17 @@ func (s sender) Do(r *http.Request) (*http.Response, error) { return s.RoundTrip
 
 // Credential returns the credential of the Entra application s.Client, if a client secret or a certificate is set.
 // Otherwise the credential tries the workload identity, and then the managed identity of the machine. Credential
-// itself sends no requests. It returns fault.Invalid if the settings contradict each other.
-func (s Settings) Credential() (azcore.TokenCredential, error) {
+// itself sends no requests. It returns fault.Invalid if the settings contradict each other. The caller must close the
+// credential.
+func (s Settings) Credential() (*Credential, error) {
+	source, err := s.source()
+	if err != nil {
+		return nil, err
+	}
+	return newCredential(source), nil
+}
+
+func (s Settings) source() (azcore.TokenCredential, error) {
 	options, err := s.Options()
 	if err != nil {
 		return nil, err
@@ -186,8 +195,9 @@ func Failure(ctx context.Context, service string, err error) *fault.Error {
 	if ctx.Err() != nil {
 		return &fault.Error{Code: fault.Timeout, Op: op, Msg: service + " did not answer in time", Err: ctx.Err()}
 	}
-	if refused, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
-		return refusal(refused.RawResponse)
+	if refused, ok := errors.AsType[*refusedToken](err); ok {
+		e := *refused.meaning
+		return &e
 	}
 	if said, ok := errors.AsType[*azcore.ResponseError](err); ok {
 		e := &fault.Error{Code: classify(said.StatusCode), Op: op,

@@ -105,18 +105,14 @@ func read(m component.Values, version Version) (settings, error) {
 
 // connector returns a connector that opens connections to a database. If database is empty, SQL Server selects the
 // user's default database.
-func (s settings) connector(identity entra.Settings, database string) (*mssql.Connector, error) {
-	config := s.client
+func (s *Store) connector(database string) (*mssql.Connector, error) {
+	config := s.settings.client
 	config.Database = database
-	if !s.entra {
+	if s.identity == nil {
 		return mssql.NewConnectorConfig(config), nil
 	}
-	credential, err := identity.Credential()
-	if err != nil {
-		return nil, err
-	}
 	connector, err := mssql.NewSecurityTokenConnector(config, func(ctx context.Context) (string, error) {
-		token, err := credential.GetToken(ctx, policy.TokenRequestOptions{Scopes: []string{scope(identity)}})
+		token, err := s.identity.GetToken(ctx, policy.TokenRequestOptions{Scopes: []string{s.scope}})
 		if err != nil {
 			return "", fault.Wrap(entra.Failure(ctx, "Entra ID", err), "sqlserver.Open", "signing in to SQL Server")
 		}

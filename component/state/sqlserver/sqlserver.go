@@ -15,6 +15,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/entra"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
 )
 
 // Type is the component type of this store.
@@ -55,14 +57,17 @@ type Options struct {
 
 // Store implements state.Store and all optional interfaces.
 type Store struct {
-	db       *sql.DB
-	settings settings
-	sql      statements
-	version  Version
-	now      func() time.Time
-	log      *slog.Logger
-	one      state.Level // of answers about one key, and of writes
-	many     state.Level // of answers about several keys
+	db        *sql.DB
+	settings  settings
+	identity  *entra.Credential // nil without useAzureAD
+	scope     string            // of its tokens
+	transport http.RoundTripper // to Entra ID
+	sql       statements
+	version   Version
+	now       func() time.Time
+	log       *slog.Logger
+	one       state.Level // of answers about one key, and of writes
+	many      state.Level // of answers about several keys
 
 	gate  outside.Gate
 	once  sync.Once
@@ -81,17 +86,25 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	connector, err := set.connector(o.Identity, set.database)
+	s := &Store{settings: set, version: o.Version, now: o.Now, log: o.Logger}
+	if set.entra {
+		o.Identity.Transport = rest.Limit(o.Identity.Transport)
+		s.transport, s.scope = o.Identity.Transport, scope(o.Identity)
+		if s.identity, err = o.Identity.Credential(); err != nil {
+			return nil, err
+		}
+	}
+	connector, err := s.connector(set.database)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{db: pool(connector), settings: set, version: o.Version, now: o.Now, log: o.Logger}
+	s.db = pool(connector)
 	if s.now == nil {
 		s.now = time.Now
 	}
 	s.life, s.stop = context.WithCancel(context.Background())
 	if set.create {
-		err = outside.Wait(ctx, func(ctx context.Context) error { return s.createDatabase(ctx, o.Identity) })
+		err = outside.Wait(ctx, func(ctx context.Context) error { return s.createDatabase(ctx) })
 	}
 	if err == nil {
 		err = outside.Wait(ctx, s.probe)
@@ -184,6 +197,10 @@ func (s *Store) Close() error {
 		s.calls.Lock() // waits for running calls; later ones find the gate closed
 		defer s.calls.Unlock()
 		err = s.db.Close()
+		s.identity.Close()
+		if t, ok := s.transport.(interface{ CloseIdleConnections() }); ok {
+			t.CloseIdleConnections()
+		}
 	})
 	if err != nil {
 		return fault.Wrap(err, "sqlserver.Close", "closing the connections to SQL Server")

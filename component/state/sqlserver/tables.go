@@ -8,15 +8,14 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/quorate/quorate/internal/entra"
 	"github.com/quorate/quorate/internal/fault"
 )
 
 // createDatabase creates the database if it does not exist. As in Dapr, it is called only if the connection string
 // names no database.
-func (s *Store) createDatabase(ctx context.Context, identity entra.Settings) error {
+func (s *Store) createDatabase(ctx context.Context) error {
 	const op = "sqlserver.Open"
-	connector, err := s.settings.connector(identity, "")
+	connector, err := s.connector("")
 	if err != nil {
 		return err
 	}

@@ -165,6 +165,10 @@ func (in *input) close(ctx context.Context) error {
 	}
 	in.stop(ctx, false)
 	in.end()
+	in.subscriber.manager.credential.Close()
+	if in.keys != nil {
+		in.keys.close()
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/internal/entra"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/flight"
 	"github.com/quorate/quorate/internal/rest"
 )
 
@@ -20,7 +21,7 @@ const (
 	keysFresh   = 15 * time.Minute // older keys are fetched again when one is needed
 	keysOld     = 24 * time.Hour   // older keys are not used
 	keysPause   = 5 * time.Second  // minimum time between two fetches
-	keysRest    = 2 * time.Second  // the same after a failed fetch without any keys
+	keysRest    = 2 * time.Second  // the same after a failed fetch
 	keysTime    = 10 * time.Second // for one fetch
 	minKeyBits  = 2048
 	maxExponent = 1<<31 - 1
@@ -34,13 +35,11 @@ type keys struct {
 	config  string // address of the OpenID configuration
 	legacy  string // issuer of version 1 tokens, without the tenant's id
 
-	turn chan struct{} // held during a fetch; other callers wait for the result
+	fetches *flight.Group[keySet]
 
 	mu      sync.Mutex // guards the fields below
 	set     keySet
 	fetched time.Time // when the set was
-	tried   time.Time // time of the last fetch
-	failure error     // error of the last fetch, if there is no usable set
 }
 
 // keySet is immutable.
@@ -62,8 +61,8 @@ func newKeys(s *inputSettings) (*keys, error) {
 	host := strings.TrimRight(options.Cloud.ActiveDirectoryAuthorityHost, "/")
 	return &keys{
 		service: rest.Client{Service: "Entra ID", HTTP: s.identity.Transport}, tenant: s.tenant, legacy: legacy,
-		turn:   make(chan struct{}, 1),
-		config: host + "/" + s.tenant + "/v2.0/.well-known/openid-configuration",
+		fetches: flight.New[keySet](keysTime, keysRest),
+		config:  host + "/" + s.tenant + "/v2.0/.well-known/openid-configuration",
 	}, nil
 }
 
@@ -89,58 +88,47 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 // false for them, but at most once per keysPause. If the fetch fails, it returns the previous keys. Once these have
 // reached their maximum age, it returns an error instead.
 func (k *keys) current(ctx context.Context, good func(keySet) bool) (keySet, error) {
-	if set, ok, err := k.known(good); ok || err != nil {
-		return set, err
+	set, age := k.known()
+	if age < keysPause || age < keysFresh && good(set) {
+		return set, nil
 	}
-	select {
-	case k.turn <- struct{}{}:
-		defer func() { <-k.turn }()
-	case <-ctx.Done():
+	fetched, err := k.fetches.Do(ctx, "", func(ctx context.Context) (keySet, error) {
+		if set, age := k.known(); age < keysPause { // fetched since the caller looked
+			return set, nil
+		}
+		set, err := k.fetch(ctx)
+		if err == nil {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.set, k.fetched = set, time.Now()
+		}
+		return set, err
+	})
+	switch {
+	case err == nil:
+		return fetched, nil
+	case age < keysOld: // the token in question may still be valid
+		return set, nil
+	case ctx.Err() != nil:
 		return keySet{}, fault.New(fault.Unavailable, "eventgrid.verify", "the tenant's keys did not arrive in time")
 	}
-	if set, ok, err := k.known(good); ok || err != nil { // fetched by another caller meanwhile
-		return set, err
-	}
-	return k.renew(ctx)
+	return keySet{}, &fault.Error{Code: fault.Unavailable, Op: "eventgrid.verify",
+		Msg: "the tenant's keys cannot be read", Err: err,
+		Hint: "check " + metadataTenant + ", " + metadataAuthority + " and the network"}
 }
 
-// known returns keys that can be used without a fetch, or the error of a very recent fetch.
-func (k *keys) known(good func(keySet) bool) (keySet, bool, error) {
+// known returns the keys of the last fetch and their age.
+func (k *keys) known() (keySet, time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	usable := k.set.byID != nil && time.Since(k.fetched) < keysOld
-	if !usable && k.failure != nil && time.Since(k.tried) < keysRest {
-		return keySet{}, false, k.failure
-	}
-	fresh := time.Since(k.fetched) < keysFresh && good(k.set)
-	return k.set, usable && (fresh || time.Since(k.tried) < keysPause), nil
+	return k.set, time.Since(k.fetched)
 }
 
-func (k *keys) renew(ctx context.Context) (keySet, error) {
-	now := time.Now()
-	set, err := k.fetch(ctx)
-	if err != nil { // the token in question may still be valid
-		err = &fault.Error{Code: fault.Unavailable, Op: "eventgrid.verify", Msg: "the tenant's keys cannot be read",
-			Err:  err,
-			Hint: "check " + metadataTenant + ", " + metadataAuthority + " and the network"}
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.tried, k.failure = now, err
-	if err == nil {
-		k.set, k.fetched = set, now
-	}
-	if k.set.byID != nil && time.Since(k.fetched) < keysOld {
-		return k.set, nil
-	}
-	return keySet{}, err
-}
+// close ends the running fetch.
+func (k *keys) close() { k.fetches.Close() }
 
-// fetch fetches the signing keys. It has its own timeout and continues when ctx ends, because other requests may be
-// waiting for the keys.
+// fetch fetches the signing keys.
 func (k *keys) fetch(ctx context.Context) (keySet, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keysTime)
-	defer cancel()
 	var config struct {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`

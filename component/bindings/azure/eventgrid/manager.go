@@ -39,10 +39,11 @@ const managerName = "the resource manager"
 
 // manager calls the management API for one event subscription. It is immutable.
 type manager struct {
-	settings *inputSettings
-	pipeline runtime.Pipeline
-	base     *url.URL // of the service
-	address  string   // of the event subscription, without a query
+	settings   *inputSettings
+	credential *entra.Credential
+	pipeline   runtime.Pipeline
+	base       *url.URL // of the service
+	address    string   // of the event subscription, without a query
 }
 
 func newManager(s *inputSettings) (*manager, error) {
@@ -72,7 +73,7 @@ func newManager(s *inputSettings) (*manager, error) {
 	if err != nil {
 		return nil, wrong(metadataManager, err)
 	}
-	return &manager{settings: s, pipeline: pipeline, base: base,
+	return &manager{settings: s, credential: credential, pipeline: pipeline, base: base,
 		address: strings.TrimRight(service.Endpoint, "/") + s.scope +
 			"/providers/Microsoft.EventGrid/eventSubscriptions/" + s.name}, nil
 }

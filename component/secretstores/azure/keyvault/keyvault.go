@@ -35,6 +35,7 @@ type Options struct {
 // Store reads the secrets of one vault. It is safe for concurrent use.
 type Store struct {
 	client    *azsecrets.Client
+	identity  *entra.Credential
 	transport http.RoundTripper
 	gate      secretstores.Gate
 }
@@ -63,7 +64,7 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "keyvault.Open", Msg: "the address of the vault is not valid"}
 	}
-	return &Store{client: client, transport: o.Identity.Transport}, nil
+	return &Store{client: client, identity: identity, transport: o.Identity.Transport}, nil
 }
 
 func (o Options) address() (string, error) {
@@ -175,7 +176,11 @@ func (s *Store) Fold(name string) string { return strings.ToLower(name) }
 
 // Close implements secretstores.Store.
 func (s *Store) Close() error {
-	if t, ok := s.transport.(interface{ CloseIdleConnections() }); s.gate.Close() && ok {
+	if !s.gate.Close() {
+		return nil
+	}
+	s.identity.Close()
+	if t, ok := s.transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}
 	return nil

@@ -2,7 +2,7 @@
 // Secret Manager over its REST API.
 //
 // It owns the requests and the verification of responses. It caches access tokens until they expire. Its only
-// goroutines are those of a bulk read and of its connections; Close ends them.
+// goroutines are those of a bulk read, of a fetch of a token and of its connections; Close ends them.
 package secretmanager
 
 import (
@@ -158,7 +158,11 @@ func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[s
 
 // Close implements secretstores.Store.
 func (s *Store) Close() error {
-	if t, ok := s.options.Transport.(interface{ CloseIdleConnections() }); s.gate.Close() && ok {
+	if !s.gate.Close() {
+		return nil
+	}
+	s.tokens.fetches.Close()
+	if t, ok := s.options.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}
 	return nil

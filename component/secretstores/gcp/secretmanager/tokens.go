@@ -9,28 +9,37 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/google"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/flight"
 	"github.com/quorate/quorate/internal/rest"
 )
 
 // scope is the scope of access tokens.
 const scope = "https://www.googleapis.com/auth/cloud-platform"
 
+const (
+	tokenTime = 10 * time.Second // longest time of one fetch of a token
+	tokenRest = 2 * time.Second  // time after a failed fetch in which no other fetch starts
+)
+
 // tokens keeps the access token of one identity until it expires or is refused.
 type tokens struct {
 	key       []byte // JSON of a service account; nil = the identity of the environment
 	transport http.RoundTripper
-	lock      chan struct{} // holds one element; the caller that took it may use token
-	token     *oauth2.Token // guarded by lock
+	fetches   *flight.Group[*oauth2.Token]
+
+	mu    sync.Mutex // guards token
+	token *oauth2.Token
 }
 
 func newTokens(key []byte, transport http.RoundTripper) (*tokens, error) {
-	t := &tokens{key: key, transport: transport, lock: make(chan struct{}, 1)}
-	t.lock <- struct{}{}
+	t := &tokens{key: key, transport: transport, fetches: flight.New[*oauth2.Token](tokenTime, tokenRest)}
 	if key == nil {
 		return t, nil
 	}
@@ -65,29 +74,49 @@ func hasPrivateKey(key []byte) bool {
 
 // authorize implements rest.Client.Authorize.
 func (t *tokens) authorize(ctx context.Context, h http.Header, again bool) (bool, error) {
-	select {
-	case <-t.lock:
-		defer func() { t.lock <- struct{}{} }()
-	case <-ctx.Done():
-		return false, failure(ctx, ctx.Err())
+	token := t.known(again)
+	if !token.Valid() {
+		var err error
+		if token, err = t.fetches.Do(ctx, "", t.fetch); err != nil {
+			if _, ours := fault.As(err); !ours { // the request ended, or the store was closed
+				err = failure(ctx, err)
+			}
+			return false, err
+		}
 	}
-	if again {
+	h["Authorization"] = []string{"Bearer " + token.AccessToken}
+	return true, nil
+}
+
+// known returns the token of the last fetch, or nil. If refused is true, it forgets the token first.
+func (t *tokens) known(refused bool) *oauth2.Token {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if refused {
 		t.token = nil
 	}
-	if !t.token.Valid() {
-		source, err := t.source(ctx)
-		if err != nil {
-			return false, &fault.Error{Code: fault.Denied, Op: "secretmanager.Token",
-				Msg:  "this machine has no Google Cloud credentials",
-				Hint: "give the key of a service account, or set GOOGLE_APPLICATION_CREDENTIALS"}
-		}
-		if t.token, err = source.Token(); err != nil {
-			t.token = nil
-			return false, failure(ctx, err)
-		}
+	return t.token
+}
+
+// fetch fetches a token, unless another fetch has brought one since the caller looked.
+func (t *tokens) fetch(ctx context.Context) (*oauth2.Token, error) {
+	if token := t.known(false); token.Valid() {
+		return token, nil
 	}
-	h["Authorization"] = []string{"Bearer " + t.token.AccessToken}
-	return true, nil
+	source, err := t.source(ctx)
+	if err != nil {
+		return nil, &fault.Error{Code: fault.Denied, Op: "secretmanager.Token",
+			Msg:  "this machine has no Google Cloud credentials",
+			Hint: "give the key of a service account, or set GOOGLE_APPLICATION_CREDENTIALS"}
+	}
+	token, err := source.Token()
+	if err != nil {
+		return nil, failure(ctx, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.token = token
+	return token, nil
 }
 
 // source returns a source for one token. ctx bounds its requests.

@@ -49,6 +49,7 @@ type Store struct {
 	client    *azcosmos.Client
 	container *azcosmos.ContainerClient
 	settings  settings
+	identity  *entra.Credential // nil with a masterKey
 	transport http.RoundTripper
 	now       func() time.Time
 	strong    bool // the account can answer at the level Strong
@@ -99,11 +100,10 @@ func (s *Store) connect(identity entra.Settings) error {
 			return invalid("the client of Cosmos DB cannot be made", "correct url")
 		}
 	} else {
-		credential, err := identity.Credential()
-		if err != nil {
+		if s.identity, err = identity.Credential(); err != nil {
 			return err
 		}
-		if s.client, err = azcosmos.NewClient(s.settings.url, credential, options); err != nil {
+		if s.client, err = azcosmos.NewClient(s.settings.url, s.identity, options); err != nil {
 			return invalid("the client of Cosmos DB cannot be made", "correct url")
 		}
 	}
@@ -179,6 +179,7 @@ func (s *Store) Close() error {
 	if s.gate.Close() {
 		s.listing.Close()
 		s.client.Close()
+		s.identity.Close()
 		if t, ok := s.transport.(interface{ CloseIdleConnections() }); ok {
 			t.CloseIdleConnections()
 		}

@@ -1,0 +1,60 @@
+package entra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/flight"
+)
+
+const (
+	tokenTime = 10 * time.Second // longest time of one fetch of a token
+	tokenRest = 2 * time.Second  // time after a failed fetch in which no other fetch starts
+)
+
+// Credential implements azcore.TokenCredential. Concurrent requests for the same token share one fetch, which has its
+// own timeout. So requests do not wait for one another while Entra ID hangs. It is safe for concurrent use.
+type Credential struct {
+	source  azcore.TokenCredential
+	fetches *flight.Group[azcore.AccessToken]
+}
+
+func newCredential(source azcore.TokenCredential) *Credential {
+	return &Credential{source, flight.New[azcore.AccessToken](tokenTime, tokenRest)}
+}
+
+// GetToken implements azcore.TokenCredential. The source caches tokens.
+func (c *Credential) GetToken(ctx context.Context, o policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	key := fmt.Sprintf("%q %q %q %t", o.Scopes, o.Claims, o.TenantID, o.EnableCAE)
+	return c.fetches.Do(ctx, key, func(ctx context.Context) (azcore.AccessToken, error) {
+		token, err := c.source.GetToken(ctx, o)
+		if refused, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
+			err = &refusedToken{err, refusal(refused.RawResponse)}
+		}
+		return token, err
+	})
+}
+
+// Close ends the running fetches. It may be called twice, and for nil.
+func (c *Credential) Close() {
+	if c != nil {
+		c.fetches.Close()
+	}
+}
+
+// refusedToken is the error of a token request that Entra ID refused. Several requests may get the same value. So
+// the answer, which can be read only once, is read before.
+type refusedToken struct {
+	error
+	meaning *fault.Error
+}
+
+// Unwrap returns the error of the library, which tells its other parts not to retry.
+func (e *refusedToken) Unwrap() error { return e.error }
