@@ -3,13 +3,14 @@ package tracing
 import (
 	"context"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"google.golang.org/grpc"
 
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -62,13 +63,18 @@ func newExporter(ctx context.Context, o Options) (sdktrace.SpanExporter, error) 
 	if protocol == "" {
 		protocol = d.Protocol
 	}
-	var exporter *otlptrace.Exporter
+	var exporter sdktrace.SpanExporter
 	var err error
 	switch protocol {
 	case "grpc":
 		exporter, err = otlptracegrpc.New(ctx, d.grpcOptions()...)
 	case "http", "http/protobuf":
-		exporter, err = otlptracehttp.New(ctx, d.httpOptions()...)
+		var client *http.Client
+		if client, err = d.collectorClient(o.Env); err != nil {
+			return nil, err
+		}
+		exporter, err = otlptracehttp.New(ctx, append(d.httpOptions(), otlptracehttp.WithHTTPClient(client))...)
+		exporter = ending{exporter, client}
 	default:
 		return nil, &fault.Error{Code: fault.Invalid, Op: "tracing.Open",
 			Msg:  "the OTLP protocol " + protocol + " is not supported",
@@ -81,6 +87,7 @@ func newExporter(ctx context.Context, o Options) (sdktrace.SpanExporter, error) 
 }
 
 func (d *Declared) grpcOptions() (out []otlptracegrpc.Option) {
+	out = append(out, otlptracegrpc.WithDialOption(grpc.WithMaxHeaderListSize(maxHeader)))
 	switch {
 	case strings.Contains(d.Endpoint, "://"):
 		out = append(out, otlptracegrpc.WithEndpointURL(d.Endpoint))
@@ -111,9 +118,6 @@ func (d *Declared) httpOptions() (out []otlptracehttp.Option) {
 	}
 	if len(d.Headers) > 0 {
 		out = append(out, otlptracehttp.WithHeaders(d.Headers))
-	}
-	if d.Timeout > 0 {
-		out = append(out, otlptracehttp.WithTimeout(d.Timeout))
 	}
 	return out
 }

@@ -2,12 +2,18 @@ package tracing_test
 
 import (
 	"context"
+	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/tracing"
 )
 
@@ -74,6 +80,45 @@ func TestOpen_ExportsSpansIfConfigured(t *testing.T) {
 	if !strings.HasPrefix(got, "/v1/traces ") || !strings.Contains(got, "invoke billing") ||
 		!strings.Contains(got, "orders") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// The collector may be hostile, and the variables of its certificates and timeout must work.
+func TestCollectorClient_BoundsHeadersAndReadsVariables(t *testing.T) {
+	fields := 0
+	collector := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for n := range fields {
+			w.Header().Set("X"+strconv.Itoa(n), "")
+		}
+	}))
+	defer collector.Close()
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: collector.Certificate().Raw})
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := tracing.CollectorClient(env(map[string]string{"OTEL_EXPORTER_OTLP_CERTIFICATE": file,
+		"OTEL_EXPORTER_OTLP_TIMEOUT": "4000", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "5000"}))
+	if err != nil || client.Timeout != 5*time.Second {
+		t.Fatal(client, err)
+	}
+	defer client.CloseIdleConnections()
+	for _, c := range []struct {
+		fields int
+		well   bool
+	}{{10, true}, {20_000, false}} {
+		fields = c.fields
+		answer, err := client.Get(collector.URL)
+		if err == nil {
+			_ = answer.Body.Close()
+		}
+		if (err == nil) != c.well {
+			t.Errorf("%d fields: %v", c.fields, err)
+		}
+	}
+	_, err = tracing.CollectorClient(env(map[string]string{"OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE": "/no/such/file"}))
+	if !fault.Is(err, fault.Invalid) {
+		t.Error(err)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
 )
 
 // completionTime is how long the shell waits for the names of stores.
@@ -52,7 +53,8 @@ func (f *APIFlags) With(c *cobra.Command, do func(*APIClient) error) error {
 		return err
 	}
 	// not the default transport, which would keep the connections
-	transport := &http.Transport{ExpectContinueTimeout: f.Timeout, MaxIdleConnsPerHost: maxIdle}
+	transport := &http.Transport{ExpectContinueTimeout: f.Timeout, MaxIdleConnsPerHost: maxIdle,
+		MaxResponseHeaderBytes: rest.MaxHeader}
 	defer transport.CloseIdleConnections()
 	client := &APIClient{Base: f.base(config.API.HTTP.Number, config.API.Listen[0]),
 		Http: &http.Client{Transport: transport, Timeout: f.Timeout}}

@@ -3,6 +3,7 @@ package secretstorestest
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -45,6 +46,8 @@ func RunTroubles(t *testing.T, s Service) {
 		"away":                       (*troubled).away,
 		"something else answers":     (*troubled).somethingElse,
 		"an answer without end":      (*troubled).endless,
+		"a large header":             func(x *troubled) { x.fails(header(1, 20_000), fault.Unavailable) },
+		"many 1xx answers":           func(x *troubled) { x.fails(header(20, 1_000), fault.Unavailable) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if s.lacks(name) {
@@ -208,5 +211,26 @@ func (x *troubled) endless() {
 	}, 0)
 	if err := x.get(20 * time.Second); err == nil || fault.Is(err, fault.NotFound) {
 		x.Errorf("code %q: %v", fault.CodeOf(err), err)
+	}
+}
+
+// header returns a handler that sends a number of answers with the status 103 and one with 200, each with a number of
+// tiny header fields.
+func header(answers, fields int) http.HandlerFunc {
+	var many strings.Builder
+	for n := range fields {
+		many.WriteString("X" + strconv.Itoa(n) + ":\r\n")
+	}
+	return func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close() //nolint:errcheck // the client may have closed it
+		for range answers {
+			_, _ = conn.Write([]byte("HTTP/1.1 103 Early Hints\r\n" + many.String() + "\r\n"))
+		}
+		_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\n" + many.String() +
+			"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"))
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/quorate/quorate/component/secretstores"
@@ -59,8 +60,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "accessKey and secretKey belong together",
 			Hint: "give both or neither"}
 	}
-	load := []func(*config.LoadOptions) error{config.WithHTTPClient(awshttp.NewBuildableClient()),
-		config.WithRetryer(impatient)}
+	// The library uses this client and these options also to get credentials.
+	client := awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
+		t.MaxResponseHeaderBytes = rest.MaxHeader
+	})
+	load := []func(*config.LoadOptions) error{config.WithHTTPClient(client), config.WithRetryer(impatient),
+		config.WithAPIOptions([]func(*middleware.Stack) error{limitBodies})}
 	if o.Region != "" {
 		load = append(load, config.WithRegion(o.Region))
 	}
@@ -80,13 +85,26 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if made, ok := found.HTTPClient.(*awshttp.BuildableClient); ok && o.Roots == nil { // it supports AWS_CA_BUNDLE
 		transport = made.GetTransport()
 	}
-	found.HTTPClient = &http.Client{Transport: rest.Limit(transport), CheckRedirect: stay}
-	client := secretsmanager.NewFromConfig(found, func(c *secretsmanager.Options) {
-		if o.Endpoint != "" {
-			c.BaseEndpoint = &o.Endpoint
+	found.HTTPClient = &http.Client{Transport: transport, CheckRedirect: stay}
+	return &Store{options: o, transport: transport, client: secretsmanager.NewFromConfig(found,
+		func(c *secretsmanager.Options) {
+			if o.Endpoint != "" {
+				c.BaseEndpoint = &o.Endpoint
+			}
+		})}, nil
+}
+
+// limitBodies makes clients of AWS limit the size of answers before they read them.
+func limitBodies(stack *middleware.Stack) error {
+	limit := func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (
+		middleware.DeserializeOutput, middleware.Metadata, error) {
+		out, metadata, err := next.HandleDeserialize(ctx, in)
+		if answer, ok := out.RawResponse.(*smithyhttp.Response); ok && answer != nil && answer.Response != nil {
+			answer.Body = rest.LimitBody(answer.Body)
 		}
-	})
-	return &Store{options: o, client: client, transport: transport}, nil
+		return out, metadata, err
+	}
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("LimitBodies", limit), middleware.After)
 }
 
 // impatient tries three times, within the few seconds of a request.

@@ -1,0 +1,88 @@
+package tracing
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+const (
+	maxHeader     = 64 << 10 // bytes of the header of an answer of the collector
+	exportTimeout = 10 * time.Second
+)
+
+// collectorClient returns an HTTP client for a collector, because that of the library accepts headers of 10 MiB. It
+// applies the variables that the library ignores with a client of the caller: those of certificates and of the timeout.
+func (d *Declared) collectorClient(env func(string) (string, bool)) (*http.Client, error) {
+	config, err := collectorTLS(env)
+	if err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig, transport.MaxResponseHeaderBytes = config, maxHeader
+	timeout := d.Timeout
+	if timeout <= 0 {
+		timeout = exportTimeout
+		if n, err := strconv.Atoi(variable(env, "TIMEOUT")); err == nil && n > 0 {
+			timeout = time.Duration(n) * time.Millisecond
+		}
+	}
+	return &http.Client{Transport: transport, Timeout: timeout}, nil
+}
+
+// variable returns the OTLP variable with the given end of its name: the one for traces, or the general one.
+func variable(env func(string) (string, bool), name string) string {
+	for _, prefix := range []string{"OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"} {
+		if v, _ := env(prefix + name); strings.TrimSpace(v) != "" {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// collectorTLS returns the TLS settings that the environment sets.
+func collectorTLS(env func(string) (string, bool)) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	invalid := func(name string, err error) error {
+		return &fault.Error{Code: fault.Invalid, Op: "tracing.Open",
+			Msg:  "the file of OTEL_EXPORTER_OTLP_" + name + " cannot be used",
+			Hint: "give the path of a file in PEM form", Err: err}
+	}
+	if file := variable(env, "CERTIFICATE"); file != "" {
+		text, err := os.ReadFile(file)
+		config.RootCAs = x509.NewCertPool()
+		if err != nil || !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, invalid("CERTIFICATE", err)
+		}
+	}
+	cert, key := variable(env, "CLIENT_CERTIFICATE"), variable(env, "CLIENT_KEY")
+	if cert != "" && key != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, invalid("CLIENT_CERTIFICATE or OTEL_EXPORTER_OTLP_CLIENT_KEY", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// ending is an exporter that closes its connections at its end.
+type ending struct {
+	sdktrace.SpanExporter
+	client *http.Client
+}
+
+// Shutdown implements sdktrace.SpanExporter.
+func (e ending) Shutdown(ctx context.Context) error {
+	defer e.client.CloseIdleConnections()
+	return e.SpanExporter.Shutdown(ctx)
+}
