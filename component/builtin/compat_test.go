@@ -185,3 +185,38 @@ func TestDocs_FieldsOfDaprsComponents(t *testing.T) {
 		t.Errorf("%s is out of date (run go test ./component/builtin -run FieldsOfDapr -update):\n%s", path, diff)
 	}
 }
+
+// requestMetadata returns the names of request metadata that Dapr 1.18 reads, by component type. Those that all types
+// of a building block have are not in it.
+func requestMetadata() map[string]string {
+	return map[string]string{
+		"state.azure.cosmosdb":           "partitionKey",
+		"bindings.http":                  "path errorIfNot2XX",
+		"secretstores.aws.secretmanager": "version_id version_stage",
+		"secretstores.azure.keyvault":    "version_id maxresults",
+		"secretstores.gcp.secretmanager": "version_id",
+		"secretstores.hashicorp.vault":   "version_id",
+		"secretstores.kubernetes":        "namespace",
+		"configuration.postgresql":       "pgNotifyChannel",
+	}
+}
+
+// A setting of one request is easily forgotten, because no type declares them. So each page names those of Dapr.
+func TestDocs_PagesNameRequestMetadataOfDapr(t *testing.T) {
+	fields := fieldsOf(factories(t))
+	for typ, names := range requestMetadata() {
+		if fields[typ] == nil {
+			t.Errorf("there is no type %s", typ)
+			continue
+		}
+		text := page(t, typ+".md")
+		_, rest, _ := strings.Cut(text, "\n## Metadata\n")
+		_, rest, _ = strings.Cut(rest, "\n## ") // after the fields of the component
+		before, _, _ := strings.Cut(text, "\n## Metadata\n")
+		for name := range strings.FieldsSeq(names) {
+			if !regexp.MustCompile("`(metadata\\.)?" + name + "`").MatchString(before + rest) {
+				t.Errorf("%s.md does not name the request metadata %s", typ, name)
+			}
+		}
+	}
+}

@@ -27,6 +27,7 @@ import (
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
 )
 
 // Type is the component type.
@@ -105,7 +106,7 @@ func Open(o Options) (bindings.Binding, error) {
 	}
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, ForceAttemptHTTP2: true,
-		MaxIdleConnsPerHost: 32, IdleConnTimeout: 90 * time.Second,
+		MaxIdleConnsPerHost: 32, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: rest.MaxHeader,
 		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second,
 	}
 	out := &output{
@@ -195,9 +196,14 @@ func (o *output) Operations() []string {
 }
 
 // Invoke makes one HTTP call. The metadata "path" is appended to the component's URL. Metadata whose name begins with
-// a capital letter is sent as a header, and so are "traceparent", "tracestate" and "baggage". The metadata of the
-// response are the status code, the status text and the headers.
+// a capital letter is sent as a header, and so are "traceparent", "tracestate" and "baggage". The metadata
+// "errorIfNot2XX" overrides that of the component. The metadata of the response are the status code, the status text
+// and the headers.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
+	only2XX, err := o.wants2XX(r)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	request, err := o.request(ctx, r)
@@ -218,7 +224,22 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 			Msg:  "the answer has more than " + strconv.FormatInt(o.limit, 10) + " bytes",
 			Hint: "raise " + metadataMaxBody}
 	}
-	return o.answer(response, body)
+	return answer(response, body, only2XX)
+}
+
+// wants2XX reports whether a status other than 2xx is an error.
+func (o *output) wants2XX(r bindings.Request) (bool, error) {
+	text, given := r.Metadata[metadataOnly2XX]
+	if !given {
+		return o.only2XX, nil
+	}
+	only2XX, err := component.ParseBool(text)
+	if err != nil {
+		return false, &fault.Error{Code: fault.Invalid, Op: "http.Invoke",
+			Msg:  "the metadata " + metadataOnly2XX + " is neither true nor false",
+			Hint: `write it as "true" or "false"`}
+	}
+	return only2XX, nil
 }
 
 func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request, error) {
@@ -311,16 +332,16 @@ func checkPath(path string) error {
 	return nil
 }
 
-// answer converts an HTTP response to a binding response. By default, it also returns an error if the status is not
-// 2xx. The settings of the component can turn this error off.
-func (o *output) answer(response *http.Response, body []byte) (*bindings.Response, error) {
+// answer converts an HTTP response to a binding response. If only2XX is true and the status is not 2xx, it also
+// returns an error.
+func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
 		"statusCode": strconv.Itoa(response.StatusCode), "status": response.Status,
 	}}
 	for name, values := range response.Header {
 		out.Metadata[name] = strings.Join(values, ", ")
 	}
-	if ok := response.StatusCode >= 200 && response.StatusCode < 300; ok || !o.only2XX {
+	if ok := response.StatusCode >= 200 && response.StatusCode < 300; ok || !only2XX {
 		return out, nil
 	}
 	code := fault.Unavailable
@@ -332,7 +353,9 @@ func (o *output) answer(response *http.Response, body []byte) (*bindings.Respons
 	case s < 500:
 		code = fault.Invalid
 	}
-	return out, fault.New(code, "http.Invoke", "received status code "+strconv.Itoa(response.StatusCode))
+	return out, &fault.Error{Code: code, Op: "http.Invoke",
+		Msg:  "received status code " + strconv.Itoa(response.StatusCode),
+		Hint: "set " + metadataOnly2XX + ` to "false" to get such an answer without an error`}
 }
 
 // unreachable returns the error for a failed connection. It omits the error text of net/http, which may contain

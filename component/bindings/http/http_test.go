@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -145,6 +146,43 @@ func TestAnswer_FailureIsAnErrorWithItsResponse(t *testing.T) {
 	got, err := lenient.Invoke(t.Context(), bindings.Request{Operation: "post"})
 	if err != nil || got.Metadata["statusCode"] != "502" {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// The metadata of a request overrides the component, in both directions.
+func TestAnswer_RequestDecidesWhetherAStatusIsAnError(t *testing.T) {
+	server := partner(t)
+	for _, c := range []struct {
+		component, request string
+		failure            bool
+	}{
+		{"true", "false", false}, {"true", "0", false}, {"true", "True", true}, {"false", "true", true},
+		{"false", "FALSE", false},
+	} {
+		out := opened(t, "url", server.URL+"/api", "errorIfNot2XX", c.component)
+		got, err := out.Invoke(t.Context(), bindings.Request{Operation: "post", Data: []byte("1"),
+			Metadata: map[string]string{"path": "denied", "errorIfNot2XX": c.request}})
+		if (err != nil) != c.failure || got == nil || got.Metadata["statusCode"] != "403" || string(got.Data) != "1" {
+			t.Errorf("%v: %v, %v", c, got, err)
+		}
+	}
+	_, err := opened(t, "url", server.URL+"/api").Invoke(t.Context(), bindings.Request{Operation: "post",
+		Metadata: map[string]string{"errorIfNot2XX": "maybe"}})
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "errorIfNot2XX") {
+		t.Error(err)
+	}
+}
+
+func TestAnswer_LargeHeaderIsRefused(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for n := range 20_000 {
+			w.Header().Set("X"+strconv.Itoa(n), "")
+		}
+	}))
+	defer server.Close()
+	got, err := opened(t, "url", server.URL).Invoke(t.Context(), bindings.Request{Operation: "get"})
+	if !fault.Is(err, fault.Unavailable) || got != nil {
+		t.Errorf("%v, with %d metadata", err, len(got.Metadata))
 	}
 }
 
