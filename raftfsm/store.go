@@ -244,7 +244,7 @@ func (s *Store) set(w *state.Write) command.Op {
 	case w.Concurrency == state.FirstWrite:
 		op.Cond = command.CondAbsent
 	}
-	if !w.TTL.At.IsZero() {
+	if w.TTL.At != nil {
 		op.ExpireAt = uint64(max(w.TTL.At.UnixMilli(), 1))
 	} else if w.TTL.Set && w.TTL.Seconds > 0 {
 		op.TTL = uint64(w.TTL.Seconds) * 1000

@@ -108,7 +108,7 @@ func parseExpireTime(text string) (TTL, error) {
 		return TTL{}, invalid("state.ParseTTL",
 			fmt.Sprintf("ttlExpireTime %s is not an RFC 3339 time such as 2030-01-02T15:04:05Z", quote(text)), "")
 	}
-	return TTL{Set: true, At: at.UTC()}, nil
+	return TTL{Set: true, At: new(at.UTC())}, nil
 }
 
 // ParseContentType returns the content type to store with a value: OctetStream, or "" for JSON text. It takes the

@@ -55,9 +55,10 @@ func TestParseTTL(t *testing.T) {
 		{map[string]string{"ttlInSeconds": "2147483647"}, state.TTL{Set: true, Seconds: math.MaxInt32}},
 		{map[string]string{"ttlInSeconds": "0"}, never}, {map[string]string{"ttlInSeconds": "-1"},
 			never}, {map[string]string{"ttlInSeconds": "-0"}, never},
-		{map[string]string{"ttlExpireTime": "2030-01-02T03:04:05.6Z"}, state.TTL{Set: true, At: at}},
+		{map[string]string{"ttlExpireTime": "2030-01-02T03:04:05.6Z"}, state.TTL{Set: true, At: &at}},
 		{map[string]string{"ttlexpiretime": "2030-01-02T05:04:05.600+02:00", "ttlInSeconds": ""},
-			state.TTL{Set: true, At: at}},
+			state.TTL{Set: true, At: &at}},
+		{map[string]string{"ttlExpireTime": "0001-01-01T00:00:00Z"}, state.TTL{Set: true, At: &time.Time{}}},
 	} {
 		got, err := state.ParseTTL(c.metadata)
 		if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
@@ -92,7 +93,7 @@ func FuzzParseTTL(f *testing.F) {
 		switch {
 		case err != nil && (!fault.Is(err, fault.Invalid) || ttl != state.TTL{}):
 			t.Fatalf("%+v, %v", ttl, err)
-		case err == nil && (ttl.Seconds < 0 || ttl.Seconds > math.MaxInt32 || ttl.Seconds != 0 && !ttl.At.IsZero()):
+		case err == nil && (ttl.Seconds < 0 || ttl.Seconds > math.MaxInt32 || ttl.Seconds != 0 && ttl.At != nil):
 			t.Fatalf("out of range: %+v", ttl)
 		case err == nil && ttl.Set != (seconds != "" || at != ""):
 			t.Fatalf("Set is %v", ttl.Set)

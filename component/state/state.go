@@ -95,9 +95,9 @@ type Write struct {
 
 // TTL is the time to live of a written value.
 type TTL struct {
-	Set     bool      // false: the store's default applies (none, unless configured)
-	Seconds int64     // > 0: seconds from the write to the expiry; 0 or less with Set: never expires
-	At      time.Time // if not zero: time of the expiry, which overrides Seconds
+	Set     bool       // false: the store's default applies (none, unless configured)
+	Seconds int64      // > 0: seconds from the write to the expiry; 0 or less with Set: never expires
+	At      *time.Time // if not nil: time of the expiry, any time from the year 0 to 9999; overrides Seconds
 }
 
 // LockToken is a fencing condition of a write: the write is executed only if the lock still has this token.

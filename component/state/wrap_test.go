@@ -280,7 +280,7 @@ func TestWithSettings_DefaultConsistency(t *testing.T) {
 func TestWithSettings_DefaultTTL(t *testing.T) {
 	a := newAble()
 	s := state.WithSettings(a, state.Settings{DefaultTTL: time.Minute})
-	given := []state.TTL{{}, {Set: true, Seconds: 5}, {Set: true}, {Set: true, At: time.Unix(1, 0)}}
+	given := []state.TTL{{}, {Set: true, Seconds: 5}, {Set: true}, {Set: true, At: new(time.Unix(1, 0))}}
 	want := []state.TTL{{Set: true, Seconds: 60}, given[1], given[2], given[3]}
 	var items []state.Write
 	var ops []state.Operation

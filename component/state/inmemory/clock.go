@@ -35,7 +35,7 @@ func expiry(ttl state.TTL, now int64) int64 {
 	switch {
 	case !ttl.Set:
 		return 0
-	case !ttl.At.IsZero():
+	case ttl.At != nil:
 		at := ttl.At.UnixMilli()
 		if ttl.At.After(time.UnixMilli(at)) {
 			at++

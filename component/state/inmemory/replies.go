@@ -113,7 +113,11 @@ func digest(ops []state.Operation) [sha256.Size]byte {
 		part([]byte(op.ContentType))
 		part([]byte(op.ETag))
 		part(binary.BigEndian.AppendUint64(nil, uint64(op.TTL.Seconds)))
-		part([]byte(op.TTL.At.UTC().Format(time.RFC3339Nano)))
+		at := ""
+		if op.TTL.At != nil {
+			at = op.TTL.At.UTC().Format(time.RFC3339Nano)
+		}
+		part([]byte(at))
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }

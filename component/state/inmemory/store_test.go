@@ -93,7 +93,7 @@ func TestExpiry_NeverEarly(t *testing.T) {
 	s := inmemory.Open(inmemory.Options{Now: clock.Now, SweepEvery: time.Hour})
 	defer closing(t, s)
 	at := clock.Now().Add(time.Second + time.Microsecond)
-	set(t, s, "", state.Write{Key: "k", TTL: state.TTL{Set: true, At: at}})
+	set(t, s, "", state.Write{Key: "k", TTL: state.TTL{Set: true, At: &at}})
 	clock.Advance(time.Second)
 	if !get(t, s, "k").Found() {
 		t.Error("the key expired a microsecond early")
@@ -108,14 +108,14 @@ func TestExpiry_ExtremeTTLs(t *testing.T) {
 	s := inmemory.Open(inmemory.Options{})
 	defer closing(t, s)
 	for i, ttl := range []state.TTL{{Set: true, Seconds: 1<<63 - 1},
-		{Set: true, At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}} {
+		{Set: true, At: new(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))}} {
 		key := strconv.Itoa(i)
 		set(t, s, "", state.Write{Key: key, TTL: ttl})
 		if !get(t, s, key).Found() {
 			t.Errorf("a value that lives for %+v is gone", ttl)
 		}
 	}
-	set(t, s, "", state.Write{Key: "past", TTL: state.TTL{Set: true, At: time.Unix(-1, 0)}})
+	set(t, s, "", state.Write{Key: "past", TTL: state.TTL{Set: true, At: new(time.Unix(-1, 0))}})
 	if get(t, s, "past").Found() {
 		t.Error("a value that expired before 1970 is there")
 	}

@@ -199,8 +199,8 @@ func expiry(ttl state.TTL) any {
 	switch {
 	case !ttl.Set:
 		return nil
-	case !ttl.At.IsZero():
-		return ttl.At
+	case ttl.At != nil:
+		return *ttl.At
 	case ttl.Seconds <= 0:
 		return nil
 	}

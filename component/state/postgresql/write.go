@@ -311,7 +311,7 @@ func (s *Store) expiresIn(ttl state.TTL) int64 {
 	switch {
 	case !ttl.Set:
 		return 0
-	case !ttl.At.IsZero():
+	case ttl.At != nil:
 		left := ttl.At.Sub(s.now())
 		if left <= 0 {
 			return -1

@@ -225,12 +225,12 @@ func (s *Store) expiresIn(ttl state.TTL) int64 {
 		ttl = state.TTL{Seconds: s.settings.ttl}
 	}
 	switch {
-	case !ttl.At.IsZero():
+	case ttl.At != nil:
 		left := ttl.At.Sub(s.now())
 		if left <= 0 {
 			return -1
 		}
-		return int64((left + time.Millisecond - 1) / time.Millisecond)
+		return int64((left-1)/time.Millisecond) + 1 // rounded up; left may be the longest Duration
 	case ttl.Seconds <= 0:
 		return 0
 	}

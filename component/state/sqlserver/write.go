@@ -298,7 +298,7 @@ func (s *Store) expiresIn(ttl state.TTL) (minutes, micros int32) {
 	switch {
 	case !ttl.Set:
 		return -1, 0
-	case !ttl.At.IsZero():
+	case ttl.At != nil:
 		if left = ttl.At.Sub(s.now()); left <= 0 {
 			return 0, -1
 		}

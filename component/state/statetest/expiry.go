@@ -52,7 +52,7 @@ func expiryAfterTTL(s *suite) {
 func expiryAtInstant(s *suite) {
 	clock, key := s.clock(), s.key("k")
 	at := clock.Now().Add(ttl)
-	s.set(state.Write{Key: key, Value: []byte("1"), TTL: state.TTL{Set: true, At: at, Seconds: 1}})
+	s.set(state.Write{Key: key, Value: []byte("1"), TTL: state.TTL{Set: true, At: &at, Seconds: 1}})
 	if got := s.wantValue(key, "1").Expires; got.Before(at.Add(-time.Second)) || got.After(at.Add(time.Second)) {
 		s.Errorf("the value says it expires at %v, want %v", got, at)
 	}
@@ -60,8 +60,14 @@ func expiryAtInstant(s *suite) {
 	s.wantValue(key, "1")
 	clock.Advance(10 * time.Second)
 	s.wantAbsent(key)
-	s.set(state.Write{Key: key, Value: []byte("2"), TTL: state.TTL{Set: true, At: clock.Now().Add(-time.Hour)}})
-	s.wantAbsent(key)
+	for _, past := range []time.Time{clock.Now().Add(-time.Hour), time.Unix(0, 0).UTC(), {},
+		time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		s.set(state.Write{Key: key, Value: []byte("2"), TTL: state.TTL{Set: true, At: &past}})
+		s.wantAbsent(key)
+	}
+	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	s.set(state.Write{Key: key, Value: []byte("3"), TTL: state.TTL{Set: true, At: &last}})
+	s.wantValue(key, "3")
 }
 
 func expiryReplaced(s *suite) {

@@ -117,7 +117,7 @@ func mutants() map[string]mutant {
 		"expires early": {"AValueExpiresAfterItsTTLAndNotBefore",
 			eachItem(func(w *state.Write) { w.TTL.Seconds /= 2 })},
 		"ignores instants": {"AValueExpiresAtAnInstant", eachItem(func(w *state.Write) {
-			w.TTL.At = time.Time{}
+			w.TTL.At = nil
 		})},
 		"sets item by item":        {"ASetOfSeveralItemsWritesNoneOnAConflict", setItemByItem},
 		"checks as it goes":        {"ConditionsOfATransactionAreCheckedBeforeIt", transactStepByStep},

@@ -103,7 +103,7 @@ func (s *Store) check(op, requestID string, ops []state.Operation) error {
 			return &fault.Error{Code: fault.Invalid, Op: op, Key: o.Key, Hint: "use another key",
 				Msg: "key " + strconv.Quote(o.Key) + " " + why + ", which Cosmos DB cannot store"}
 		}
-		if o.TTL.Set && (o.TTL.Seconds > 0 || !o.TTL.At.IsZero()) && !s.expires {
+		if o.TTL.Set && (o.TTL.Seconds > 0 || o.TTL.At != nil) && !s.expires {
 			return &fault.Error{Code: fault.Invalid, Op: op, Key: o.Key, Hint: ttlHint,
 				Msg: "the container of Cosmos DB has no time to live, so that values cannot expire"}
 		}
@@ -207,9 +207,9 @@ func isETag(text string) bool {
 // time has already passed.
 func (c *change) seconds(ttl state.TTL) (seconds int64, expired bool) {
 	switch {
-	case !ttl.Set || ttl.At.IsZero() && ttl.Seconds <= 0:
+	case !ttl.Set || ttl.At == nil && ttl.Seconds <= 0:
 		return 0, false
-	case ttl.At.IsZero():
+	case ttl.At == nil:
 		return ttl.Seconds, false
 	}
 	left := ttl.At.Sub(c.now())
