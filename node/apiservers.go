@@ -104,12 +104,20 @@ func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
 	return s
 }
 
+// consoleHeader is the header size in bytes that the web console accepts at least. Its links have a prefix, a key and
+// the token of a page, of which each may have 12 KiB when it is escaped.
+const consoleHeader = 48 << 10
+
 // serve runs one HTTP server until the node closes.
 func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h http.Handler) (*httpserver.Server,
 	error) {
+	header := int(s.config.API.MaxHeaderSize)
+	if name == listenerConsole {
+		header = max(header, consoleHeader)
+	}
 	server := httpserver.New(httpserver.Config{
 		Listener: l, Handler: h, Logger: s.deps.Logger, MaxConnections: s.maxConnections(name),
-		MaxHeaderBytes: int(s.config.API.MaxHeaderSize), DisableH2C: s.config.API.DisableH2C,
+		MaxHeaderBytes: header, DisableH2C: s.config.API.DisableH2C,
 		Open: s.connections.WithLabelValues(name), Cut: s.cut.WithLabelValues(name),
 	})
 	if err := server.Open(ctx); err != nil {

@@ -46,6 +46,25 @@ func TestState_ReadsBackByteForByte(t *testing.T) {
 	c.want(0, `"say \"hi\" \u003cb\u003e"`, "", "state", "get", "statestore", "t")
 }
 
+// Such a key is valid, and too long for a URL.
+func TestState_LongestKey(t *testing.T) {
+	c := withNode(t)
+	key := strings.Repeat("é", 2048)
+	c.want(1, "", "has no key", "state", "get", "statestore", key)
+	c.want(0, "", "", "state", "set", "statestore", key, `{"b":  1}`, "--ttl", "1h")
+	c.want(0, `{"b":  1}`, "", "state", "get", "statestore", key)
+	if r := c.run("state", "get", "statestore", key, "--json"); !strings.Contains(r.stdout, `"ttlExpireTime": "2`) {
+		t.Errorf("%+v", r)
+	}
+	c.want(1, "", "etag", "state", "delete", "statestore", key, "--etag", "999")
+	c.want(0, "", "", "state", "delete", "statestore", key, "--etag", etagOf(t, c, key))
+	c.want(1, "", "has no key", "state", "get", "statestore", key)
+	c.stdin = "\x00\xff raw"
+	c.want(0, "", "", "state", "set", "statestore", key, "-", "--binary")
+	c.want(0, "\x00\xff raw", "", "state", "get", "statestore", key)
+	c.want(1, "", "--read-buffer-size", "state", "list", "statestore", "--prefix", key)
+}
+
 func TestStateSet_ReadsStandardInput(t *testing.T) {
 	c := withNode(t)
 	c.stdin = "[1,\n2]"

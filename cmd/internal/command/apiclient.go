@@ -194,6 +194,9 @@ func Refusal(status int, body []byte) error {
 	}
 	out := &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: e.Message}
 	switch status {
+	case http.StatusRequestHeaderFieldsTooLarge:
+		out.Code, out.Msg = fault.TooLarge, "the request is too long for its headers: status 431"
+		out.Hint = "use a shorter name or prefix, or start the node with a larger --read-buffer-size"
 	case http.StatusConflict:
 		out.Code = fault.Conflict
 	case http.StatusUnauthorized:

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quorate/quorate/cmd/internal/command"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // stateClient uses the state API of a node.
@@ -53,7 +55,16 @@ type item struct {
 	bytes []byte // the raw value
 }
 
+// maxPathKey is the maximum length in bytes of an escaped key in a URL. A node bounds the headers of a request, to
+// about 8 KiB by default, and a key may have 12 KiB when it is escaped. Longer keys are sent in a body.
+const maxPathKey = 2 << 10
+
+func fitsPath(key string) bool { return len(url.PathEscape(key)) <= maxPathKey }
+
 func (c *stateClient) get(ctx context.Context, store, key string, o readOptions) (item, error) {
+	if !fitsPath(key) {
+		return c.getByBody(ctx, store, key, o)
+	}
 	r, err := c.Do(ctx, http.MethodGet, statePath(store, key), o.query(), nil, nil)
 	if err != nil {
 		return item{}, err
@@ -71,6 +82,47 @@ func (c *stateClient) get(ctx context.Context, store, key string, o readOptions)
 		it.Value, err = json.Marshal(r.Body) // base64
 	}
 	return it, err
+}
+
+// getByBody is get for a key that is too long for a URL. The answer has no level and no age.
+func (c *stateClient) getByBody(ctx context.Context, store, key string, o readOptions) (item, error) {
+	all, err := c.bulk(ctx, store, []string{key}, o.query())
+	if err != nil {
+		return item{}, err
+	}
+	it := item{Key: key}
+	for _, one := range all {
+		if one.Error != "" {
+			return item{}, fault.New(fault.Internal, "cli.state", one.Error)
+		}
+		if it.Found = one.ETag != ""; !it.Found {
+			continue
+		}
+		v, err := one.value()
+		if err != nil {
+			return item{}, command.Unreadable(c.Base, err)
+		}
+		it.Value, it.bytes, it.ETag = one.Data, v.Data, one.ETag
+		it.ContentType, it.Expires = one.Metadata[state.MetadataContentType], one.Metadata[state.MetadataExpireTime]
+	}
+	return it, nil
+}
+
+// bulk reads several keys.
+func (c *stateClient) bulk(ctx context.Context, store string, keys []string, q url.Values) ([]readItem, error) {
+	body, err := json.Marshal(map[string]any{"keys": keys})
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.Do(ctx, http.MethodPost, statePath(store, "")+"/bulk", q, nil, body)
+	if err != nil {
+		return nil, err
+	}
+	var items []readItem
+	if err := json.Unmarshal(r.Body, &items); err != nil {
+		return nil, command.Unreadable(c.Base, err)
+	}
+	return items, nil
 }
 
 // write is one item to save.
@@ -100,6 +152,17 @@ func (w *write) append(body, rest []byte) []byte {
 }
 
 func (c *stateClient) delete(ctx context.Context, store, key, etag string, q url.Values) error {
+	if !fitsPath(key) {
+		type operation struct {
+			Operation string `json:"operation"`
+			Request   write  `json:"request"`
+		}
+		body, err := json.Marshal(map[string]any{"operations": []operation{{"delete", write{Key: key, ETag: etag}}}})
+		if err == nil {
+			_, err = c.Do(ctx, http.MethodPost, statePath(store, "")+"/transaction", nil, nil, body)
+		}
+		return err
+	}
 	h := http.Header{}
 	if etag != "" {
 		h.Set("If-Match", etag)

@@ -60,13 +60,9 @@ func query(keys ...string) url.Values {
 
 // Read implements statecopy.Source.
 func (s copyStore) Read(ctx context.Context, keys []string) (map[string]statecopy.Value, error) {
-	body, err := json.Marshal(map[string]any{"keys": keys})
-	if err != nil {
-		return nil, err
-	}
 	q := query(keys...)
 	q.Set("consistency", "strong")
-	answer, err := s.client.Do(ctx, http.MethodPost, statePath(s.store, "")+"/bulk", q, nil, body)
+	items, err := s.client.bulk(ctx, s.store, keys, q)
 	if fault.Is(err, fault.Invalid) && len(keys) > 1 { // their values are too large together
 		out, err := s.Read(ctx, keys[:len(keys)/2])
 		if err != nil {
@@ -78,10 +74,6 @@ func (s copyStore) Read(ctx context.Context, keys []string) (map[string]statecop
 	}
 	if err != nil {
 		return nil, err
-	}
-	var items []readItem
-	if err := json.Unmarshal(answer.Body, &items); err != nil {
-		return nil, command.Unreadable(s.client.Base, err)
 	}
 	out := map[string]statecopy.Value{}
 	for _, i := range items {

@@ -1,0 +1,109 @@
+package connlimit
+
+import (
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	writePiece  = 64 << 10        // bytes that have to be sent within the bound for a write to continue
+	lingerTime  = 5 * time.Second // how long the rest of a request is discarded
+	lingerBytes = 64 << 20        // how much of it
+)
+
+// Impatient returns a listener that accepts from l. On its connections, a write fails if it makes no progress for
+// longer than stall. So a client that does not read its answer cannot keep memory and a goroutine in use without
+// limit.
+//
+// Its connections have a method CloseWrite, which net/http calls when it closes a connection whose request it has not
+// read to the end, for example one with a body above the limit. CloseWrite discards what still arrives, for a bounded
+// time. Otherwise the kernel resets the connection, and most clients lose the answer, because they send the whole
+// request before they read.
+func Impatient(l net.Listener, stall time.Duration) net.Listener {
+	return &impatient{Listener: l, stall: stall, lingering: map[*stalling]struct{}{}}
+}
+
+type impatient struct {
+	net.Listener
+	stall time.Duration
+
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	lingering map[*stalling]struct{}
+}
+
+func (l *impatient) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &stalling{Conn: c, listener: l}, nil
+}
+
+// Close also ends the lingering of connections, so that a stop does not wait for them.
+func (l *impatient) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	for c := range l.lingering {
+		_ = c.SetReadDeadline(time.Now()) // it does no I/O
+	}
+	l.mu.Unlock()
+	return l.Listener.Close()
+}
+
+// begin records that c lingers, and bounds its time. It returns false if the listener is closed.
+func (l *impatient) begin(c *stalling) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || c.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return false
+	}
+	l.lingering[c] = struct{}{}
+	return true
+}
+
+func (l *impatient) end(c *stalling) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.lingering, c)
+}
+
+type stalling struct {
+	net.Conn
+	listener *impatient
+}
+
+// NetConn returns the connection without the limit.
+func (c *stalling) NetConn() net.Conn { return c.Conn }
+
+func (c *stalling) Write(b []byte) (n int, err error) {
+	for {
+		_ = c.SetWriteDeadline(time.Now().Add(c.listener.stall)) // if it fails, so does the write
+		var m int
+		m, err = c.Conn.Write(b[:min(len(b), writePiece)])
+		b, n = b[m:], n+m
+		if err != nil || len(b) == 0 {
+			return n, err
+		}
+	}
+}
+
+// CloseWrite ends what this side sends, and discards what the client sends until it closes the connection, or until
+// one of the bounds is reached.
+func (c *stalling) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return nil
+	}
+	if err := half.CloseWrite(); err != nil {
+		return err
+	}
+	if !c.listener.begin(c) {
+		return nil
+	}
+	defer c.listener.end(c)
+	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes) // ends with the client, or at a bound
+	return nil
+}
