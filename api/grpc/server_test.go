@@ -419,7 +419,8 @@ func TestClose_ConnsWithoutCallDoNotDelayIt(t *testing.T) {
 			defer cancel()
 			start := time.Now()
 			must(t, server.Close(ctx))
-			if took := time.Since(start); !testing.Short() && took > 4*time.Second { // the library waits for five and for ten
+			// The library waits for five and for ten.
+			if took := time.Since(start); !testing.Short() && took > 4*time.Second {
 				t.Errorf("Close took %v", took)
 			}
 		})

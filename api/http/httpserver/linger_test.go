@@ -47,4 +47,7 @@ func TestServer_AnswerReachesClientThatSendsFirst(t *testing.T) {
 			}
 		})
 	}
+	if err := server.Close(t.Context()); err != nil { // waits for the connections, which net/http keeps for a moment
+		t.Error(err)
+	}
 }

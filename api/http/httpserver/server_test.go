@@ -97,7 +97,8 @@ func TestClose_EndsConnectionsWithoutRequestAtOnce(t *testing.T) {
 			if err := server.Close(ctx); err != nil {
 				t.Errorf("no request was cut, and Close returned %v", err)
 			}
-			if took := time.Since(start); !testing.Short() && took > 4*time.Second { // net/http waits for more than five
+			// The package net/http waits for more than five.
+			if took := time.Since(start); !testing.Short() && took > 4*time.Second {
 				t.Errorf("Close took %v", took)
 			}
 			if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
