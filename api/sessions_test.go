@@ -1,15 +1,31 @@
 package api_test
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/api"
 )
 
-// letters is a merger whose tokens are sets of letters; "?" cannot be read.
+// letters is a merger whose tokens are sets of letters; "?" cannot be read, and "!" does not exist.
 type letters struct{}
+
+func (l letters) AnswerSession(own, sent, got string) (string, bool) {
+	return l.MergeSessions(own, strings.Map(func(r rune) rune {
+		if r == '!' && strings.ContainsRune(sent, r) {
+			return -1
+		}
+		return r
+	}, got))
+}
+
+func (l letters) VerifySession(_ context.Context, own, given string) (string, error) {
+	merged, _ := l.MergeSessions(own, strings.ReplaceAll(given, "!", ""))
+	return merged, nil
+}
 
 func (letters) MergeSessions(a, b string) (string, bool) {
 	if strings.Contains(a+b, "?") {
@@ -69,6 +85,39 @@ func TestSessions_RequestWaitsForItsTraceOnly(t *testing.T) {
 	}
 	if got := s.Token(app, "t0"); got != "xyz" {
 		t.Errorf("a forgotten trace has %q, the application's session was expected", got)
+	}
+}
+
+func TestSessions_DoNotAdoptWhatClientInvented(t *testing.T) {
+	s, app := api.NewSessions(letters{}), api.App{ID: "a"}
+	s.End(app, "", "", "w")
+	sent := s.Begin(app, "", "!")
+	if s.End(app, "", sent, sent+"x"); s.Token(app, "") != "wx" {
+		t.Errorf("after a request: %q", s.Token(app, ""))
+	}
+	verified, err := s.Verify(t.Context(), app, "", http.Header{"Quorate-Session": {"!y"}})
+	if err != nil || verified != "wxy" {
+		t.Errorf("the token for a call is %q, %v", verified, err)
+	}
+	if s.Token(app, "") != "wx" {
+		t.Errorf("after a call: %q", s.Token(app, ""))
+	}
+}
+
+func TestSessions_DropTokensThatCannotBeRead(t *testing.T) {
+	s, app := api.NewSessions(letters{}), api.App{ID: "a"}
+	s.Inbound(app, "t", "?")
+	s.Follow(app, "t", "?")
+	if got := s.Begin(app, "t", "") + s.Begin(app, "", ""); got != "" {
+		t.Errorf("requests are sent with %q after a call with a token that cannot be read", got)
+	}
+	s.End(app, "", "", "?") // as if the cluster had changed since
+	if s.Inbound(app, "", "x"); s.Token(app, "") != "x" {
+		t.Errorf("after a call: %q", s.Token(app, ""))
+	}
+	s.End(app, "", "x", "?")
+	if s.End(app, "", "other", "y"); s.Token(app, "") != "y" {
+		t.Errorf("after an answer: %q", s.Token(app, ""))
 	}
 }
 

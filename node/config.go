@@ -17,11 +17,12 @@ import (
 	"github.com/quorate/quorate/node/status"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/placement"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // Limits of the configuration.
 const (
-	MaxPartitions = 256
+	MaxPartitions = session.MaxGroups
 	// MaxEntry is the largest log entry in bytes, and so the largest value.
 	MaxEntry = 64 << 20
 	// MinMemory is the smallest memory limit: a node without requests uses half of it.

@@ -39,7 +39,8 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 	if err != nil {
 		return state.Proof{}, err
 	}
-	sess, foreign, err := r.tokens.Parse(opts.Session, tag)
+	cluster := session.Cluster{Tag: tag, Groups: r.replica.partitions()}
+	sess, foreign, err := r.tokens.Parse(opts.Session, cluster)
 	if err != nil {
 		return state.Proof{}, err
 	}
@@ -56,12 +57,13 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 	r.replica.settle(own, q, ask.own, got)
 	r.metrics.gave(&got, r.replica.Leader(gid) != "")
 	p := state.Proof{Level: got.level, Age: got.age, Session: opts.Session}
+	r.noteSeen(got.at)
 	if got.level != state.Stale || got.forgive {
 		token := opts.Session
 		if got.forgive || foreign { // the token has positions that no longer count
 			sess, token = sess.Without(gid), ""
 		}
-		p.Session = r.tokens.After(token, sess, got.at, tag)
+		p.Session = r.tokens.After(token, sess, got.at, cluster)
 	}
 	return p, nil
 }
@@ -177,6 +179,9 @@ func (r *reading) strong(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if r.session != nil && isInvented(*r.session, ri) {
+			r.out.forgive = true
+		}
 		if err := r.group.WaitApplied(ctx, ri.Index); err != nil {
 			return err
 		}
@@ -199,14 +204,7 @@ func (r *reading) strong(ctx context.Context) error {
 // log contains the entry at the position after. If it does, the read index is at or above that position.
 func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
-		var ri group.ReadIndex
-		var held group.Holding
-		var err error
-		if to := r.server.otherLeader(r.id); to != "" {
-			ri, held, err = r.server.remote.ReadIndex(ctx, to, r.id, after)
-		} else {
-			ri, held, err = leaderIndex(ctx, r.group, after)
-		}
+		ri, held, err := r.server.readIndex(ctx, r.id, after)
 		if err == nil || !r.server.retry.again(ctx, r.server, r.id, err) {
 			if ctx.Err() != nil && err != nil {
 				err = noQuorum("raftfsm.read", r.server, r.id, err)
@@ -214,6 +212,13 @@ func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.
 			return ri, held, err
 		}
 	}
+}
+
+// isInvented reports whether the session claims to have seen s, although no answer of this cluster can have contained
+// s. ri is a read index that a leader returned for this read. No leader returns less than the cluster had committed
+// when the read began.
+func isInvented(s session.Seen, ri group.ReadIndex) bool {
+	return s.Committed && s.Pos.Index > ri.Index
 }
 
 // tick advances the log's time to the leader's time.
@@ -294,7 +299,7 @@ func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 		switch {
 		case err != nil:
 			return why, err
-		case why == staleLost:
+		case why == staleLost, why == staleForeign:
 			reason = why
 		case why != "":
 			return why, nil
@@ -320,6 +325,7 @@ func (r *reading) restored(s session.Seen) bool {
 //
 //   - reason is "" and err is nil: the replica has applied s.
 //   - reason is staleLost: entries of another leader have replaced s.
+//   - reason is staleForeign: s is committed according to the session, but this cluster has committed less.
 //   - reason is staleNoQuorum: sessionPatience has passed.
 //   - err is set: ctx has ended, or another failure.
 func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err error) {
@@ -338,7 +344,11 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 	held := r.holds(s)
 	if held == group.Unknown {
 		var ri group.ReadIndex
-		if ri, held, err = r.readIndex(wait, s.Pos); err == nil {
+		if ri, held, err = r.readIndex(wait, s.Pos); err == nil && isInvented(s, ri) {
+			r.out.forgive = true
+			return staleForeign, nil
+		}
+		if err == nil {
 			err = r.group.WaitApplied(wait, ri.Index)
 		}
 	}

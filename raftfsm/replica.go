@@ -38,6 +38,11 @@ type replica interface {
 
 	// read executes q.
 	read(ctx context.Context, gid uint32, ask asking, q *query) (given, error)
+	// readIndex requests a read index from the leader of a group, without retries. The results are those of
+	// leaderIndex.
+	readIndex(ctx context.Context, gid uint32, after raftlog.Position) (group.ReadIndex, group.Holding, error)
+	// holds reports whether the local log contains the position n. It is always false on a node without data.
+	holds(n session.Seen) bool
 	// settle updates own after the read q. got is the answer. done are the positions of own for which the read has
 	// waited.
 	settle(own *ownWrites, q *query, done []*session.Seen, got given)

@@ -35,6 +35,7 @@ type router struct {
 type groupRequests struct {
 	origin *origin
 	own    ownWrites
+	seen   atomic.Uint64 // newest committed index that an answer has shown
 }
 
 func newRouter(node *membership, rep replica, m *Metrics, stop chan struct{}) *router {

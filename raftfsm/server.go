@@ -292,6 +292,28 @@ func (s *server) ask(ctx context.Context, gid uint32, method string, payload []b
 	return s.serve(ctx, method, payload)
 }
 
+// readIndex implements replica.
+func (s *server) readIndex(ctx context.Context, gid uint32, after raftlog.Position) (group.ReadIndex, group.Holding,
+	error) {
+	if to := s.otherLeader(gid); to != "" {
+		return s.remote.ReadIndex(ctx, to, gid, after)
+	}
+	return leaderIndex(ctx, s.groups[gid], after)
+}
+
+// holds implements replica. For a committed position it compares only the index, because the term in n may be higher
+// than that of the entry.
+func (s *server) holds(n session.Seen) bool {
+	if int(n.Group) >= len(s.groups) {
+		return false
+	}
+	g := s.groups[n.Group]
+	if n.Committed {
+		return n.Pos.Index <= g.LastIndex()
+	}
+	return g.Holds(n.Pos) == group.Held
+}
+
 // proposeHere proposes to a group of this node. The parameter values is true if the request stores values. A read-only
 // group refuses such a request with the error of writesAllowed. Locks are no values (see storesValues). A group with
 // the maximum number of locks refuses a request for another one with fault.Overloaded.

@@ -9,7 +9,7 @@ import (
 func TestMergeSessions_CoverBothTokens(t *testing.T) {
 	node := &membership{}
 	node.tag.Store(7)
-	h := &Host{node: node, router: &router{}}
+	h := &Host{node: node, router: &router{node: node, replica: &server{node: node}}}
 	token := func(list ...session.Seen) string { return session.Session(list).Token(7) }
 	for _, c := range []struct{ a, b, want string }{
 		{"", "", ""},

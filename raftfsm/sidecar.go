@@ -132,6 +132,21 @@ func (s *sidecar) ask(ctx context.Context, gid uint32, method string, payload []
 	return out, err
 }
 
+// readIndex implements replica.
+func (s *sidecar) readIndex(ctx context.Context, gid uint32, after raftlog.Position) (group.ReadIndex, group.Holding,
+	error) {
+	to := s.Leader(gid)
+	if to == "" {
+		return group.ReadIndex{}, group.Unknown, errNoLeader("raftfsm.forward", gid)
+	}
+	ri, held, err := s.remote.ReadIndex(ctx, to, gid, after)
+	s.noteFailure(string(to), err)
+	return ri, held, err
+}
+
+// holds implements replica.
+func (s *sidecar) holds(session.Seen) bool { return false }
+
 // noteFailure records in the route table that a call to a server has failed. It ignores errors that the request, not
 // the server, has caused.
 func (s *sidecar) noteFailure(to string, err error) {

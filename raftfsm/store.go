@@ -289,16 +289,17 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	if err != nil {
 		return state.Written{}, err
 	}
-	sess, foreign, err := s.router.tokens.Parse(w.session, tag)
+	n, err := s.router.replica.waitPartitions(ctx)
+	if err != nil {
+		return state.Written{}, err
+	}
+	cluster := session.Cluster{Tag: tag, Groups: n}
+	sess, foreign, err := s.router.tokens.Parse(w.session, cluster)
 	if err != nil {
 		return state.Written{}, err
 	}
 	if len(w.ops) == 0 {
 		return state.Written{Proof: state.Proof{Session: w.session}}, nil
-	}
-	n, err := s.router.replica.waitPartitions(ctx)
-	if err != nil {
-		return state.Written{}, err
 	}
 	p, err := onePartition(s.id, w.ops, func(o *command.Op) string { return o.Key }, n)
 	if err != nil {
@@ -323,12 +324,13 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 		}
 	}
 	s.router.noteWrite(at, w.ops)
+	s.router.noteSeen(at)
 	token := w.session
 	if foreign {
 		token = "" // positions of another cluster do not count here
 	}
 	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1,
-		Session: s.router.tokens.After(token, sess, at, tag)}}
+		Session: s.router.tokens.After(token, sess, at, cluster)}}
 	if at.Committed {
 		written.ETags = etags(a.Result.Revisions[len(req.Ops)-len(w.ops):])
 	}
@@ -432,11 +434,4 @@ func etags(revisions []uint64) []string {
 		}
 	}
 	return out
-}
-
-// MergeSessions returns a session token that contains, for each group, the newer of the positions in the tokens a
-// and b. An empty token contains no position. MergeSessions returns false if a token cannot be decoded or belongs to
-// another cluster.
-func (h *Host) MergeSessions(a, b string) (string, bool) {
-	return h.router.tokens.Merge(a, b, h.node.tag.Load())
 }

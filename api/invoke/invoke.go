@@ -151,6 +151,7 @@ type attempts struct {
 	policy *resiliency.Policy
 
 	external *External // the target, if it is outside of the cluster; otherwise nil
+	session  string    // verified session token of the request; empty = none
 	body     *replay
 	trace    Span
 
@@ -163,6 +164,13 @@ type attempts struct {
 
 // run makes attempts until one has an answer, or an error that does not allow a retry.
 func (a *attempts) run(ctx context.Context) (Answer, error) {
+	if a.external == nil {
+		session, err := a.invoke.sessions.Verify(ctx, a.invoke.app, a.trace.TraceID(), a.call.Header)
+		if err != nil {
+			return Answer{}, a.failed(err, "session")
+		}
+		a.session = session
+	}
 	a.invoke.budget.Earn()
 	a.observePolicies()
 	for {
@@ -251,7 +259,7 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 	i, id := a.invoke, a.trace.TraceID()
 	in := &Inbound{
 		Target: a.target, Caller: Caller{App: i.app}, Request: a.request(ctx), Method: a.method,
-		Trace: id, Session: i.sessions.Outbound(i.app, id, a.call.Header),
+		Trace: id, Session: i.sessions.Begin(i.app, id, a.session),
 		Remote: a.call.Remote,
 	}
 	a.trace.Inject(in.Request.Header)

@@ -204,6 +204,22 @@ func (m *merger) MergeSessions(a, b string) (string, bool) {
 	return "", false
 }
 
+// AnswerSession implements api.SessionMerger.
+func (m *merger) AnswerSession(own, sent, got string) (string, bool) {
+	if store := m.store.Load(); store != nil {
+		return (*store).AnswerSession(own, sent, got)
+	}
+	return "", false
+}
+
+// VerifySession implements api.SessionMerger.
+func (m *merger) VerifySession(ctx context.Context, own, given string) (string, error) {
+	if store := m.store.Load(); store != nil {
+		return (*store).VerifySession(ctx, own, given)
+	}
+	return own, nil
+}
+
 // SetSessions sets the merger of session tokens. Call it before a store is served.
 func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 

@@ -14,15 +14,15 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 const (
-	pollPeriod    = 2 * time.Second        // interval of polls of all servers while nothing fails
-	pollPause     = 100 * time.Millisecond // minimum time between polls
-	pollHang      = 500 * time.Millisecond // interval of polls after a leader has not answered for this long
-	pollWait      = time.Second            // limit for the answer of one server
-	avoidFailed   = 3 * time.Second        // how long a server is avoided after a failed call
-	maxPartitions = 1 << 16
+	pollPeriod  = 2 * time.Second        // interval of polls of all servers while nothing fails
+	pollPause   = 100 * time.Millisecond // minimum time between polls
+	pollHang    = 500 * time.Millisecond // interval of polls after a leader has not answered for this long
+	pollWait    = time.Second            // limit for the answer of one server
+	avoidFailed = 3 * time.Second        // how long a server is avoided after a failed call
 )
 
 // RouteTable chooses the servers to which a node without data sends its calls. It records the leader of each group,
@@ -351,7 +351,7 @@ func AppendRoutes(b []byte, routes []GroupRoute) []byte {
 func readRoutes(b []byte) ([]GroupRoute, error) {
 	f := NewFrame(b)
 	n := f.Uvarint()
-	f.Bad = f.Bad || n == 0 || n > maxPartitions || n > uint64(len(b))
+	f.Bad = f.Bad || n == 0 || n > session.MaxGroups || n > uint64(len(b))
 	var out []GroupRoute
 	for range n {
 		if f.Bad {

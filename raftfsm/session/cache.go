@@ -10,12 +10,12 @@ type Cache struct{ last atomic.Pointer[decoded] }
 // decoded is a token of a cluster and its session. It never changes.
 type decoded struct {
 	text    string
-	cluster uint64
+	cluster Cluster
 	session Session
 }
 
 // Parse does the same as the function Parse, but decodes the last token only once.
-func (t *Cache) Parse(token string, cluster uint64) (s Session, foreign bool, err error) {
+func (t *Cache) Parse(token string, cluster Cluster) (s Session, foreign bool, err error) {
 	if s, ok := t.known(token, cluster); ok {
 		return s, false, nil
 	}
@@ -27,7 +27,7 @@ func (t *Cache) Parse(token string, cluster uint64) (s Session, foreign bool, er
 }
 
 // known returns the session of a cached token.
-func (t *Cache) known(token string, cluster uint64) (Session, bool) {
+func (t *Cache) known(token string, cluster Cluster) (Session, bool) {
 	if d := t.last.Load(); d != nil && d.text == token && d.cluster == cluster {
 		return d.session, true
 	}
@@ -36,7 +36,7 @@ func (t *Cache) known(token string, cluster uint64) (Session, bool) {
 
 // own decodes a token of the given cluster. It returns false for any other token. It does not add the token to the
 // cache.
-func (t *Cache) own(token string, cluster uint64) (Session, bool) {
+func (t *Cache) own(token string, cluster Cluster) (Session, bool) {
 	if s, ok := t.known(token, cluster); ok {
 		return s, true
 	}
@@ -46,7 +46,13 @@ func (t *Cache) own(token string, cluster uint64) (Session, bool) {
 
 // Merge returns a token that contains the newer position of a and b for each group. It returns false if a or b is
 // invalid or belongs to another cluster.
-func (t *Cache) Merge(a, b string, cluster uint64) (string, bool) {
+func (t *Cache) Merge(a, b string, cluster Cluster) (string, bool) {
+	return t.MergeIf(a, b, cluster, func(Seen) bool { return true })
+}
+
+// MergeIf is like Merge, but takes from b only the positions for which accept returns true. It calls accept only for
+// positions that change the session of a.
+func (t *Cache) MergeIf(a, b string, cluster Cluster, accept func(Seen) bool) (string, bool) {
 	first, ok := t.own(a, cluster)
 	if !ok {
 		return "", false
@@ -58,25 +64,28 @@ func (t *Cache) Merge(a, b string, cluster uint64) (string, bool) {
 	if !ok {
 		return "", false
 	}
+	changed := false
 	for _, n := range second {
-		first = first.with(n)
+		if !first.Holds(n) && accept(n) {
+			first, changed = first.With(n), true
+		}
 	}
-	if len(first) == 0 {
-		return "", true
+	if !changed {
+		return a, true
 	}
-	token := first.Token(cluster)
+	token := first.Token(cluster.Tag)
 	t.last.Store(&decoded{token, cluster, first})
 	return token, true
 }
 
 // After returns the token of session s after the session has seen position n. token is the current token of s, or
 // empty. After returns the same token if n does not change the session.
-func (t *Cache) After(token string, s Session, n Seen, cluster uint64) string {
-	if token != "" && s.holds(n) {
+func (t *Cache) After(token string, s Session, n Seen, cluster Cluster) string {
+	if token != "" && s.Holds(n) {
 		return token
 	}
-	s = s.with(n)
-	token = s.Token(cluster)
+	s = s.With(n)
+	token = s.Token(cluster.Tag)
 	t.last.Store(&decoded{token, cluster, s})
 	return token
 }

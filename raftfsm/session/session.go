@@ -5,12 +5,16 @@
 // The format is base64url without padding of: version 1 (1 byte), cluster (8 bytes), and for each group in ascending
 // order its id, its term and index<<1|committed, as uvarints.
 //
+// Tokens are not signed, so a client can invent positions. Parse accepts at most one position for each group of the
+// cluster, and After never writes more. The caller must verify a position before other requests depend on it.
+//
 // The package owns the format of tokens. It has no goroutines.
 package session
 
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"math"
 	"sort"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -19,8 +23,27 @@ import (
 
 const (
 	sessionVersion = 1
-	maxSession     = 16 << 10
+	headerSize     = 1 + 8                          // bytes before the first position
+	maxSeen        = 3 + 2*binary.MaxVarintLen64    // bytes of a position
+	maxToken       = headerSize + MaxGroups*maxSeen // bytes of a token, before base64
 )
+
+// MaxGroups is the maximum number of groups of a cluster.
+const MaxGroups = 256
+
+// Cluster is the cluster of a token.
+type Cluster struct {
+	Tag    uint64 // see datadir.Identity.Tag
+	Groups uint32 // number of groups; 0 = not known yet
+}
+
+// has reports whether the cluster can have a group with this id.
+func (c Cluster) has(group uint64) bool {
+	if c.Groups == 0 {
+		return group < MaxGroups
+	}
+	return group < uint64(c.Groups)
+}
 
 // Seen is the log position that a session has seen in one group. If Committed is true, the position comes from a read
 // or a strong write and cannot be lost.
@@ -33,21 +56,21 @@ type Seen struct {
 // Session is a decoded token; nil is the empty one.
 type Session []Seen
 
-// Parse decodes a token. If the token belongs to another cluster, the result foreign is true and the session is empty.
-// Parse returns fault.Invalid for a malformed token.
-func Parse(token string, cluster uint64) (s Session, foreign bool, err error) {
+// Parse decodes a token. If the token belongs to another cluster, or names a group that the cluster does not have, the
+// result foreign is true and the session is empty. Parse returns fault.Invalid for a malformed token.
+func Parse(token string, cluster Cluster) (s Session, foreign bool, err error) {
 	if token == "" {
 		return nil, false, nil
 	}
-	if len(token) > maxSession {
+	if len(token) > base64.RawURLEncoding.EncodedLen(maxToken) {
 		return nil, false, malformed("it is too long")
 	}
 	b, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || len(b) < 9 || b[0] != sessionVersion {
+	if err != nil || len(b) < headerSize || b[0] != sessionVersion {
 		return nil, false, malformed("it is not a session token of this version")
 	}
-	foreign = binary.BigEndian.Uint64(b[1:]) != cluster
-	for b = b[9:]; len(b) > 0; {
+	foreign = binary.BigEndian.Uint64(b[1:]) != cluster.Tag
+	for b = b[headerSize:]; len(b) > 0; {
 		var v [3]uint64
 		for i := range v {
 			x, n := binary.Uvarint(b)
@@ -56,9 +79,10 @@ func Parse(token string, cluster uint64) (s Session, foreign bool, err error) {
 			}
 			v[i], b = x, b[n:]
 		}
-		if v[0] > 1<<16 || (len(s) > 0 && uint32(v[0]) <= s[len(s)-1].Group) {
+		if v[0] > math.MaxUint32 || (len(s) > 0 && uint32(v[0]) <= s[len(s)-1].Group) {
 			return nil, false, malformed("its groups are out of order")
 		}
+		foreign = foreign || !cluster.has(v[0])
 		s = append(s, Seen{Group: uint32(v[0]), Pos: raftlog.Position{Term: v[1], Index: v[2] >> 1},
 			Committed: v[2]&1 == 1})
 	}
@@ -92,14 +116,14 @@ func (s Seen) Before(n Seen) bool {
 	return n.Pos.Index > s.Pos.Index
 }
 
-// holds reports whether adding n would not change the session.
-func (s Session) holds(n Seen) bool {
+// Holds reports whether adding n would not change the session.
+func (s Session) Holds(n Seen) bool {
 	e, ok := s.Of(n.Group)
 	return ok && (e == n || !e.Before(n))
 }
 
-// with returns the session with n added. The receiver is not changed.
-func (s Session) with(n Seen) Session {
+// With returns the session with n added. The receiver is not changed.
+func (s Session) With(n Seen) Session {
 	out := make(Session, 0, len(s)+1)
 	placed := false
 	for _, e := range s {
@@ -129,10 +153,10 @@ func (s Session) Without(g uint32) Session {
 	return out
 }
 
-// Token encodes the session.
-func (s Session) Token(cluster uint64) string {
+// Token encodes the session for the cluster with this tag.
+func (s Session) Token(tag uint64) string {
 	var buf [64]byte
-	b := binary.BigEndian.AppendUint64(append(buf[:0], sessionVersion), cluster)
+	b := binary.BigEndian.AppendUint64(append(buf[:0], sessionVersion), tag)
 	for _, e := range s {
 		b = binary.AppendUvarint(b, uint64(e.Group))
 		b = binary.AppendUvarint(b, e.Pos.Term)

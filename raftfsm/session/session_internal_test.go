@@ -1,6 +1,8 @@
 package session
 
 import (
+	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,26 +36,29 @@ func TestSession_KeepsNewestPositions(t *testing.T) {
 			at(0, 2, 9, false)},
 		"committed is not undone by its equal": {Session{at(0, 1, 9, true)}, at(0, 1, 9, false), at(0, 1, 9, true)},
 	} {
-		got, ok := c.have.with(c.next).Of(0)
+		got, ok := c.have.With(c.next).Of(0)
 		if !ok || got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 }
 
+// here is the cluster of the tokens.
+var here = Cluster{Tag: 7, Groups: MaxGroups} //nolint:gochecknoglobals // constant
+
 func TestToken_RoundTrips(t *testing.T) {
 	in := Session{at(0, 1, 2, true), at(3, 1<<40, 1<<60, false), at(255, 0, 0, true)}
-	out, foreign, err := Parse(in.Token(7), 7)
+	out, foreign, err := Parse(in.Token(7), here)
 	if err != nil || foreign {
 		t.Fatalf("foreign %v, %v", foreign, err)
 	}
 	if diff := cmp.Diff(in, out, cmp.AllowUnexported(Seen{})); diff != "" {
 		t.Error(diff)
 	}
-	if s, foreign, err := Parse(in.Token(7), 8); err != nil || !foreign || len(s) != 0 {
+	if s, foreign, err := Parse(in.Token(7), Cluster{Tag: 8}); err != nil || !foreign || len(s) != 0 {
 		t.Errorf("a token of another cluster: %v %v %v", s, foreign, err)
 	}
-	if s, _, err := Parse("", 7); err != nil || len(s) != 0 {
+	if s, _, err := Parse("", here); err != nil || len(s) != 0 {
 		t.Errorf("no token: %v %v", s, err)
 	}
 }
@@ -63,11 +68,11 @@ func FuzzParseSession(f *testing.F) {
 	f.Add("")
 	f.Add("Ad6l")
 	f.Fuzz(func(t *testing.T, token string) {
-		s, foreign, err := Parse(token, 7)
+		s, foreign, err := Parse(token, here)
 		if err != nil || foreign {
 			return
 		}
-		again, _, err := Parse(s.Token(7), 7)
+		again, _, err := Parse(s.Token(7), here)
 		if err != nil || !cmp.Equal(s, again, cmp.AllowUnexported(Seen{})) {
 			t.Fatalf("%q: %+v becomes %+v, %v", token, s, again, err)
 		}
@@ -91,16 +96,44 @@ func TestToken_IsReusedIfUnchanged(t *testing.T) {
 	} {
 		token := c.have.Token(7)
 		for range 2 { // the second time it is in the cache
-			s, foreign, err := remembered.Parse(token, 7)
+			s, foreign, err := remembered.Parse(token, here)
 			if err != nil || foreign || !cmp.Equal(s, c.have, cmp.AllowUnexported(Seen{})) {
 				t.Fatalf("%s: read as %+v, %v, %v", name, s, foreign, err)
 			}
-			if got, want := remembered.After(token, s, c.next, 7), c.have.with(c.next).Token(7); got != want {
+			if got, want := remembered.After(token, s, c.next, here), c.have.With(c.next).Token(7); got != want {
 				t.Errorf("%s: %q, want %q", name, got, want)
 			}
 		}
-		if s, foreign, err := remembered.Parse(token, 8); err != nil || !foreign || s != nil {
+		if s, foreign, err := remembered.Parse(token, Cluster{Tag: 8}); err != nil || !foreign || s != nil {
 			t.Errorf("%s: the token is valid in another cluster: %+v, %v, %v", name, s, foreign, err)
 		}
+	}
+}
+
+func TestParse_BoundIsThatOfWriter(t *testing.T) {
+	var all Session
+	for g := range uint32(MaxGroups) {
+		all = append(all, at(g, math.MaxUint64, math.MaxUint64>>1, true))
+	}
+	got, foreign, err := Parse(all.Token(7), here)
+	if err != nil || foreign || !cmp.Equal(got, all) {
+		t.Errorf("the longest token of a cluster: %d positions, foreign %v, %v", len(got), foreign, err)
+	}
+	if _, _, err := Parse(all.Token(7)+strings.Repeat("A", 1<<10), here); err == nil {
+		t.Error("a longer token was read")
+	}
+}
+
+func TestParse_TokenWithMissingGroupIsForeign(t *testing.T) {
+	token := Session{at(0, 1, 5, true), at(3, 1, 5, true)}.Token(7)
+	for groups, want := range map[uint32]bool{0: false, 1: true, 3: true, 4: false} {
+		s, foreign, err := Parse(token, Cluster{Tag: 7, Groups: groups})
+		if err != nil || foreign != want || foreign == (len(s) > 0) {
+			t.Errorf("%d groups: foreign %v with %d positions, %v", groups, foreign, len(s), err)
+		}
+	}
+	var c Cache
+	if merged, ok := c.Merge("", token, Cluster{Tag: 7, Groups: 1}); ok {
+		t.Errorf("merged to %q", merged)
 	}
 }
