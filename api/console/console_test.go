@@ -239,6 +239,13 @@ func TestConsole_LinkWorksOnce(t *testing.T) {
 	if left := time.Until(expires); left > 10*time.Minute || left < 9*time.Minute {
 		t.Errorf("the link expires in %v", left)
 	}
+	preview, err := f.client.Head(f.URL + path) //nolint:noctx // loopback
+	if err != nil {
+		t.Fatal(err)
+	}
+	if preview.Body.Close(); preview.StatusCode != http.StatusOK || len(preview.Cookies()) > 0 {
+		t.Errorf("HEAD: %s with cookies %v", preview.Status, preview.Cookies())
+	}
 	for i, want := range []int{http.StatusOK, http.StatusForbidden} {
 		if status, _, _ := f.get(t, path); status != want {
 			t.Errorf("use %d of the link: %d", i+1, status)

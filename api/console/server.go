@@ -96,6 +96,8 @@ func (c *Console) Login() (path string, expires time.Time) {
 // route sets up the paths.
 func (c *Console) route() {
 	c.mux.HandleFunc("GET /login", c.login)
+	// A preview of the link must not use it up.
+	c.mux.HandleFunc("HEAD /login", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	c.mux.HandleFunc("GET /assets/{file}", c.asset)
 	for _, p := range pages() {
 		c.mux.Handle("GET "+p.path, c.signedIn(func(r *request) { c.page(r, p) }))

@@ -66,10 +66,14 @@ func (f *Face) routes() []route {
 		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}", serve: f.getConfiguration},
 		{verbs: "POST PUT", path: "/v1.0/configuration/{store}", serve: f.putConfiguration},
 		{verbs: "DELETE", path: "/v1.0/configuration/{store}", serve: f.deleteConfiguration},
-		{verbs: "GET", path: "/v1.0/configuration/{store}/subscribe", serve: f.subscribeConfiguration},
-		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}/subscribe", serve: f.subscribeConfiguration},
-		{verbs: "GET", path: "/v1.0/configuration/{store}/{id}/unsubscribe", serve: f.unsubscribeConfiguration},
-		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}/{id}/unsubscribe", serve: f.unsubscribeConfiguration},
+		{verbs: "GET", path: "/v1.0/configuration/{store}/subscribe", serve: f.subscribeConfiguration,
+			noHead: true},
+		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}/subscribe", serve: f.subscribeConfiguration,
+			noHead: true},
+		{verbs: "GET", path: "/v1.0/configuration/{store}/{id}/unsubscribe", serve: f.unsubscribeConfiguration,
+			noHead: true},
+		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}/{id}/unsubscribe", serve: f.unsubscribeConfiguration,
+			noHead: true},
 
 		// Output bindings.
 		{verbs: "POST PUT", path: "/v1.0/bindings/{name}", serve: f.invokeBinding},
