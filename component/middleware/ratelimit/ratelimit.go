@@ -1,10 +1,12 @@
 // Package ratelimit implements the middleware middleware.http.ratelimit, which limits the request rate of each client
 // address.
 //
-// It owns one token bucket per address, and removes a bucket after an hour without requests. It has no goroutines.
+// It owns one token bucket per address, for at most 10,000 addresses. It removes a bucket when it is full again. It has
+// no goroutines.
 package ratelimit
 
 import (
+	"container/list"
 	"math"
 	"net"
 	"net/http"
@@ -43,29 +45,38 @@ func parse(text string) (float64, error) {
 // Limiter limits the requests of each address. It is safe for concurrent use.
 type Limiter struct {
 	perSecond float64
+	burst     int
+	refill    time.Duration // after which a bucket without requests is full
 	now       func() time.Time
 
 	mu      sync.Mutex
-	clients map[string]*client
-	swept   time.Time
+	clients map[string]*list.Element
+	order   list.List // of *client, the one without a request for longest first
 }
 
 type client struct {
-	tokens *rate.Limiter
-	seen   time.Time
+	address string
+	tokens  *rate.Limiter
+	seen    time.Time
 }
 
-// idle is how long an address must send no request before its token bucket is removed. At rates of at least one
-// request per hour, the bucket is full again by then, so its removal has no effect.
-const idle = time.Hour
+// maxClients is the maximum number of addresses with a bucket. Above it, the address without a request for longest
+// gets a full bucket again.
+const maxClients = 10_000
 
 // Open makes the middleware from its metadata. now returns the time; nil = time.Now.
 func Open(v component.Values, now func() time.Time) (*Limiter, error) {
 	perSecond, err := parse(v.Text(metadataRate))
+	if err != nil {
+		return nil, err
+	}
 	if now == nil {
 		now = time.Now
 	}
-	return &Limiter{perSecond: perSecond, now: now, clients: map[string]*client{}, swept: now()}, err
+	burst := max(1, math.Ceil(perSecond))
+	refill := time.Duration(min(burst/perSecond*float64(time.Second), math.MaxInt64/2))
+	return &Limiter{perSecond: perSecond, burst: int(burst), refill: refill, now: now,
+		clients: map[string]*list.Element{}}, nil
 }
 
 // Filter implements middleware.Filter.
@@ -86,21 +97,28 @@ func (l *Limiter) allow(address string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	if now.Sub(l.swept) > idle {
-		for name, c := range l.clients {
-			if now.Sub(c.seen) > idle {
-				delete(l.clients, name)
-			}
-		}
-		l.swept = now
+	e := l.clients[address]
+	if e == nil {
+		e = l.order.PushBack(&client{address: address, tokens: rate.NewLimiter(rate.Limit(l.perSecond), l.burst)})
+		l.clients[address] = e
 	}
-	c := l.clients[address]
-	if c == nil {
-		c = &client{tokens: rate.NewLimiter(rate.Limit(l.perSecond), int(max(1, math.Ceil(l.perSecond))))}
-		l.clients[address] = c
-	}
+	c := e.Value.(*client)
 	c.seen = now
+	l.order.MoveToBack(e)
+	l.forget(now)
 	return c.tokens.AllowN(now, 1)
+}
+
+// forget removes the buckets that are full, and the oldest ones above maxClients. The caller holds the mutex.
+func (l *Limiter) forget(now time.Time) {
+	for e := l.order.Front(); e != nil; e = l.order.Front() {
+		c := e.Value.(*client)
+		if len(l.clients) <= maxClients && now.Sub(c.seen) <= l.refill {
+			return
+		}
+		l.order.Remove(e)
+		delete(l.clients, c.address)
+	}
 }
 
 // addressOf returns the address of the client's connection. It ignores headers such as X-Forwarded-For, because a
