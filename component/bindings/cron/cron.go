@@ -19,6 +19,7 @@ import (
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/timezone"
 )
 
 // Type is the component type.
@@ -42,7 +43,8 @@ func Fields() []component.Field {
 	return []component.Field{
 		{Name: metadataSchedule, Required: true,
 			Check: func(text string) error { _, err := parse(text, time.UTC); return err }},
-		{Name: metadataTimeZone, Default: "UTC", Check: func(text string) error { _, err := zone(text); return err }},
+		{Name: metadataTimeZone, Default: "UTC",
+			Check: func(text string) error { _, err := timezone.Load(text); return err }},
 	}
 }
 
@@ -56,7 +58,7 @@ type Options struct {
 
 // Open reads the schedule. It does no I/O.
 func Open(o Options) (bindings.Binding, error) {
-	in, err := zone(o.Metadata.Text(metadataTimeZone))
+	in, err := timezone.Load(o.Metadata.Text(metadataTimeZone))
 	if err != nil {
 		return bindings.Binding{}, err
 	}
@@ -152,22 +154,21 @@ func (c *clock) key(at time.Time) string {
 	return c.options.Namespace + "/" + c.options.Name + "/" + strconv.FormatInt(at.Unix(), 10)
 }
 
-func zone(name string) (*time.Location, error) {
-	in, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, fault.New(fault.Invalid, "cron.Open", "is not the name of a time zone such as UTC or Europe/Lisbon")
-	}
-	return in, nil
-}
-
 // schedule returns the first tick after a time, or zero if there is none.
 type schedule interface {
 	next(after time.Time) time.Time
 }
 
 // parse parses a cron expression in the given time zone. The expression has five fields, or six with the seconds
-// first, or is a shorthand such as @hourly or @every 15m.
+// first, or is a shorthand such as @hourly or @every 15m. It may begin with another time zone: CRON_TZ=Europe/Lisbon.
 func parse(text string, in *time.Location) (schedule, error) {
+	if name, rest, found := timezone.Cut(text); found {
+		var err error
+		if in, err = timezone.Load(name); err != nil {
+			return nil, fault.New(fault.Invalid, "cron.Open", "has a time zone that "+fault.Text(err))
+		}
+		text = rest
+	}
 	parser := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
 		cron.Descriptor)
 	parsed, err := parser.Parse(text)

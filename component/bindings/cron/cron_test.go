@@ -204,12 +204,15 @@ func TestCron_RefusesInvalidMetadata(t *testing.T) {
 	for _, pairs := range [][]string{
 		{}, {"schedule", "every day"}, {"schedule", "* * *"}, {"schedule", "@every 15"}, {"schedule", "@hourly",
 			"timeZone", "Mars/Olympus"},
+		{"schedule", "@hourly", "timeZone", "Local"}, {"schedule", "CRON_TZ=Local 0 9 * * *"},
+		{"schedule", "TZ=localtime 0 9 * * *"}, {"schedule", "CRON_TZ=UTC"}, {"schedule", "TZ=Mars/Olympus @hourly"},
 	} {
 		if _, err := check(pairs...); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%v: %v", pairs, err)
 		}
 	}
-	for _, schedule := range []string{"@hourly", "@every 1h30m", "*/5 * * * *", "30 */5 * * * *", "0 9 * * MON-FRI"} {
+	for _, schedule := range []string{"@hourly", "@every 1h30m", "*/5 * * * *", "30 */5 * * * *", "0 9 * * MON-FRI",
+		"CRON_TZ=Asia/Tokyo 0 9 * * *"} {
 		if _, err := check("schedule", schedule); err != nil {
 			t.Errorf("%s: %v", schedule, err)
 		}

@@ -1,0 +1,52 @@
+// Package timezone reads time zones that mean the same on every node. It refuses the names that stand for the zone of
+// a host.
+//
+// It owns this rule. It has no goroutines.
+package timezone
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Load returns the time zone with a name of the IANA database, such as UTC or Europe/Lisbon. The empty name is UTC.
+// Load returns fault.Invalid for an unknown name, and for one that Check refuses. The message of an error says what the
+// name is, as in "is unknown".
+func Load(name string) (*time.Location, error) {
+	if err := Check(name); err != nil {
+		return nil, err
+	}
+	in, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, refused("is not the name of a time zone")
+	}
+	return in, nil
+}
+
+// Check returns fault.Invalid for a name that stands for the zone of the host. It does not need the database.
+func Check(name string) error {
+	if slices.Contains([]string{"local", "localtime", "posixrules"}, strings.ToLower(name)) {
+		return refused("is the zone of the host, so nodes could disagree")
+	}
+	return nil
+}
+
+func refused(why string) error {
+	return &fault.Error{Code: fault.Invalid, Op: "timezone.Load", Msg: why,
+		Hint: "name a zone such as UTC or Europe/Lisbon"}
+}
+
+// Cut splits a cron schedule such as "CRON_TZ=Europe/Lisbon 0 0 * * * *" into the name of its time zone and the rest.
+// The result found is false if the schedule has no time zone.
+func Cut(schedule string) (name, rest string, found bool) {
+	for _, prefix := range []string{"TZ=", "CRON_TZ="} {
+		if after, ok := strings.CutPrefix(schedule, prefix); ok {
+			name, rest, _ = strings.Cut(after, " ")
+			return name, strings.TrimSpace(rest), true
+		}
+	}
+	return "", schedule, false
+}
