@@ -7,12 +7,12 @@ package docs_test
 
 import (
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/internal/archtest/tree"
 )
 
 // page is one Markdown file. Its path is relative to the root of the repository, with slashes.
@@ -148,34 +148,29 @@ func (p page) types(program string) bool {
 
 const root = ".."
 
+// files returns the paths of all files of the repository, with slashes.
+func files(t *testing.T) []string {
+	t.Helper()
+	names, err := tree.Names(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
 // pages are all Markdown files of the tree.
 func pages(t *testing.T) []page {
 	t.Helper()
 	var out []page
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && name != root && (d.Name() == "bin" || d.Name() == "testdata" ||
-			strings.HasPrefix(d.Name(), ".")):
-			return filepath.SkipDir
-		case d.IsDir() || filepath.Ext(name) != ".md":
-			return nil
+	for _, name := range files(t) {
+		if path.Ext(name) != ".md" || tree.Data(name) {
+			continue
 		}
-		text, err := os.ReadFile(name)
+		p, err := parse(name, read(t, name))
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		below, err := filepath.Rel(root, name)
-		if err != nil {
-			return err
-		}
-		p, err := parse(filepath.ToSlash(below), string(text))
 		out = append(out, p)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	if len(out) < 40 {
 		t.Fatalf("only %d pages found", len(out))

@@ -5,8 +5,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -133,22 +133,14 @@ func codes(t *testing.T) (public, reasons map[string]bool) {
 func sources(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && (d.Name() == "bin" || d.Name() == ".git") {
-			return filepath.SkipDir
+	for _, name := range files(t) {
+		program := slices.Contains([]string{".go", ".py", ".yaml", ".yml"}, path.Ext(name)) ||
+			slices.Contains([]string{"Makefile", "run", "verify", "steps"}, path.Base(name))
+		if !program || name == "docs/names_test.go" {
+			continue
 		}
-		if err != nil || d.IsDir() || d.Name() == "names_test.go" ||
-			!slices.Contains([]string{"Makefile", "run", "verify", "steps"}, d.Name()) &&
-				!slices.Contains([]string{".go", ".py", ".yaml", ".yml"}, filepath.Ext(name)) {
-			return err
-		}
-		text, err := os.ReadFile(name)
-		b.Write(text)
+		b.WriteString(read(t, name))
 		b.WriteByte('\n')
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return b.String()
 }

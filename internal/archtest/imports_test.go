@@ -134,12 +134,12 @@ func anyRule(rules []rule, from, to string) bool {
 func importProblem(from, to string) string {
 	upper, ok := layerOf(from)
 	if !ok {
-		return from + " stands in no layer: give it a place in the table, or move it"
+		return from + " is in no layer: add it to the table rooms in internal/archtest/imports_test.go, or move it"
 	}
 	lower, ok := layerOf(to)
 	switch {
 	case !ok:
-		return to + " stands in no layer"
+		return to + " is in no layer"
 	case strings.HasSuffix(to, "test") && !strings.HasSuffix(from, "test") && !anyRule(proofs(), from, to):
 		return to + " is for tests"
 	case anyRule(forbidden(), from, to):
@@ -155,7 +155,7 @@ func importProblem(from, to string) string {
 func TestImports_GoDown(t *testing.T) {
 	for _, s := range module(t) {
 		if _, ok := layerOf(s.pkg()); !ok {
-			t.Errorf("%s: package %s stands in no layer", s.name, s.pkg())
+			t.Errorf("%s: package %s is in no layer", s.name, s.pkg())
 		}
 		if s.test {
 			continue // a test may use what lies beside it and the suites for tests

@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/internal/archtest/tree"
 )
 
 const modulePath = "github.com/quorate/quorate"
@@ -86,46 +87,23 @@ func shareVariables(files []*source) {
 func module(t *testing.T) []*source {
 	t.Helper()
 	root := moduleRoot(t)
-	var out []*source
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir():
-			return skipDir(root, name, d)
-		case !strings.HasSuffix(name, ".go"):
-			return nil
-		}
-		text, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(root, name)
-		out = append(out, parse(t, filepath.ToSlash(rel), text))
-		return err
-	})
+	names, err := tree.Names(root)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var out []*source
+	for _, name := range tree.GoFiles(names) {
+		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, parse(t, name, text))
 	}
 	if len(out) < 50 {
 		t.Fatalf("only %d files found below %s", len(out), root)
 	}
 	shareVariables(out)
 	return out
-}
-
-func skipDir(root, name string, d fs.DirEntry) error {
-	if name == root {
-		return nil
-	}
-	if strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata" ||
-		d.Name() == "bin" {
-		return filepath.SkipDir
-	}
-	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
-		return filepath.SkipDir
-	}
-	return nil
 }
 
 // moduleRoot is the folder with go.mod above this one.

@@ -1,14 +1,18 @@
-// Package tree finds the files of the repository that people write. Test data, golden files, generated files and build
-// results are not among them.
+// Package tree finds the files of the repository. In a git checkout these are the files that git tracks, so files that
+// somebody made while following the documentation are not checked.
 //
 // It owns the choice of these files for all checks. It has no goroutines.
 package tree
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -18,33 +22,96 @@ type File struct {
 	Text []byte
 }
 
-// Files returns the files below root in lexical order.
-func Files(root string) (out []File, err error) {
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+// Names returns the paths of the regular files of the repository, with slashes, in lexical order. The argument is the
+// root of the repository. In a git checkout, Names returns only tracked files: a new file is checked after git add.
+// Elsewhere, for example in an unpacked archive, it returns all files except those in bin.
+func Names(root string) ([]string, error) {
+	_, err := os.Lstat(filepath.Join(root, ".git"))
+	_, noGit := exec.LookPath("git")
+	if err != nil || noGit != nil {
+		return walk(root)
+	}
+	return tracked(root)
+}
+
+func tracked(root string) (out []string, err error) {
+	text, err := exec.Command("git", "-C", root, "ls-files", "-z").Output()
+	if err != nil {
+		return nil, fmt.Errorf("git ls-files in %s: %w", root, err)
+	}
+	for name := range strings.SplitSeq(string(text), "\x00") {
+		info, err := os.Lstat(filepath.Join(root, filepath.FromSlash(name)))
+		if err == nil && info.Mode().IsRegular() { // it may be deleted, and not yet in git
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil // git lists a file in conflict several times
+}
+
+func walk(root string) (out []string, err error) {
+	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != root && builtOrData(d.Name()):
+		case d.IsDir() && (d.Name() == "bin" || d.Name() == ".git"):
 			return filepath.SkipDir
 		case !d.Type().IsRegular():
 			return nil
 		}
-		text, err := os.ReadFile(path) //nolint:gosec // a file of the repository
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(root, path)
-		if f := (File{filepath.ToSlash(name), text}); !f.generated() {
-			out = append(out, f)
-		}
+		below, err := filepath.Rel(root, name)
+		out = append(out, filepath.ToSlash(below))
 		return err
 	})
+	slices.Sort(out)
 	return out, err
 }
 
-func builtOrData(dir string) bool {
-	return dir == "testdata" || dir == "bin" || strings.HasPrefix(dir, "_") || strings.HasPrefix(dir, ".") &&
-		dir != ".ci"
+// GoFiles returns those names that are Go files of the module, without test data and nested modules.
+func GoFiles(names []string) (out []string) {
+	var nested []string
+	for _, name := range names {
+		if dir, file := path.Split(name); file == "go.mod" && dir != "" {
+			nested = append(nested, dir)
+		}
+	}
+	for _, name := range names {
+		inNested := slices.ContainsFunc(nested, func(dir string) bool { return strings.HasPrefix(name, dir) })
+		if strings.HasSuffix(name, ".go") && !inNested && !Data(name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// Data reports whether a file is test data, or in a folder that the go command ignores.
+func Data(name string) bool {
+	folders := strings.Split(path.Dir(name), "/")
+	return slices.ContainsFunc(folders, func(folder string) bool {
+		return folder == "testdata" || strings.HasPrefix(folder, "_") || strings.HasPrefix(folder, ".") && folder != "."
+	})
+}
+
+// Files returns the files below root that people write, in lexical order. Test data, golden files and generated files
+// are not among them.
+func Files(root string) (out []File, err error) {
+	names, err := Names(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if Data(name) && !strings.HasPrefix(name, ".ci/") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+		if err != nil {
+			return nil, err
+		}
+		if f := (File{name, text}); !f.generated() {
+			out = append(out, f)
+		}
+	}
+	return out, nil
 }
 
 func (f File) generated() bool {
