@@ -175,8 +175,8 @@ func TestMissing_FindsPackagesWithoutLine(t *testing.T) {
 	}
 	packages := []string{"api", "api/grpc", "api/http", "api/http/body", "api/http/body/x", "node", "node/state",
 		"node/state/redis", "node/states"}
-	if got, want := missing(folders, packages), []string{"api/grpc", "api/http/body/x", "node/states"}; !slices.Equal(got,
-		want) {
+	want := []string{"api/grpc", "api/http/body/x", "node/states"}
+	if got := missing(folders, packages); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for _, bad := range []string{"api/\n      http/ too deep", "text", "api the API"} {
