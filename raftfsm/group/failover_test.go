@@ -297,9 +297,7 @@ func TestHolds_WriteLostWithLeaderIsLost(t *testing.T) {
 		}
 	}
 	for id, g := range c.running() {
-		if n := g.disk.logs.Waiting(); n != 0 {
-			t.Errorf("%s still waits for %d durable signals", id, n)
-		}
+		until(t, string(id)+" still has open entries", func() bool { return openEntries(g) == 0 })
 	}
 }
 

@@ -141,7 +141,9 @@ func (g *Group) startRaft() error {
 	if o.without != nil {
 		o.without(g, conf)
 	}
-	r, err := raft.NewRaft(conf, g.disk.machine(o), g.disk.logs, g.disk.stable, g.disk.snaps, g.guard)
+	g.proposer = newProposer(g.disk.logs, g.clock, o.Bounds, g.obs, g.disk.role.alone.Load)
+	r, err := raft.NewRaft(conf, g.disk.machine(o), writePath{g.disk.logs, g.proposer}, g.disk.stable, g.disk.snaps,
+		g.guard)
 	if err != nil {
 		return &fault.Error{Code: fault.Internal, Op: "group.Open", Msg: fmt.Sprintf("cannot start group %d", o.ID),
 			Err: err}
@@ -155,7 +157,7 @@ func (g *Group) startRaft() error {
 
 func (g *Group) start() {
 	o := g.opts
-	g.proposer = newProposer(g.raft, g.disk.logs, g.clock, o.Bounds, g.obs, g.disk.role.alone.Load)
+	g.proposer.start(g.raft)
 	g.reader = &reader{
 		raft: g.raft, self: o.ServerID, confirm: o.Confirmer, clock: g.clock, timeout: o.Timing.ReadRound, obs: g.obs,
 		ready: func(term uint64) bool { return g.readyTerm.Load() == term },

@@ -14,7 +14,6 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
-	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
 // Ack selects when a proposal is answered.
@@ -65,7 +64,7 @@ func (p *proposal) settle(o outcome) {
 // the number of its requests and the number of entries in flight.
 //
 // It encodes an entry when raft's main loop is about to write it. So the entry also contains requests that arrive
-// while the previous entry is written.
+// while the previous entry is written. writePath has the whole sequence.
 //
 // A leader with other voters submits the next entry when the queue has at least as many requests as are in flight, or
 // enough for a full entry. Without this rule, full and nearly empty entries would alternate, and each entry costs
@@ -86,19 +85,22 @@ type proposer struct {
 	bytes    int
 	early    int // requests in the queue that are answered after the local disk write
 	closed   bool
-	inFlight int              // requests in open entries
-	unsynced int              // requests in open entries that wait for the local disk write
-	paused   int              // while above 0 nothing is taken from the queue; see pause
-	open     map[*byte]*batch // handed to raft and not settled, by batch.key
-	filling  *batch           // the newest entry, as long as it takes more requests
-	wake     chan struct{}    // capacity 1
+	inFlight int               // requests in open entries
+	unsynced int               // requests in open entries that wait for the local disk write
+	paused   int               // while above 0 nothing is taken from the queue; see pause
+	last     uint64            // number of the newest batch
+	open     map[uint64]*batch // handed to raft and not finished, by number
+	filling  *batch            // the newest entry, as long as it takes more requests
+	stores   []*batch          // stored, with early requests, and not yet passed to acknowledge
+	wake     chan struct{}     // capacity 1: the queue has changed
+	store    chan struct{}     // capacity 1: stores has changed
 
-	slots   chan struct{} // capacity is the window
-	batches chan *batch   // in log order
-	durable chan *batch
-	stop    chan struct{}
-	done    chan struct{} // closed when all goroutines have ended
-	wg      sync.WaitGroup
+	slots    chan struct{} // capacity is the window
+	batches  chan *batch   // in log order
+	stop     chan struct{}
+	finished chan struct{} // closed when all entries are finished
+	done     chan struct{} // closed when all goroutines have ended
+	wg       sync.WaitGroup
 }
 
 // batch is one entry in flight.
@@ -106,26 +108,30 @@ type batch struct {
 	proposals []*proposal
 	size      int // bytes of its requests
 	future    raft.ApplyFuture
-	key       *byte            // identifies the entry in the log until it is encoded
-	pos       raftlog.Position // set by the durable signal
+	number    uint64           // identifies the entry until raft has numbered it
 	early     int              // how many of its requests are counted in proposer.unsynced
 	full      bool             // takes no more requests
-	watched   []byte           // the entry, if the log reports when it is durable
+	pos       raftlog.Position // of the entry, if it has early requests
+	stored    bool             // the log has accepted the entry, which has early requests
 }
 
-func newProposer(r *raft.Raft, l *raftlog.Store, c *clock, b Bounds, obs *groupMetrics, alone func() bool) *proposer {
-	p := &proposer{
-		raft: r, logs: l, clock: c, bounds: b, obs: obs, alone: alone, open: map[*byte]*batch{},
-		wake: make(chan struct{}, 1), slots: make(chan struct{}, b.Window),
-		batches: make(chan *batch, b.Window), durable: make(chan *batch, b.Window+1), stop: make(chan struct{}),
+func newProposer(l *raftlog.Store, c *clock, b Bounds, obs *groupMetrics, alone func() bool) *proposer {
+	return &proposer{
+		logs: l, clock: c, bounds: b, obs: obs, alone: alone, open: map[uint64]*batch{},
+		wake: make(chan struct{}, 1), store: make(chan struct{}, 1), slots: make(chan struct{}, b.Window),
+		batches: make(chan *batch, b.Window), stop: make(chan struct{}), finished: make(chan struct{}),
 		done: make(chan struct{}),
 	}
+}
+
+// start begins to pass requests to r. Call it before propose.
+func (p *proposer) start(r *raft.Raft) {
+	p.raft = r
 	p.wg.Add(3)
 	go p.run()
 	go p.await()
 	go p.acknowledge()
 	go func() { p.wg.Wait(); close(p.done) }()
-	return p
 }
 
 // propose adds data to the queue and waits for the outcome. The code of an error says whether the request was
@@ -222,13 +228,13 @@ func (p *proposer) run() {
 		case <-p.stop:
 			return
 		}
-		for p.next() {
+		for p.submitNext() {
 		}
 	}
 }
 
-// next submits one entry. It returns false if none is to be submitted now.
-func (p *proposer) next() bool {
+// submitNext submits one entry. It returns false if none is to be submitted now.
+func (p *proposer) submitNext() bool {
 	select {
 	case p.slots <- struct{}{}:
 	case <-p.stop:
@@ -262,8 +268,9 @@ func (p *proposer) gather() *batch {
 	if len(b.proposals) == 0 {
 		return nil
 	}
-	b.key = new(byte)
-	p.open[b.key], p.filling = b, b
+	p.last++
+	b.number = p.last
+	p.open[b.number], p.filling = b, b
 	return b
 }
 
@@ -306,70 +313,6 @@ func (p *proposer) ripe() bool {
 		p.early > 0 && p.early >= p.unsynced
 }
 
-// written records that no request of the entry waits for the local disk any more.
-func (p *proposer) written(b *batch) {
-	p.mu.Lock()
-	p.unsynced -= b.early
-	b.early = 0
-	p.mu.Unlock()
-	p.rouse()
-}
-
-// submit passes the entry b to raft. Raft accepts b when its main loop has written the previous entry. Until then,
-// complete can add more requests to b.
-func (p *proposer) submit(b *batch) {
-	b.future = p.raft.ApplyLog(raft.Log{Data: p.logs.Reserve(b.key, func(l *raft.Log) { p.complete(b, l) })}, 0)
-	p.batches <- b
-}
-
-// complete adds queued requests to the entry b and encodes b into l. The log calls complete on raft's main loop,
-// immediately before it writes the entry.
-func (p *proposer) complete(b *batch, l *raft.Log) {
-	p.mu.Lock()
-	if p.filling == b { // otherwise requests would overtake those of a later entry
-		if p.paused == 0 {
-			p.fillLocked(b)
-		}
-		p.filling = nil
-	}
-	early := b.early
-	p.mu.Unlock()
-	version := uint8(command.First)
-	for _, one := range b.proposals {
-		version = max(version, command.Needs(one.data))
-	}
-	data := make([]byte, 0, command.HeaderSize+b.size)
-	data = command.AppendHeader(data, version, p.clock.leader(), len(b.proposals))
-	for _, one := range b.proposals {
-		data = append(data, one.data...)
-	}
-	if early > 0 {
-		b.watched = data
-		p.logs.OnDurable(data, func(index, term uint64) {
-			b.pos = raftlog.Position{Term: term, Index: index}
-			p.durable <- b // capacity for every entry in the window
-		})
-	}
-	timeline.MarkEntries(timeline.Encoded, l.Index, l.Index)
-	p.obs.entry(len(b.proposals), len(data))
-	l.Data, l.Extensions = data, p.logs.Owing(early)
-}
-
-// await answers the proposals of settled entries.
-func (p *proposer) await() {
-	defer p.wg.Done()
-	defer close(p.durable)
-	for b := range p.batches {
-		p.finish(b)
-		p.mu.Lock()
-		delete(p.open, b.key)
-		p.inFlight -= len(b.proposals)
-		p.mu.Unlock()
-		<-p.slots
-		p.written(b)
-	}
-}
-
 // abandon answers the proposals that raft has not answered. raft must have shut down.
 func (p *proposer) abandon() {
 	p.mu.Lock()
@@ -381,52 +324,10 @@ func (p *proposer) abandon() {
 	}
 }
 
-func (p *proposer) finish(b *batch) {
-	err := b.future.Error()
-	p.logs.Release(b.key)
-	if b.watched != nil {
-		// A refused entry never becomes durable: withdraw the signal.
-		_ = p.logs.WaitDurable(b.future.Index()) // acknowledges the durable requests if the disk has the entry
-		p.logs.ForgetDurable(b.watched)
-	}
-	if err != nil {
-		b.settle(outcome{err: applyError(err)})
-		return
-	}
-	done, ok := b.future.Response().(*snapshot.Result)
-	if !ok || done.Err != nil || len(done.Results) != len(b.proposals) {
-		err := &fault.Error{Code: fault.Indeterminate, Op: "group.Propose",
-			Msg: "the entry was committed but could not be applied here"}
-		if ok {
-			err.Err = done.Err
-		}
-		b.settle(outcome{err: err})
-		return
-	}
-	pos := raftlog.Position{Index: b.future.Index(), Term: done.Term}
-	timeline.MarkEntries(timeline.Settled, pos.Index, pos.Index)
-	for i, one := range b.proposals {
-		one.settle(outcome{answer: Answer{Position: pos, Result: done.Results[i]}})
-	}
-}
-
 // settle gives every proposal of the entry the same outcome.
 func (b *batch) settle(o outcome) {
 	for _, one := range b.proposals {
 		one.settle(o)
-	}
-}
-
-// acknowledge answers the proposals that wait only for the local disk.
-func (p *proposer) acknowledge() {
-	defer p.wg.Done()
-	for b := range p.durable {
-		for _, one := range b.proposals {
-			if one.ack == Durable {
-				one.settle(outcome{answer: Answer{Position: b.pos}})
-			}
-		}
-		p.written(b)
 	}
 }
 

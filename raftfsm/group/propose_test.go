@@ -494,6 +494,13 @@ func TestClose_WaitsForCommittedEntries(t *testing.T) {
 	}
 }
 
+// openEntries returns how many entries are not finished.
+func openEntries(g *Group) int {
+	g.proposer.mu.Lock()
+	defer g.proposer.mu.Unlock()
+	return len(g.proposer.open)
+}
+
 func TestPropose_OnFollowerIsNotLeader(t *testing.T) {
 	o := alone(t, t.TempDir())
 	o.Bootstrap = false
@@ -502,8 +509,8 @@ func TestPropose_OnFollowerIsNotLeader(t *testing.T) {
 		_, err := g.ProposeRequest(limited(t), setRequest("k", "v"), ack)
 		wantCode(t, err, fault.NotLeader)
 	}
-	if n := g.disk.logs.Waiting(); n != 0 {
-		t.Errorf("%d signals of refused proposals are kept", n)
+	if n := openEntries(g); n != 0 {
+		t.Errorf("%d entries of refused proposals are kept", n)
 	}
 }
 

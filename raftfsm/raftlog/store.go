@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/hashicorp/raft"
 
@@ -51,9 +50,9 @@ type Process interface {
 	Raise(version uint8) error
 }
 
-// Store wraps the engine of the log. It adds a checksum to every entry and verifies it on reads. It reports when a
-// proposed entry is durable on this server, measures the speed of the disk, and caches the newest entries. A leader
-// can replicate entries while its own disk still writes them (see unsynced).
+// Store wraps the engine of the log. It adds a checksum to every entry and verifies it on reads. It measures the speed
+// of the disk and caches the newest entries. A leader can replicate entries while its own disk still writes them (see
+// unsynced); WaitDurable waits for the disk.
 //
 // Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not
 // yet durable on this server.
@@ -87,10 +86,6 @@ type Store struct {
 	// of these entries
 	gone atomic.Uint64
 	open time.Time // the start of the time in busy
-
-	mu       sync.Mutex
-	reserved map[*byte]func(*raft.Log)          // by address of the first byte of Data
-	waiting  map[*byte]func(index, term uint64) // by address of the first byte of Data
 }
 
 var (
@@ -103,16 +98,13 @@ var (
 func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, events Events, process Process) *Store {
 	s := &Store{
 		engine: engine, level: max(level, command.First), self: serverTag(server), role: role, events: events,
-		process: process,
-		open:    time.Now(), waiting: map[*byte]func(uint64, uint64){},
-		reserved: map[*byte]func(*raft.Log){},
+		process: process, open: time.Now(),
 	}
 	s.unsynced = newUnsynced(func(entries []*raft.Log) error {
 		if err := s.append(entries); err != nil {
 			return err
 		}
 		markStored(timeline.Written, entries)
-		s.announce(entries)
 		return nil
 	})
 	return s
@@ -185,55 +177,11 @@ func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 	return 0, nil
 }
 
-// Reserve returns the Data for an entry whose content is determined later. So the entry can contain requests that
-// arrive while the previous entry is written. When the log is about to write the entry, it calls complete on raft's
-// main goroutine. complete must set Data and Extensions. key identifies the entry; the caller must pass it to
-// Release in the end.
-func (s *Store) Reserve(key *byte, complete func(*raft.Log)) []byte {
-	s.mu.Lock()
-	s.reserved[key] = complete
-	s.mu.Unlock()
-	return unsafe.Slice(key, 1)
-}
-
-// Release forgets a reserved entry, which may never have been written.
-func (s *Store) Release(key *byte) {
-	s.mu.Lock()
-	delete(s.reserved, key)
-	s.mu.Unlock()
-}
-
-// complete sets the content of each reserved entry among entries, by calling the function that was passed to Reserve
-// for it. It recognizes a reserved entry by the address of its Data, so it leaves all other entries unchanged,
-// including those received from another server.
-func (s *Store) complete(entries []*raft.Log) {
-	for _, l := range entries {
-		if len(l.Data) != 1 {
-			continue
-		}
-		s.mu.Lock()
-		f := s.reserved[unsafe.SliceData(l.Data)]
-		s.mu.Unlock()
-		if f != nil {
-			f(l)
-		}
+// Room waits until StoreLogs would not wait for earlier writes of this server, if it leads other voters.
+func (s *Store) Room() {
+	if s.role.LeadsOthers() {
+		s.unsynced.room()
 	}
-}
-
-// OnDurable calls f once the entry with this Data slice is on this server's disk. It recognizes the entry by the
-// address of the slice, so f is called only for an entry that this server has proposed. f runs on the goroutine that
-// wrote the entry.
-func (s *Store) OnDurable(data []byte, f func(index, term uint64)) {
-	s.mu.Lock()
-	s.waiting[unsafe.SliceData(data)] = f
-	s.mu.Unlock()
-}
-
-// ForgetDurable withdraws a call of OnDurable.
-func (s *Store) ForgetDurable(data []byte) {
-	s.mu.Lock()
-	delete(s.waiting, unsafe.SliceData(data))
-	s.mu.Unlock()
 }
 
 // StoreLog stores one entry.
@@ -249,11 +197,6 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 	if err := s.checkFollows(entries[0].Index); err != nil {
 		return err
 	}
-	leads := s.role.LeadsOthers()
-	if leads {
-		s.unsynced.room() // before complete: requests that arrive during this wait get into the entries
-	}
-	s.complete(entries)
 	size, own, reforms := 0, true, false
 	for _, l := range entries {
 		if len(l.Extensions) == 0 || isOwing(l.Extensions) {
@@ -270,7 +213,7 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 		s.process.Fatal(err)
 		return err
 	}
-	if own && !reforms && size <= unsyncedBytes && leads {
+	if own && !reforms && size <= unsyncedBytes && s.role.LeadsOthers() {
 		return s.unsynced.add(entries, func() { s.note(entries) })
 	}
 	if err := s.unsynced.drain(); err != nil {
@@ -285,7 +228,6 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 	}
 	markStored(stage, entries)
 	s.note(entries)
-	s.announce(entries)
 	return nil
 }
 
@@ -368,22 +310,6 @@ func (s *Store) RaiseTo(v uint8) error {
 	}
 	s.level = v
 	return nil
-}
-
-// announce calls the functions that OnDurable has registered for these entries. The entries must already be readable
-// from the log, because these functions may read them at once.
-func (s *Store) announce(entries []*raft.Log) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.waiting) == 0 {
-		return
-	}
-	for _, l := range entries {
-		if f, ok := s.waiting[unsafe.SliceData(l.Data)]; ok && len(l.Data) > 0 {
-			delete(s.waiting, unsafe.SliceData(l.Data))
-			f(l.Index, l.Term)
-		}
-	}
 }
 
 // Stalled returns how long the write in flight has taken so far; 0 = none.
@@ -479,13 +405,6 @@ func (s *Store) Retained() *Retained { return &s.retained }
 // Discarded returns the record of entries that a snapshot has replaced, and that raft still considers part of this
 // log.
 func (s *Store) Discarded() *Discarded { return &s.discarded }
-
-// Waiting returns how many OnDurable functions were neither called nor withdrawn.
-func (s *Store) Waiting() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.waiting)
-}
 
 // HoldsAt reports whether the log has the entry written at a position.
 func (s *Store) HoldsAt(at Position) bool {
