@@ -69,7 +69,7 @@ func (n *Node) build(ctx context.Context) error {
 
 // apps returns every application that this node serves.
 func (n *Node) apps() []AppEntry {
-	if n.place.bare {
+	if n.place.front != nil {
 		return nil
 	}
 	return n.config.apps()
@@ -187,6 +187,7 @@ func (n *Node) buildCalls(ctx context.Context) error {
 		Version: c.Version, Cluster: c.Cluster.Name, Role: string(c.Cluster.Role), Sidecar: c.Cluster.sidecar(),
 		Namespace: c.Namespace,
 		Apps:      idsOf(n.apps()), Components: n.components, Channels: n.calls, Actors: n.apis, Now: n.deps.Now,
+		Front: n.place.front,
 	})
 	return errors.Join(n.closers.Push("channels to the applications", func(context.Context) error {
 		return n.calls.Close()
@@ -367,7 +368,7 @@ func (n *Node) buildAdmin(ctx context.Context) error {
 
 // buildComponents opens the declared components and applies the rules for calls.
 func (n *Node) buildComponents(ctx context.Context) error {
-	if n.place.bare {
+	if n.place.front != nil {
 		return nil // there is no application
 	}
 	var err error
@@ -474,7 +475,7 @@ func (n *Node) serveApps(context.Context) error {
 // buildInputs starts to deliver the events of input bindings, and to watch the component files. It is the last step
 // of the start, so both end first when the node stops.
 func (n *Node) buildInputs(context.Context) error {
-	if n.place.bare {
+	if n.place.front != nil {
 		return nil // there is no application
 	}
 	r, err := inputs.Open(n.components.Bindings(), idsOf(n.apps()), n.calls, n.apis.eventObservers(), n.deps.Logger)

@@ -322,6 +322,9 @@ type Addresses struct {
 	Gossip  string // host:port for --join of other nodes
 	Peer    string // host:port for replication and forwarding
 	DataDir string
+	// SharedDir is the data directory that another node of this user holds, and that this node takes over when that
+	// node ends. It is empty if the data is in DataDir or in a cluster.
+	SharedDir string
 }
 
 // AppAddress is the addresses of the APIs of one application.

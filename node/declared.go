@@ -25,7 +25,7 @@ import (
 // before anything is opened. The components in the same files are opened later.
 func (n *Node) readDeclared(context.Context) error {
 	n.apis = newAPIServers(n.config, n.apps(), n.deps, &n.closers, n.stopper.shutdown)
-	if n.place.bare {
+	if n.place.front != nil {
 		return nil
 	}
 	plan, err := components.Read(n.config.sources(n.deps))

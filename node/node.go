@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/internal/logadapt"
 	"github.com/quorate/quorate/node/actorhost"
@@ -100,8 +101,8 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 // place describes how a node shares a data directory with other nodes of the same user on this host. The zero value
 // means that the directory is not shared.
 type place struct {
-	notes string // directory of the notes of live nodes
-	bare  bool   // serves no application
+	notes string            // directory of the notes of live nodes
+	front *schema.FrontNode // the node of this process that serves the applications; nil = this node does
 }
 
 // open is Open without validation.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/hostshare"
 	"github.com/quorate/quorate/node/shareddir"
 )
@@ -61,7 +62,7 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 	case shareddir.Attached:
 		c.Cluster.Role, c.Data.Dir, c.Data.Shared = RoleSidecar, p.Dir, false
 	case shareddir.Successor:
-		c, at.bare = c.successor(), true
+		c, at.front = c.successor(), &schema.FrontNode{DataDir: o.front.DataDir, Apps: idsOf(o.serving.apps())}
 		d.Registry = nil // the sidecar has registered its metrics already
 	}
 	n, err := open(ctx, c, d, at)
@@ -70,6 +71,9 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 	}
 	if p.Part != shareddir.Successor {
 		o.front, o.serving = n.addrs, n
+	}
+	if p.Part == shareddir.Attached {
+		o.front.SharedDir = o.config.Data.Dir
 	}
 	return sharedNode{n}, nil
 }

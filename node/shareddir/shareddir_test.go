@@ -2,9 +2,11 @@ package shareddir_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/node"
@@ -89,6 +93,28 @@ func put(t testing.TB, s *node.Shared, value int) {
 	}
 }
 
+// statusAt returns the status of the node that runs on a data directory.
+func statusAt(t testing.TB, dir string) (out schema.NodeStatus) {
+	t.Helper()
+	socket, err := adminapi.FindSocket(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Get("http://admin" + adminapi.StatusPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 func TestSharedDir_NextNodeTakesOver(t *testing.T) {
 	h := newHost(t)
 	first := openShared(t, h.config("a"), nodetest.Deps(t))
@@ -101,10 +127,16 @@ func TestSharedDir_NextNodeTakesOver(t *testing.T) {
 	second := openShared(t, c, nodetest.Deps(t))
 	third := openShared(t, h.config("c"), nodetest.Deps(t))
 	for _, s := range []*node.Shared{second, third} {
-		if got := s.Addresses().DataDir; !strings.HasPrefix(got, h.run) {
-			t.Errorf("another one is on %s", got)
+		if a := s.Addresses(); !strings.HasPrefix(a.DataDir, h.run) || a.SharedDir != dir {
+			t.Errorf("another one is on %s, and shares %q", a.DataDir, a.SharedDir)
 		}
 		sharedReady(t, s)
+	}
+	if got := first.Addresses().SharedDir; got != "" {
+		t.Errorf("the first one waits for %s", got)
+	}
+	if got := statusAt(t, dir).Node; got.Front != nil || len(got.Apps) != 1 {
+		t.Errorf("the first one serves %+v, and its process %+v", got.Apps, got.Front)
 	}
 	for i, s := range []*node.Shared{first, second, third} {
 		put(t, s, i)
@@ -123,6 +155,11 @@ func TestSharedDir_NextNodeTakesOver(t *testing.T) {
 			body != want {
 			t.Errorf("reads %d %s, want %s", code, body, want)
 		}
+	}
+	got, fronts := statusAt(t, dir).Node, map[string]string{"b": second.Addresses().DataDir,
+		"c": third.Addresses().DataDir}
+	if f := got.Front; f == nil || len(f.Apps) != 1 || f.DataDir != fronts[f.Apps[0]] || len(got.Apps) != 0 {
+		t.Errorf("the server of the next one serves %+v, and its process %+v", got.Apps, f)
 	}
 
 	again := openShared(t, h.config("a"), nodetest.Deps(t))

@@ -72,6 +72,7 @@ type Options struct {
 	Components *components.Components
 	Channels   Channels
 	Actors     Actors
+	Front      *schema.FrontNode // the node of this process that serves the applications; nil = this node
 	Now        func() time.Time
 }
 

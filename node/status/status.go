@@ -73,7 +73,7 @@ func (r *Reporter) identity() schema.NodeIdentity {
 		Role:    r.opts.Role,
 		Version: r.opts.Version, Started: r.started.UTC(), UptimeMS: r.opts.Now().Sub(r.started).Milliseconds(),
 		DataDir: at.DataDir, LogStore: string(id.Engine), Partitions: int(id.Partitions), Metrics: at.Metrics,
-		Gossip: at.Gossip, Peer: at.Peer, Apps: append([]schema.AppStatus{}, at.Apps...),
+		Gossip: at.Gossip, Peer: at.Peer, Apps: append([]schema.AppStatus{}, at.Apps...), Front: r.opts.Front,
 	}
 }
 

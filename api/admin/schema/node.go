@@ -54,6 +54,14 @@ type NodeIdentity struct {
 	Metrics    string      `json:"metrics,omitempty"` // host:port; empty = off
 	Gossip     string      `json:"gossip,omitempty"`  // host:port advertised to other nodes, for --join
 	Peer       string      `json:"peer,omitempty"`    // host:port for replication and forwarding
+	Front      *FrontNode  `json:"front,omitempty"`   // nil = the node itself serves applications
+}
+
+// FrontNode is the node of the same process that serves the applications and has the components. The answering node
+// then only holds the data of a directory that the nodes of one user share.
+type FrontNode struct {
+	DataDir string   `json:"dataDir"` // to ask that node, with --data-dir
+	Apps    []string `json:"apps"`    // ids of the applications
 }
 
 // AppStatus is one application the node serves.

@@ -203,6 +203,10 @@ func banner(w io.Writer, c node.Config, a node.Addresses) {
 	if a.Console != "" {
 		fmt.Fprintf(w, "  Console  http://%s (quorate console prints a link that signs in)\n", a.Console)
 	}
+	if a.SharedDir != "" {
+		fmt.Fprintf(w, "  Shared   %s (another node of this user holds this data; when it ends, this one takes over)\n",
+			a.SharedDir)
+	}
 	fmt.Fprintf(w, "  Data     %s\n  Admin    %s\n", a.DataDir, a.Admin)
 }
 

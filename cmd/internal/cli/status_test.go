@@ -1,13 +1,17 @@
 package cli_test
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/cli"
+	"github.com/quorate/quorate/node"
 )
 
 func TestStatusAndStores_Text(t *testing.T) {
@@ -33,6 +37,37 @@ func TestStatusAndStores_JSON(t *testing.T) {
 		len(stores) != 2 {
 		t.Errorf("%+v, %v", stores, err)
 	}
+}
+
+// After a takeover, the node on the shared directory serves no application and has no components.
+func TestStatusAndStores_SayWhereApplicationsAre(t *testing.T) {
+	c := newConsole(t)
+	open := c.open
+	c.open = func(ctx context.Context, config node.Config, log *slog.Logger) (cli.Node, error) {
+		n, err := open(ctx, config, log)
+		if n, ok := n.(*memoryNode); ok {
+			n.addresses.SharedDir = "/home/me/local"
+			n.status.Node.Apps, n.status.Stores = nil, nil
+			n.status.Node.Front = &schema.FrontNode{DataDir: "/run/at-1", Apps: []string{"payments"}}
+		}
+		return n, err
+	}
+	s := c.start()
+	defer c.stop(s)
+	const stores = "This process holds the data; the components are at payments: quorate stores --data-dir /run/at-1\n"
+	if got := c.run("stores").stdout; got != stores {
+		t.Errorf("stores: %s", got)
+	}
+	got := c.run("status").stdout
+	for _, want := range []string{"Applications  payments, at the sidecar of this process: quorate status --data-dir " +
+		"/run/at-1 (this node holds only the data)\n", stores} {
+		if !strings.Contains(got, want) {
+			t.Errorf("status without %q:\n%s", want, got)
+		}
+	}
+	const banner = "  Shared   /home/me/local (another node of this user holds this data; when it ends, this one " +
+		"takes over)\n"
+	eventually(t, func() bool { return strings.Contains(s.stdout.String(), banner) })
 }
 
 func TestStatus_FindsTheSocketOfALongDataDirectory(t *testing.T) {

@@ -48,7 +48,14 @@ func (m *commands) storesCommand() *cobra.Command {
 			if asJSON {
 				return command.WriteJSON(m.Stdout, stores)
 			}
-			return printStores(m.Stdout, stores)
+			if len(stores) > 0 {
+				return printStores(m.Stdout, stores, nil)
+			}
+			var s schema.NodeStatus // says where the stores are
+			if err := a.Get(ctx, adminapi.StatusPath, &s); err != nil {
+				return err
+			}
+			return printStores(m.Stdout, s.Stores, s.Node.Front)
 		})
 }
 
@@ -75,6 +82,10 @@ func printStatus(w io.Writer, s schema.NodeStatus) error {
 		}
 		facts = append(facts, []string{"Application", a.ID + " on " + on})
 	}
+	if n.Front != nil {
+		facts = append(facts, []string{"Applications", fmt.Sprintf("%s, at the sidecar of this process: quorate "+
+			"status --data-dir %s (this node holds only the data)", strings.Join(n.Front.Apps, ", "), n.Front.DataDir)})
+	}
 	data := fmt.Sprintf("%s (log store %s)", n.DataDir, command.Dash(n.LogStore))
 	if n.LogStore == "" {
 		data = n.DataDir + " (no replicas)"
@@ -100,7 +111,7 @@ func printStatus(w io.Writer, s schema.NodeStatus) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	return printStores(w, s.Stores)
+	return printStores(w, s.Stores, n.Front)
 }
 
 // backupStatusText describes the scheduled backups.
@@ -227,7 +238,14 @@ func serves(g schema.GroupStatus, told []schema.Issue) string {
 	return text
 }
 
-func printStores(w io.Writer, stores []schema.StoreStatus) error {
+// printStores prints the state stores of a node. If another node of its process has the components, front is that
+// node, and there are no stores.
+func printStores(w io.Writer, stores []schema.StoreStatus, front *schema.FrontNode) error {
+	if front != nil {
+		_, err := fmt.Fprintf(w, "This process holds the data; the components are at %s: quorate stores "+
+			"--data-dir %s\n", strings.Join(front.Apps, ", "), front.DataDir)
+		return err
+	}
 	rows := [][]string{{"STORE", "TYPE", "READY", "KEY PREFIX", "CONSISTENCY", "CAPABILITIES"}}
 	for _, s := range stores {
 		ready := command.YesNo(s.Ready)
