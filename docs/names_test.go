@@ -164,7 +164,7 @@ var (
 
 // foreign are commands of others: their flags are not ours.
 var foreign = regexp.MustCompile(`^(docker|kubectl|systemctl|systemd-analyze|useradd|install|openssl|` +
-	`promtool|go|curl|git|grpcurl|redis-cli|journalctl)\b`)
+	`promtool|go|curl|git|grpcurl|redis-cli|journalctl|sha256sum)\b`)
 
 // wrong returns the names in a code span or command that do not exist in the product.
 func (p product) wrong(text string) (out []string) {
