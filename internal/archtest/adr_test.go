@@ -8,14 +8,21 @@ import (
 	"testing"
 )
 
-// TestADRs_HaveUniqueNumbers: a page is cited by its number.
-func TestADRs_HaveUniqueNumbers(t *testing.T) {
+// A page is cited by its number. The index lists every page.
+func TestADRs_HaveUniqueNumbersAndAreListed(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/adr/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}
+	index, err := os.ReadFile("../../docs/adr/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	had := map[int]string{}
 	for _, page := range pages {
+		if filepath.Base(page) == "README.md" {
+			continue
+		}
 		var n int
 		if _, err := fmt.Sscanf(filepath.Base(page), "%04d-", &n); err != nil {
 			t.Errorf("%s does not begin with a number of four digits", page)
@@ -29,8 +36,15 @@ func TestADRs_HaveUniqueNumbers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := fmt.Sprintf("# %d. ", n); !strings.HasPrefix(string(text), want) {
-			t.Errorf("%s does not begin with %q", page, want)
+		title, found := strings.CutPrefix(string(text), fmt.Sprintf("# %d. ", n))
+		if !found {
+			t.Errorf("%s does not begin with its number, %q", page, fmt.Sprintf("# %d. ", n))
+			continue
+		}
+		title, _, _ = strings.Cut(title, "\n")
+		row := fmt.Sprintf("| %d | [%s](%s) |", n, title, filepath.Base(page))
+		if !strings.Contains(string(index), row) {
+			t.Errorf("docs/adr/README.md does not have the row %q", row)
 		}
 	}
 }
