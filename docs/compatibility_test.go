@@ -25,7 +25,7 @@ func TestCompatibility_ListsEveryPathMethodAndSection(t *testing.T) {
 	for _, m := range regexp.MustCompile(`path: "(/v1\.0/[^"]*)"`).FindAllStringSubmatch(
 		source(t, "..", "api", "http", "routes.go"), -1) {
 		if !strings.Contains(page, "| `"+m[1]+"` | works |") {
-			t.Errorf("the path %s is not listed", m[1])
+			t.Errorf("docs/dapr-compatibility.md does not list the path %s as works: add a row", m[1])
 		}
 	}
 	files, err := filepath.Glob(filepath.Join("..", "api", "grpc", "*.go"))
@@ -51,7 +51,7 @@ func TestCompatibility_ListsEveryPathMethodAndSection(t *testing.T) {
 			want = "works"
 		}
 		if !strings.Contains(page, "| `"+name+"` | "+want+" |") {
-			t.Errorf("the method %s is not listed as %s", name, want)
+			t.Errorf("docs/dapr-compatibility.md does not list the method %s as %s: add or change its row", name, want)
 		}
 	}
 	code := source(t, "..", "component", "configuration.go")
@@ -63,7 +63,7 @@ func TestCompatibility_ListsEveryPathMethodAndSection(t *testing.T) {
 			continue
 		}
 		if found++; !regexp.MustCompile("`spec\\." + name + "[`.[]").MatchString(page) {
-			t.Errorf("the section spec.%s is not listed", name)
+			t.Errorf("docs/dapr-compatibility.md does not list the section spec.%s", name)
 		}
 	}
 	if found < 10 {

@@ -4,8 +4,34 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/internal/archtest/tree"
 )
+
+// TestMetrics_EveryNameHasARow reads the names of metrics from the code, where each is one string. The labels are
+// compared by a test of node, which starts one.
+func TestMetrics_EveryNameHasARow(t *testing.T) {
+	names := regexp.MustCompile(`"(quorate_[a-z0-9_]+)"`)
+	rows := set(read(t, "docs/metrics.md"), regexp.MustCompile("(?m)^\\| `(quorate_[a-z0-9_]+)` \\|"))
+	others := map[string]bool{"quorate_cluster": true, "quorate_powercut": true} // a kind of token, and a build tag
+	found := 0
+	for _, file := range tree.GoFiles(files(t)) {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for name := range set(read(t, file), names) {
+			found++
+			if !rows[name] && !others[name] {
+				t.Errorf("%s declares the metric %s: add a row for it to docs/metrics.md", file, name)
+			}
+		}
+	}
+	if found < 80 {
+		t.Errorf("found only %d names in the code", found)
+	}
+}
 
 // TestMetrics_ListsEveryDaprName compares metrics.md with the metrics that daprNames exports.
 func TestMetrics_ListsEveryDaprName(t *testing.T) {

@@ -95,7 +95,8 @@ func documented(t *testing.T) map[string][]string {
 
 func TestMetrics_AreDocumentedWithLabels(t *testing.T) {
 	if diff := cmp.Diff(documented(t), registered(t)); diff != "" {
-		t.Errorf("docs/metrics.md and the code differ (-documented +registered):\n%s", diff)
+		t.Errorf("docs/metrics.md and the code differ: a line with + needs a row | `name` | `label`, ... | meaning | "+
+			"in docs/metrics.md (-documented +registered):\n%s", diff)
 	}
 }
 

@@ -64,7 +64,7 @@ func TestOpenAPI_HasExactlyTheRoutes(t *testing.T) {
 			want[verb+" "+path] = true
 			op, ok := d.Paths[path][verb]
 			if !ok {
-				t.Errorf("%s %s is not described", verb, path)
+				t.Errorf("%s %s is not described: add it to paths in api/http/openapi.json", verb, path)
 				continue
 			}
 			if open := op.Security != nil && len(*op.Security) == 0; open != r.open {

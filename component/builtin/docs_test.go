@@ -156,12 +156,12 @@ func TestDocs_EveryTypeHasPageAndIsListed(t *testing.T) {
 			want = append(want, typ+".md")
 		}
 		if !strings.Contains(readme, "[`"+typ+"`]("+typ+".md)") {
-			t.Errorf("README.md does not list %s", typ)
+			t.Errorf("docs/components/README.md does not list %s", typ)
 		}
 	}
 	slices.Sort(want)
 	if diff := cmp.Diff(want, names(t)); diff != "" {
-		t.Errorf("pages (-want +got)\n%s", diff)
+		t.Errorf("docs/components needs one page for each type (-want +got):\n%s", diff)
 	}
 }
 
