@@ -91,8 +91,6 @@ func (h *handler) routes() []route {
 
 		{"GET " + BackupPath, h.saveBackup, false},
 		{"POST " + BackupPath, h.restoreBackup, false},
-		{"GET " + OldBackupPath, h.saveBackup, false},
-		{"POST " + OldBackupPath, h.restoreBackup, false},
 		{"POST " + RemovePath, h.remove, false},
 		{"POST " + LeavePath, h.leave, false},
 		{"POST " + LockReleasePath, h.releaseLock, false},

@@ -38,8 +38,7 @@ func audited(next http.Handler, log *slog.Logger) http.Handler {
 // audits reports whether a request changes something or exports data.
 func audits(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.Path == BackupPath ||
-		r.URL.Path == DebugBundlePath ||
-		r.URL.Path == OldBackupPath
+		r.URL.Path == DebugBundlePath
 }
 
 // witness is a response writer that records the status.

@@ -14,10 +14,6 @@ import (
 const (
 	BackupPath = "/v1/backup"
 
-	// OldBackupPath is the path of the backup request in earlier versions. It exists so that the quorate command of
-	// an earlier version works during an upgrade.
-	OldBackupPath = "/v1/snapshot"
-
 	// ErrorTrailer is the name of the HTTP trailer of a response that failed after its first byte. Its value is the
 	// error, encoded by fault.Marshal.
 	ErrorTrailer = "Quorate-Error"

@@ -96,29 +96,6 @@ func TestBackup_IsStreamedAndReportsLateFailure(t *testing.T) {
 	}
 }
 
-// The command of an earlier version works with a node of this version.
-func TestBackup_ServesEarlierPath(t *testing.T) {
-	s := &saver{backup: "the backup"}
-	url := adminServer(t, s).URL + "/v1/snapshot"
-	resp, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(resp.Body)
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || string(body) != "the backup" {
-		t.Errorf("saved: %d %s", resp.StatusCode, body)
-	}
-	resp, err = http.Post(url, admin.BackupType, strings.NewReader("the backup"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || string(s.got) != "the backup" {
-		t.Errorf("restored: %d %q", resp.StatusCode, s.got)
-	}
-}
-
 func TestRestore_ReadsWholeBodyThenAnswers(t *testing.T) {
 	s := &saver{}
 	body := bytes.Repeat([]byte("backup"), 1<<20)

@@ -82,7 +82,6 @@ func TestForward_CarriesOnlySafeRequests(t *testing.T) {
 		{http.MethodGet, admin.VotersPath, true},
 		{http.MethodPost, admin.VotersPath, false}, // it has no number
 		{http.MethodGet, admin.BackupPath, false},
-		{http.MethodGet, admin.OldBackupPath, false},
 		{http.MethodPost, admin.BackupPath, false},
 		{http.MethodPost, admin.RemovePath, false},
 		{http.MethodPost, admin.LeavePath, false},

@@ -31,14 +31,6 @@ func (m *commands) backupCommand() *cobra.Command {
 	return c
 }
 
-// snapshotCommand returns the hidden command snapshot, the former name of the command backup. Scripts may still use
-// it.
-func (m *commands) snapshotCommand() *cobra.Command {
-	c := m.backupCommand()
-	c.Use, c.Hidden = "snapshot", true
-	return c
-}
-
 // savedFile is the result of save.
 type savedFile struct {
 	File      string `json:"file"`

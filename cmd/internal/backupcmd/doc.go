@@ -11,7 +11,7 @@ import (
 // Commands returns the commands of this package.
 func Commands(s *command.Shell) []*cobra.Command {
 	m := &commands{s}
-	return []*cobra.Command{m.backupCommand(), m.snapshotCommand(), m.rescueCommand()}
+	return []*cobra.Command{m.backupCommand(), m.rescueCommand()}
 }
 
 // commands builds and runs the commands.

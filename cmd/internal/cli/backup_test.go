@@ -255,20 +255,6 @@ func TestBackup_WithAKey(t *testing.T) {
 	c.want(0, restored, "", "backup", "restore", sealed, "--yes")
 }
 
-func TestSnapshot_IsAHiddenAliasOfBackup(t *testing.T) {
-	c := newConsole(t)
-	s := c.start()
-	defer c.stop(s)
-	file := filepath.Join(t.TempDir(), "b.qs")
-	if r := c.run("snapshot", "save", file); r.code != 0 || !strings.HasPrefix(r.stdout, "Saved 4 keys") {
-		t.Errorf("%+v", r)
-	}
-	c.want(0, "Restored 4 keys in 2 groups, as of 2025-11-24T16:00:00Z.\n", "", "snapshot", "restore", file, "--yes")
-	if r := c.run("--help"); !strings.Contains(r.stdout, "backup") || strings.Contains(r.stdout, "snapshot") {
-		t.Errorf("help: %s", r.stdout)
-	}
-}
-
 func TestRescue_RefusesADirectoryWithoutData(t *testing.T) {
 	c := newConsole(t)
 	c.want(1, "", "no data in", "rescue", "--data-dir", t.TempDir())
