@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/timezone"
 )
 
 // Bounds of jobs.
@@ -120,10 +119,6 @@ func checkJob(j *Job) *Error {
 		return badJob(CodeJobSchedule, "ttl: needs a schedule")
 	case strings.HasPrefix(j.Schedule, "P"):
 		return badJob(CodeJobSchedule, "schedule: a period of ISO 8601 is no schedule (write @every 10s)")
-	case zonedEvery(j.Schedule):
-		return badJob(CodeJobSchedule, "schedule: @every has no time zone (remove TZ=... or CRON_TZ=... before it)")
-	case checkZone(j.Schedule) != nil:
-		return badJob(CodeJobSchedule, "schedule: its time zone "+fault.Text(checkZone(j.Schedule)))
 	case j.Policy != nil && j.Policy.Interval < 0:
 		return badJob(CodeJobSchedule, "failurePolicy: the interval is negative")
 	case j.DataSize > MaxJobData:
@@ -131,20 +126,6 @@ func checkJob(j *Job) *Error {
 			strconv.Itoa(MaxJobData))
 	}
 	return nil
-}
-
-// zonedEvery reports whether a schedule is a period after a time zone. Such schedules are refused here and not where
-// schedules are parsed, because stored jobs of earlier versions may have them.
-func zonedEvery(schedule string) bool {
-	_, rest, found := timezone.Cut(schedule)
-	return found && strings.HasPrefix(rest, "@every")
-}
-
-// checkZone returns an error if the time zone of a schedule is that of the host. It is checked here for the same
-// reason.
-func checkZone(schedule string) error {
-	name, _, _ := timezone.Cut(schedule)
-	return timezone.Check(name)
 }
 
 // NameProblem returns what is wrong with the name of a job, a reminder or a timer, or "".

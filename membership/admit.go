@@ -103,7 +103,7 @@ func sameFormat(members []Member) *refusal {
 		}
 	}
 	for i := range members {
-		if m := &members[i]; m.Role == Server && m.Formats.Command < needs.Format &&
+		if m := &members[i]; m.Role == Server && m.NewestFormat < needs.Format &&
 			(old == nil || m.NodeID < old.NodeID) {
 			old = m
 		}
@@ -115,7 +115,7 @@ func sameFormat(members []Member) *refusal {
 		err: &fault.Error{Code: fault.Invalid, Op: "membership.Join",
 			Msg: fmt.Sprintf("node %s (%s, version %s) understands log entries up to format %d, %s (%s, "+
 				"version %s) holds format %d",
-				old.NodeID, old.Gossip, old.Version, old.Formats.Command, needs.NodeID, needs.Gossip, needs.Version,
+				old.NodeID, old.Gossip, old.Version, old.NewestFormat, needs.NodeID, needs.Gossip, needs.Version,
 				needs.Format),
 			Hint: fmt.Sprintf("run version %s of the program on %s, or a newer one", needs.Version, old.NodeID)}}
 }

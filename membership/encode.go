@@ -25,16 +25,14 @@ const (
 	tagClusterID  = 4
 	tagPartitions = 5
 	tagExpect     = 6
-	tagCommand    = 7
-	tagSnapshot   = 8
-	tagRPC        = 9
-	tagLeads      = 10
-	tagFlags      = 11
-	tagVersion    = 12
-	tagEpoch      = 13
-	tagFormat     = 14
-	tagMetrics    = 16 // the port alone if the host is that of the peer address
-	tagVoters     = 17
+	tagNewest     = 7
+	tagLeads      = 8
+	tagFlags      = 9
+	tagVersion    = 10
+	tagEpoch      = 11
+	tagFormat     = 12
+	tagMetrics    = 13 // the port alone if the host is that of the peer address
+	tagVoters     = 14
 )
 
 const (
@@ -61,9 +59,7 @@ func (f *Facts) encode() []byte {
 	b = appendText(b, tagClusterID, f.ClusterID)
 	b = appendNumber(b, tagPartitions, uint64(f.Partitions))
 	b = appendNumber(b, tagExpect, uint64(f.BootstrapExpect))
-	b = appendNumber(b, tagCommand, uint64(f.Formats.Command))
-	b = appendNumber(b, tagSnapshot, uint64(f.Formats.Snapshot))
-	b = appendNumber(b, tagRPC, uint64(f.Formats.RPC))
+	b = appendNumber(b, tagNewest, uint64(f.NewestFormat))
 	b = appendNumber(b, tagLeads, uint64(f.Leads))
 	b = appendNumber(b, tagFlags, flags)
 	b = appendText(b, tagVersion, f.Version)
@@ -172,7 +168,7 @@ func (f *Facts) set(tag byte, value []byte) bool {
 	return f.setNumber(tag, n)
 }
 
-func known(tag byte) bool { return tag >= tagRole && tag <= tagFormat || tag == tagVoters }
+func known(tag byte) bool { return tag >= tagRole && tag <= tagVoters }
 
 // text returns where a text field is stored, or nil for another tag.
 func (f *Facts) text(tag byte) *string {
@@ -201,12 +197,8 @@ func (f *Facts) setNumber(tag byte, n uint64) bool {
 		f.Partitions = uint32(n)
 	case tagExpect:
 		f.BootstrapExpect = uint32(n)
-	case tagCommand:
-		f.Formats.Command = uint32(n)
-	case tagSnapshot:
-		f.Formats.Snapshot = uint32(n)
-	case tagRPC:
-		f.Formats.RPC = uint32(n)
+	case tagNewest:
+		f.NewestFormat = uint32(n)
 	case tagLeads:
 		f.Leads = uint32(n)
 	case tagEpoch:

@@ -35,13 +35,6 @@ func (r Role) String() string {
 	}
 }
 
-// Formats are the newest versions of each format that a node understands.
-type Formats struct {
-	Command  uint32 // log entries
-	Snapshot uint32
-	RPC      uint32 // calls between nodes
-}
-
 // Facts are what a node reports about itself to the others. Encoded, they have at most memberlist.MetaMaxSize (512)
 // bytes.
 type Facts struct {
@@ -54,9 +47,9 @@ type Facts struct {
 	Epoch           uint32 // of the cluster; changes with each rescue
 	Partitions      uint32 // 0 = adopts that of the cluster
 	BootstrapExpect uint32 // 0 = does not form a cluster
-	Format          uint32 // of log entries that its data needs; 0 = the first
+	Format          uint32 // of log entries that its data needs; 0 = it has no data
+	NewestFormat    uint32 // of log entries that it understands
 	Voters          uint32 // servers that vote in the groups it leads; 0 = unknown
-	Formats         Formats
 	Leads           uint32 // number of groups it leads
 	DiskSlow        bool   // its disk delays writes
 	DiskLow         bool   // its disk has less free space than --min-free-disk

@@ -21,8 +21,7 @@ func full() membership.Facts {
 	return membership.Facts{NodeID: "n1", ServerID: "n1.0123456789abcdef", BootID: boot, Role: membership.Server,
 		PeerAddr:  "10.1.2.3:7947",
 		ClusterID: "fedcba9876543210", Partitions: 16, BootstrapExpect: 3,
-		Formats: membership.Formats{Command: 1, Snapshot: 2, RPC: 300},
-		Leads:   5, DiskSlow: true, Version: "v1.2.3", MetricsAddr: "10.1.2.3:9090"}
+		NewestFormat: 300, Leads: 5, DiskSlow: true, Version: "v1.2.3", MetricsAddr: "10.1.2.3:9090"}
 }
 
 // TestFacts_EncodingIsStable compares with bytes of version 1, because nodes of one cluster may be
@@ -35,30 +34,30 @@ func TestFacts_EncodingIsStable(t *testing.T) {
 	}{
 		"every field": {full(), "01" + "010101" + "0210" + hex.EncodeToString([]byte("0123456789abcdef")) + "030d" +
 			hex.EncodeToString([]byte("10.1.2.3:7947")) +
-			"0410" + hex.EncodeToString([]byte("fedcba9876543210")) + "050110" + "060103" + "070101" + "080102" +
-			"0902ac02" + "0a0105" + "0b0101" +
-			"0c06" + hex.EncodeToString([]byte("v1.2.3")) + "1004" + hex.EncodeToString([]byte("9090"))},
+			"0410" + hex.EncodeToString([]byte("fedcba9876543210")) + "050110" + "060103" + "0702ac02" +
+			"080105" + "090101" + "0a06" +
+			hex.EncodeToString([]byte("v1.2.3")) + "0d04" + hex.EncodeToString([]byte("9090"))},
 		"metrics elsewhere": {func() membership.Facts {
 			f := small
 			f.MetricsAddr = "[fd00::7]:9090"
 			return f
-		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "100e" +
+		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0d0e" +
 			hex.EncodeToString([]byte("[fd00::7]:9090"))},
 		"after a rescue": {func() membership.Facts {
 			f := small
 			f.Epoch = 1<<20 + 3
 			return f
-		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0d03838040"},
+		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0b03838040"},
 		"newer log entries": {func() membership.Facts {
 			f := small
 			f.Format = 2
 			return f
-		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0e0102"},
+		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0c0102"},
 		"with voters": {func() membership.Facts {
 			f := small
 			f.Voters = 5
 			return f
-		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "110105"},
+		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0e0105"},
 		"only what must be": {small, "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1"))},
 	} {
 		if diff := cmp.Diff(c.bytes, hex.EncodeToString(c.facts.Encode())); diff != "" {
@@ -95,7 +94,7 @@ func TestFacts_RefuseDamage(t *testing.T) {
 		"tags out of order":    {f.Name(), []byte{1, 3, 3, 'h', ':', '1', 1, 1, 2}},
 		"a cut field":          {f.Name(), good[:len(good)-1]},
 		"a cut length":         {f.Name(), append(bytes.Clone(good), 17)},
-		"an empty text":        {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 0)},
+		"an empty text":        {f.Name(), append(bytes.Clone(good[:len(good)-6]), 13, 0)},
 		"a number of no bytes": {f.Name(), []byte{1, 1, 0}},
 		"a number of zero":     {f.Name(), []byte{1, 1, 1, 0}},
 		"a number too large": {f.Name(), []byte{1, 1, 1, 2, 3, 3, 'h', ':', '1', 5, 5, 0xff, 0xff, 0xff, 0xff,
@@ -107,8 +106,8 @@ func TestFacts_RefuseDamage(t *testing.T) {
 		"a name of another kind": {"n 1/" + boot, good},
 		"too many bytes": {f.Name(), append(bytes.Clone(good),
 			append([]byte{99, 0xff, 0x07}, make([]byte, 1023)...)...)},
-		"a metrics port of no use": {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 1, '0')},
-		"metrics without a port":   {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 2, 'a', ':')},
+		"a metrics port of no use": {f.Name(), append(bytes.Clone(good[:len(good)-6]), 13, 1, '0')},
+		"metrics without a port":   {f.Name(), append(bytes.Clone(good[:len(good)-6]), 13, 2, 'a', ':')},
 		"a boot id too long":       {"n1/" + boot + "0", good},
 	} {
 		if _, err := membership.Decode(c.name, c.meta); !fault.Is(err, fault.Unimplemented) {
@@ -129,8 +128,7 @@ func TestFacts_FitOrAreRefused(t *testing.T) {
 		f.PeerAddr = text(270) + ":65535"
 		f.Version = text(200)
 		f.MetricsAddr = text(60) + ":65535"
-		f.Partitions, f.BootstrapExpect, f.Formats = rng.Uint32(), rng.Uint32(),
-			membership.Formats{Command: rng.Uint32(), Snapshot: rng.Uint32(), RPC: rng.Uint32()}
+		f.Partitions, f.BootstrapExpect, f.NewestFormat = rng.Uint32(), rng.Uint32(), rng.Uint32()
 		f.BootID = membership.NewBootID()
 		g, err := membership.Open(t.Context(), options(f))
 		if err != nil {

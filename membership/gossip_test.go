@@ -129,7 +129,7 @@ func TestJoin_RefusesContradictingClusters(t *testing.T) {
 			f.Partitions = 4
 		}, fault.Invalid, "partitions", []string{"--partitions differs", "1 on n1 (", ", n2", "4 on n3 ("}},
 		{"a server that is too old", func(f *membership.Facts) {
-			f.Format, f.Formats.Command = 0, 1
+			f.Format, f.NewestFormat = 0, 1
 		}, fault.Invalid, "older_format", []string{"n3 (", "up to format 1", "holds format 2",
 			"run version v2 of the program on n3"}},
 	} {
@@ -137,7 +137,7 @@ func TestJoin_RefusesContradictingClusters(t *testing.T) {
 			var log, newLog record
 			in := func(node string) membership.Facts {
 				f := facts(node)
-				f.ClusterID, f.Format, f.Formats.Command, f.Version = "c1", 2, 2, "v2"
+				f.ClusterID, f.Format, f.NewestFormat, f.Version = "c1", 2, 2, "v2"
 				return f
 			}
 			o := options(in("n1"))

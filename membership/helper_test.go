@@ -33,7 +33,7 @@ func eventually(t testing.TB, check func() error) { t.Helper(); testutil.Eventua
 func facts(node string) membership.Facts {
 	return membership.Facts{NodeID: node, ServerID: node + ".d1", Role: membership.Server, PeerAddr: "127.0.0.1:7947",
 		Version:    "v1",
-		Partitions: 1, Formats: membership.Formats{Command: 1, Snapshot: 1, RPC: 1}}
+		Partitions: 1, NewestFormat: 1}
 }
 
 // record is a log that tests can read.

@@ -119,22 +119,6 @@ func (r *Roster) alone() bool {
 	return !slices.ContainsFunc(r.members, func(m Member) bool { return m.State == Alive && m.NodeID != r.self })
 }
 
-// Understood returns, for each format, the newest version that all nodes can read. It considers all live nodes. It
-// also considers servers that left or failed, because they may come back.
-func (r *Roster) Understood() Formats {
-	out := r.Self().Formats
-	for i := range r.members {
-		m := &r.members[i]
-		if m.State != Alive && m.Role != Server {
-			continue
-		}
-		out.Command = min(out.Command, m.Formats.Command)
-		out.Snapshot = min(out.Snapshot, m.Formats.Snapshot)
-		out.RPC = min(out.RPC, m.Formats.RPC)
-	}
-	return out
-}
-
 // Difference is a setting on which the members alive disagree.
 type Difference struct {
 	Setting string // bootstrap-expect, voters or version

@@ -90,44 +90,6 @@ func TestRosterDifferences_NameNodes(t *testing.T) {
 	}
 }
 
-func TestRosterFormat_IsLowestOfAllMembers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := differing(t, 3, func(i int, f *membership.Facts) {
-			f.Formats = membership.Formats{Command: 5, Snapshot: uint32(i), RPC: uint32(10 - i)}
-		})
-		if diff := cmp.Diff(membership.Formats{Command: 5, Snapshot: 1, RPC: 7}, r.Understood()); diff != "" {
-			t.Error(diff)
-		}
-	})
-}
-
-func TestRosterFormat_WaitsForFailedServersOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork(t)
-		first := net.open(t, lan(facts("n1")))
-		old := func(f membership.Facts) membership.Options {
-			f.Formats.Command = 0
-			return lan(f, first)
-		}
-		sidecar := facts("s1")
-		sidecar.Role, sidecar.ServerID = membership.Sidecar, ""
-		gone, server := net.open(t, old(sidecar)), net.open(t, old(facts("n2")))
-		within(t, 45*time.Second, []*membership.Gossip{first}, "n1 alive, n2 alive, s1 alive")
-		must(t, server.Leave(t.Context()))
-		<-time.After(time.Second)
-		if n := first.Roster().Understood().Command; n != 0 {
-			t.Errorf("version %d is used although n2 may come back", n)
-		}
-		again := net.open(t, lan(facts("n2"), first))
-		joins(t, again)
-		must(t, gone.Close())
-		within(t, 45*time.Second, []*membership.Gossip{first}, "n1 alive, n2 alive, s1 failed")
-		if n := first.Roster().Understood().Command; n != 1 {
-			t.Errorf("version %d is used although only a dead sidecar is old", n)
-		}
-	})
-}
-
 func TestRoster_FindsMembersByEveryName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := differing(t, 3, func(i int, f *membership.Facts) {

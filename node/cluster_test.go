@@ -1,6 +1,8 @@
 package node_test
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -63,6 +65,53 @@ func TestCluster_SurvivesStopAndReturnOfLeader(t *testing.T) {
 	}
 	if code, body, _ := ask(t, back, "GET", "/v1.0/state/statestore/while-away", ""); code != 200 {
 		t.Errorf("eventual read at the node that came back: %d %s", code, body)
+	}
+}
+
+// What a cluster does for the first time waits for no server that is down.
+func TestCluster_FirstUseWhileServerIsDown(t *testing.T) {
+	t.Parallel()
+	nodes, _ := three(t)
+	voters(t, nodes[0], 3)
+	closeNode(t, nodes[2])
+	n := nodes[0]
+	if code, body, _ := ask(t, n, "POST", "/v1.0/lock/lockstore",
+		`{"resourceId":"r","lockOwner":"x","expiryInSeconds":600}`); code != 200 || body != `{"success":true}` {
+		t.Errorf("lock: %d %s", code, body)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.Addresses().API[0]+
+		"/v1.0/watch/statestore?prefix=k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Body.Close()
+	if code, body := save(t, n, "k", "1"); code != 204 {
+		t.Errorf("save: %d %s", code, body)
+	}
+	for lines := bufio.NewScanner(watch.Body); ; {
+		if !lines.Scan() {
+			t.Fatalf("the watch ended with status %d: %v", watch.StatusCode, lines.Err())
+		}
+		if strings.Contains(lines.Text(), `"key":"k"`) {
+			break
+		}
+	}
+	var file bytes.Buffer
+	if err := n.Admin().SaveBackup(ctx, &file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Admin().RestoreBackup(ctx, &file); err != nil {
+		t.Fatal(err)
+	}
+	if code, body, _ := ask(t, n, "GET", "/v1.0/state/statestore/k?consistency=strong", ""); code != 200 ||
+		body != `"1"` {
+		t.Errorf("after the restore: %d %s", code, body)
 	}
 }
 

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
+	"github.com/quorate/quorate/raftfsm/group"
 )
 
 // alarms returns the records of a text log at level WARN or ERROR. It leaves out the warning about a missing token.
@@ -122,7 +124,9 @@ func TestLog_SecuredClusterHasNoWarning(t *testing.T) {
 	var configs [4]node.Config
 	for i := range configs {
 		c := member(t, fmt.Sprint("n", i+1), 3, fmt.Sprintf("127.0.0.1:%d", seed))
-		formatConfig(t, &c)
+		c.Components.Paths = resources(t, map[string]string{"orders.yaml": store("orders", "state.raft", "")})
+		c.Cluster.Bounds = group.Bounds{SnapshotEntries: 48, TrailingEntries: 8}
+		c.Cluster.Timing.SnapshotPoll = 20 * time.Millisecond
 		c.Cluster.Fast = false // its time limits are too short for a busy machine
 		c.Security.ClusterTokenFile = tokenFile(t, "", token)
 		configs[i] = c
@@ -145,7 +149,9 @@ func TestLog_SecuredClusterHasNoWarning(t *testing.T) {
 	voters(t, nodes[0], 3)
 	for i := range 150 { // so many that the log no longer begins with the first
 		body := fmt.Sprintf(`[{"key":"k%d","value":%d,"options":{"consistency":"strong"}}]`, i, i)
-		mustSave(t, nodes[0], "orders", body)
+		if code, answer, _ := ask(t, nodes[0], "POST", "/v1.0/state/orders", body); code != 204 {
+			t.Fatalf("save: %d %s", code, answer)
+		}
 	}
 	start(3)
 	ready(t, nodes[3])

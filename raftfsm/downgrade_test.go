@@ -118,7 +118,7 @@ func newerTables(t *testing.T, dir string) string {
 	must(t, err)
 	newer := append([]byte{}, meta...)
 	must(t, closer.Close())
-	binary.BigEndian.PutUint16(newer[len("quorate.kv"):], 4)
+	binary.BigEndian.PutUint16(newer[len("quorate.kv"):], 2)
 	must(t, db.Set([]byte{1}, newer, pebble.NoSync))
 	must(t, db.Flush())
 	must(t, db.Close())
@@ -155,13 +155,15 @@ func TestOpen_RefusesDataOfNewerVersion(t *testing.T) {
 		},
 		raftlog.BoltDB: {
 			"log":      {newerBolt("groups/1/log.db"), []string{"has format 3", "up to 2"}},
-			"identity": {amended("node.json", map[string]any{"version": 3}), []string{"has format 3", "up to 2"}},
-			"log entries": {amended("node.json", map[string]any{"version": 2, "format": command.Version + 1}),
-				[]string{"uses format 4 of log entries", "up to 3"}},
+			"identity": {amended("node.json", map[string]any{"version": 2}), []string{"has format 2", "up to 1"}},
+			"log entries": {amended("node.json", map[string]any{"format": command.Version + 1}),
+				[]string{"uses format 2 of log entries", "up to 1"}},
 			"manifest": {amended("groups/1/manifest.json", map[string]any{"version": 2}),
 				[]string{"has format 2", "up to 1"}},
+			"floor": {amended("groups/1/floor.json", map[string]any{"version": 2}),
+				[]string{"has format 2", "up to 1"}},
 			"terms":          {newerBolt("groups/1/stable.db"), []string{"has format 3", "up to 2"}},
-			"tables":         {newerTables, []string{"has format version 4", "up to 3"}},
+			"tables":         {newerTables, []string{"has format version 2", "understands 1"}},
 			"storage engine": {newerStorage, []string{"99", "up to 21"}},
 		},
 	}

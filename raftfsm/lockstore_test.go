@@ -240,18 +240,6 @@ func TestLocks_UnlockWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// A leader of an earlier version cannot unlock by owner.
-func TestLocks_UnlockAtLeaderOfEarlierVersion(t *testing.T) {
-	c, nodes := lockNodes(t)
-	c.spoilLocks(func(payload []byte, serve func() ([]byte, error)) ([]byte, error) {
-		if what := payload[2]; what > 3 { // after the form and the group
-			return nil, fault.New(fault.Unimplemented, "test.Call", "this version does not know the call about a lock")
-		}
-		return serve()
-	})
-	unlocks(t, nodes)
-}
-
 func TestLocks_RenewAndLook(t *testing.T) {
 	t.Parallel()
 	_, nodes := lockNodes(t)

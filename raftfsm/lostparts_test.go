@@ -290,27 +290,3 @@ func caughtUp(t *testing.T, h, lead *raftfsm.Host) {
 		return nil
 	})
 }
-
-// A directory of an earlier version has no floor, and its identity does not require one.
-func TestOpen_DirectoryOfEarlierVersionGetsFloorOnce(t *testing.T) {
-	t.Parallel()
-	o := options(t, t.TempDir())
-	h := open(t, o)
-	set(t, h.Store("", "s"), "k", "v", state.Strong)
-	closeHost(t, h)
-	floor := filepath.Join(o.Dir, "groups/0/floor.json")
-	must(t, os.Remove(floor))
-	identity := filepath.Join(o.Dir, "node.json")
-	rewriteIdentity(t, identity, func(m map[string]any) { delete(m, "floors") })
-	h, _, err := tryOpen(t, o)
-	must(t, err)
-	if got := get(t, h.Store("", "s"), "k", state.Strong); string(got.Value) != "v" {
-		t.Errorf("k = %q", got.Value)
-	}
-	closeHost(t, h)
-	must(t, os.Remove(floor))
-	_, _, err = tryOpen(t, o)
-	if !fault.Is(err, fault.Corrupt) {
-		t.Errorf("a second start without a floor gave %v", err)
-	}
-}

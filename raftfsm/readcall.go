@@ -56,7 +56,7 @@ func (c *readClient) read(ctx context.Context, to string, gid uint32, ask asking
 	patience time.Duration) (given, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	b := peercalls.Message(peercalls.FormFirst, gid)
+	b := peercalls.Message(gid)
 	b = append(b, peercalls.BoolByte(q.strong), peercalls.BoolByte(ask.foreign))
 	b = binary.AppendUvarint(b, uint64(max(ask.bound, 0))) //nolint:gosec // not negative
 	b = q.append(peercalls.AppendOwn(peercalls.AppendSeen(b, ask.session), ask.own))

@@ -112,7 +112,7 @@ func (a access) Ask(ctx context.Context, gid uint32, method string, body []byte)
 	if err := a.node.allowed(); err != nil {
 		return nil, false, err
 	}
-	b := append(peercalls.Message(peercalls.FormFirst, gid), body...)
+	b := append(peercalls.Message(gid), body...)
 	for {
 		answer, err := a.replica.ask(ctx, gid, method, b)
 		if err == nil {

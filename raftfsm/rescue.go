@@ -133,7 +133,7 @@ func (r rescued) Owner() raftlog.Owner { return r.owner }
 func rescueGroup(o RescueOptions, id *datadir.Identity, gid uint32) group.Options {
 	return group.Options{
 		ID: gid, Dir: datadir.Group(o.Dir, gid), ServerID: raft.ServerID(id.Server),
-		Engine: id.Engine, MustExist: true, MustFloor: id.Floors,
+		Engine: id.Engine, MustExist: true,
 		Server: rescued{owner: ownerOf(id)},
 		Level:  uint8(id.Format), //nolint:gosec // at most command.Version
 		Logger: o.Logger, Fatal: func(err error) { o.Logger.Error("the disk failed", "error", err) }, Step: o.Step,

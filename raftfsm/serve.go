@@ -19,16 +19,13 @@ import (
 
 // serve implements replica.
 func (s *server) serve(ctx context.Context, method string, payload []byte) ([]byte, error) {
-	r, form, gid, err := openCall(method, payload, len(s.groups))
+	r, gid, err := openCall(method, payload, len(s.groups))
 	if err != nil {
 		return nil, err
 	}
 	g := s.groups[gid]
 	switch method {
 	case peercalls.MethodPropose:
-		if form == peercalls.FormFirst {
-			return s.serveProposeOne(ctx, g, r)
-		}
 		return s.servePropose(ctx, g, r)
 	case peercalls.MethodRead:
 		return s.serveRead(ctx, gid, r)
@@ -81,20 +78,20 @@ func (s *server) serveDue(ctx context.Context, gid uint32, r *peercalls.Frame) (
 }
 
 // openCall reads the head of a call and validates it for a node with this number of groups.
-func openCall(method string, payload []byte, groups int) (r *peercalls.Frame, form uint64, gid uint32, err error) {
+func openCall(method string, payload []byte, groups int) (r *peercalls.Frame, gid uint32, err error) {
 	r = peercalls.NewFrame(payload)
 	form, id := r.Uvarint(), r.Uvarint()
 	switch {
-	case !r.Bad && form > peercalls.NewestForm(method):
-		return nil, 0, 0, &fault.Error{Code: fault.Unimplemented, Op: "raftfsm.Serve",
+	case !r.Bad && form > peercalls.Form:
+		return nil, 0, &fault.Error{Code: fault.Unimplemented, Op: "raftfsm.Serve",
 			Msg: fmt.Sprintf("call %s has form %d, this server understands up to %d; nothing was done", method, form,
-				peercalls.NewestForm(method)),
+				peercalls.Form),
 			Hint: "upgrade the older of the two nodes"}
 	case r.Bad || form == 0 || id >= uint64(groups): //nolint:gosec // not negative
-		return nil, 0, 0, fault.New(fault.Invalid, "raftfsm.Serve", fmt.Sprintf("call %s of form %d for group %d "+
+		return nil, 0, fault.New(fault.Invalid, "raftfsm.Serve", fmt.Sprintf("call %s of form %d for group %d "+
 			"cannot be decoded", method, form, id))
 	}
-	return r, form, uint32(id), nil //nolint:gosec // one of a few groups
+	return r, uint32(id), nil //nolint:gosec // one of a few groups
 }
 
 // serveRoute answers another node's query about all groups.
@@ -180,19 +177,6 @@ func holds(g *group.Group, p raftlog.Position) group.Holding {
 		return group.Lost // beyond the leader's log: it was lost with an earlier leader
 	}
 	return held
-}
-
-// serveProposeOne answers the first form, which servers of older versions send.
-func (s *server) serveProposeOne(ctx context.Context, g *group.Group, r *peercalls.Frame) ([]byte, error) {
-	ack, values, data := group.Ack(r.Uvarint()), r.Uvarint() == 1, r.All()
-	if r.Bad || ack > group.Durable { //nolint:gosec // bounded
-		return nil, peercalls.ErrFrame(peercalls.MethodPropose)
-	}
-	a, err := s.proposeFor(ctx, g, data, ack, values)
-	if err != nil {
-		return nil, err
-	}
-	return peercalls.AppendAnswer(nil, &a), nil
 }
 
 // servePropose proposes every request of a batch and returns the outcomes in order.

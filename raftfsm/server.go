@@ -95,11 +95,11 @@ func (s *server) open(ctx context.Context) error {
 // noteGroupsMade records durably that every group and its floor file exist. A later start fails if one of them is
 // missing. Otherwise an empty group would replace the lost one and could vote twice in a term.
 func (s *server) noteGroupsMade() error {
-	if self := &s.node.self; self.Made && self.Floors && !self.Forming {
+	if self := &s.node.self; self.Made && !self.Forming {
 		return nil
 	}
 	return s.node.amend(func(id *datadir.Identity) error {
-		id.Made, id.Floors, id.Forming = true, true, false
+		id.Made, id.Forming = true, false
 		return nil
 	})
 }
@@ -144,7 +144,7 @@ func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
 		Transport: o.Transport(id, me), Confirmer: peercalls.ConfirmerOf(o.Peers, id),
 		Contacts: peercalls.ContactsOf(o.Peers, id),
 		Replicas: replicasOf(o.Peers, id), Witnesses: witnessesOf(o.Peers, id), Engine: self.Engine,
-		Bootstrap: self.Forming, MustExist: self.Made, MustFloor: self.Floors,
+		Bootstrap: self.Forming, MustExist: self.Made,
 		Server: groupServer{s, id},
 		Cache:  s.cache, MemTable: memTable(o.MemTable, self.Partitions),
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,

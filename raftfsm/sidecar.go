@@ -171,7 +171,7 @@ func (s *sidecar) writesAllowed(gid uint32) error {
 
 // serve implements replica. It refuses every call, because this node has no groups.
 func (s *sidecar) serve(_ context.Context, method string, payload []byte) ([]byte, error) {
-	_, _, _, err := openCall(method, payload, 0)
+	_, _, err := openCall(method, payload, 0)
 	return nil, err
 }
 

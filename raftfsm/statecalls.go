@@ -14,8 +14,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
-// replicas queries other servers about the state of their replicas. It skips servers of older versions, which do not
-// support these queries.
+// replicas queries other servers about the state of their replicas.
 type replicas struct {
 	peers peercalls.Peers
 	id    uint32
@@ -38,7 +37,7 @@ const (
 
 // Compare implements integrity.Replicas.
 func (c replicas) Compare(ctx context.Context, server raft.Server, index uint64) (integrity.Report, error) {
-	b := binary.AppendUvarint(peercalls.Message(peercalls.FormFirst, c.id), index)
+	b := binary.AppendUvarint(peercalls.Message(c.id), index)
 	out, err := c.peers.Call(ctx, string(server.ID), peercalls.MethodCompare, b)
 	if err != nil {
 		return integrity.Report{}, err
@@ -77,7 +76,7 @@ func serveCompare(g *group.Group, f *peercalls.Frame) ([]byte, error) {
 
 // AskState implements integrity.Replicas.
 func (c replicas) AskState(ctx context.Context, server raft.Server, ask integrity.StateRequest) error {
-	b := binary.AppendUvarint(peercalls.Message(peercalls.FormFirst, c.id), ask.Applied)
+	b := binary.AppendUvarint(peercalls.Message(c.id), ask.Applied)
 	b = binary.AppendUvarint(b, ask.Nonce)
 	_, err := c.peers.Call(ctx, string(server.ID), peercalls.MethodState, lenprefix.Append(b, string(ask.To)))
 	return err

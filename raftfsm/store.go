@@ -351,7 +351,7 @@ func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 					Hint: "use a lock of the application that owns the key"}
 			}
 		}
-		req.Kind, req.Ops = command.KindCheckedWrite, append(append(w.checks(s.id), w.epoch(s.id)...), w.ops...)
+		req.Ops = append(append(w.checks(s.id), w.epoch(s.id)...), w.ops...)
 	}
 	if w.requestID != "" {
 		req.Client = command.ClientID{Scope: s.id + "/" + prefixOf(w.ops[0].Key), ID: w.requestID}

@@ -63,7 +63,7 @@ func (r *remoteHistory) askOne(
 ) (*peercalls.Frame, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	b := lenprefix.Append(lenprefix.Append(peercalls.Message(peercalls.FormFirst, r.at.group), r.at.store), r.at.prefix)
+	b := lenprefix.Append(lenprefix.Append(peercalls.Message(r.at.group), r.at.store), r.at.prefix)
 	out, err := r.sidecar.peers.Call(ctx, to, peercalls.MethodWatch, append(b, body...))
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func witnessesOf(p peercalls.Peers, id uint32) transport.Witnesses {
 
 // Recall implements transport.Witnesses.
 func (w witnesses) Recall(ctx context.Context, server, self raft.ServerID, now raftlog.Seen) (raftlog.Seen, error) {
-	b := lenprefix.Append(peercalls.Message(peercalls.FormFirst, w.id), string(self))
+	b := lenprefix.Append(peercalls.Message(w.id), string(self))
 	out, err := w.peers.Call(ctx, string(server), peercalls.MethodRecall, appendRecalled(b, now))
 	if err != nil {
 		return raftlog.Seen{}, err

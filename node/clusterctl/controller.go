@@ -89,7 +89,6 @@ func (ctl *Controller) Methods() []peer.Method {
 		{Name: methodPromise, Join: true, MaxRequest: 1 << 10, Handle: ctl.servePromise},
 		{Name: methodRemove, MaxRequest: 4 << 10, Handle: ctl.serveRemove},
 		{Name: methodRemovedCheck, MaxRequest: 1 << 10, Handle: ctl.serveRemovedCheck},
-		{Name: methodVoters, MaxRequest: 1 << 10, Handle: ctl.serveVoters},
 		{Name: methodLeaderChoice, MaxRequest: 1 << 10, Handle: ctl.serveLeaderChoice},
 	}
 }

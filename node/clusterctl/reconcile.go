@@ -185,9 +185,7 @@ func (r *reconciler) lags(ctx context.Context, id uint32, g *group.Group, server
 			mu.Lock()
 			defer mu.Unlock()
 			lags[string(s.ID)] = last - min(p.Applied, last)
-			if p.Wall > 0 {
-				offsets[string(s.ID)] = raftfsm.Offset(g, p.Wall) + r.now().Sub(sent)/2
-			}
+			offsets[string(s.ID)] = raftfsm.Offset(g, p.Wall) + r.now().Sub(sent)/2
 		})
 	}
 	wg.Wait()

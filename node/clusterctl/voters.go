@@ -3,7 +3,6 @@ package clusterctl
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -12,9 +11,6 @@ import (
 
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/peer"
-	"github.com/quorate/quorate/membership"
-	"github.com/quorate/quorate/node/network"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
@@ -22,14 +18,10 @@ import (
 // votersNote is the name of the note that holds the number of voters of the cluster.
 const votersNote = "voters"
 
-// methodVoters is the peer method by which a node checks whether a server supports the replicated number of voters.
-// The answer is empty. Servers of earlier versions do not have the method.
-const methodVoters = "cluster.voters"
-
 const (
 	opVoters    = "node.SetVoters"
 	votersPause = 500 * time.Millisecond // between looks at the note
-	votersWait  = 2 * time.Second        // for the answer of another server, and for one read or write of the note
+	votersWait  = 2 * time.Second        // for one read or write of the note
 )
 
 // votersRecord is the content of the note, as JSON.
@@ -202,16 +194,12 @@ func (ctl *Controller) Voters(ctx context.Context) (schema.VotersStatus, error) 
 }
 
 // SetVoters sets the number of voters that each group should have. It returns when the number is committed. The
-// groups then change their voters, one at a time. SetVoters returns fault.Invalid for a number that is not permitted,
-// and fault.Conflict if the version of a server is too old.
+// groups then change their voters, one at a time. SetVoters returns fault.Invalid for a number that is not permitted.
 func (ctl *Controller) SetVoters(ctx context.Context, number int) (schema.VotersStatus, error) {
 	if why, hint := placement.CheckVoters(number); why != "" {
 		return schema.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters, Msg: why, Hint: hint}
 	}
 	if err := ctl.host.Removed(); err != nil {
-		return schema.VotersStatus{}, err
-	}
-	if err := ctl.checkVotersKnown(ctx); err != nil {
 		return schema.VotersStatus{}, err
 	}
 	before := 0
@@ -236,32 +224,3 @@ func (ctl *Controller) SetVoters(ctx context.Context, number int) (schema.Voters
 	out.Before = before
 	return out, err
 }
-
-// checkVotersKnown returns an error if a live server does not support the replicated number of voters, or does not
-// answer. A leader without this support would use its own setting --voters, and change the voters back.
-func (ctl *Controller) checkVotersKnown(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, votersWait)
-	defer cancel()
-	roster := ctl.net.Gossip().Roster()
-	self := roster.Self().NodeID
-	for _, m := range roster.Alive() {
-		if m.Role != membership.Server || m.NodeID == self || m.ClusterID == "" {
-			continue
-		}
-		_, err := ctl.net.Port().Client().Call(ctx, network.PeerID(&m), methodVoters, nil)
-		switch {
-		case err == nil:
-		case fault.Is(err, fault.Unimplemented):
-			return &fault.Error{Code: fault.Conflict, Op: opVoters, Msg: fmt.Sprintf("node %s runs version %s, which "+
-				"does not know a number of voters of the cluster", m.NodeID, m.Version), Hint: "upgrade it first"}
-		default:
-			return &fault.Error{Code: fault.Unavailable, Op: opVoters, Msg: "node " + m.NodeID +
-				" does not answer, so it is not known whether it knows a number of voters of the cluster",
-				Hint: "try again", Err: err}
-		}
-	}
-	return nil
-}
-
-// serveVoters answers methodVoters.
-func (ctl *Controller) serveVoters(context.Context, peer.Request) ([]byte, error) { return nil, nil }

@@ -13,7 +13,6 @@ import (
 	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/datadir"
-	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 // Self is what this node announces about itself.
@@ -137,7 +136,7 @@ func (n *Network) facts(self Self, addr netip.Addr) membership.Facts {
 		PeerAddr:  n.peerAddr(addr),
 		ClusterID: id.Cluster, Epoch: uint32(id.Epoch), Partitions: id.Partitions,
 		BootstrapExpect: uint32(n.opts.BootstrapExpect),
-		Voters:          n.opts.Voters, Format: id.Format, Formats: formats(), Version: n.opts.Version,
+		Voters:          n.opts.Voters, Format: id.Format, NewestFormat: command.Version, Version: n.opts.Version,
 		MetricsAddr: metricsAddr(self.Metrics, addr),
 	}
 	if n.opts.Sidecar {
@@ -148,11 +147,6 @@ func (n *Network) facts(self Self, addr netip.Addr) membership.Facts {
 
 func (n *Network) peerAddr(addr netip.Addr) string {
 	return netip.AddrPortFrom(addr, uint16(listen.Port(n.listeners[0]))).String()
-}
-
-// formats returns the newest formats that this version understands.
-func formats() membership.Formats {
-	return membership.Formats{Command: command.Version, Snapshot: 1, RPC: peercalls.ForwardVersion}
 }
 
 // metricsAddr returns the address at which other nodes reach the metrics of this node, or "" if they cannot. listener

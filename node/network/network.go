@@ -232,7 +232,7 @@ func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	if !ok || m.ServerID != server || m.State != membership.Alive {
 		return 0, false
 	}
-	return uint8(min(m.Formats.Command, math.MaxUint8)), true
+	return uint8(min(m.NewestFormat, math.MaxUint8)), true
 }
 
 // DropLost closes the connections for service invocation with nodes that are no longer alive. Otherwise calls could

@@ -10,6 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/raftfsm/command"
 )
 
 // Time limits of CountPartitions: countWait for all of it, hearWait for the first exchange of gossip after joining,
@@ -56,7 +57,7 @@ func (n *Network) askPartitions(ctx context.Context, node string, hear time.Dura
 	n.opts.Credentials.SecureGossip(&o)
 	o.Logger, o.Registerer = slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	o.Facts = membership.Facts{
-		NodeID: node, Role: membership.Sidecar, Version: n.opts.Version, Formats: formats(),
+		NodeID: node, Role: membership.Sidecar, Version: n.opts.Version, NewestFormat: command.Version,
 		PeerAddr: n.peerAddr(o.Advertise.Addr()),
 	}
 	g, err := membership.Open(ctx, o)

@@ -126,11 +126,7 @@ func (w *world) activate(hostID, actorID string) actors.Placed {
 // write writes the state of an actor. checks are the conditions; without them the write is not fenced.
 func (w *world) write(id, value string, checks []command.Op) kv.Outcome {
 	w.t.Helper()
-	kind := command.KindCheckedWrite
-	if len(checks) == 0 {
-		kind = command.KindWrite
-	}
-	res, _, err := w.Commit(w.t.Context(), &command.Request{Kind: kind, Ops: append(checks,
+	res, _, err := w.Commit(w.t.Context(), &command.Request{Kind: command.KindWrite, Ops: append(checks,
 		command.Op{Kind: command.OpSet, Store: "default/s", Key: "app||T||" + id, Value: []byte(value)})})
 	testutil.Must(w.t, err)
 	return res.Outcome

@@ -276,9 +276,6 @@ func (m *model) write(h *modelHost) {
 		if !m.rules.unfenced {
 			r.Ops = actors.Check(actor(id), w.epoch, w.host, w.revision)
 		}
-		if len(r.Ops) > 0 {
-			r.Kind = command.KindCheckedWrite
-		}
 		r.Ops = append(r.Ops, command.Op{Kind: command.OpSet, Store: "default/s", Key: "app||T||" + id,
 			Value: []byte(fmt.Sprint(w.epoch))})
 		m.Group.Propose("write", w, r)

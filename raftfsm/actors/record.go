@@ -198,12 +198,10 @@ func check(key string, cond command.Cond, revision uint64) command.Op {
 	return command.Op{Kind: command.OpCheck, Cond: cond, Revision: revision, Store: kv.LockStore, Key: key}
 }
 
-// The requests are checked writes, so that they wait until every server of the group supports checks.
-
 // register returns the request that begins the session of h. The revision of the session is the first revision in
 // the result of the request.
 func register(h *Host) *command.Request {
-	return &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
+	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		set(SessionKey(h.ID), h.appendSession(nil), command.CondAbsent, 0),
 		set(DescriptionKey(h.ID), h.appendDescription(nil), command.CondNone, 0),
 		check(endedRecord+h.ID, command.CondAbsent, 0),
@@ -212,7 +210,7 @@ func register(h *Host) *command.Request {
 
 // describe returns the request that replaces the description of h.
 func describe(h *Host) *command.Request {
-	return &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
+	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		set(DescriptionKey(h.ID), h.appendDescription(nil), command.CondNone, 0),
 		check(SessionKey(h.ID), command.CondRevision, h.Revision),
 	}}
@@ -221,7 +219,7 @@ func describe(h *Host) *command.Request {
 // end returns the request that ends the session of h. The request also records that the host has ended. A later
 // request (see swept) removes that record.
 func end(h *Host) *command.Request {
-	return &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
+	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		remove(SessionKey(h.ID), command.CondRevision, h.Revision),
 		remove(DescriptionKey(h.ID), command.CondNone, 0),
 		set(endedRecord+h.ID, nil, command.CondNone, 0),
@@ -239,7 +237,7 @@ func swept(host string) *command.Request {
 // session of its host must have ended. It is zero if the actor has no activation. The new epoch is the first revision
 // in the result of the request.
 func activate(a Actor, h *Host, old Activation) *command.Request {
-	r := &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
+	r := &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		set(a.Key(), text(nil, h.ID), command.CondAbsent, 0),
 		check(SessionKey(h.ID), command.CondRevision, h.Revision),
 	}}
@@ -258,7 +256,7 @@ type Owned struct {
 
 // transfer returns the request that makes h the owner of actors which another host gives up.
 func transfer(owned []Owned, h *Host) *command.Request {
-	r := &command.Request{Kind: command.KindCheckedWrite, Ops: make([]command.Op, 0, len(owned)+1)}
+	r := &command.Request{Kind: command.KindWrite, Ops: make([]command.Op, 0, len(owned)+1)}
 	for i := range owned {
 		r.Ops = append(r.Ops, set(owned[i].Key(), text(nil, h.ID), command.CondRevision, owned[i].Epoch))
 	}

@@ -7,10 +7,7 @@ package command
 // Version is the newest format version that this build writes and applies. An entry has the lowest version that can
 // represent it. A leader uses a version above 1 only after every server of the group has reported that it can read
 // that version (see package group). A replica halts at an entry of an unknown version (see package kv).
-//
-// Version 1 has KindWrite to KindTick. Version 2 adds KindRestore and KindFormat. Version 3 adds KindWatch and
-// KindCheckedWrite.
-const Version = 3
+const Version = 1
 
 // Kind is what a Request does.
 type Kind uint8
@@ -26,8 +23,6 @@ const (
 	KindRestore Kind = 5
 	KindFormat  Kind = 6 // from now on entries may be of version Limit; never lowered
 	KindWatch   Kind = 7 // keep a history of the changes of a prefix (Watch); the result carries where it begins
-	// KindCheckedWrite is like KindWrite, and at least one of its Ops is an OpCheck.
-	KindCheckedWrite Kind = 8
 )
 
 // OpKind is the kind of one operation of a write.

@@ -20,14 +20,18 @@ const (
 // chunk bounds what is allocated because of a count alone.
 const chunk = 256
 
-// Decode reads a batch. The result shares the memory of data, so data must not change while the result is in use.
+// Decode reads a batch of a version that this build understands (see DecodeUpTo).
+func Decode(data []byte) (Batch, error) { return DecodeUpTo(Version, data) }
+
+// DecodeUpTo reads a batch whose version is at most newest. The result shares the memory of data, so data must not
+// change while the result is in use.
 //
-// Decode returns fault.Unimplemented for a batch of a newer version, and fault.Corrupt for all other data that
+// DecodeUpTo returns fault.Unimplemented for a batch of a newer version, and fault.Corrupt for all other data that
 // Append does not produce.
-func Decode(data []byte) (Batch, error) {
+func DecodeUpTo(newest uint8, data []byte) (Batch, error) {
 	c := cursor{data: data}
 	b := Batch{}
-	count := c.header(&b)
+	count := c.header(&b, newest)
 	if c.err != nil {
 		return Batch{}, c.err
 	}
@@ -44,7 +48,7 @@ func Decode(data []byte) (Batch, error) {
 	if c.at != len(data) {
 		return Batch{}, c.fail("trailing bytes")
 	}
-	if v := data[1]; v != b.needs() && (v != First || !b.restores()) {
+	if data[1] != b.needs() {
 		return Batch{}, c.fail("a version that is not that of its requests")
 	}
 	return b, nil
@@ -81,16 +85,16 @@ func (c *cursor) fail(what string) error {
 	return c.err
 }
 
-// header reads the header into b and returns the number of requests.
-func (c *cursor) header(b *Batch) int {
+// header reads the header of a batch, whose version is at most newest, into b and returns the number of requests.
+func (c *cursor) header(b *Batch, newest uint8) int {
 	if len(c.data) < 2 || c.data[0] != magic || c.data[1] == 0 {
 		c.fail("no command header")
 		return 0
 	}
-	if v := c.data[1]; v > Version {
+	if v := c.data[1]; v > newest {
 		c.err = &fault.Error{
 			Code: fault.Unimplemented, Op: "command.Decode",
-			Msg:  fmt.Sprintf("command of version %d, this build understands up to %d", v, Version),
+			Msg:  fmt.Sprintf("command of version %d, this build understands up to %d", v, newest),
 			Hint: "run a version that understands it",
 		}
 		return 0
@@ -137,7 +141,7 @@ func (c *cursor) body(r *Request, ops *arena) {
 		c.must(r.Client.ID != "", "empty client id")
 	}
 	switch r.Kind {
-	case KindWrite, KindCheckedWrite:
+	case KindWrite:
 		c.ops(r, ops)
 	case KindRegister:
 		r.Name = c.text()
@@ -185,6 +189,7 @@ func (c *cursor) op(o *Op, store string) {
 	c.must(strings.IndexByte(o.Store, 0) < 0, "NUL in a store")
 	o.Key = c.text()
 	c.must(o.Key != "", "empty key")
+	c.must(o.Kind != OpCheck || o.Cond != CondNone, "a check without a condition")
 	if o.Cond == CondRevision {
 		o.Revision = c.uvarint()
 	}

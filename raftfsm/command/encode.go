@@ -10,7 +10,7 @@ import (
 //	batch    magic(1) version(1) stamp(8, big-endian) count(4, big-endian) request*count
 //	request  length(uvarint) body
 //	body     kind(1) flags(1) [origin seq done] [scope id] payload
-//	payload  write, checked write: count op*count    register: name    expire: limit    tick: nothing
+//	payload  write: count op*count    register: name    expire: limit    tick: nothing
 //	         format: limit
 //	         watch: store prefix age bytes
 //	         restore: step(1) id part revision
@@ -20,8 +20,7 @@ import (
 //
 // Numbers are uvarints in their shortest form. Strings and values are preceded by their length as a uvarint. Fields in
 // brackets are optional: the flags of a body and the tag of an op tell which are present. A batch has exactly one
-// form: Decode accepts only bytes that Append can write. There is one exception: Decode also accepts a restore in a
-// batch of version 1, because an earlier build wrote that.
+// form: Decode accepts only bytes that Append can write.
 const (
 	magic = 'Q'
 
@@ -98,7 +97,7 @@ func appendBody(dst []byte, r *Request) []byte {
 		dst = appendText(dst, r.Client.ID)
 	}
 	switch r.Kind {
-	case KindWrite, KindCheckedWrite:
+	case KindWrite:
 		return appendOps(dst, r.Ops)
 	case KindRegister:
 		return appendText(dst, r.Name)
@@ -186,7 +185,7 @@ func bodySize(r *Request) int {
 		n += textSize(len(r.Client.Scope)) + textSize(len(r.Client.ID))
 	}
 	switch r.Kind {
-	case KindWrite, KindCheckedWrite:
+	case KindWrite:
 		n += opsSize(r.Ops)
 	case KindRegister:
 		n += textSize(len(r.Name))

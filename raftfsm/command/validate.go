@@ -2,7 +2,6 @@ package command
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -82,7 +81,7 @@ func (r *Request) check() error {
 // problem returns what is wrong with r apart from its operations, or "".
 func (r *Request) problem() string {
 	switch {
-	case r.Kind < KindWrite || r.Kind > KindCheckedWrite:
+	case r.Kind < KindWrite || r.Kind > KindWatch:
 		return fmt.Sprintf("unknown kind %d of request", r.Kind)
 	case (r.Kind == KindWatch) != (r.Watch != nil):
 		return "the bounds of a history belong to their kind, and to nothing else"
@@ -92,17 +91,15 @@ func (r *Request) problem() string {
 		return "a step of a restore belongs to its kind, and to nothing else"
 	case r.Kind == KindRestore:
 		return r.restoreProblem()
-	case !r.writes() && len(r.Ops) > 0:
+	case r.Kind != KindWrite && len(r.Ops) > 0:
 		return "only a write carries operations"
-	case r.checks() != (r.Kind == KindCheckedWrite):
-		return "a checked write, and no other request, has a check"
 	case (r.Kind == KindRegister) != (r.Name != ""):
 		return "a name belongs to a registration, and to nothing else"
 	case r.Kind == KindFormat:
 		return r.formatProblem()
 	case r.Kind != KindExpire && r.Limit != 0:
 		return "only an expiry carries a limit"
-	case !r.writes() && r.Client.ID != "":
+	case r.Kind != KindWrite && r.Client.ID != "":
 		return "only a write carries a client id"
 	case r.Client.ID == "" && r.Client.Scope != "":
 		return "a scope without a client id"
@@ -110,11 +107,6 @@ func (r *Request) problem() string {
 		return "request id: sequence numbers count from 1, and done stays below them"
 	}
 	return ""
-}
-
-// checks reports whether any operation is a check.
-func (r *Request) checks() bool {
-	return slices.ContainsFunc(r.Ops, func(o Op) bool { return o.Kind == OpCheck })
 }
 
 // valid reports whether a state machine accepts the id: the zero id, or an id with an origin and a Seq above Done.

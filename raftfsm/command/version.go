@@ -1,15 +1,12 @@
 package command
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // First is the version that every build understands.
 const First = 1
-
-// withRestore is the version that added KindRestore and KindFormat.
-const withRestore = 2
-
-// withChecks is the version that added KindCheckedWrite.
-const withChecks = 3
 
 // VersionOf returns the version of an encoded batch, or 0 if the bytes are no batch.
 func VersionOf(batch []byte) uint8 {
@@ -28,7 +25,7 @@ func Needs(encoded []byte) uint8 {
 	r := Request{Kind: Kind(encoded[n])}
 	if r.Kind == KindFormat && len(encoded) > n+2 {
 		v, _ := binary.Uvarint(encoded[n+2:])
-		r.Limit = uint32(min(v, 255)) //nolint:gosec // bounded
+		r.Limit = uint32(min(v, math.MaxUint8)) //nolint:gosec // bounded
 	}
 	return r.needs()
 }
@@ -40,20 +37,13 @@ func IsFormat(encoded []byte) bool {
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindFormat
 }
 
+// needs returns the lowest version that can hold the request. A kind that a later version adds gets a case here. The
+// entry that allows a version is itself of that version, so a build that does not know the version halts there.
 func (r *Request) needs() uint8 {
-	switch r.Kind {
-	case KindRestore:
-		return withRestore
-	case KindWatch:
-		return withWatch
-	case KindCheckedWrite:
-		return withChecks
-	// The entry that allows a version is itself of that version: an older build halts here.
-	case KindFormat:
-		return uint8(min(r.Limit, 255)) //nolint:gosec // bounded
-	default:
-		return First
+	if r.Kind == KindFormat {
+		return uint8(max(First, min(r.Limit, math.MaxUint8))) //nolint:gosec // bounded
 	}
+	return First
 }
 
 // needs returns the lowest version that can hold all requests.
@@ -65,17 +55,10 @@ func (b *Batch) needs() uint8 {
 	return v
 }
 
-// writes reports whether the request is a write of a caller.
-func (r *Request) writes() bool { return r.Kind == KindWrite || r.Kind == KindCheckedWrite }
-
-func (b *Batch) restores() bool {
-	return len(b.Requests) == 1 && b.Requests[0].Kind == KindRestore
-}
-
 func (r *Request) formatProblem() string {
 	switch {
-	case r.Limit < withRestore || r.Limit > Version:
-		return "a format that this build does not know"
+	case r.Limit <= First || r.Limit > math.MaxUint8:
+		return "a format that needs no entry, or that no entry can have"
 	case r.ID != RequestID{} || r.Client != ClientID{}:
 		return "the raising of a format carries nothing of other requests"
 	}

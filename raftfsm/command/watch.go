@@ -5,9 +5,6 @@ import (
 	"strings"
 )
 
-// withWatch is the version that added KindWatch.
-const withWatch = 3
-
 // Watch starts the history of changes of one key prefix of a store, or extends its life. See kv.Machine.Changes.
 type Watch struct {
 	Store  string

@@ -100,7 +100,7 @@ func (id *Identity) followPartitions(ctx context.Context, s Settings) error {
 	}
 	s.Logger.Info("adopted the number of partitions of the cluster to join", "dir", s.Dir, "had", id.Partitions,
 		"partitions", n)
-	id.Partitions, id.Made, id.Floors = n, false, false
+	id.Partitions, id.Made = n, false
 	if err := id.Write(s.Dir); err != nil {
 		return err
 	}

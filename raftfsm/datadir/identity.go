@@ -20,13 +20,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Versions of the identity file. The second version means that the log may contain entries above version 1. Older
-// builds refuse to open such a directory.
 const (
-	identityName       = "node.json"
-	identityVersion    = 1
-	identityWithFormat = 2
-	identityVersionMax = identityWithFormat
+	identityName    = "node.json"
+	identityVersion = 1
 )
 
 // RoleSidecar marks the identity of a directory without replicas.
@@ -45,16 +41,15 @@ type Identity struct {
 	Forming    bool           `json:"forming,omitempty"` // this server is forming the cluster and has not finished
 	// server that has the promise to form a cluster with this one
 	Promised string `json:"promised,omitempty"`
-	Made     bool   `json:"made"`             // every group was created: a missing one was lost
-	Floors   bool   `json:"floors,omitempty"` // every group has a floor: a missing one was lost
+	Made     bool   `json:"made"` // every group was created with its floor: a missing one was lost
 	// of the cluster; changes with each rescue. Servers of different epochs refuse each other
 	Epoch    uint64 `json:"epoch,omitempty"`
 	Rescuing uint64 `json:"rescuing,omitempty"` // epoch of an unfinished rescue; 0 = none
 	Role     string `json:"role,omitempty"`     // RoleSidecar: no replicas; empty: a server
 	Removed  bool   `json:"removed,omitempty"`  // the cluster has permanently removed this server
 	// Format is the highest version of log entries that the directory may hold, or that were used to build its
-	// databases; 0 stands for command.First. It never decreases, and is durable before the first entry of that
-	// version.
+	// databases. It never decreases, and is durable before the first entry of that version. A build that does not
+	// know the version refuses the directory.
 	Format uint32 `json:"format,omitempty"`
 	// Superseded is the newest epoch of the cluster that other servers have shown.
 	Superseded uint64 `json:"superseded,omitempty"`
@@ -91,9 +86,9 @@ func ReadIdentity(dir string) (*Identity, error) {
 	if err := json.Unmarshal(body, &id); err != nil {
 		return nil, badIdentity(path, err.Error())
 	}
-	if id.Version > identityVersionMax {
+	if id.Version > identityVersion {
 		return nil, errNewer(path, fmt.Sprintf("%s has format %d, this version understands up to %d", path, id.Version,
-			identityVersionMax))
+			identityVersion))
 	}
 	if id.Format > command.Version {
 		return nil, errNewer(path, fmt.Sprintf("%s: the cluster uses format %d of log entries, this version "+
@@ -137,9 +132,6 @@ func badIdentity(path, why string) error {
 // Write makes the identity durable.
 func (id *Identity) Write(dir string) error {
 	id.Version = identityVersion
-	if id.Format > command.First {
-		id.Version = identityWithFormat
-	}
 	body, err := json.Marshal(id)
 	if err != nil {
 		return err
@@ -164,7 +156,7 @@ func (s Settings) newNodeID() string {
 
 // newIdentity creates the identity of an empty directory.
 func newIdentity(s Settings) *Identity {
-	id := &Identity{Node: s.newNodeID(), Partitions: s.Partitions, Engine: s.Engine}
+	id := &Identity{Node: s.newNodeID(), Partitions: s.Partitions, Engine: s.Engine, Format: command.First}
 	if id.Partitions == 0 {
 		id.Partitions = 1
 	}

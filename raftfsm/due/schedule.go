@@ -8,6 +8,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/timezone"
 )
 
 // Bounds of schedules.
@@ -31,21 +32,24 @@ type Schedule struct {
 func invalid(msg string) error { return fault.New(fault.Invalid, "due.Parse", msg) }
 
 // ParseSchedule parses a schedule. It has one of three forms: six cron fields (second, minute, hour, day of month,
-// month, day of week), a word such as @daily, or "@every" with a Go duration. Each form may have a prefix TZ= or
+// month, day of week), a word such as @daily, or "@every" with a Go duration. The first two may have a prefix TZ= or
 // CRON_TZ= with a time zone. The default time zone is UTC.
 func ParseSchedule(text string) (Schedule, error) {
 	if len(text) > MaxSchedule {
 		return Schedule{}, invalid("the schedule is longer than " + strconv.Itoa(MaxSchedule) + " bytes")
 	}
-	rest := text
-	if strings.HasPrefix(text, "TZ=") || strings.HasPrefix(text, "CRON_TZ=") {
-		var found bool
-		if _, rest, found = strings.Cut(text, " "); !found {
-			return Schedule{}, invalid("the time zone is followed by no schedule")
-		}
-		rest = strings.TrimSpace(rest)
-	} else {
+	zone, rest, found := timezone.Cut(text)
+	switch {
+	case !found:
 		text = "TZ=UTC " + text
+	case rest == "":
+		return Schedule{}, invalid("the time zone is followed by no schedule")
+	case strings.HasPrefix(rest, everyWord):
+		return Schedule{}, invalid("@every has no time zone (remove TZ=... or CRON_TZ=... before it)")
+	default:
+		if err := timezone.Check(zone); err != nil {
+			return Schedule{}, invalid("its time zone " + fault.Text(err))
+		}
 	}
 	if period, found := strings.CutPrefix(rest, everyWord); found {
 		d, err := time.ParseDuration(strings.TrimSpace(period))

@@ -23,7 +23,6 @@ func TestResolve_FirstTickAndTTL(t *testing.T) {
 	}{
 		{schedule: "@every 90s", first: "2026-03-28T12:01:30.5Z"},
 		{schedule: "@every 250ms", first: "2026-03-28T12:00:00.75Z"},
-		{schedule: "TZ=Europe/Rome @every 90s", first: "2026-03-28T12:01:30.5Z"}, // of stored work
 		{schedule: "*/10 * * * * *", first: "2026-03-28T12:00:10Z"},
 		{schedule: "0 30 2 * jan,apr MON-FRI", first: "2026-04-01T02:30:00Z"},
 		{schedule: "@hourly", first: "2026-03-28T13:00:00Z"},
@@ -71,7 +70,10 @@ func TestResolve_RefusesBadGrammar(t *testing.T) {
 		{schedule: "@every", want: "schedule: "},
 		{schedule: "@reboot", want: "schedule: "},
 		{schedule: "TZ=0", want: "schedule: "},
+		{schedule: "TZ=Europe/Rome @every 90s", want: "schedule: @every has no time zone"},
+		{schedule: "CRON_TZ=Europe/Rome  @every 90s", want: "schedule: @every has no time zone"},
 		{schedule: "TZ=Nowhere/Land 0 0 0 * * *", want: "schedule: "},
+		{schedule: "TZ=Local 0 0 0 * * *", want: "schedule: its time zone is the zone of the host"},
 		{schedule: "0 0 0 30 2 *", want: "schedule: "},
 		{schedule: "R5/PT10S", want: "schedule: "},
 		{due: "-5s", want: "dueTime: "},

@@ -21,14 +21,17 @@ func (g *Group) Servers() ([]raft.Server, uint64) {
 	}
 }
 
-// Form makes this server, whose group is empty, its only voter, and waits until it leads.
+// Form makes this server, whose group is empty, its only voter, and waits until it leads and the group has its format.
 func (g *Group) Form(ctx context.Context) error {
 	err := g.change(ctx, "form the group", g.raft.BootstrapCluster(aloneWith(g.opts.ServerID)))
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
 		return err
 	}
 	g.guard.Campaign()
-	return g.WaitReady(ctx)
+	if err := g.WaitReady(ctx); err != nil {
+		return err
+	}
+	return g.begin(ctx)
 }
 
 // AddNonvoter adds a server that receives the log but does not vote. prev is the configuration index that the caller

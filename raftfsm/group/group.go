@@ -101,7 +101,11 @@ func Open(ctx context.Context, o Options) (*Group, error) {
 			return nil, errors.Join(err, g.Close())
 		}
 		g.guard.Campaign()
-		if err := g.WaitReady(ctx); err != nil {
+		err := g.WaitReady(ctx)
+		if err == nil && o.Bootstrap {
+			err = g.begin(ctx)
+		}
+		if err != nil {
 			return nil, errors.Join(err, g.Close())
 		}
 	}

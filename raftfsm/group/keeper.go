@@ -149,9 +149,6 @@ func (g *Group) watchDisk() {
 	}
 }
 
-// checksumDelay is the longest delay after a start before a server computes a missing checksum of its database.
-const checksumDelay = 10 * time.Second
-
 // watchState regularly compares the state of this server with the state of the other servers. It replaces a wrong
 // state. It transfers leadership if the disk of this server is slow.
 func (g *Group) watchState() {
@@ -161,11 +158,7 @@ func (g *Group) watchState() {
 		time.Second))
 	defer look.Stop()
 	defer compare.Stop()
-	first := t.FirstVerify
-	if !g.Machine().Summed() {
-		first = min(first, checksumDelay)
-	}
-	verify := time.NewTimer(first)
+	verify := time.NewTimer(t.FirstVerify)
 	defer verify.Stop()
 	for {
 		select {

@@ -10,9 +10,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// The level of a group is the highest version that its log entries may have. It starts at command.First. The first
-// request that needs a higher version causes a special entry, which raises the level. Before that entry, the group
-// can be run by an older build.
+// The level of a group is the highest version that its log entries may have. A new group begins with the newest
+// version: the server that makes it raises the level while it is the only member. A later build leaves the level of an
+// existing group as it is. The first request that needs a higher version causes a special entry, which raises the
+// level. Before that entry, the group can be run by an older build.
 //
 // Invariants:
 //
@@ -28,6 +29,9 @@ import (
 //
 // If a server is replaced by an older build nevertheless, that build stops at the entry that raised the level. It
 // applies nothing after that entry.
+
+// begin raises the level of a new group to the newest version. This server must be the only member.
+func (g *Group) begin(ctx context.Context) error { return g.allow(ctx, g.opts.newest) }
 
 // Level returns the highest format version of log entries that the group may use. It is read from the state machine,
 // so a new level takes effect when its entry is applied.

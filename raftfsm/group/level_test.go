@@ -1,6 +1,8 @@
 package group
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,10 +16,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
+// These tests play builds that understand format 2, which has the one request of newForm.
+
 // newForm returns a request that needs the second version.
-func newForm() *command.Request {
-	return &command.Request{Kind: command.KindRestore, Restore: &command.Restore{Step: command.StepBegin, ID: 7}}
-}
+func newForm() *command.Request { return &command.Request{Kind: command.KindFormat, Limit: 2} }
 
 // versions says which version each server understands, and records what was raised on each.
 type versions struct {
@@ -53,7 +55,9 @@ func (v *versions) of(id raft.ServerID) uint8 {
 }
 
 func (v *versions) options(id raft.ServerID, o *Options) {
-	o.Level, o.Server = v.of(id), versioned{versions: v, id: id}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	o.newest, o.Level, o.Server = v.newest[id], v.raised[id], versioned{versions: v, id: id}
 }
 
 // versioned is the server with the given id.
@@ -85,11 +89,19 @@ type raiser struct {
 
 func (r raiser) Raise(version uint8) error { return r.raise(version) }
 
+// Servers are upgraded one at a time to a build that understands format 2.
 func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 	t.Parallel()
-	v := newVersions(2, testIDs...)
-	v.set("c", 1)
+	v := newVersions(1, testIDs...)
 	c := newCluster(t, v.options)
+	upgrade := func(id raft.ServerID) {
+		c.stop(id)
+		v.set(id, 2)
+		c.start(id)
+	}
+	upgrade("a")
+	upgrade("b")
+	c.transfer("a")
 	a := c.group("a")
 
 	last := a.LastIndex()
@@ -109,7 +121,8 @@ func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 	}
 	put(t, a, "old", "form") // requests of the old version still work
 
-	v.set("c", 2)
+	upgrade("c")
+	c.transfer("a")
 	if _, err := a.ProposeRequest(limited(t), newForm(), Committed); err != nil {
 		t.Fatal(err)
 	}
@@ -120,19 +133,49 @@ func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 		}
 	}
 	v.set("c", 1) // no effect: the level never decreases
-	if _, err := a.ProposeRequest(limited(t), &command.Request{Kind: command.KindRestore,
-		Restore: &command.Restore{Step: command.StepAbort, ID: 7}}, Committed); err != nil {
+	if _, err := a.ProposeRequest(limited(t), newForm(), Committed); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// In a new cluster no request waits for a server that is down: the group has the newest format from the start.
+func TestLevel_NewGroupBeginsWithNewest(t *testing.T) {
+	t.Parallel()
+	v := newVersions(2, testIDs...)
+	c := newCluster(t, v.options)
+	c.stop("c")
+	v.forget("c")
+	eventually(t, func() error {
+		_, g := c.leader("a", "b")
+		if got := g.Level(); got != 2 {
+			t.Fatalf("the level is %d", got)
+		}
+		_, err := g.ProposeRequest(limited(t), newForm(), Committed)
+		return err
+	})
+	if got := v.of("a"); got != 2 {
+		t.Errorf("a recorded format %d", got)
+	}
+	v.set("c", 2)
+	g := c.start("c")
+	until(t, "the level is not raised on c", func() bool { return g.Level() == 2 })
+}
+
+func TestForm_BeginsWithNewestLevel(t *testing.T) {
+	t.Parallel()
+	o := alone(t, t.TempDir())
+	o.Bootstrap, o.newest = false, 2
+	g := openGroup(t, o)
+	must(t, g.Form(limited(t)))
+	if got := g.Level(); got != 2 {
+		t.Errorf("the level is %d", got)
 	}
 }
 
 // A reader of the log finds the entry that raises the level before every entry that needs it.
 func TestLevel_PrecedesEntriesThatNeedItInTheLog(t *testing.T) {
 	engines(t, func(t *testing.T, e raftlog.Engine) {
-		o := alone(t, t.TempDir())
-		o.Engine = e
-		g := openGroup(t, o)
-		put(t, g, "a", "1")
+		g := openUpgraded(t, func(o *Options) { o.Engine = e })
 		if _, err := g.ProposeRequest(limited(t), newForm(), Committed); err != nil {
 			t.Fatal(err)
 		}
@@ -144,14 +187,10 @@ func TestLevel_PrecedesEntriesThatNeedItInTheLog(t *testing.T) {
 			if l.Type != raft.LogCommand {
 				continue
 			}
-			b, err := command.Decode(l.Data)
-			must(t, err)
-			if v := command.VersionOf(l.Data); v > 1 {
-				seen = append(seen, uint8(b.Requests[0].Kind))
-			}
+			seen = append(seen, command.VersionOf(l.Data))
 		}
-		if string(seen) != string([]uint8{uint8(command.KindFormat), uint8(command.KindRestore)}) {
-			t.Errorf("entries of version 2 are of kinds %v", seen)
+		if !slices.Equal(seen, []uint8{1, 2, 2, 1}) {
+			t.Errorf("the entries are of versions %v; the first of version 2 raises the level", seen)
 		}
 	})
 }
@@ -159,18 +198,18 @@ func TestLevel_PrecedesEntriesThatNeedItInTheLog(t *testing.T) {
 // A crash right after Raise leaves a recorded version that is too high, never one that is too low.
 func TestLevel_IsDurableBeforeItsFirstEntry(t *testing.T) {
 	t.Parallel()
-	o := alone(t, t.TempDir())
 	var g atomic.Pointer[Group]
 	noted := uint64(0)
-	o.Server = raiser{raise: func(version uint8) error {
-		if noted != 0 {
-			t.Errorf("raised again, to %d", version)
-		}
-		_, last, err := g.Load().disk.logs.Ends()
-		noted = last
-		return err
-	}}
-	g.Store(openGroup(t, o))
+	g.Store(openUpgraded(t, func(o *Options) {
+		o.Server = raiser{raise: func(version uint8) error {
+			if noted != 0 {
+				t.Errorf("raised again, to %d", version)
+			}
+			_, last, err := g.Load().disk.logs.Ends()
+			noted = last
+			return err
+		}}
+	}))
 	before := put(t, g.Load(), "a", "1")
 	if _, err := g.Load().ProposeRequest(limited(t), newForm(), Committed); err != nil {
 		t.Fatal(err)
@@ -186,9 +225,6 @@ func TestAddNonvoter_RefusesServerBelowLevel(t *testing.T) {
 	v.options("a", &o)
 	g := openGroup(t, o)
 	_, prev := g.Servers()
-	if _, err := g.ProposeRequest(limited(t), newForm(), Committed); err != nil {
-		t.Fatal(err)
-	}
 	v.set("b", 1)
 	wantCode(t, g.AddNonvoter(limited(t), "b", prev), fault.Invalid)
 	wantCode(t, g.AddNonvoter(limited(t), "x", prev), fault.Unavailable)
@@ -207,14 +243,8 @@ func TestLevel_SurvivesRestartsAndSnapshots(t *testing.T) {
 		o.Engine = e
 		v.options("a", &o)
 		g := openGroup(t, o)
-		if _, err := g.ProposeRequest(limited(t), newForm(), Committed); err != nil {
-			t.Fatal(err)
-		}
 		must(t, g.Snapshot())
 		closeGroup(t, g)
-		v.mu.Lock()
-		v.raised = map[raft.ServerID]uint8{} // like a directory whose recorded version is older than its data
-		v.mu.Unlock()
 		_, o.Transport = raft.NewInmemTransport("a")
 		v.options("a", &o)
 		o.Metrics = NewMetrics(prometheus.NewRegistry())
@@ -225,6 +255,26 @@ func TestLevel_SurvivesRestartsAndSnapshots(t *testing.T) {
 	})
 }
 
+// openUpgraded opens a group that a build wrote which knows only the first version, with a build that knows the second.
+// The log has one command.
+func openUpgraded(t *testing.T, change func(*Options)) *Group {
+	t.Helper()
+	o := alone(t, t.TempDir())
+	change(&o)
+	server := o.Server
+	o.Server = nil
+	g := openGroup(t, o)
+	put(t, g, "a", "1")
+	closeGroup(t, g)
+	_, o.Transport = raft.NewInmemTransport("a")
+	o.Bootstrap, o.newest, o.Server, o.Metrics = false, 2, server, NewMetrics(prometheus.NewRegistry())
+	g = openGroup(t, o)
+	if g.Level() != command.First {
+		t.Fatalf("the build has raised the level to %d without need", g.Level())
+	}
+	return g
+}
+
 func TestLevel_ArrivesWithSnapshot(t *testing.T) {
 	t.Parallel()
 	v := newVersions(2, testIDs...)
@@ -233,17 +283,15 @@ func TestLevel_ArrivesWithSnapshot(t *testing.T) {
 		o.Bounds.TrailingEntries = 1
 	})
 	c.stop("c")
-	a := c.group("a")
-	if _, err := a.ProposeRequest(limited(t), newForm(), Committed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(c.nodes["c"].dir)) // an empty server gets the state, and not the first entries
+	v.forget("c")
+	delete(v.raised, "c")
 	for i := range 20 {
-		put(t, a, key(i), "v")
+		c.put(key(i), "v", "a", "b")
 	}
-	must(t, a.Snapshot())
-	if v.of("c") != 0 {
-		t.Fatal("c is stopped and has recorded a level")
-	}
+	must(t, c.group("a").Snapshot())
+	must(t, c.group("b").Snapshot())
+	v.set("c", 2)
 	g := c.start("c")
 	until(t, "the level is not raised on c", func() bool { return g.Level() == 2 })
 	if got := v.of("c"); got != 2 {

@@ -158,7 +158,7 @@ func machineOptions(o Options, dir string) kv.Options {
 		failed = o.Fatal
 	}
 	return kv.Options{Dir: dir, FS: o.volume.Database(), Cache: o.Cache, MemTable: o.MemTable, Logger: o.Logger,
-		Fatal: failed, Backoff: backoff, MarkPeriod: integrity.MarkPeriod(o.Timing.Compare)}
+		Fatal: failed, Backoff: backoff, MarkPeriod: integrity.MarkPeriod(o.Timing.Compare), Newest: o.newest}
 }
 
 // backoff sleeps before the database retries a failed flush or compaction, for example on a full disk. After the n-th
@@ -179,9 +179,6 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapsh
 	m, err := d.snaps.OpenDatabase(d.snaps.Path(man.Database))
 	if err != nil {
 		return err
-	}
-	if err := d.logs.RaiseTo(m.Level()); err != nil { // a directory written by an earlier build
-		return errors.Join(err, m.Close())
 	}
 	d.fsm = snapshot.NewFSM(d.snaps, m, man.Doubt, &machineEvents{clock: clk, obs: obs, role: d.role,
 		locks: o.Locks, due: o.Due})
@@ -321,7 +318,7 @@ func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) erro
 	}
 	id := raftlog.Identity{Dir: o.Dir, Group: o.ID, Server: string(o.ServerID), Engine: o.Engine,
 		Owner: o.Server.Owner()}
-	if f == nil && o.MustFloor {
+	if f == nil && o.MustExist {
 		return raftlog.LostData(filepath.Join(o.Dir, raftlog.FloorName), "is missing")
 	}
 	if f != nil {

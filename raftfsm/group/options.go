@@ -28,7 +28,6 @@ type Options struct {
 	Engine    raftlog.Engine     // default BoltDB
 	Bootstrap bool               // create a group with only this server if Dir is empty
 	MustExist bool               // refuse a Dir without a group as corrupt
-	MustFloor bool               // refuse a Dir without a floor file; groups created by this version have one
 	// Server is the server that runs the group. nil = the group belongs to no cluster, and all servers run this
 	// build.
 	Server Server
@@ -54,7 +53,7 @@ type Options struct {
 	Locks RecordWatcher
 	// Due hands out due work while this server leads. nil = there is none.
 	Due   RecordWatcher
-	Level uint8 // highest version that Server.Raise has made durable; at least command.First
+	Level uint8 // highest version that Server.Raise has made durable; 0 = command.First
 	// Step is called before and after each named step of disk work, for crash tests. nil = not called.
 	Step func(step string)
 
@@ -66,6 +65,9 @@ type Options struct {
 	tamper func([]kv.Entry)
 	// volume is the file system, for simulations. nil = that of the operating system.
 	volume raftlog.Volume
+	// newest is the newest version of log entries that this build understands, for tests that play other builds. 0 =
+	// command.Version.
+	newest uint8
 }
 
 // Server is the server that runs a group. Its methods may be called from any goroutine.
@@ -176,6 +178,8 @@ func (o Options) withDefaults() Options {
 	if o.Server == nil {
 		o.Server = NoServer{}
 	}
+	def(&o.newest, command.Version)
+	def(&o.Level, command.First)
 	t, b := &o.Timing, &o.Bounds
 	def(&t.Heartbeat, time.Second)
 	def(&t.Election, time.Second)

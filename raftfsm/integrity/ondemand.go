@@ -43,12 +43,8 @@ func (c *Comparison) Majority() (d kv.Digest, found bool) {
 
 // Compare compares the states of all servers at a new mark (see kv.Mark), and returns the result. Unlike Round, it
 // repairs nothing. Call it on the leader. It waits up to Config.Every plus markSlack for the mark, and then returns
-// fault.Timeout. It returns fault.Unavailable if this server has not computed the hash of its records yet.
+// fault.Timeout.
 func (w *Watch) Compare(ctx context.Context) (Comparison, error) {
-	if !w.FSM.Machine().Summed() {
-		return Comparison{}, &fault.Error{Code: fault.Unavailable, Op: "integrity.Compare",
-			Msg: "this server has not computed the hash of its records yet", Hint: "try again in a minute"}
-	}
 	mark, err := w.newMark(ctx)
 	if err != nil {
 		return Comparison{}, err

@@ -11,7 +11,8 @@
 // The first byte of a Pebble key is its table. Numbers in keys are 8 bytes, big-endian.
 //
 //	01                           meta: format version, applied index and term, revision counter, cluster time,
-//	                             number of keys, rolling hash, client queue bounds
+//	                             number of keys, rolling hash, client queue bounds, restores, format of the log,
+//	                             hashes of the records (meta.go)
 //	02 store 00 key              data: revision, expiry, content type, value (record.go)
 //	03 expiry store 00 key       due index: one entry for every data record that expires, nothing else
 //	04 origin                    origins: name, low-water mark, when it was last seen
@@ -24,8 +25,7 @@
 //	0b history revision          closed segments of histories
 //
 // Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record says which of the two sets is
-// live, that is, in use. A restore fills the other set (stage.go). A database that was part of a restore has
-// format version 2. A database whose group may hold log entries above version 1 has format version 3.
+// live, that is, in use. A restore fills the other set (stage.go).
 //
 // A store name contains no NUL byte. So the keys of two stores do not mix if one name is a prefix of the other,
 // and the keys of one store are in byte order.

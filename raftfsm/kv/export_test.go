@@ -16,7 +16,6 @@ import (
 // FormatVersion and the bounds of the format, for tests that they do not change.
 const (
 	FormatVersion    = formatVersion
-	FormatVersionMax = formatVersionMax
 	StageHold        = stageHold
 	StageLife        = stageLife
 	PebbleFormat     = uint64(pebbleFormat)
@@ -44,7 +43,7 @@ func Install(m *Machine, e Entry) (publish func(), err error) {
 func InstallFailing(m *Machine, e Entry, err error) error { return installWith(m, e, err) }
 
 func installWith(m *Machine, e Entry, refused error) error {
-	batch, damage := decode(&e)
+	batch, damage := m.decode(&e)
 	if damage != nil {
 		return damage
 	}
@@ -277,10 +276,7 @@ func checkClients(m *Machine) error {
 }
 
 // Unhashed turns off the sums of m, for a benchmark of their cost.
-func Unhashed(m *Machine) { m.writer.sums.off = true }
-
-// ForgetSums removes the sums from the database, as if it had been written before there were any.
-func ForgetSums(m *Machine) error { return m.db.Delete(sumKey(), pebble.NoSync) }
+func Unhashed(m *Machine) { m.writer.unhashed = true }
 
 // Slip makes m store a wrong value once, as a memory error would.
 func Slip(m *Machine, store, key string, value []byte) error {

@@ -51,7 +51,7 @@ func TestTables_MatchGoldenFile(t *testing.T) {
 // Replicas that disagree on one of these numbers reach different states.
 func TestFormat_NumbersDoNotChange(t *testing.T) {
 	got := map[string]uint64{
-		"FormatVersion": kv.FormatVersion, "FormatVersionMax": kv.FormatVersionMax, "StageHold": kv.StageHold,
+		"FormatVersion": kv.FormatVersion, "StageHold": kv.StageHold,
 		"StageLife": kv.StageLife, "PebbleFormat": kv.PebbleFormat,
 		"MaxOpenSeq": kv.MaxOpenSeq, "MaxOrigins": kv.MaxOrigins, "MaxClientResults": kv.MaxClientResults,
 		"MaxExpire": kv.MaxExpire, "MaxTerms": kv.MaxTerms, "OriginLife": kv.OriginLife,
@@ -60,7 +60,7 @@ func TestFormat_NumbersDoNotChange(t *testing.T) {
 		"Rejected": uint64(kv.Rejected),
 	}
 	want := map[string]uint64{
-		"FormatVersion": 1, "FormatVersionMax": 3, "StageHold": 10_000, "StageLife": 600_000, "PebbleFormat": 21,
+		"FormatVersion": 1, "StageHold": 10_000, "StageLife": 600_000, "PebbleFormat": 21,
 		"MaxOpenSeq": 65_536, "MaxOrigins": 65_536, "MaxClientResults": 1_000_000,
 		"MaxExpire": 65_536, "MaxTerms": 1024, "OriginLife": 86_400_000, "OriginRefresh": 3_600_000,
 		"Applied": 1, "Conflict": 2, "Stale": 3, "Rejected": 4,

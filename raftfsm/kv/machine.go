@@ -39,6 +39,10 @@ type Options struct {
 	// MarkPeriod is in milliseconds of cluster time; 0 = no marks. The machine records a mark (see Marks) at every
 	// entry that advances cluster time past a multiple of MarkPeriod.
 	MarkPeriod uint64
+
+	// Newest is the newest version of log entries that the machine applies; 0 = command.Version. Tests play builds
+	// that understand more.
+	Newest uint8
 }
 
 // Machine is the state machine of one group. Only one goroutine at a time may call Apply, Raise or SetApplied. All
@@ -47,6 +51,7 @@ type Machine struct {
 	dir      string
 	fs       vfs.FS
 	period   uint64 // Options.MarkPeriod
+	newest   uint8  // Options.Newest
 	rowBytes uint64 // size limit of the rows the writer caches
 	db       *pebble.DB
 	lock     *pebble.Lock // on the directory; nil if Pebble took it itself
@@ -61,7 +66,6 @@ type Machine struct {
 	// tables is the set to read: that of the newest batch that may be in the database.
 	tables  atomic.Uint32
 	marks   atomic.Pointer[[]Mark]
-	base    atomic.Pointer[base] // found by Verify, not merged yet
 	exports exports
 	locks   storeChanges
 	dues    storeChanges
@@ -79,7 +83,6 @@ type state struct {
 	originDue uint64 // when the first origin will have been idle for too long; never = none
 	dueFloor  uint64 // no item of the due index is below it
 	terms     terms
-	summed    bool
 
 	historyDue   uint64 // never = none
 	histories    int
@@ -107,7 +110,7 @@ func Create(o Options) (*Machine, error) {
 	if err != nil {
 		return nil, errUnusable("kv.Create", "cannot make a database in "+o.Dir, err)
 	}
-	return m.opened(m.start(meta{}))
+	return m.opened(m.start(meta{level: command.First}))
 }
 
 // opened ends opening. From now on failures are reported to Options.Fatal.
@@ -126,9 +129,6 @@ func (m *Machine) start(first meta) error {
 	}
 	m.writer = newWriter(m.db, first, m.rowBytes)
 	m.writer.period = m.period
-	if err := m.writer.loadSums(); err != nil {
-		return errStorage("kv.Create", "the first record could not be written", err)
-	}
 	m.publish()
 	_, err := m.Flush()
 	return err
@@ -176,6 +176,9 @@ func peek(o *Options) (found bool, err error) {
 	if o.MemTable == 0 {
 		o.MemTable = defaultMemTable
 	}
+	if o.Newest == 0 {
+		o.Newest = command.Version
+	}
 	d, err := pebble.Peek(o.Dir, files(o))
 	var disk *fs.PathError
 	switch {
@@ -216,8 +219,8 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dir: o.Dir, fs: files(&o), period: o.MarkPeriod, rowBytes: o.MemTable / 4, db: db, gate: newGate(),
-		health: health, reads: newReadCache(o.MemTable / 4)}
+	m := &Machine{dir: o.Dir, fs: files(&o), period: o.MarkPeriod, newest: o.Newest, rowBytes: o.MemTable / 4, db: db,
+		gate: newGate(), health: health, reads: newReadCache(o.MemTable / 4)}
 	m.dues.limit = maxChanges
 	m.buffers.New = func() any { return new([]byte) }
 	return m, nil
@@ -268,9 +271,6 @@ func (m *Machine) load() error {
 	if err := w.origins.load(m.db); err != nil {
 		return errStorage("kv.Open", "cannot read the origins in "+m.dir, err)
 	}
-	if err := w.loadSums(); err != nil {
-		return errStorage("kv.Open", "cannot read the sums in "+m.dir, err)
-	}
 	if err := w.terms.load(m.db); err != nil {
 		return errStorage("kv.Open", "cannot read the terms in "+m.dir, err)
 	}
@@ -288,8 +288,8 @@ func (m *Machine) publish() {
 	w := m.writer
 	m.state.Store(&state{
 		meta: w.meta, origins: len(w.origins.byNumber), originDue: w.origins.due(), dueFloor: w.dueFloor,
-		terms: w.terms, summed: w.sums.known,
-		historyDue: w.histories.nextDueHint(), histories: len(w.histories.all), historyBytes: w.histories.size,
+		terms: w.terms, historyDue: w.histories.nextDueHint(), histories: len(w.histories.all),
+		historyBytes: w.histories.size,
 	})
 }
 
@@ -303,10 +303,9 @@ func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.
 func (m *Machine) Clock() uint64 { return m.state.Load().clock }
 
-// Level returns the highest format version of log entries that the group may use. It is at least command.First and
-// never decreases.
+// Level returns the highest format version of log entries that the group may use. It never decreases.
 func (m *Machine) Level() uint8 {
-	return uint8(max(m.state.Load().level, command.First)) //nolint:gosec // a KindFormat carries no more
+	return uint8(m.state.Load().level) //nolint:gosec // a KindFormat carries no more
 }
 
 // Hash returns the rolling hash of all applied entries, and the index of the last one. Two correct replicas have the

@@ -8,23 +8,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Format versions of the tables (see doc.go) that this build reads and writes. A restore gives the database version
-// 2. Log entries above the first version need version 3.
-const (
-	formatVersion    = 1
-	formatWithStage  = 2
-	formatWithLevel  = 3
-	formatVersionMax = formatWithLevel
-)
+// formatVersion is the format version of the tables (see doc.go). This build reads and writes only this one.
+const formatVersion = 1
 
 // metaMagic distinguishes a database of this package from any other Pebble database.
 const metaMagic = "quorate.kv"
 
-const (
-	metaSize      = len(metaMagic) + 2 + 8*8
-	metaSizeStage = metaSize + 9*8
-	metaSizeLevel = metaSizeStage + 8
-)
+const metaSize = len(metaMagic) + 2 + metaNumbers*8
+
+// metaNumbers is how many numbers a meta record has.
+const metaNumbers = 8 + 9 + 1 + 4
 
 // meta is the machine's bookkeeping, written as a whole at the end of every Apply.
 type meta struct {
@@ -39,44 +32,25 @@ type meta struct {
 
 	replaced replaced
 
-	// level is the highest version of log entries that the group may hold; 0 means the first version. It never
-	// decreases.
-	level uint64
+	level uint64 // highest version of log entries that the group may hold; it never decreases
+	sums  sums
 }
 
 // tables is the live set.
 func (m *meta) tables() tables { return tables(m.replaced.live) }
 
-func (m *meta) fields() [8]*uint64 {
+func (m *meta) fields() [metaNumbers]*uint64 {
+	r, s := &m.replaced, &m.sums
 	return [...]*uint64{
 		&m.applied, &m.term, &m.revision, &m.clock, &m.keys, &m.hash, &m.clientFirst, &m.clientNext,
+		&r.live, &r.at, &r.id, &r.stage, &r.seen, &r.parts, &r.base, &r.keys, &r.clients,
+		&m.level, &s.data[0], &s.data[1], &s.stage[0], &s.stage[1],
 	}
 }
 
 func (m *meta) append(dst []byte) []byte {
-	dst = append(dst, metaMagic...)
-	own, stage := m.fields(), m.replaced.fields()
-	dst = appendNumbers(binary.BigEndian.AppendUint16(dst, m.version()), own[:])
-	if m.version() >= formatWithStage {
-		dst = appendNumbers(dst, stage[:])
-	}
-	if m.version() >= formatWithLevel {
-		dst = binary.BigEndian.AppendUint64(dst, m.level)
-	}
-	return dst
-}
-
-// version returns the lowest format version that can represent m. So older builds can open the database whenever
-// possible.
-func (m *meta) version() uint16 {
-	switch {
-	case m.level != 0:
-		return formatWithLevel
-	case m.replaced != (replaced{}):
-		return formatWithStage
-	default:
-		return formatVersion
-	}
+	fields := m.fields()
+	return appendNumbers(binary.BigEndian.AppendUint16(append(dst, metaMagic...), formatVersion), fields[:])
 }
 
 func appendNumbers(dst []byte, fields []*uint64) []byte {
@@ -93,29 +67,19 @@ func parseMeta(b []byte) (meta, error) {
 	if !ok || len(rest) < 2 {
 		return meta{}, errForeign()
 	}
-	v := binary.BigEndian.Uint16(rest)
-	if v < formatVersion || v > formatVersionMax {
+	if v := binary.BigEndian.Uint16(rest); v != formatVersion {
 		return meta{}, &fault.Error{
 			Code: fault.Invalid, Op: "kv.Open",
-			Msg: fmt.Sprintf("the database has format version %d, this build understands up to %d", v,
-				formatVersionMax),
+			Msg:  fmt.Sprintf("the database has format version %d, this build understands %d", v, formatVersion),
 			Hint: "run the version that wrote it, or a newer one; nothing was changed",
 		}
 	}
-	if len(b) != [...]int{formatVersion: metaSize, formatWithStage: metaSizeStage, formatWithLevel: metaSizeLevel}[v] {
+	if len(b) != metaSize {
 		return meta{}, fault.New(fault.Corrupt, "kv.Open", "the meta record is damaged")
 	}
 	var m meta
 	for i, f := range m.fields() {
 		*f = binary.BigEndian.Uint64(rest[2+8*i:])
-	}
-	if v >= formatWithStage {
-		for i, f := range m.replaced.fields() {
-			*f = binary.BigEndian.Uint64(b[metaSize+8*i:])
-		}
-	}
-	if v >= formatWithLevel {
-		m.level = binary.BigEndian.Uint64(b[metaSizeStage:])
 	}
 	if l := m.replaced.live; l != 0 && l != uint64(otherTables) {
 		return meta{}, fault.New(fault.Corrupt, "kv.Open", "the meta record is damaged")

@@ -15,7 +15,7 @@ import (
 )
 
 // pebbleFormat is the version of Pebble's file format, the first one with checksums in table footers. It is fixed,
-// so that older builds can open databases of newer builds.
+// so that a newer Pebble does not change it.
 const pebbleFormat = pebble.FormatTableFormatV6
 
 const defaultMemTable = 16 << 20

@@ -53,10 +53,6 @@ type replaced struct {
 	clients uint64 // client results staged
 }
 
-func (r *replaced) fields() [9]*uint64 {
-	return [...]*uint64{&r.live, &r.at, &r.id, &r.stage, &r.seen, &r.parts, &r.base, &r.keys, &r.clients}
-}
-
 // stageDue returns when the running restore expires, or never.
 func (m *meta) stageDue() uint64 {
 	if m.replaced.stage == 0 {
@@ -143,7 +139,7 @@ func (w *writer) stageDrop() {
 		w.txn.clear(table)
 	}
 	own.stage, own.seen, own.parts, own.base, own.keys, own.clients = 0, 0, 0, 0, 0, 0
-	w.sums.stage = setHash{}
+	w.meta.sums.stage = setHash{}
 }
 
 func (w *writer) stageChunk(r *command.Request, res *Result) {
@@ -174,7 +170,7 @@ func (w *writer) stageRecord(to tables, o *command.Op) {
 	put := w.txn.batch.SetDeferred(dataKeySize(o.Store, o.Key), recordSize(o.ExpireAt, o.ContentType, o.Value))
 	appendDataKey(put.Key[:0], to, o.Store, o.Key)
 	appendRecord(put.Value[:0], own.base+own.keys, o.ExpireAt, o.ContentType, o.Value)
-	w.sums.stage.add(w.share(put.Key[1:], put.Value))
+	w.meta.sums.stage.add(w.share(put.Key[1:], put.Value))
 	w.txn.err = keep(w.txn.err, put.Finish())
 	if o.ExpireAt != 0 {
 		w.txn.set(appendDueKey(w.key[:0], to, o.ExpireAt, o.Store, o.Key), nil)
@@ -205,7 +201,7 @@ func (w *writer) stageCommit(index uint64) error {
 	w.meta.revision = max(w.meta.revision, own.base) + own.keys
 	w.meta.keys, w.meta.clientFirst, w.meta.clientNext = own.keys+kept, 0, own.clients
 	*own = replaced{live: uint64(w.meta.tables().other()), at: index, id: own.stage}
-	w.sums.swap(hash)
+	w.meta.sums.swap(hash)
 	w.rows.recent.forget()
 	w.dropHistories()
 	w.locks, w.dues, w.restored = nil, nil, true

@@ -87,7 +87,7 @@ func TestOpen_RefusesForeignDatabasesUnchanged(t *testing.T) {
 		"empty, creation did not finish": {func(*pebble.DB) error { return nil }, fault.Invalid},
 		"of another program":             {put("key", "value"), fault.Invalid},
 		"other bytes under our key":      {put("\x01", "value"), fault.Invalid},
-		"newer format":                   {put("\x01", version(kv.FormatVersionMax+1)), fault.Invalid},
+		"newer format":                   {put("\x01", version(kv.FormatVersion+1)), fault.Invalid},
 	} {
 		fs := vfs.NewMem()
 		db, err := pebble.Open("db", &pebble.Options{FS: fs, Logger: quiet{},

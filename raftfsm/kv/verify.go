@@ -10,7 +10,6 @@ import (
 type Verified struct {
 	Applied uint64 // index of the state that was read
 	Keys    uint64 // records read
-	First   bool   // there was no sum to compare with; now there is
 	Wrong   string // what differs from the applied state; empty = nothing
 }
 
@@ -18,8 +17,8 @@ type Verified struct {
 const verifyStep = 1 << 20
 
 // Verify reads all records in one consistent view and compares their hash with the hash computed when they were
-// applied. If the database has no such hash yet, Verify computes it. It marks the machine as broken if damaged data
-// cannot be read. Until Verify returns, Pebble cannot free the disk space of overwritten records.
+// applied. It marks the machine as broken if damaged data cannot be read. Until Verify returns, Pebble cannot free the
+// disk space of overwritten records.
 //
 // Verify calls pace about once per MiB with the number of bytes read. If pace returns an error, Verify stops and
 // returns it.
@@ -47,17 +46,6 @@ func (m *Machine) verify(v *view, pace func(bytes int) error) (out Verified, err
 	if err != nil {
 		return out, err
 	}
-	var stored sums
-	err = v.get(sumKey(), func(raw []byte) error {
-		var ok bool
-		if stored, ok = parseSums(raw, &last); !ok {
-			return errRecord
-		}
-		return nil
-	})
-	if err != nil {
-		return out, err
-	}
 	out.Applied = last.applied
 	var found setHash
 	table := last.tables().data()
@@ -67,13 +55,9 @@ func (m *Machine) verify(v *view, pace func(bytes int) error) (out Verified, err
 	switch {
 	case out.Keys != last.keys:
 		out.Wrong = fmt.Sprintf("%d records are stored, %d were applied", out.Keys, last.keys)
-	case !stored.known:
-		out.First = true
-		found.sub(stored.data)
-		m.base.Store(&base{gen: stored.gen, data: found})
-	case found != stored.data:
+	case found != last.sums.data:
 		out.Wrong = fmt.Sprintf("the hash of the stored records is %016x%016x, that of what was applied %016x%016x",
-			found[0], found[1], stored.data[0], stored.data[1])
+			found[0], found[1], last.sums.data[0], last.sums.data[1])
 	}
 	if out.Wrong == "" {
 		out.Wrong, err = v.verifyHistories(pace)

@@ -85,7 +85,7 @@ func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 	appendRecord(put.Value[:0], w.meta.revision, expireAt, o.ContentType, o.Value)
 	hash := w.share(put.Key[1:], put.Value)
 	w.txn.err = keep(w.txn.err, put.Finish())
-	w.sums.replace(old.hash, hash)
+	w.meta.sums.replace(old.hash, hash)
 	if old.expireAt != expireAt {
 		w.undue(k, old.expireAt)
 		w.due(k, expireAt)
@@ -107,7 +107,7 @@ func (w *writer) remove(k rowKey, old row) {
 	w.txn.delete(w.key)
 	w.undue(k, old.expireAt)
 	w.meta.keys--
-	w.sums.replace(old.hash, setHash{})
+	w.meta.sums.replace(old.hash, setHash{})
 	w.noteRemoved(k)
 	w.rows.known[k] = row{}
 	w.noteRemoval(k, &old)

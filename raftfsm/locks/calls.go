@@ -35,39 +35,21 @@ type call struct {
 func (c *call) append(b []byte) []byte {
 	b = lenprefix.Append(append(b, c.what), c.name)
 	b = binary.AppendUvarint(b, c.token)
-	if c.what == callUnlock {
-		// The id is in an existing field. So an older version can read the call, and answers that it does not know it.
-		c.claim.Request = string(appendID(nil, c.id))
-	}
 	b = lenprefix.Append(lenprefix.Append(b, c.claim.Owner), c.claim.Request)
-	return binary.AppendUvarint(b, uint64(c.claim.Expiry.Milliseconds())) //nolint:gosec // positive
-}
-
-func appendID(b []byte, id command.RequestID) []byte {
-	for _, n := range []uint64{id.Origin, id.Seq, id.Done} {
+	expiry := uint64(c.claim.Expiry.Milliseconds()) //nolint:gosec // positive
+	for _, n := range [...]uint64{expiry, c.id.Origin, c.id.Seq, c.id.Done} {
 		b = binary.AppendUvarint(b, n)
 	}
 	return b
-}
-
-func readID(text string) (id command.RequestID, ok bool) {
-	r := lenprefix.Reader{Rest: []byte(text)}
-	id = command.RequestID{Origin: r.Uvarint(), Seq: r.Uvarint(), Done: r.Uvarint()}
-	return id, !r.Bad && len(r.Rest) == 0
 }
 
 func readCall(r *lenprefix.Reader) (call, error) {
 	c := call{what: r.Byte(), name: r.Text(), token: r.Uvarint()}
 	c.claim.Owner, c.claim.Request = r.Text(), r.Text()
 	ms := r.Uvarint()
+	c.id = command.RequestID{Origin: r.Uvarint(), Seq: r.Uvarint(), Done: r.Uvarint()}
 	if r.Bad || len(r.Rest) > 0 || c.name == "" {
 		return c, records.Truncated(Method)
-	}
-	if c.what == callUnlock {
-		var ok bool
-		if c.id, ok = readID(c.claim.Request); !ok {
-			return c, records.Truncated(Method)
-		}
 	}
 	ms = min(ms, uint64(MaxExpiry/time.Millisecond))
 	c.claim.Expiry = time.Duration(ms) * time.Millisecond //nolint:gosec // bounded

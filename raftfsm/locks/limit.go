@@ -46,7 +46,7 @@ func (k *Keeper) hasOwner(name string) bool {
 // one of Acquire.
 func acquires(encoded []byte) (name string, ok bool) {
 	b, err := command.Decode(append(command.AppendHeader(nil, command.Needs(encoded), 0, 1), encoded...))
-	if err != nil || len(b.Requests) != 1 || b.Requests[0].Kind != command.KindCheckedWrite {
+	if err != nil || len(b.Requests) != 1 || len(b.Requests[0].Ops) == 0 {
 		return "", false
 	}
 	o := b.Requests[0].Ops[0]

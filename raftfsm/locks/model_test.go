@@ -277,7 +277,7 @@ func (m *model) release(h *held, s *server) {
 
 // write applies a write with a token.
 func (m *model) write(h *held) {
-	m.Propose("write", h, &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
+	m.Propose("write", h, &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		locks.Check(h.name, h.token),
 		{Kind: command.OpSet, Store: "default/s", Key: "k", Value: []byte(fmt.Sprint(h.token))}}})
 }

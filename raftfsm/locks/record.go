@@ -88,11 +88,10 @@ func (c Claim) setExpiry(key string, cond command.Cond, revision uint64) command
 }
 
 // Acquire returns the request that makes c the owner of a lock without an owner. The first revision in the result of
-// the request is the token. The request contains a check, so the group refuses it while one of its servers is too
-// old to read checks.
+// the request is the token.
 func Acquire(name string, c Claim) *command.Request {
 	check := command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.LockStore, Key: Keys(name)[1]}
-	return &command.Request{Kind: command.KindCheckedWrite,
+	return &command.Request{Kind: command.KindWrite,
 		Ops: append(c.set(name, command.CondAbsent, 0), check)}
 }
 

@@ -78,7 +78,7 @@ func (p *place) ask(ctx context.Context, c *call) (n uint64, repeated bool, err 
 	return records.AskNumber(ctx, p, p.gid, Method, c.append(nil))
 }
 
-// Limits of a claim. Records of earlier versions may exceed them.
+// Limits of a claim.
 const (
 	maxExpiry = 24 * time.Hour
 	maxName   = 1 << 10 // bytes of a resource, and of an owner
@@ -184,7 +184,6 @@ func (l *Store) Unlock(ctx context.Context, k lock.Key, owner string) (lock.Stat
 		return lock.InternalError, err
 	}
 	switch outcome, err := p.unlock(ctx, owner); {
-	case fault.Is(err, fault.Unimplemented): // the leader runs an older version
 	case err != nil:
 		return lock.InternalError, err
 	case outcome == kv.Applied:
@@ -250,7 +249,7 @@ func (l *Store) Look(ctx context.Context, k lock.Key) (lock.Grant, error) {
 		return lock.Grant{}, err
 	}
 	ms, _, err := p.ask(ctx, &call{what: callRemains, token: now.Token})
-	if err != nil && !fault.Is(err, fault.Unimplemented) {
+	if err != nil {
 		return lock.Grant{}, err
 	}
 	return lock.Grant{Granted: true, Token: now.Token,

@@ -29,7 +29,7 @@ func ContactsOf(p Peers, id uint32) group.Contacts {
 // leader itself, a refused connection counts as true: no process listens on its peer port, so the leader has ended.
 // A host that is down or unreachable does not refuse connections.
 func (c contacts) LeaderLost(ctx context.Context, server, leader raft.ServerID) bool {
-	b := lenprefix.Append(Message(FormFirst, c.id), string(leader))
+	b := lenprefix.Append(Message(c.id), string(leader))
 	out, err := c.peers.Call(ctx, string(server), MethodLost, b)
 	if err != nil {
 		return server == leader && errors.Is(err, syscall.ECONNREFUSED)

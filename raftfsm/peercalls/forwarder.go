@@ -187,7 +187,7 @@ func (l *lane) take() []*forwarded {
 func (f *forwarder) call(key laneKey, batch []*forwarded) {
 	ctx, cancel := f.patience(batch)
 	defer cancel()
-	b := binary.AppendUvarint(Message(formBatches, key.group), uint64(key.ack))
+	b := binary.AppendUvarint(Message(key.group), uint64(key.ack))
 	b = binary.AppendUvarint(b, uint64(len(batch)))
 	for _, one := range batch {
 		b = lenprefix.Append(append(b, BoolByte(one.values)), one.data)
@@ -197,37 +197,11 @@ func (f *forwarder) call(key laneKey, batch []*forwarded) {
 	defer done()
 	out, err := f.peers.Call(ctx, string(key.to), MethodPropose, b)
 	err = endedBy(ctx, "raftfsm.forward", err)
-	if fault.Is(err, fault.Invalid) || fault.Is(err, fault.Unimplemented) {
-		f.oneByOne(ctx, key, batch)
-		return
-	}
 	f.metrics.Forwarded(ForwardPropose, err)
 	outcomes := readOutcomes(out, err, len(batch))
 	for i, one := range batch {
 		one.outcome <- outcomes[i]
 	}
-}
-
-// oneByOne sends each proposal of a batch in a separate call, with version 1 of the message format. Use it after an
-// older server has rejected the batch. That server has applied no proposal of the batch.
-func (f *forwarder) oneByOne(ctx context.Context, key laneKey, batch []*forwarded) {
-	var wg sync.WaitGroup
-	for _, one := range batch {
-		wg.Go(func() {
-			b := binary.AppendUvarint(Message(FormFirst, key.group), uint64(key.ack))
-			b = append(append(b, BoolByte(one.values)), one.data...)
-			out, err := f.peers.Call(ctx, string(key.to), MethodPropose, b)
-			err = endedBy(ctx, "raftfsm.forward", err)
-			f.metrics.Forwarded(ForwardPropose, err)
-			if err != nil {
-				one.outcome <- forwardOutcome{err: err}
-				return
-			}
-			a, err := readAnswer(out)
-			one.outcome <- forwardOutcome{answer: a, err: err}
-		})
-	}
-	wg.Wait()
 }
 
 func (f *forwarder) patience(batch []*forwarded) (context.Context, context.CancelFunc) {

@@ -8,20 +8,12 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// ForwardVersion is the newest version of the message format between nodes. Every message begins with its version and
-// the id of the group. In version 2, one MethodPropose message may contain several requests. All other messages have
-// version 1.
-const ForwardVersion = formBatches
-
-// The forms of messages.
-const (
-	FormFirst   = 1
-	formBatches = 2
-)
+// Form is the version of the messages between nodes. Every message begins with its version and the id of the group.
+const Form = 1
 
 // Message begins the payload of a call about a group.
-func Message(form uint64, id uint32) []byte {
-	return binary.AppendUvarint(binary.AppendUvarint(make([]byte, 0, 32), form), uint64(id))
+func Message(id uint32) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(make([]byte, 0, 32), Form), uint64(id))
 }
 
 // Frame decodes a message.

@@ -38,7 +38,7 @@ func (c *LeaderClient) Propose(ctx context.Context, to raft.ServerID, gid uint32
 // results mean the same as for leaderIndex in package raftfsm.
 func (c *LeaderClient) ReadIndex(ctx context.Context, to raft.ServerID, gid uint32,
 	after raftlog.Position) (group.ReadIndex, group.Holding, error) {
-	b := AppendPosition(Message(FormFirst, gid), after)
+	b := AppendPosition(Message(gid), after)
 	ctx, done := c.calls.begin(ctx, gid, to)
 	defer done()
 	out, err := c.peers.Call(ctx, string(to), MethodReadIndex, b)

@@ -71,13 +71,5 @@ type Gossip interface {
 	LiveServers() []string
 }
 
-// NewestForm returns the newest form of a call that this build understands.
-func NewestForm(method string) uint64 {
-	if method == MethodPropose {
-		return formBatches
-	}
-	return FormFirst
-}
-
 // ErrFrame returns the error for a message that cannot be read.
 func ErrFrame(method string) error { return records.Truncated(method) }

@@ -13,21 +13,18 @@ import (
 type Progress struct {
 	Applied uint64 // last index that the server has applied
 	Last    uint64 // last index of its log
-	Wall    uint64 // its wall clock in Unix milliseconds; 0 = an earlier version, which does not report it
+	Wall    uint64 // its wall clock in Unix milliseconds
 }
 
 // AskProgress asks another server about its replica of the group with the given id. It returns the errors of
 // Peers.Call.
 func AskProgress(ctx context.Context, peers Peers, server string, id uint32) (p Progress, err error) {
-	out, err := peers.Call(ctx, server, MethodProgress, Message(FormFirst, id))
+	out, err := peers.Call(ctx, server, MethodProgress, Message(id))
 	if err != nil {
 		return p, err
 	}
 	r := NewFrame(out)
-	p.Applied, p.Last = r.Uvarint(), r.Uvarint()
-	if len(r.Rest) > 0 {
-		p.Wall = r.Uvarint()
-	}
+	p.Applied, p.Last, p.Wall = r.Uvarint(), r.Uvarint(), r.Uvarint()
 	if r.Bad {
 		return p, ErrFrame(MethodProgress)
 	}
@@ -42,7 +39,7 @@ func FindLeader(ctx context.Context, peers Peers, gid uint32, servers []string) 
 	answers := make(chan GroupRoute, len(servers))
 	for _, id := range servers {
 		go func() {
-			out, err := peers.Call(ctx, id, MethodRoute, Message(FormFirst, 0))
+			out, err := peers.Call(ctx, id, MethodRoute, Message(0))
 			groups, bad := readRoutes(out)
 			if err != nil || bad != nil || int(gid) >= len(groups) {
 				answers <- GroupRoute{}
@@ -74,6 +71,6 @@ func (c Confirmer) ConfirmTerm(ctx context.Context, server raft.Server, term uin
 	if c.peers == nil {
 		return fault.New(fault.Unavailable, "raftfsm.confirm", "this host has no way to other servers")
 	}
-	_, err := c.peers.Call(ctx, string(server.ID), MethodConfirm, binary.AppendUvarint(Message(FormFirst, c.id), term))
+	_, err := c.peers.Call(ctx, string(server.ID), MethodConfirm, binary.AppendUvarint(Message(c.id), term))
 	return err
 }

@@ -150,7 +150,7 @@ func (t *RouteTable) ask(ctx context.Context, id string) {
 // update queries one server and records its answer.
 func (t *RouteTable) update(ctx context.Context, id string) {
 	sent := time.Now()
-	out, err := t.peers.Call(ctx, id, MethodRoute, Message(FormFirst, 0))
+	out, err := t.peers.Call(ctx, id, MethodRoute, Message(0))
 	var groups []GroupRoute
 	if err == nil {
 		groups, err = readRoutes(out)
@@ -339,10 +339,7 @@ func AppendRoutes(b []byte, routes []GroupRoute) []byte {
 	for i := range routes {
 		b = lenprefix.Append(b, routes[i].Leader)
 		b = binary.AppendUvarint(b, routes[i].Term)
-		b = append(b, BoolByte(routes[i].Reads))
-	}
-	for i := range routes { // earlier versions ignore what follows
-		b = append(b, BoolByte(routes[i].Full))
+		b = append(b, BoolByte(routes[i].Reads), BoolByte(routes[i].Full))
 	}
 	return b
 }
@@ -357,15 +354,10 @@ func readRoutes(b []byte) ([]GroupRoute, error) {
 		if f.Bad {
 			break
 		}
-		out = append(out, GroupRoute{Leader: f.Text(), Term: f.Uvarint(), Reads: f.Byte() == 1})
+		out = append(out, GroupRoute{Leader: f.Text(), Term: f.Uvarint(), Reads: f.Byte() == 1, Full: f.Byte() == 1})
 	}
 	if f.Bad {
 		return nil, ErrFrame(MethodRoute)
-	}
-	if len(f.Rest) >= len(out) { // earlier versions end here
-		for i := range out {
-			out[i].Full = f.Byte() == 1
-		}
 	}
 	return out, nil
 }

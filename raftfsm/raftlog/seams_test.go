@@ -29,7 +29,7 @@ func (s *seams) Step(name string) {
 }
 
 // logsOver wraps an engine for server a.
-func logsOver(engine Backend, s *seams) *Store { return NewStore(engine, "a", 0, s, s, s) }
+func logsOver(engine Backend, s *seams) *Store { return NewStore(engine, "a", 1, s, s, s) }
 
 // unexpected returns a Fatal that fails the test.
 func unexpected(t testing.TB) func(error) {

@@ -97,8 +97,8 @@ var (
 // durably.
 func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, events Events, process Process) *Store {
 	s := &Store{
-		engine: engine, level: max(level, command.First), self: serverTag(server), role: role, events: events,
-		process: process, open: time.Now(),
+		engine: engine, level: level, self: serverTag(server), role: role, events: events, process: process,
+		open: time.Now(),
 	}
 	s.unsynced = newUnsynced(func(entries []*raft.Log) error {
 		if err := s.append(entries); err != nil {

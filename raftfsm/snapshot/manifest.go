@@ -34,7 +34,7 @@ type Manifest struct {
 	Version  int    `json:"version"`
 	Database string `json:"database"` // directory next to the manifest
 	Snapshot *Info  `json:"snapshot,omitempty"`
-	// why the database is not served; a build that does not know this field serves it
+	// why the database is not served
 	Doubt *Doubt `json:"doubt,omitempty"`
 }
 

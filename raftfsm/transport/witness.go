@@ -31,14 +31,11 @@ import (
 // No intact server is refused. What a server records about another was durable there before, and an intact server
 // never has less later. It records a term, the term of a vote, the commit index, and the entries acknowledged to the
 // leader of one term.
-//
-// A server of an earlier version does not support the query. It counts as one that has recorded nothing.
 
 // Witnesses queries other servers about what they have seen of this one.
 type Witnesses interface {
-	// Recall returns what server has recorded about self. It also reports now, the data that self has, unless now is
-	// empty. It returns fault.Unimplemented if the server does not support the query, and another error if there is
-	// no answer.
+	// Recall returns what server has recorded about self, or an error if there is no answer. It also reports now, the
+	// data that self has, unless now is empty.
 	Recall(ctx context.Context, server, self raft.ServerID, now raftlog.Seen) (raftlog.Seen, error)
 }
 
@@ -327,7 +324,7 @@ func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 func (w *Witness) report(ctx context.Context, id raft.ServerID) {
 	if !w.hasAnswered(id) {
 		seen, err := w.Ask.Recall(ctx, id, w.Self, raftlog.Seen{})
-		if err != nil && !fault.Is(err, fault.Unimplemented) {
+		if err != nil {
 			return
 		}
 		w.heard(id, seen)
