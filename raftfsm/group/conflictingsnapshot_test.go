@@ -45,9 +45,10 @@ func lose(t *testing.T, old *Group, index uint64) {
 }
 
 // contradicted returns a cluster whose isolated server c has a log that contradicts a snapshot of the leader
-// and continues beyond the end of the snapshot. The returned function sends c that snapshot.
-func contradicted(t *testing.T, e raftlog.Engine, beyond uint64) (*cluster, *Group,
-	func() raft.InstallSnapshotResponse) {
+// and continues beyond the end of the snapshot. It returns the leader, too. The returned function sends c the newest
+// snapshot of a server.
+func contradicted(t *testing.T, e raftlog.Engine, beyond uint64) (c *cluster, follower, lead *Group,
+	install func(*Group) raft.InstallSnapshotResponse) {
 	t.Helper()
 	c, old, lead := deposed(t, func(o *Options) { manual(o); o.Engine = e })
 	put(t, lead, "k", "v2")
@@ -58,10 +59,10 @@ func contradicted(t *testing.T, e raftlog.Engine, beyond uint64) (*cluster, *Gro
 		t.Fatalf("the log ends at %d, the snapshot at %d: the test needs %d entries beyond", old.LastIndex(),
 			snap.Index, beyond)
 	}
-	return c, old, func() raft.InstallSnapshotResponse {
+	return c, old, lead, func(from *Group) raft.InstallSnapshotResponse {
 		t.Helper()
-		req, data := installRequest(t, lead)
-		req.RPCHeader = header(lead.opts.ServerID)
+		req, data := installRequest(t, from)
+		req.RPCHeader = header(from.opts.ServerID)
 		var resp raft.InstallSnapshotResponse
 		must(t, stranger(c).InstallSnapshot("c", "c", req, &resp, bytes.NewReader(data)))
 		return resp
@@ -76,8 +77,8 @@ func TestConflictingSnapshot_FollowerContinuesAfterInstall(t *testing.T) {
 				t.Skip("starts two clusters for each number")
 			}
 			engines(t, func(t *testing.T, e raftlog.Engine) {
-				c, follower, install := contradicted(t, e, beyond)
-				if resp := install(); !resp.Success {
+				c, follower, lead, install := contradicted(t, e, beyond)
+				if resp := install(lead); !resp.Success {
 					t.Fatalf("refused: %+v", resp)
 				}
 				if n := counted(t, follower.obs.installed); n != 1 {
@@ -105,19 +106,21 @@ func TestConflictingSnapshot_FollowerContinuesAfterInstall(t *testing.T) {
 // end of that snapshot with its old last entry.
 func TestConflictingSnapshot_SecondSnapshotEndsAtOldLastEntry(t *testing.T) {
 	t.Parallel()
-	c, follower, install := contradicted(t, raftlog.BoltDB, 2)
-	install()
-	_, lead := c.leader("a", "b")
-	for end := follower.raft.LastIndex(); lead.LastIndex() < end; {
-		put(t, lead, "k", "v3")
+	c, follower, lead, install := contradicted(t, raftlog.BoltDB, 2)
+	install(lead)
+	for end := follower.raft.LastIndex(); ; { // on a busy machine the leader may change
+		if _, lead = c.leader("a", "b"); lead.LastIndex() >= end {
+			break
+		}
+		c.put("k", "v3", "a", "b")
 	}
 	must(t, lead.Snapshot())
-	install()
+	install(lead)
 	snap := follower.disk.snaps.Position()
 	if n := counted(t, follower.obs.installed); n != 2 || snap.Index != follower.raft.LastIndex() {
 		t.Fatalf("%d installs, the snapshot ends at %d, raft's log at %d", n, snap.Index, follower.raft.LastIndex())
 	}
-	put(t, lead, "k", "new")
+	c.put("k", "new", "a", "b") // both store it, because the third server is isolated
 	req := appendOf(t, lead, snap, lead.LastIndex())
 	req.RPCHeader = header(lead.opts.ServerID)
 	var resp raft.AppendEntriesResponse
@@ -137,8 +140,8 @@ func TestConflictingSnapshot_BlocksRaftWithoutGuard(t *testing.T) {
 	}
 	for _, beyond := range []uint64{1, 5} {
 		t.Run(fmt.Sprint(beyond, " entries beyond"), func(t *testing.T) {
-			c, follower, install := contradicted(t, raftlog.BoltDB, beyond)
-			install()
+			c, follower, lead, install := contradicted(t, raftlog.BoltDB, beyond)
+			install(lead)
 			follower.disk.logs.Discarded().End() // disables the guard
 			snap := follower.disk.snaps.Position()
 			next := &raft.Log{Index: snap.Index + 1, Term: follower.Term(), Type: raft.LogNoop}
@@ -151,7 +154,7 @@ func TestConflictingSnapshot_BlocksRaftWithoutGuard(t *testing.T) {
 				if resp.Success {
 					t.Fatal("raft continues without the guard: the test shows nothing")
 				}
-				if again := install(); !again.Success {
+				if again := install(lead); !again.Success {
 					t.Fatalf("the same snapshot again: %+v", again)
 				}
 			}
