@@ -16,6 +16,7 @@ import (
 type TracingConfig struct {
 	SamplingRate float64 // from 0 to 1
 	OTLP         *OTLPConfig
+	Zipkin       string // URL of a Zipkin collector; empty = none
 	Pos          Pos
 }
 
@@ -85,13 +86,24 @@ func (p *docParser) tracing(n *yaml.Node, c *Configuration) {
 			}
 		},
 		"zipkin": func(n *yaml.Node) {
-			if at := child(n, "endpointAddress"); at != nil && at.Value != "" {
-				c.unused(p.pos(at), "no spans are sent to spec.tracing.zipkin: Zipkin's own format is not supported",
-					"send them over OTLP with spec.tracing.otel, to a collector that passes them on to Zipkin")
-			}
+			p.mapping(n, "spec.tracing.zipkin", fields{
+				"endpointAddress": func(n *yaml.Node) { t.Zipkin = p.zipkin(n) },
+			})
 		},
 	})
 	c.Tracing = t
+}
+
+// zipkin returns the URL of a Zipkin collector, or "" if there is none.
+func (p *docParser) zipkin(n *yaml.Node) string {
+	const what = "spec.tracing.zipkin.endpointAddress"
+	text := p.text(n, what)
+	u, err := url.Parse(text)
+	if text != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		p.problems.add(p.pos(n), "give a URL, as http://localhost:9411/api/v2/spans", "%s is no address", what)
+		return ""
+	}
+	return text
 }
 
 func (p *docParser) samplingRate(n *yaml.Node) float64 {

@@ -61,9 +61,9 @@ func ParseConfiguration(doc Document) (Configuration, error) {
 // ParseConfigurations parses several documents of kind Configuration and merges them into one. As in Dapr, a field
 // replaces that field of earlier documents, and a list replaces the whole list. There are two exceptions: the API rules
 // and the pipeline handlers of all documents apply, in the order of the documents. If any document turns the reload of
-// component files off, it is off.
-func ParseConfigurations(docs []Document) (Configuration, error) {
-	var out Configuration
+// component files off, it is off. The result has the fields of defaults that no document sets.
+func ParseConfigurations(docs []Document, defaults Configuration) (Configuration, error) {
+	out := defaults
 	var errs []error
 	for _, doc := range docs {
 		c, err := parseConfiguration(doc, &out)

@@ -24,6 +24,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/internal/tracing"
 	"github.com/quorate/quorate/node/actorhost"
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/catalogue"
@@ -66,6 +67,8 @@ type apiServers struct {
 	callLog     *api.CallLog
 
 	declared         component.Configuration // of the start
+	tracer           *tracing.Tracer
+	traced           *tracing.Declared // what tracer uses
 	anyOnce          sync.Once
 	anyTransport     *http.Transport // for addresses that no HTTPEndpoint declares
 	componentMetrics *components.Metrics

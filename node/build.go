@@ -153,11 +153,12 @@ func (n *Node) buildMemory(context.Context) error {
 // applications.
 func (n *Node) buildCalls(ctx context.Context) error {
 	c := n.config
-	t, err := tracing.Open(ctx, tracing.Options{Service: c.App.ID, Namespace: c.Namespace, Version: c.Version,
-		Env: n.deps.Env, Declared: exportOf(n.apis.declared.Tracing)})
+	n.apis.traced = exportOf(n.apis.declared.Tracing)
+	t, err := tracing.Open(ctx, n.apis.tracingOptions(n.apis.traced))
 	if err != nil {
 		return err
 	}
+	n.apis.tracer = t
 	if err := n.closers.Push("traces", t.Close); err != nil {
 		return err
 	}
@@ -518,6 +519,9 @@ func (s Security) files() credentials.Files {
 func (c Config) trust() calls.Trust {
 	return calls.Trust{Proven: c.Security.secured(), Insecure: c.Security.Insecure}
 }
+
+// reading returns how the documents of c are read.
+func (c Config) reading() calls.Reading { return calls.Reading{Trust: c.trust(), Dapr: c.Dapr} }
 
 // sources returns where components are declared.
 func (c Config) sources(d Deps) components.Sources {

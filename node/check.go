@@ -21,9 +21,12 @@ func Check(_ context.Context, c Config, env func(name string) (string, bool)) (w
 		for _, w := range plan.Warnings {
 			warnings = append(warnings, w.String())
 		}
-		r, wrong := calls.ReadRules(plan, c.trust())
+		r, wrong := calls.ReadRules(plan, c.reading())
 		for _, w := range r.Unused {
 			warnings = append(warnings, w.String())
+		}
+		for _, err := range r.Rejected {
+			warnings = append(warnings, err.Error())
 		}
 		errs = append(errs, loader.Each(wrong)...)
 	}

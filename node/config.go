@@ -53,6 +53,10 @@ type Config struct {
 	// how long Wait keeps serving after its context ended, unless the application becomes unhealthy; 0 = not at all
 	BlockShutdown time.Duration
 
+	// Dapr selects the defaults of Dapr's sidecar: metrics also have Dapr's names, the log goes to standard output, and
+	// an invalid Resiliency resource is logged and has no effect
+	Dapr bool
+
 	Profiles bool // the admin socket serves profiles of the Go runtime
 
 	MemoryLimit int64 // bytes that the process may use; the memory for requests derives from it; 0 = unknown

@@ -286,6 +286,24 @@ func TestDaprNames_AreOffByDefault(t *testing.T) {
 	}
 }
 
+// Under quorate daprd, the metrics have Dapr's names unless the Configuration says otherwise.
+func TestDaprNames_AreOnWithDaprsDefaults(t *testing.T) {
+	for name, c := range map[string]struct {
+		metrics string
+		want    bool
+	}{"no section": {"  tracing: {samplingRate: \"0\"}\n", true}, "a section": {"  metrics: {enabled: true}\n", true},
+		"off": {"  metrics: {daprNames: false}\n", false}} {
+		t.Run(name, func(t *testing.T) {
+			n, _, _ := running(t, map[string]string{"c.yaml": document("Configuration", "c", c.metrics)},
+				func(c *node.Config) { c.Dapr = true })
+			_, _ = save(t, n, "k", "v")
+			if got := strings.Contains(scrape(t, n), "dapr_"); got != c.want {
+				t.Errorf("metrics with Dapr's names: %t, want %t", got, c.want)
+			}
+		})
+	}
+}
+
 func TestDaprNames_ErrorCodes(t *testing.T) {
 	n, _, _ := running(t, map[string]string{"s.yaml": store("orders", "state.raft", ""),
 		"c.yaml": document("Configuration", "c", "  metrics: {daprNames: true, recordErrorCodes: true}\n")}, nil)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/quorate/quorate/api"
 	apihttp "github.com/quorate/quorate/api/http"
@@ -32,7 +33,7 @@ func (n *Node) readDeclared(context.Context) error {
 	if err != nil {
 		return err
 	}
-	rules, err := calls.ReadRules(plan, n.config.trust())
+	rules, err := calls.ReadRules(plan, n.config.reading())
 	n.apis.declared = rules.Conf
 	return err
 }
@@ -57,7 +58,7 @@ func exportOf(t *component.TracingConfig) *tracing.Declared {
 	if t == nil {
 		return nil
 	}
-	d := &tracing.Declared{SamplingRate: t.SamplingRate}
+	d := &tracing.Declared{SamplingRate: t.SamplingRate, Zipkin: t.Zipkin}
 	if o := t.OTLP; o != nil {
 		d.Endpoint, d.Protocol, d.Insecure, d.Headers, d.Timeout = o.Endpoint, o.Protocol, o.Insecure, o.Headers,
 			o.Timeout
@@ -69,7 +70,7 @@ func exportOf(t *component.TracingConfig) *tracing.Declared {
 // false, it applies only the middleware and the endpoints. If a resource cannot be used, it returns an error and
 // changes nothing.
 func (n *Node) applyRules(set *loader.Set, all bool) error {
-	rules, err := calls.ReadRules(set, n.config.trust())
+	rules, err := calls.ReadRules(set, n.config.reading())
 	if err != nil {
 		return err
 	}
@@ -90,6 +91,9 @@ func (n *Node) applyRules(set *loader.Set, all bool) error {
 	for _, w := range rules.Unused {
 		n.deps.Logger.Warn(w.String())
 	}
+	for _, err := range rules.Rejected {
+		n.deps.Logger.Error("a Resiliency resource has no effect", "error", err)
+	}
 	if rules.Access != nil {
 		changed, err := n.credentials.Identify(n.certificate(rules.Access.TrustDomain))
 		if err != nil {
@@ -103,23 +107,39 @@ func (n *Node) applyRules(set *loader.Set, all bool) error {
 	n.apis.callLog.Set(n.config.API.callLogRule(rules.Conf))
 	n.calls.SetRules(rules, n.config.trust())
 	n.apis.dapr.policies(n.config.App.ID, rules)
+	n.apis.changeTracing(exportOf(rules.Conf.Tracing))
 	n.warnOfRestart(rules.Conf)
 	return nil
 }
 
-// warnOfRestart logs a warning for each changed section of the Configuration that takes effect only after a restart.
+// exportTime bounds the export of the last spans to collectors that are no longer declared.
+const exportTime = 2 * time.Second
+
+// changeTracing applies the section tracing of a changed Configuration.
+func (s *apiServers) changeTracing(d *tracing.Declared) {
+	if reflect.DeepEqual(s.traced, d) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), exportTime)
+	defer cancel()
+	s.traced = d
+	if err := s.tracer.Change(ctx, s.tracingOptions(d)); err != nil {
+		s.deps.Logger.Error("spec.tracing of the Configuration was not applied completely", "error", err)
+		return
+	}
+	s.deps.Logger.Info("spec.tracing of the Configuration was applied")
+}
+
+func (s *apiServers) tracingOptions(d *tracing.Declared) tracing.Options {
+	c := s.config
+	return tracing.Options{Service: c.App.ID, Namespace: c.Namespace, Version: c.Version, Env: s.deps.Env, Declared: d}
+}
+
+// warnOfRestart logs a warning if the section metrics of a Configuration has changed, which needs a restart.
 func (n *Node) warnOfRestart(c component.Configuration) {
-	for _, section := range []struct {
-		name        string
-		before, now any
-	}{
-		{"tracing", exportOf(n.apis.declared.Tracing), exportOf(c.Tracing)},
-		{"metrics", metricsOf(n.apis.declared.Metrics), metricsOf(c.Metrics)},
-	} {
-		if !reflect.DeepEqual(section.before, section.now) {
-			n.deps.Logger.Warn("spec."+section.name+" of the Configuration changed; it takes effect with the next "+
-				"start", "hint", "restart the node")
-		}
+	if !reflect.DeepEqual(metricsOf(n.apis.declared.Metrics), metricsOf(c.Metrics)) {
+		n.deps.Logger.Warn("spec.metrics of the Configuration changed; it takes effect with the next start",
+			"hint", "restart the node")
 	}
 }
 

@@ -3,6 +3,7 @@ package node_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -213,9 +214,47 @@ func TestReload_ResiliencyAndConfiguration(t *testing.T) {
 		return nil
 	})
 	write(t, dir, "c.yaml", document("Configuration", "c", "  api: {denied: [{name: metadata, version: v1.0, "+
-		"protocol: http}]}\n  tracing: {samplingRate: \"1\"}\n"))
+		"protocol: http}]}\n  metrics: {daprNames: true}\n"))
 	answers(t, n, "GET", "/v1.0/metadata", "", 404, "requested endpoint is not available")
-	if !log.Has("spec.tracing of the Configuration changed; it takes effect with the next start") {
+	if !log.Has("spec.metrics of the Configuration changed; it takes effect with the next start") {
+		t.Error(log.String())
+	}
+}
+
+// dapr init writes a Configuration that sends spans to Zipkin.
+func TestReload_TracingToZipkin(t *testing.T) {
+	app := newFailingApp(t)
+	spans := make(chan string, 100)
+	zipkin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		spans <- r.URL.Path + " " + string(body)
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	t.Cleanup(zipkin.Close)
+	n, dir, log := running(t, map[string]string{"a.yaml": store("first", "state.raft", "")}, func(c *node.Config) {
+		c.App.Port = app.port
+	})
+	write(t, dir, "c.yaml", document("Configuration", "c", "  tracing: {samplingRate: \"1\", zipkin: "+
+		"{endpointAddress: \""+zipkin.URL+"/api/v2/spans\"}}\n"))
+	poll(t, func() error {
+		if !log.Has("spec.tracing of the Configuration was applied") {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+	answers(t, n, "GET", "/v1.0/invoke/"+app.id(n)+"/method/m", "", 500, "no")
+	closeNode(t, n) // the last spans are exported
+	got := <-spans
+	if !strings.HasPrefix(got, "/api/v2/spans ") || !strings.Contains(got, `"name":"invoke `) {
+		t.Errorf("Zipkin got %s", got)
+	}
+}
+
+func TestReload_InvalidResiliencyWithDaprsDefaults(t *testing.T) {
+	wrong := document("Resiliency", "r", "  policies: {retries: {two: {policy: sometimes}}}\n")
+	n, _, log := running(t, map[string]string{"r.yaml": wrong}, func(c *node.Config) { c.Dapr = true })
+	_, _ = save(t, n, "k", "v")
+	if !log.Has("a Resiliency resource has no effect") {
 		t.Error(log.String())
 	}
 }

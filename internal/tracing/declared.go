@@ -23,17 +23,31 @@ type Declared struct {
 	Insecure     bool    // without TLS
 	Headers      map[string]string
 	Timeout      time.Duration // of one export; 0 = the default
+	Zipkin       string        // URL of a Zipkin collector, such as http://localhost:9411/api/v2/spans; empty = none
 }
 
-// exports reports whether spans are sent to the declared collector.
+// exports reports whether spans are sent to the declared OTLP collector.
 func (d *Declared) exports(env func(string) (string, bool)) bool {
+	return d.enabled(env) && d.Endpoint != ""
+}
+
+// zipkinURL returns the URL of the declared Zipkin collector, or "" if no spans are sent to it.
+func (d *Declared) zipkinURL(env func(string) (string, bool)) string {
+	if !d.enabled(env) {
+		return ""
+	}
+	return d.Zipkin
+}
+
+// enabled reports whether the section tracing and the environment permit exports.
+func (d *Declared) enabled(env func(string) (string, bool)) bool {
 	if v, _ := env("OTEL_SDK_DISABLED"); strings.EqualFold(v, "true") {
 		return false
 	}
 	if v, _ := env("OTEL_TRACES_EXPORTER"); v == "none" {
 		return false
 	}
-	return d != nil && d.Endpoint != "" && d.SamplingRate > 0
+	return d != nil && d.SamplingRate > 0
 }
 
 // sampled decides at random whether a new trace is sampled.

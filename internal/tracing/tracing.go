@@ -1,5 +1,5 @@
 // Package tracing propagates W3C trace context between processes. It exports spans over OTLP if the standard OTEL_
-// variables or the Configuration resource enable that.
+// variables or the Configuration resource enable that, and to Zipkin if the Configuration resource names a collector.
 //
 // It owns the header traceparent of outgoing requests, and the exporter. Without an exporter, a span has only two
 // random ids. With an exporter, it is a span of the OpenTelemetry SDK, and Close ends the goroutines of the SDK.
@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -33,10 +34,13 @@ type Options struct {
 }
 
 // Tracer makes spans. It is safe for concurrent use.
-type Tracer struct {
-	provider *sdktrace.TracerProvider // nil = no export
+type Tracer struct{ now atomic.Pointer[export] }
+
+// export is where spans go.
+type export struct {
+	provider *sdktrace.TracerProvider // nil = nowhere
 	tracer   trace.Tracer
-	sampled  func() bool // whether a new trace is sampled; used without an export
+	sampled  func() bool // whether a new trace is sampled; used without a provider
 }
 
 // Wanted reports whether the environment enables an export.
@@ -52,12 +56,29 @@ func Wanted(env func(string) (string, bool)) bool {
 // Open returns a Tracer. It does not connect to the collector yet. It returns fault.Invalid if the configured OTLP
 // protocol is not supported.
 func Open(ctx context.Context, o Options) (*Tracer, error) {
-	if !Wanted(o.Env) && !o.Declared.exports(o.Env) {
-		return &Tracer{sampled: o.Declared.sampled}, nil
-	}
-	exporter, err := newExporter(ctx, o)
+	t := &Tracer{}
+	e, err := newExport(ctx, o)
 	if err != nil {
 		return nil, err
+	}
+	t.now.Store(e)
+	return t, nil
+}
+
+// Change replaces the options of Open. Spans that have begun still go to the previous collectors, which get what
+// remains within the time of ctx. If o is invalid, Change returns the error of Open and changes nothing.
+func (t *Tracer) Change(ctx context.Context, o Options) error {
+	e, err := newExport(ctx, o)
+	if err != nil {
+		return err
+	}
+	return t.now.Swap(e).close(ctx)
+}
+
+func newExport(ctx context.Context, o Options) (*export, error) {
+	options, err := o.exporters(ctx)
+	if err != nil || len(options) == 0 {
+		return &export{sampled: o.Declared.sampled}, err
 	}
 	res, err := resource.New(ctx, resource.WithAttributes(
 		attribute.String("service.name", o.Service), attribute.String("service.namespace",
@@ -66,20 +87,41 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "tracing.Open", "OTEL_RESOURCE_ATTRIBUTES")
 	}
-	options := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(exporter), sdktrace.WithResource(res)}
+	options = append(options, sdktrace.WithResource(res))
 	if sampler := o.Declared.sampler(o.Env); sampler != nil {
 		options = append(options, sdktrace.WithSampler(sampler))
 	}
 	p := sdktrace.NewTracerProvider(options...)
-	return &Tracer{provider: p, tracer: p.Tracer("github.com/quorate/quorate")}, nil
+	return &export{provider: p, tracer: p.Tracer("github.com/quorate/quorate")}, nil
+}
+
+// exporters returns an option for each collector.
+func (o Options) exporters(ctx context.Context) (out []sdktrace.TracerProviderOption, err error) {
+	if Wanted(o.Env) || o.Declared.exports(o.Env) {
+		exporter, err := newExporter(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, sdktrace.WithBatcher(exporter))
+	}
+	if url := o.Declared.zipkinURL(o.Env); url != "" {
+		client, err := o.Declared.collectorClient(o.Env)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, sdktrace.WithBatcher(&zipkin{client, url}))
+	}
+	return out, nil
 }
 
 // Close exports the remaining spans, within the time of ctx.
-func (t *Tracer) Close(ctx context.Context) error {
-	if t.provider == nil {
+func (t *Tracer) Close(ctx context.Context) error { return t.now.Load().close(ctx) }
+
+func (e *export) close(ctx context.Context) error {
+	if e.provider == nil {
 		return nil
 	}
-	return fault.Wrap(t.provider.Shutdown(ctx), "tracing.Close", "the last traces were not exported")
+	return fault.Wrap(e.provider.Shutdown(ctx), "tracing.Close", "the last traces were not exported")
 }
 
 // Kind is the direction of a span's request.
@@ -106,15 +148,16 @@ const headerParent = "Traceparent"
 func (t *Tracer) Start(ctx context.Context, h http.Header, kind Kind, name string) *Span {
 	s := &Span{ctx: ctx}
 	parent := parse(first(h, headerParent))
-	if t.provider != nil {
-		t.begin(s, parent, h, kind, name)
+	e := t.now.Load()
+	if e.provider != nil {
+		e.begin(s, parent, h, kind, name)
 		return s
 	}
 	s.trace, s.flags = parent.trace, parent.flags
 	if !parent.valid {
 		binary.BigEndian.PutUint64(s.trace[:8], rand.Uint64()|1) // a trace id is not zero
 		binary.BigEndian.PutUint64(s.trace[8:], rand.Uint64())
-		if t.sampled != nil && t.sampled() {
+		if e.sampled != nil && e.sampled() {
 			s.flags = 1
 		}
 	}
@@ -122,7 +165,7 @@ func (t *Tracer) Start(ctx context.Context, h http.Header, kind Kind, name strin
 	return s
 }
 
-func (t *Tracer) begin(s *Span, parent traceparent, h http.Header, kind Kind, name string) {
+func (e *export) begin(s *Span, parent traceparent, h http.Header, kind Kind, name string) {
 	if parent.valid {
 		state, _ := trace.ParseTraceState(strings.Join(h["Tracestate"], ",")) // an invalid one is ignored
 		s.ctx = trace.ContextWithRemoteSpanContext(s.ctx, trace.NewSpanContext(trace.SpanContextConfig{
@@ -134,7 +177,7 @@ func (t *Tracer) begin(s *Span, parent traceparent, h http.Header, kind Kind, na
 	if kind == Server {
 		k = trace.SpanKindServer
 	}
-	s.ctx, s.full = t.tracer.Start(s.ctx, name, trace.WithSpanKind(k))
+	s.ctx, s.full = e.tracer.Start(s.ctx, name, trace.WithSpanKind(k))
 	c := s.full.SpanContext()
 	s.trace, s.id, s.flags = c.TraceID(), c.SpanID(), byte(c.TraceFlags())
 }

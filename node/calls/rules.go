@@ -15,6 +15,7 @@ type Rules struct {
 	Access     *component.AccessControl // nil = every application may call
 	Conf       component.Configuration  // all Configuration documents, merged
 	Resiliency []component.Resiliency
+	Rejected   []error             // of invalid Resiliency documents that have no effect
 	Unused     []component.Problem // parts of the documents that have no effect
 }
 
@@ -24,24 +25,39 @@ type Trust struct {
 	Insecure bool // the user accepts callers without proof of their identity
 }
 
+// Reading is how documents are read.
+type Reading struct {
+	Trust
+	// Dapr selects Dapr's defaults: metrics with Dapr's names, and a Resiliency document that is invalid has no effect
+	Dapr bool
+}
+
 // Documents are the resources that were read.
 type Documents interface {
 	Documents(kind component.Kind) []component.Document
 }
 
 // ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid, or if
-// access control has policies for callers that t says cannot be identified.
-func ReadRules(set Documents, t Trust) (r Rules, err error) {
-	r.Conf, err = component.ParseConfigurations(set.Documents(component.KindConfiguration))
+// access control has policies for callers that how says cannot be identified.
+func ReadRules(set Documents, how Reading) (r Rules, err error) {
+	var defaults component.Configuration
+	if how.Dapr {
+		defaults.Metrics = &component.MetricsConfig{Enabled: true, DaprNames: true}
+	}
+	r.Conf, err = component.ParseConfigurations(set.Documents(component.KindConfiguration), defaults)
 	errs := []error{err}
 	r.Access, r.Unused = r.Conf.AccessControl, r.Conf.Unused
 	for _, d := range set.Documents(component.KindResiliency) {
 		one, err := component.ParseResiliency(d)
+		if err != nil && how.Dapr {
+			r.Rejected = append(r.Rejected, err)
+			continue
+		}
 		errs = append(errs, err)
 		r.Resiliency = append(r.Resiliency, one)
 		r.Unused = append(r.Unused, one.Unused...)
 	}
-	return r, errors.Join(append(errs, t.check(r.Access))...)
+	return r, errors.Join(append(errs, how.check(r.Access))...)
 }
 
 func (t Trust) check(a *component.AccessControl) error {

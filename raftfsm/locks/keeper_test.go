@@ -343,8 +343,11 @@ func TestWait_GetsFreeLockAtOnce(t *testing.T) {
 
 func TestWait_GetsLockThatExpires(t *testing.T) {
 	w := newWorld(t)
-	w.acquire("a", "x", 50*time.Millisecond)
-	testutil.Must(t, <-w.wait(t.Context(), "a", "y"))
+	w.acquire("a", "x", hour)
+	done := w.wait(t.Context(), "a", "y")
+	l, _ := w.lock("a")
+	w.commit(locks.Renew("a", l, locks.Claim{Owner: "x", Expiry: 50 * time.Millisecond}))
+	testutil.Must(t, <-done)
 	w.ownedBy("a", "y")
 }
 

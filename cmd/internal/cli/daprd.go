@@ -80,6 +80,7 @@ func (m *Main) daprdCommand() *cobra.Command {
 			config.Cluster.Advertise = m.Getenv("DAPR_HOST_IP")
 		}
 		config.API.DisableH2C = truthy(m.Getenv("DAPR_HTTP_DISABLE_H2C"))
+		config.Dapr = true
 		config.API.DeclaredOnly = len(config.Components.Paths) > 0
 		if line.Asks() == daprd.AsksWait {
 			return awaitOutbound(c.Context(), config)

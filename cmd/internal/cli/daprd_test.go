@@ -41,10 +41,13 @@ func TestDaprd_CommandAndProgramName(t *testing.T) {
 		"/usr/bin/quorate": append([]string{"daprd"}, flags...), "/home/u/.dapr/bin/daprd": flags, "daprd": flags} {
 		got, r := c.configOf(t, program, args...)
 		if got.App.ID != "orders" || got.API.HTTP.Number != 4500 || got.App.Port != 8080 {
-			t.Errorf("%s: configuration %+v\n%s", program, got, r.stderr)
+			t.Errorf("%s: configuration %+v\n%s%s", program, got, r.stdout, r.stderr)
 		}
-		if !strings.Contains(r.stderr, "ignored, without effect in Quorate: --mode") {
-			t.Errorf("%s: the ignored flag is not listed:\n%s", program, r.stderr)
+		if !got.Dapr {
+			t.Errorf("%s: the node does not have Dapr's defaults", program)
+		}
+		if !strings.Contains(r.stdout, "ignored, without effect in Quorate: --mode") { // the log of daprd
+			t.Errorf("%s: the ignored flag is not listed:\n%s", program, r.stdout)
 		}
 	}
 }
@@ -94,13 +97,13 @@ func TestDaprd_ReadsDaprVariables(t *testing.T) {
 		got.Namespace != "prod" {
 		t.Errorf("configuration %+v", got)
 	}
-	if !strings.Contains(r.stderr, "ignored, without effect in Quorate: DAPR_TRUST_ANCHORS") {
-		t.Errorf("stderr: %s", r.stderr)
+	if !strings.Contains(r.stdout, "ignored, without effect in Quorate: DAPR_TRUST_ANCHORS") {
+		t.Errorf("stdout: %s", r.stdout)
 	}
 	got, r = c.configOf(t, "daprd", "--app-id=a", "--join=10.1.2.4", "--insecure", "--data-dir",
 		filepath.Join(c.home, "d"))
 	if got.Cluster.Advertise != "10.1.2.3" {
-		t.Errorf("with --join the node advertises %q: %s", got.Cluster.Advertise, r.stderr)
+		t.Errorf("with --join the node advertises %q: %s", got.Cluster.Advertise, r.stdout)
 	}
 }
 
@@ -112,8 +115,8 @@ func TestDaprd_StartsWithoutHome(t *testing.T) {
 	if !strings.HasPrefix(got.Data.Dir, want) || !got.Data.Shared {
 		t.Errorf("data directory %q, want it below %s*", got.Data.Dir, want)
 	}
-	if !strings.Contains(r.stderr, "the data directory is temporary") {
-		t.Errorf("stderr: %s", r.stderr)
+	if !strings.Contains(r.stdout, "the data directory is temporary") {
+		t.Errorf("stdout: %s", r.stdout)
 	}
 }
 

@@ -75,7 +75,12 @@ func childCommand(c *cobra.Command, args []string) ([]string, error) {
 
 // runNode opens a node, waits until it fails or a stop is requested, and closes it.
 func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) error {
-	log := command.NewLogger(m.Stderr, c.Log)
+	begin := time.Now()
+	to := m.Stderr
+	if c.Dapr {
+		to = m.Stdout // as daprd
+	}
+	log := command.NewLogger(to, c.Log)
 	for _, w := range warnings {
 		log.Warn(w)
 	}
@@ -94,9 +99,12 @@ func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) er
 	}
 	go hangups.follow(ctx, n, func() { hungUp(stopSignal{syscall.SIGHUP}) })
 	m.announce(c, n.Addresses(), log)
+	if c.Dapr { // tools wait for this text
+		log.Info(fmt.Sprintf("dapr initialized. Status: Running. Init Elapsed %dms", time.Since(begin).Milliseconds()))
+	}
 	app, err := m.startApp(c, n.Addresses(), log)
 	if err != nil {
-		return errors.Join(err, m.closeNode(n, c.Grace, log))
+		return errors.Join(err, m.closeNode(n, c, log))
 	}
 	failure := app.wait(ctx, n)
 	if failure != nil {
@@ -105,14 +113,18 @@ func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) er
 		log.Info("stopping", "reason", app.stopReason(ctx))
 	}
 	ended := app.end(ctx, c.Grace, log)
-	return errors.Join(failure, ended, m.closeNode(n, c.Grace, log))
+	return errors.Join(failure, ended, m.closeNode(n, c, log))
 }
 
-func (m *Main) closeNode(n Node, grace time.Duration, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
+func (m *Main) closeNode(n Node, c node.Config, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Grace)
 	defer cancel()
 	err := n.Close(ctx)
-	if err == nil {
+	switch {
+	case err != nil:
+	case c.Dapr: // tools wait for this text
+		log.Info("Daprd shutdown gracefully")
+	default:
 		log.Info("stopped")
 	}
 	return err
