@@ -156,8 +156,8 @@ func (p *callbacks) run(ctx context.Context) {
 }
 
 // source returns the channel from which run receives changes, or nil while too many changes wait for the application.
-// Meanwhile the subscription queues new changes. If its queue overflows, it drops them, and later reports the current
-// items and the deletions.
+// While it returns nil, new changes wait in the queue of the subscription. If that queue overflows, the subscription
+// drops the changes in it, and later reports the current items and the deletions instead.
 func (p *callbacks) source(changes <-chan []configuration.Item) <-chan []configuration.Item {
 	if len(p.waiting) >= configuration.MaxWaiting {
 		return nil

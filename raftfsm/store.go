@@ -24,8 +24,8 @@ import (
 // raft-wal for an entry.
 const MaxRequest = 64<<20 - 64<<10
 
-// maxAnswer is the maximum total size of values in one read for another node, in bytes. It is not below the API's
-// limit for one read.
+// maxAnswer is the maximum total size of values in one read for another node, in bytes. It is at least the limit of
+// the API for one read, so that every read that the API permits also works at another node.
 const maxAnswer = 32 << 20
 
 // maxPage is the maximum number of keys in one page of a listing.

@@ -17,8 +17,8 @@ const (
 	loadPausePerOne = 250 * time.Millisecond // for each member
 )
 
-// maxGone is how many removed applications this node remembers. It needs them for updates, which list the
-// applications removed since their base version.
+// maxGone is how many removed applications this node remembers. An update lists the applications that were removed
+// since its base version, so the node must remember them.
 const maxGone = 256
 
 // own is this node's record.

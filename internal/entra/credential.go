@@ -49,8 +49,8 @@ func (c *Credential) Close() {
 	}
 }
 
-// refusedToken is the error of a token request that Entra ID refused. Several requests may get the same value. So
-// the answer, which can be read only once, is read before.
+// refusedToken is the error of a token request that Entra ID refused. Several requests may share it. meaning was made
+// from the answer of Entra ID when that arrived, because the body of an answer can be read only once.
 type refusedToken struct {
 	error
 	meaning *fault.Error
