@@ -320,18 +320,18 @@ func (g *Gossip) setMeta(f *Facts) {
 }
 
 // mayBecome returns an error for changes of the identity of a node.
-func (f *Facts) mayBecome(next *Facts) error {
+func (f *Facts) mayBecome(changed *Facts) error {
 	fixed := func(was, is string) bool { return was != "" && was != is }
 	switch {
-	case f.NodeID != next.NodeID, f.BootID != next.BootID, fixed(f.ServerID, next.ServerID),
-		fixed(f.ClusterID, next.ClusterID):
+	case f.NodeID != changed.NodeID, f.BootID != changed.BootID, fixed(f.ServerID, changed.ServerID),
+		fixed(f.ClusterID, changed.ClusterID):
 		return invalid("node %s cannot change its node, boot, server or cluster id while it runs", f.NodeID)
-	case f.Partitions != 0 && f.Partitions != next.Partitions:
+	case f.Partitions != 0 && f.Partitions != changed.Partitions:
 		return invalid("node %s cannot change its partitions from %d to %d while it runs", f.NodeID, f.Partitions,
-			next.Partitions)
+			changed.Partitions)
 	}
-	if err := next.check(); err != nil {
+	if err := changed.check(); err != nil {
 		return err
 	}
-	return next.fits()
+	return changed.fits()
 }

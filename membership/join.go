@@ -37,7 +37,7 @@ func outcomes() []outcome {
 // the fix is known.
 func (g *Gossip) join(addr netip.AddrPort) (outcome, error) {
 	g.contacts.forget()
-	r, err := g.refused.during(addr, func() error {
+	r, err := g.refused.tryJoin(addr, func() error {
 		_, err := g.list.Load().Join([]string{addr.String()})
 		return err
 	})

@@ -13,18 +13,20 @@ import (
 // logged at level debug if it is expected, or if there were warningsAMinute others in the same minute. This package
 // logs the problems itself.
 type logLimiter struct {
-	next   slog.Handler
-	budget *budget
+	wrapped slog.Handler
+	budget  *budget
 }
 
 // warningsAMinute is how many warnings of memberlist are logged per minute.
 const warningsAMinute = 10
 
-func newLogLimiter(next slog.Handler) logLimiter { return logLimiter{next: next, budget: &budget{}} }
+func newLogLimiter(wrapped slog.Handler) logLimiter {
+	return logLimiter{wrapped: wrapped, budget: &budget{}}
+}
 
 // Enabled implements slog.Handler.
 func (c logLimiter) Enabled(ctx context.Context, l slog.Level) bool {
-	return c.next.Enabled(ctx, min(l, slog.LevelWarn))
+	return c.wrapped.Enabled(ctx, min(l, slog.LevelWarn))
 }
 
 // Handle implements slog.Handler.
@@ -32,11 +34,11 @@ func (c logLimiter) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = min(r.Level, slog.LevelWarn)
 	if r.Level == slog.LevelWarn && (expected(r.Message) || !c.budget.spend(r.Time)) {
 		r.Level = slog.LevelDebug
-		if !c.next.Enabled(ctx, r.Level) {
+		if !c.wrapped.Enabled(ctx, r.Level) {
 			return nil
 		}
 	}
-	return c.next.Handle(ctx, r)
+	return c.wrapped.Handle(ctx, r)
 }
 
 // expected reports whether a warning of memberlist is part of normal operation. There are five such cases:
@@ -56,12 +58,12 @@ func expected(msg string) bool {
 
 // WithAttrs implements slog.Handler.
 func (c logLimiter) WithAttrs(a []slog.Attr) slog.Handler {
-	return logLimiter{c.next.WithAttrs(a), c.budget}
+	return logLimiter{c.wrapped.WithAttrs(a), c.budget}
 }
 
 // WithGroup implements slog.Handler.
 func (c logLimiter) WithGroup(name string) slog.Handler {
-	return logLimiter{c.next.WithGroup(name), c.budget}
+	return logLimiter{c.wrapped.WithGroup(name), c.budget}
 }
 
 // budget counts warnings of the current minute.

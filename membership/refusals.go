@@ -84,9 +84,9 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// during calls attempt, a function that tries to join the node at addr, and returns its error. If attempt failed and
-// nodes were refused meanwhile, during also returns one of these refusals, preferably one that concerns addr.
-func (l *refusals) during(addr netip.AddrPort, attempt func() error) (*refusal, error) {
+// tryJoin calls attempt, a function that tries to join the node at addr, and returns its error. If attempt failed and
+// nodes were refused meanwhile, tryJoin also returns one of these refusals, preferably one that concerns addr.
+func (l *refusals) tryJoin(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil
 	l.mu.Unlock()

@@ -86,12 +86,12 @@ func TestRecords_ChangeReachesAllNodesSoon(t *testing.T) {
 	}
 }
 
-// knows reports whether all hold at least a version of one node's record.
-func (w *world) knows(of *site, version uint64) bool {
+// knows reports whether all nodes have the record of owner, in the given version or a newer one.
+func (w *world) knows(owner *site, version uint64) bool {
 	for _, s := range w.live {
-		ok := s == of
+		ok := s == owner
 		for _, r := range s.Records() {
-			ok = ok || r.Incarnation == of.incarnation && r.Version >= version
+			ok = ok || r.Incarnation == owner.incarnation && r.Version >= version
 		}
 		if !ok {
 			return false

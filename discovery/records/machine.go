@@ -427,20 +427,20 @@ func (u *update) applied(old *Record) []Entry {
 	return out
 }
 
-// fits reports whether the new record next can be stored within the limits. h is what this node has of the same
-// incarnation, and next replaces its record. h is nil if the incarnation is unknown.
-func (m *Machine) fits(next *Record, h *held) bool {
-	size := m.bytes + next.size
+// fits reports whether a new record can be stored within the limits. h is what this node has stored for the same
+// incarnation, and nil if the incarnation is unknown. The new record replaces the one in h.
+func (m *Machine) fits(record *Record, h *held) bool {
+	size := m.bytes + record.size
 	if h != nil && h.record != nil {
 		size -= h.record.size
 	}
 	switch {
-	case len(next.Entries) > m.bounds.Apps, next.size > m.bounds.Record, size > m.bounds.Bytes:
+	case len(record.Entries) > m.bounds.Apps, record.size > m.bounds.Record, size > m.bounds.Bytes:
 		return false
 	case h != nil:
 		return true
 	}
-	return len(m.held) < m.bounds.Incarnations && (m.members[next.Incarnation] != nil || m.strays < maxStrays)
+	return len(m.held) < m.bounds.Incarnations && (m.members[record.Incarnation] != nil || m.strays < maxStrays)
 }
 
 // hold adds an incarnation of which nothing was known.

@@ -41,7 +41,7 @@ type site struct {
 type event struct {
 	at  time.Time
 	seq int
-	do  func()
+	run func()
 }
 
 type events []event
@@ -100,19 +100,19 @@ func (w *world) exchangeInterval() time.Duration {
 	return time.Duration(math.Ceil(math.Log2(float64(n))-5)+1) * pushPull
 }
 
-func (w *world) after(d time.Duration, do func()) {
+func (w *world) after(d time.Duration, action func()) {
 	w.seq++
-	heap.Push(&w.queue, event{w.now.Add(d), w.seq, do})
+	heap.Push(&w.queue, event{w.now.Add(d), w.seq, action})
 }
 
-// every calls do at intervals until the node is dead, starting at a random time.
-func (w *world) every(s *site, d time.Duration, do func()) {
+// every calls action at intervals until the node is dead, starting at a random time.
+func (w *world) every(s *site, d time.Duration, action func()) {
 	var again func()
 	again = func() {
 		if s.dead {
 			return
 		}
-		do()
+		action()
 		w.after(d, again)
 	}
 	w.after(time.Duration(w.rng.Int64N(int64(d))), again)
@@ -124,7 +124,7 @@ func (w *world) run(d time.Duration) {
 	for len(w.queue) > 0 && !w.queue[0].at.After(end) {
 		e := heap.Pop(&w.queue).(event)
 		w.now = e.at
-		e.do()
+		e.run()
 	}
 	w.now = end
 }

@@ -42,7 +42,7 @@ func call(c *appchannel.Channel, path string) (*http.Response, error) {
 	return c.RoundTrip(r)
 }
 
-func next(t *testing.T, told chan bool, want bool) {
+func expectHealth(t *testing.T, told chan bool, want bool) {
 	t.Helper()
 	select {
 	case got := <-told:
@@ -73,7 +73,7 @@ func TestRoundTrip_EveryProtocolWithToken(t *testing.T) {
 		}
 		c, told := channel(t, s.Listener.Addr(),
 			func(o *appchannel.Options) { o.Protocol, o.Token = protocol, "secret" })
-		next(t, told, true)
+		expectHealth(t, told, true)
 		answer, err := call(c, "/x")
 		if err != nil {
 			t.Fatalf("%s: %v", protocol, err)
@@ -109,10 +109,10 @@ func TestHealth_FollowsProbesAndThreshold(t *testing.T) {
 		o.Health = appchannel.Health{Enabled: true, Path: "/live", Interval: 10 * time.Millisecond,
 			Timeout: 5 * time.Second, Threshold: 3}
 	})
-	next(t, told, true)
+	expectHealth(t, told, true)
 	sick.Store(true)
 	from := probes.Load()
-	next(t, told, false)
+	expectHealth(t, told, false)
 	if n := probes.Load() - from; n < 2 {
 		t.Errorf("unhealthy after %d failures", n)
 	}
@@ -121,7 +121,7 @@ func TestHealth_FollowsProbesAndThreshold(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	sick.Store(false)
-	next(t, told, true)
+	expectHealth(t, told, true)
 	answer, err := call(c, "/x")
 	if err != nil {
 		t.Fatal(err)
@@ -148,13 +148,13 @@ func TestHealth_ApplicationStartsLateOrAgain(t *testing.T) {
 		s := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
 		done := make(chan struct{})
 		go func() { defer close(done); _ = s.Serve(l) }()
-		next(t, told, true)
+		expectHealth(t, told, true)
 		_ = s.Close()
 		<-done
 		if _, err := call(c, "/"); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("%v", err)
 		}
-		next(t, told, false)
+		expectHealth(t, told, false)
 	}
 	if !c.Seen() {
 		t.Error("it was there")

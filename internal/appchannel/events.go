@@ -204,10 +204,10 @@ func answered(err error, explain func(*status.Status) error) error {
 	return explain(status.Convert(err))
 }
 
-// call runs the function do with the application's token, within the limit of concurrent calls. If the application
+// call runs the function send with the application's token, within the limit of concurrent calls. If the application
 // did not answer, call returns a *fault.Error. If the application answered with an error, call returns its gRPC
 // status.
-func (g *grpcCarrier) call(ctx context.Context, do func(context.Context, ...grpc.CallOption) error) error {
+func (g *grpcCarrier) call(ctx context.Context, send func(context.Context, ...grpc.CallOption) error) error {
 	c := g.channel
 	if err := c.admit(ctx); err != nil {
 		return err
@@ -219,7 +219,7 @@ func (g *grpcCarrier) call(ctx context.Context, do func(context.Context, ...grpc
 		out = metadata.AppendToOutgoingContext(out, strings.ToLower(tokenHeader), c.opts.Token)
 	}
 	var header, trailer metadata.MD
-	err := do(out, grpc.Header(&header), grpc.Trailer(&trailer))
+	err := send(out, grpc.Header(&header), grpc.Trailer(&trailer))
 	if err == nil {
 		return nil
 	}

@@ -11,8 +11,8 @@ const daprMethods = "/dapr.proto.runtime.v1.Dapr/"
 
 // Failed records an error of the API by its code, such as ERR_STATE_SAVE, if the option ErrorCodes is set.
 func (a *App) Failed(code string) {
-	if a.of.options.ErrorCodes {
-		a.of.inc(errorCodes, a.id, a.of.codes.label(code), category(code))
+	if a.metrics.options.ErrorCodes {
+		a.metrics.inc(errorCodes, a.id, a.metrics.codes.label(code), category(code))
 	}
 }
 

@@ -57,7 +57,7 @@ func (g *grpcStats) HandleRPC(ctx context.Context, s stats.RPCStats) {
 }
 
 func (g *grpcStats) ended(c *call, code string, took time.Duration) {
-	m, id := g.app.of, g.app.id
+	m, id := g.app.metrics, g.app.id
 	if g.client && c.method == healthMethod {
 		m.inc("dapr_grpc_io_healthprobes_completed_count", id, code)
 		m.latency("dapr_grpc_io_healthprobes_roundtrip_latency", took, id, code)

@@ -96,5 +96,5 @@ func (m *Metrics) App(id string) *App {
 	if m == nil {
 		return nil
 	}
-	return &App{of: m, id: id}
+	return &App{metrics: m, id: id}
 }

@@ -79,7 +79,7 @@ type inode struct{ seen, kept string }
 
 var errPower = errors.New("no power")
 
-func (d *disk) do(op func()) error {
+func (d *disk) perform(op func()) error {
 	if d.left == 0 {
 		return errPower
 	}
@@ -90,7 +90,7 @@ func (d *disk) do(op func()) error {
 
 func (d *disk) create(path string) (file, error) {
 	f := &openFile{disk: d}
-	return f, d.do(func() {
+	return f, d.perform(func() {
 		if d.names[path] == nil {
 			d.names[path] = &inode{}
 		}
@@ -100,11 +100,11 @@ func (d *disk) create(path string) (file, error) {
 }
 
 func (d *disk) rename(from, to string) error {
-	return d.do(func() { d.names[to] = d.names[from]; delete(d.names, from) })
+	return d.perform(func() { d.names[to] = d.names[from]; delete(d.names, from) })
 }
 
 func (d *disk) syncDir(string) error {
-	return d.do(func() {
+	return d.perform(func() {
 		if !d.noFsync["dir"] {
 			d.kept = clone(d.names)
 		}
@@ -125,11 +125,11 @@ type openFile struct {
 }
 
 func (f *openFile) Write(b []byte) (int, error) {
-	return len(b), f.do(func() { f.node.seen += string(b) })
+	return len(b), f.perform(func() { f.node.seen += string(b) })
 }
 
 func (f *openFile) Sync() error {
-	return f.do(func() {
+	return f.perform(func() {
 		if !f.noFsync["file"] {
 			f.node.kept = f.node.seen
 		}

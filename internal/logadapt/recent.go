@@ -14,9 +14,9 @@ type Recent struct {
 	level slog.Level
 	keep  int
 
-	mu   sync.Mutex
-	ring []RecentRecord // guarded by mu; at most keep records, overwritten in turn
-	next int            // guarded by mu
+	mu     sync.Mutex
+	ring   []RecentRecord // guarded by mu; at most keep records, overwritten in turn
+	oldest int            // index in ring; guarded by mu
 }
 
 // RecentRecord is one record of a log.
@@ -37,7 +37,7 @@ func NewRecent(level slog.Level, keep int) *Recent { return &Recent{level: level
 func (r *Recent) Records() []RecentRecord {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := slices.Concat(r.ring[r.next:], r.ring[:r.next])
+	out := slices.Concat(r.ring[r.oldest:], r.ring[:r.oldest])
 	slices.Reverse(out)
 	return out
 }
@@ -49,24 +49,26 @@ func (r *Recent) add(one RecentRecord) {
 		r.ring = append(r.ring, one)
 		return
 	}
-	r.ring[r.next] = one
-	r.next = (r.next + 1) % r.keep
+	r.ring[r.oldest] = one
+	r.oldest = (r.oldest + 1) % r.keep
 }
 
-// Handler returns a handler that passes all records to next. It also copies a record to r if its level is high enough.
-// Levels that next does not enable are not recorded.
-func (r *Recent) Handler(next slog.Handler) slog.Handler { return recentHandler{recent: r, next: next} }
+// Handler returns a handler that passes all records to wrapped. It also copies a record to r if its level is high
+// enough. Levels that wrapped does not enable are not recorded.
+func (r *Recent) Handler(wrapped slog.Handler) slog.Handler {
+	return recentHandler{recent: r, wrapped: wrapped}
+}
 
 type recentHandler struct {
-	recent *Recent
-	next   slog.Handler
-	attrs  string // as text
-	group  string // prefix of the names of attributes
+	recent  *Recent
+	wrapped slog.Handler
+	attrs   string // as text
+	group   string // prefix of the names of attributes
 }
 
 // Enabled implements slog.Handler.
 func (h recentHandler) Enabled(ctx context.Context, level slog.Level) bool {
-	return h.next.Enabled(ctx, level)
+	return h.wrapped.Enabled(ctx, level)
 }
 
 // Handle implements slog.Handler.
@@ -84,7 +86,7 @@ func (h recentHandler) Handle(ctx context.Context, rec slog.Record) error {
 		}
 		h.recent.add(RecentRecord{rec.Time, rec.Level, text})
 	}
-	return h.next.Handle(ctx, rec)
+	return h.wrapped.Handle(ctx, rec)
 }
 
 func (h recentHandler) text(a slog.Attr) string {
@@ -99,7 +101,7 @@ func (h recentHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
 		h.attrs += h.text(a)
 	}
-	h.next = h.next.WithAttrs(attrs)
+	h.wrapped = h.wrapped.WithAttrs(attrs)
 	return h
 }
 
@@ -108,6 +110,6 @@ func (h recentHandler) WithGroup(name string) slog.Handler {
 	if name != "" {
 		h.group += name + "."
 	}
-	h.next = h.next.WithGroup(name)
+	h.wrapped = h.wrapped.WithGroup(name)
 	return h
 }

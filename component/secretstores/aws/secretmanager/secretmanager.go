@@ -96,9 +96,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // limitBodies makes clients of AWS limit the size of answers before they read them.
 func limitBodies(stack *middleware.Stack) error {
-	limit := func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (
+	limit := func(ctx context.Context, in middleware.DeserializeInput, handler middleware.DeserializeHandler) (
 		middleware.DeserializeOutput, middleware.Metadata, error) {
-		out, metadata, err := next.HandleDeserialize(ctx, in)
+		out, metadata, err := handler.HandleDeserialize(ctx, in)
 		if answer, ok := out.RawResponse.(*smithyhttp.Response); ok && answer != nil && answer.Response != nil {
 			answer.Body = rest.LimitBody(answer.Body)
 		}
