@@ -73,8 +73,9 @@ func (z *zipkin) Shutdown(context.Context) error {
 }
 
 func zipkinSpanOf(s sdktrace.ReadOnlySpan) zipkinSpan {
-	out := zipkinSpan{TraceID: s.SpanContext().TraceID().String(), ID: s.SpanContext().SpanID().String(), Name: s.Name(),
-		Timestamp: s.StartTime().UnixMicro(), Duration: max(1, s.EndTime().Sub(s.StartTime()).Microseconds()),
+	out := zipkinSpan{TraceID: s.SpanContext().TraceID().String(), ID: s.SpanContext().SpanID().String(),
+		Name: s.Name(), Timestamp: s.StartTime().UnixMicro(),
+		Duration: max(1, s.EndTime().Sub(s.StartTime()).Microseconds()),
 		Local: map[string]string{}, Tags: map[string]string{}}
 	if s.Parent().SpanID().IsValid() {
 		out.Parent = s.Parent().SpanID().String()
