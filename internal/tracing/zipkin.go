@@ -76,7 +76,7 @@ func zipkinSpanOf(s sdktrace.ReadOnlySpan) zipkinSpan {
 	out := zipkinSpan{TraceID: s.SpanContext().TraceID().String(), ID: s.SpanContext().SpanID().String(),
 		Name: s.Name(), Timestamp: s.StartTime().UnixMicro(),
 		Duration: max(1, s.EndTime().Sub(s.StartTime()).Microseconds()),
-		Local: map[string]string{}, Tags: map[string]string{}}
+		Local:    map[string]string{}, Tags: map[string]string{}}
 	if s.Parent().SpanID().IsValid() {
 		out.Parent = s.Parent().SpanID().String()
 	}
