@@ -6,7 +6,6 @@ package tree
 
 import (
 	"bytes"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -24,20 +23,21 @@ type File struct {
 
 // Names returns the paths of the regular files of the repository, with slashes, in lexical order. The argument is the
 // root of the repository. In a git checkout, Names returns only tracked files: a new file is checked after git add.
-// Elsewhere, for example in an unpacked archive, it returns all files except those in bin.
+// Elsewhere it returns all files except those in bin: in an unpacked archive, without git, or if git refuses to read a
+// checkout of another user.
 func Names(root string) ([]string, error) {
-	_, err := os.Lstat(filepath.Join(root, ".git"))
-	_, noGit := exec.LookPath("git")
-	if err != nil || noGit != nil {
-		return walk(root)
+	if _, err := os.Lstat(filepath.Join(root, ".git")); err == nil {
+		if out, err := tracked(root); err == nil {
+			return out, nil
+		}
 	}
-	return tracked(root)
+	return walk(root)
 }
 
 func tracked(root string) (out []string, err error) {
 	text, err := exec.Command("git", "-C", root, "ls-files", "-z").Output()
 	if err != nil {
-		return nil, fmt.Errorf("git ls-files in %s: %w", root, err)
+		return nil, err
 	}
 	for name := range strings.SplitSeq(string(text), "\x00") {
 		info, err := os.Lstat(filepath.Join(root, filepath.FromSlash(name)))

@@ -56,6 +56,15 @@ func TestNames_WithoutGitAreAllFilesExceptBin(t *testing.T) {
 	}
 }
 
+func TestNames_OfUnreadableCheckoutAreAllFiles(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "go.mod", ".git") // git refuses such a file
+	got, err := Names(root)
+	if want := []string{".git", "go.mod"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+}
+
 func TestGoFiles_LeavesOutDataAndNestedModules(t *testing.T) {
 	got := GoFiles([]string{"go.mod", "main.go", "api/a.go", "api/testdata/b.go", "_old/c.go", ".ci/d.go", "docs/a.md",
 		"internal/tools/go.mod", "internal/tools/e.go", "internal/toolsx/f.go"})
