@@ -49,21 +49,21 @@ GOFMT     = $(shell $(GO) env GOROOT)/bin/gofmt
 
 .DEFAULT_GOAL := help
 
-.PHONY: help
+.PHONY: help build run flags test test-long test-modules race verify simulate simulate-actors lint check \
+  vuln tidy bench timeline soak bench-check console-test stores-test compare faults prove docs-test \
+  fuzz golden demo demo-apps demo-actors cluster dist dist-test image shop-image containers clean
+
 help: ## print this help
 	@echo "Quorate. Most used: make run, make test."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: build
 build: ## build the static binary bin/quorate
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/quorate ./cmd/quorate
 
-.PHONY: run
 run: build ## start a node (RUN='--app-id orders' adds flags)
 	$(BIN)/quorate run $(RUN)
 
-.PHONY: flags
 flags: # for scripts that call go themselves
 	@echo '$(GOFLAGS)'
 
@@ -72,15 +72,12 @@ FIRST = ./node ./raftfsm ./raftfsm/group ./cmd/quorate ./node/clusterctl $(addpr
   sqlserver mongodb azure/cosmosdb) ./raftfsm/raftlog ./node/shareddir ./membership
 MODULES = deploy/kubernetes deploy/dist cmd/compare internal/lab/browsertest internal/tools
 
-.PHONY: test
 test: ## run the tests that take seconds (make test-long runs all in full)
 	$(GO) test -short -vet=off -timeout 20m -p 4 $(FIRST) ./...
 
-.PHONY: test-long
 test-long: ## run all tests in full (SKIP='KillNine' skips some); takes a quarter of an hour
 	$(GO) test -count=1 -vet=off -timeout 30m $(FIRST) ./... -skip '$(SKIP)'
 
-.PHONY: test-modules
 test-modules: ## run the tests of the nested modules
 	@code=0; for m in deploy/kubernetes deploy/dist cmd/compare; do \
 	  (cd $$m && $(GO) test -short ./...) || code=1; done; \
@@ -90,25 +87,20 @@ test-modules: ## run the tests of the nested modules
 # goroutines; make verify checks all (RACED=./...). A test that is left out says so: testutil.SkipUnderRace.
 RACED = $(addsuffix /...,./raftfsm ./membership ./discovery ./api ./node ./component/state)
 
-.PHONY: race
 race: ## run the tests with the race detector (needs a C compiler; RACED=./... for all packages)
 	CGO_ENABLED=1 $(GO) test -race -short -vet=off -timeout 20m -p 3 ./node ./raftfsm ./raftfsm/group $(RACED)
 
-.PHONY: verify
 verify: ## check everything before a release, and print a table: less than 100 minutes, after .ci/run
 	.ci/verify
 
-.PHONY: simulate
 simulate: ## simulate clusters in virtual time with SEEDS schedules, from SEED on (default: 5000 from 0)
 	QUORATE_SIM_SEEDS=$(or $(SEEDS),5000) QUORATE_SIM_SEED=$(SEED) \
 	  $(GO) test -count 1 -timeout 24h ./raftfsm/group -run TestSimulation_KeepsGuarantees -v
 
-.PHONY: simulate-actors
 simulate-actors: ## simulate hosts of actors in virtual time with SEEDS schedules, from SEED on (default: 3000 from 0)
 	QUORATE_SIM_SEEDS=$(or $(SEEDS),3000) QUORATE_SIM_SEED=$(SEED) \
 	  $(GO) test -count 1 -timeout 24h ./raftfsm -run TestSimulation_ActorsHaveOneOwner -v
 
-.PHONY: lint
 lint: ## gofmt, go vet, staticcheck and gosec
 	@unformatted=$$($(GOFMT) -l .); \
 	if [ -n "$$unformatted" ]; then echo "gofmt -w these:"; echo "$$unformatted"; exit 1; fi
@@ -116,47 +108,38 @@ lint: ## gofmt, go vet, staticcheck and gosec
 	$(LINT) ./...
 	$(SECURITY) ./...
 
-.PHONY: check
 check: ## everything a change must pass: .ci/run
 	.ci/run
 
-.PHONY: vuln
 vuln: ## check for known vulnerabilities (needs the database: VULNDB=https://... or file:///...)
 	@out=$$($(VULN) -db '$(VULNDB)' ./... 2>&1); code=$$?; printf '%s\n' "$$out"; \
 	case "$$out" in *'fetching vulnerabilities: '*) \
 	  echo "skipped: the database of vulnerabilities, $(VULNDB), cannot be read from here"; exit 0;; esac; exit $$code
 
-.PHONY: tidy
 tidy: ## check whether go.mod is tidy; changes nothing
 	@code=0; for m in . $(MODULES); do (cd $$m && $(GO) mod tidy -diff) || code=1; done; exit $$code
 
-.PHONY: bench
 bench: ## run the benchmarks (BENCH='Get' selects some)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
-.PHONY: timeline
 timeline: ## show how long each stage of a strong save takes, from execution traces of one and of three nodes
 	$(GO) test -run '^$$' -bench 'BenchmarkTimeline$(if $(RUN),/$(RUN))' -benchtime 1x ./node
 
-.PHONY: soak
 soak: ## save at 80 % of the highest rate for a minute (DURATION=1m): latencies, and pauses with their cause
 	QUORATE_SOAK=$(if $(filter command line,$(origin DURATION)),$(DURATION),1m) \
 	  $(GO) test -run '^$$' -bench BenchmarkSoak -benchtime 1x -timeout 24h ./node
 
-.PHONY: bench-check
 bench-check: ## compare the processor time per request with node/testdata/costs.txt (UPDATE=1 writes it; Linux)
 	mkdir -p $(BIN)
 	$(GO) test -run '^$$' -bench 'BenchmarkCost$$' -benchtime 10000x -count 3 ./node >$(BIN)/costs.txt
 	$(GO) run ./cmd/lab bench-check $(if $(UPDATE),-update) <$(BIN)/costs.txt
 
-.PHONY: console-test
 console-test: build ## test the web console and watches in headless Chromium (SCREENSHOTS=dir keeps pictures)
 	cd internal/lab/browsertest && QUORATE=$(abspath $(BIN))/quorate $(GO) test -count=1 -timeout 15m ./...
 
 # The key that Microsoft's emulator of Cosmos DB always has. It is public.
 COSMOSKEY = C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw==
 
-.PHONY: stores-test
 stores-test: ## test outside stores on servers in containers (needs Docker)
 	docker compose -f deploy/compose/stores.yaml up -d --wait
 	status=0; QUORATE_TEST_MONGODB='mongodb://127.0.0.1:27017/?replicaSet=rs0' \
@@ -165,19 +148,16 @@ stores-test: ## test outside stores on servers in containers (needs Docker)
 	  $(GO) test -count=1 -timeout 2h -v -run OnServer ./component/state/... || status=$$?; \
 	  docker compose -f deploy/compose/stores.yaml down -v; exit $$status
 
-.PHONY: compare
 compare: build ## compare with etcd, Redis, nginx and daprd (ETCD=etcd RUN='-clients 64 -tables call,hops')
 	cd cmd/compare && $(GO) run . -quorate $(abspath $(BIN))/quorate -etcd '$(ETCD)' -redis '$(REDIS)' \
 	  -etcd-tool '$(ETCDTOOL)' -daprd '$(DAPRD)' -placement '$(PLACEMENT)' \
 	  -scheduler '$(SCHEDULER)' -nginx '$(NGINX)' $(RUN)
 
-.PHONY: faults
 faults: build ## inject faults into clusters of real processes (FAULTS=15 rounds of each kind; root on Linux)
 	QUORATE_FAULT_ROUNDS=$(FAULTS) QUORATE_FAULT_BINARY=$(abspath $(BIN))/quorate \
 	  $(GO) test -count=1 -timeout 60m -p 1 -parallel 1 -v ./internal/lab/faulttest ./internal/lab/proof
 
 # CLOCK=0 skips faults that need a rebuilt standard library, whose clock can be shifted.
-.PHONY: prove
 prove: ## run one long campaign of faults and write a report (DURATION=30m SEED=n; root on Linux)
 	@mkdir -p $(BIN)
 	@if [ '$(CLOCK)' = 0 ]; then overlay=; \
@@ -186,12 +166,10 @@ prove: ## run one long campaign of faults and write a report (DURATION=30m SEED=
 	$(GO) build $$overlay -ldflags '$(LDFLAGS)' -o $(BIN)/lab ./cmd/lab
 	$(BIN)/lab prove -for $(DURATION) -seed $(SEED) -steps $(ROUNDS) -out $(BIN)/proof
 
-.PHONY: docs-test
 docs-test: build ## run every command of README and docs, and compare the output (Linux; RUN=tutorial selects pages)
 	QUORATE_DOCS=1 QUORATE_DOCS_BINARY=$(abspath $(BIN))/quorate \
 	  $(GO) test -count=1 -timeout 30m -parallel 2 -v -run 'TestPages_Commands/$(RUN)' ./docs
 
-.PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (30s) each
 	@code=0; for file in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | sort); do \
 	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$file); do \
@@ -201,35 +179,27 @@ fuzz: ## run every fuzz target for FUZZTIME (30s) each
 	  done; \
 	done; exit $$code
 
-.PHONY: golden
 golden: ## rewrite the expected files of tests; read the diff before you commit it
 	$(GO) test $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
 
-.PHONY: demo
 demo: build ## save real data, kill -9 the node, start it again, compare every byte
 	$(GO) run ./cmd/lab demo -binary $(BIN)/quorate
 
-.PHONY: demo-apps
 demo-apps: build ## run two applications, in Go and Python, on three nodes and kill one (RUN='-stay' keeps running)
 	$(GO) run ./cmd/lab demo-apps -binary $(BIN)/quorate $(RUN)
 
-.PHONY: demo-actors
 demo-actors: build ## run a bank of actors on three nodes, kill them, check the books (RUN='-duration 5m' is longer)
 	$(GO) run ./cmd/lab demo-actors -binary $(BIN)/quorate $(RUN)
 
-.PHONY: cluster
 cluster: build ## start three nodes on 127.0.0.1 and print what to try (RUN='-dir d' keeps data)
 	$(GO) run ./cmd/lab cluster -binary $(abspath $(BIN))/quorate $(RUN)
 
-.PHONY: dist
 dist: ## build the files of a release in bin/dist: archives, checksums, bills of materials, Debian packages
 	cd deploy/dist && $(GO) run . -version '$(VERSION)' -out ../../$(BIN)/dist
 
-.PHONY: dist-test
 dist-test: ## test archives and packages, and go install from a module proxy made of files (minutes)
 	cd deploy/dist && $(GO) test -count=1 -timeout 30m -v ./...
 
-.PHONY: image
 image: build ## build the container image IMAGE (quorate) from the binary, without internet
 	rm -rf $(BIN)/image
 	mkdir -p $(BIN)/image/certs $(addprefix $(BIN)/image/root/,var/lib/quorate etc/quorate tmp)
@@ -238,16 +208,13 @@ image: build ## build the container image IMAGE (quorate) from the binary, witho
 	else echo "no $(CERTS): the image will trust no public certificate"; fi
 	docker build -q $(DOCKERFLAGS) -f deploy/container/Dockerfile.prebuilt -t '$(IMAGE)' $(BIN)/image
 
-.PHONY: shop-image
 shop-image: ## build the image of the demo applications of deploy/compose
 	mkdir -p $(BIN)/shop && $(GO) build -ldflags '-s -w' -o $(BIN)/shop/shop ./internal/lab/shop
 	docker build -q $(DOCKERFLAGS) -f deploy/container/Dockerfile.shop -t '$(SHOPIMAGE)' $(BIN)/shop
 
-.PHONY: containers
 containers: ## inject faults into the demo in containers, watched by Prometheus (needs a Docker engine; takes minutes)
 	QUORATE_CONTAINERS=1 $(GO) test -count=1 -timeout 25m -parallel 2 -v \
 	  -run 'Containers_(Lose|Prometheus)|Compose_Starts' ./deploy
 
-.PHONY: clean
 clean: ## remove what was built
 	rm -rf $(BIN)
