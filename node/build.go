@@ -527,6 +527,15 @@ func (c Config) reading() calls.Reading { return calls.Reading{Trust: c.trust(),
 func (c Config) sources(d Deps) components.Sources {
 	return components.Sources{
 		Paths: c.Components.Paths, ConfigFiles: c.Components.ConfigFiles, Apps: idsOf(c.apps()),
-		Namespace: c.Namespace, Env: d.Env, Environ: d.Environ,
+		Namespace: c.Namespace, Env: d.Env, Environ: d.Environ, MaxBody: largestBody(c.API.MaxBodySize),
 	}
+}
+
+// largestBody returns the size of the largest body of a request. Without a limit, it is the size of the largest value
+// in Redis.
+func largestBody(limit int64) int64 {
+	if limit < 0 {
+		return 512 << 20
+	}
+	return limit
 }

@@ -100,7 +100,7 @@ func openInMemory(_ context.Context, c loader.StateConfig) (state.Store, error) 
 }
 
 func openRedis(ctx context.Context, c loader.StateConfig) (state.Store, error) {
-	s, err := redis.Open(ctx, redis.Options{Metadata: c.Metadata, Logger: c.Logger})
+	s, err := redis.Open(ctx, redis.Options{Metadata: c.Metadata, Logger: c.Logger, LargestValue: c.LargestValue})
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,8 @@ func openPostgreSQL(version postgresql.Version) loader.StateFactory {
 	return loader.StateFactory{
 		Fields: postgresql.Fields(version),
 		Open: func(ctx context.Context, c loader.StateConfig) (state.Store, error) {
-			s, err := postgresql.Open(ctx, postgresql.Options{Version: version, Metadata: c.Metadata, Logger: c.Logger})
+			s, err := postgresql.Open(ctx, postgresql.Options{Version: version, Metadata: c.Metadata, Logger: c.Logger,
+				LargestValue: c.LargestValue})
 			if err != nil {
 				return nil, err
 			}

@@ -5,7 +5,34 @@
 // Implementations are in the folders below and pass the suite in configurationtest. This package starts no goroutines.
 package configuration
 
-import "context"
+import (
+	"context"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// largestRead is the largest size in bytes of the items of one read from an outside server. itemCost is what each item
+// takes beside its texts.
+const (
+	largestRead = 64 << 20
+	itemCost    = 128
+)
+
+// Tally adds up the size of the items of a read from an outside server, which may be hostile. The zero value is empty.
+type Tally struct{ size int }
+
+// Add adds an item. It returns fault.TooLarge if all items together have more than 64 MiB.
+func (t *Tally) Add(op string, i *Item) error {
+	t.size += itemCost + len(i.Key) + len(i.Value) + len(i.Version)
+	for name, value := range i.Metadata {
+		t.size += itemCost + len(name) + len(value)
+	}
+	if t.size <= largestRead {
+		return nil
+	}
+	return &fault.Error{Code: fault.TooLarge, Op: op, Msg: "the configuration items have more than 64 MiB together",
+		Hint: "request fewer keys at once"}
+}
 
 // Limits of configuration.raft and configuration.in-memory.
 const (

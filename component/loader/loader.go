@@ -98,6 +98,8 @@ type StateConfig struct {
 	Metadata  component.Values // the declared Fields, checked
 	Settings  state.Settings
 	Logger    *slog.Logger // carries the component's name
+	// LargestValue is the largest value in bytes that the store must read from an outside server.
+	LargestValue int64
 }
 
 // SecretStoreFactory makes secret stores of one type.

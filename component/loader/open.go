@@ -227,9 +227,14 @@ func (p *opening) stateStore(ctx context.Context, u *unit) error {
 	if err != nil {
 		return u.failed(u.spec.Pos, err)
 	}
+	largest := max(state.LargestValue, p.options.MaxBody, set.MaxValueSize)
+	if ring != nil {
+		largest *= 2 // an encrypted value is stored as base64
+	}
 	store, err := u.state.Open(ctx, StateConfig{
 		Name: u.spec.Name, Namespace: p.options.Namespace, Type: u.typ(), Version: u.spec.Version,
 		Metadata: u.values, Settings: set, Logger: u.logger(p.options.Logger),
+		LargestValue: largest,
 	})
 	if err != nil {
 		return u.opened(err)

@@ -32,6 +32,8 @@ type Options struct {
 	// DefaultConfiguration is the configuration store to open if no such component is meant for this node. nil = none.
 	DefaultConfiguration *component.Spec
 
+	MaxBody int64 // bytes of the largest body of a request; 0 = unknown
+
 	Env         func(name string) (string, bool) // looks up environment variables
 	Environ     func() []string                  // lists them as "NAME=value"; nil = they cannot be listed
 	UUID        func() string                    // for {uuid}

@@ -52,6 +52,10 @@ type Proof struct {
 	Session string        // token to send with later requests; empty if the store has no sessions
 }
 
+// LargestValue is the largest value in bytes that a store reads from an outside server, unless the node or the
+// component allows larger ones. Without such a limit, a hostile server could exhaust the memory.
+const LargestValue = 64 << 20
+
 // ReadOptions are the consistency options of a read.
 type ReadOptions struct {
 	Consistency  Consistency

@@ -30,6 +30,7 @@ type Sources struct {
 	ConfigFiles []string // files with configurations, later ones on top
 	Apps        []string // ids of the applications of this node
 	Namespace   string
+	MaxBody     int64 // bytes of the largest body of a request
 	Env         func(name string) (string, bool)
 	Environ     func() []string // nil = the environment cannot be listed
 }
@@ -41,6 +42,7 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 	pod, _ := s.Env("POD_NAME")
 	o := loader.Options{
 		Paths: s.Paths, ConfigFiles: s.ConfigFiles, Apps: s.Apps, Namespace: s.Namespace, PodName: pod,
+		MaxBody: s.MaxBody,
 		Factories: loader.Factories{State: map[string]loader.StateFactory{
 			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open, Fenced: true}},
 			Locks:         map[string]loader.LockFactory{TypeLockRaft: locks},

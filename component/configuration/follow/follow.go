@@ -56,6 +56,9 @@ const (
 	readTime = 30 * time.Second // of one read
 )
 
+// maxDirty is the number of changed keys that are remembered. With more of them, all keys are read again.
+const maxDirty = 10_000
+
 // Hub starts subscriptions. It is safe for concurrent use.
 type Hub struct {
 	o       Options
@@ -319,6 +322,9 @@ func (c *channel) changed(keys ...string) {
 	c.all = c.all || len(keys) == 0
 	for _, k := range keys {
 		c.dirty[k] = true
+	}
+	if len(c.dirty) > maxDirty { // the server may report keys that no subscription has
+		c.all, c.dirty = true, map[string]bool{}
 	}
 	c.mu.Unlock()
 	c.notify()

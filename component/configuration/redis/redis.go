@@ -91,6 +91,7 @@ func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, 
 	}
 	slices.Sort(keys)
 	var out []configuration.Item
+	var tally configuration.Tally
 	for part := range slices.Chunk(slices.Compact(keys), portion) {
 		texts, err := s.client.Texts(ctx, op, part)
 		if err != nil {
@@ -98,6 +99,9 @@ func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, 
 		}
 		for _, k := range part {
 			if item := itemOf(k, texts[k]); !item.Deleted() { // as in Dapr, an empty string is no item
+				if err := tally.Add(op, &item); err != nil {
+					return nil, err
+				}
 				out = append(out, item)
 			}
 		}

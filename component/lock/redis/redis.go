@@ -32,6 +32,9 @@ if owner ~= ARGV[1] then return -1 end
 redis.call("DEL", KEYS[1])
 return 1`
 
+// largestReply is the largest text in bytes that Redis may send. Commands of locks get numbers, and INFO a text.
+const largestReply = 256 << 10
+
 // Options are the settings of a store.
 type Options struct {
 	Metadata component.Values // of Fields
@@ -52,7 +55,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 			Msg:  "locks in a Redis Cluster are not supported: a failover loses locks",
 			Hint: "use one Redis server, or lock.raft, which never loses a lock"}
 	}
-	client, err := redisstate.Dial(ctx, redisstate.Options{Metadata: o.Metadata, Logger: o.Logger})
+	client, err := redisstate.Dial(ctx, redisstate.Options{Metadata: o.Metadata, Logger: o.Logger,
+		LargestValue: largestReply})
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/frames"
 )
 
 // NewETag returns a random UUID as an ETag. The UUID has version 8 if bytes is true, and otherwise version 4. Version
@@ -197,6 +198,16 @@ func (g *Gate) Enter(ctx context.Context, op string) error {
 // ErrClosed is the error of a call to a closed store.
 func ErrClosed(op string) error {
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
+}
+
+// Unreadable returns the error of a read whose answer a check of the connection has refused. server names the server.
+func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
+	e := &fault.Error{Code: fault.Unavailable, Op: op, Key: key, Err: cause, Hint: "check the address of the server",
+		Msg: "the answer of " + server + " cannot be read: " + cause.Error()}
+	if cause.TooLarge {
+		e.Code, e.Hint = fault.TooLarge, "raise "+state.MetadataMaxValueSize+", or read fewer keys at once"
+	}
+	return e
 }
 
 // RemoveExpired calls remove at each interval until ctx ends. It is for databases that do not remove expired rows

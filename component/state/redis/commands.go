@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -37,15 +38,24 @@ func (c *Client) Texts(ctx context.Context, op string, keys []string) (map[strin
 	return out, nil
 }
 
+// The bounds of Keys.
+const (
+	maxKeys     = 100_000
+	maxKeyBytes = 16 << 20 // of all keys together
+)
+
+// errManyKeys is the error of a scan that found more than Keys returns.
+var errManyKeys = errors.New("redis: too many keys")
+
 // Keys returns the keys of all strings, in no particular order. It may or may not return a key that is created or
-// deleted during the call.
+// deleted during the call. It returns fault.TooLarge for more than 100,000 keys.
 func (c *Client) Keys(ctx context.Context, op string) ([]string, error) {
 	const portion = 1000
 	if err := given(ctx, op); err != nil {
 		return nil, err
 	}
 	var mu sync.Mutex
-	seen := map[string]bool{} // a scan may return a key twice
+	seen, size := map[string]bool{}, 0 // a scan may return a key twice
 	scan := func(ctx context.Context, from *goredis.Client) error {
 		cursor := uint64(0)
 		for {
@@ -55,9 +65,15 @@ func (c *Client) Keys(ctx context.Context, op string) ([]string, error) {
 			}
 			mu.Lock()
 			for _, k := range keys {
-				seen[k] = true
+				if !seen[k] {
+					seen[k], size = true, size+len(k)
+				}
 			}
+			many := len(seen) > maxKeys || size > maxKeyBytes
 			mu.Unlock()
+			if many {
+				return errManyKeys
+			}
 			if cursor = next; cursor == 0 {
 				return nil
 			}
@@ -70,7 +86,12 @@ func (c *Client) Keys(ctx context.Context, op string) ([]string, error) {
 	case *goredis.ClusterClient:
 		err = client.ForEachMaster(ctx, scan) // concurrently
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errManyKeys):
+		return nil, &fault.Error{Code: fault.TooLarge, Op: op,
+			Msg:  "the database has more than 100000 strings, or their keys more than 16 MiB",
+			Hint: "request single keys, or use a database of its own"}
+	case err != nil:
 		return nil, c.store.failed(op, "", err, false)
 	}
 	return slices.Collect(maps.Keys(seen)), nil

@@ -11,7 +11,9 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/frames"
 )
 
 // given returns an error if the caller has given up already.
@@ -138,6 +140,7 @@ func again(err error) bool {
 func (s *Store) failed(op, key string, err error, write bool) error {
 	e, answered := refusal(err)
 	address, _ := redirected(err)
+	var refused *frames.Error
 	switch {
 	case address != "" && s.settings.kind == cluster:
 		e.Msg, e.Hint = "the slot of the key is moving to "+address, "try again when it has moved"
@@ -151,6 +154,8 @@ func (s *Store) failed(op, key string, err error, write bool) error {
 	case errors.As(err, new(tooFew)):
 		e = fault.Error{Code: fault.Indeterminate, Msg: "the write may be lost if the master of Redis fails",
 			Hint: "look at the replicas, or lower replicas"}
+	case errors.As(err, &refused) && !write:
+		return outside.Unreadable(op, key, "Redis at "+s.settings.where(), refused)
 	case write:
 		e = fault.Error{Code: fault.Indeterminate, Msg: "the connection to Redis at " + s.settings.where() +
 			" ended before the answer; the write may have been applied", Hint: "read the key before you write it again"}

@@ -93,7 +93,7 @@ func TestStore_LeavesOtherTypesAlone(t *testing.T) {
 	s.do("rpush", "a||list", "1")
 	s.do("hset", "a||hash", "other", "1")
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
-	_, err := statetest.Get(ctx, store, "a||text")
+	_, err := statetest.Get(ctx, store, "a||list")
 	statetest.WantFault(t, err, fault.Invalid, "neither a hash nor a document")
 	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2"), statetest.Put("a||text", "2")),
 		fault.Invalid, "another Redis type")
@@ -101,7 +101,7 @@ func TestStore_LeavesOtherTypesAlone(t *testing.T) {
 	if got := s.do("get", "a||text"); got != "precious" {
 		t.Errorf("the text is %v", got)
 	}
-	items, err := store.BulkGet(ctx, state.BulkGetRequest{Keys: []string{"a||text", "a||k"}})
+	items, err := store.BulkGet(ctx, state.BulkGetRequest{Keys: []string{"a||list", "a||k"}})
 	if err != nil || !fault.Is(items[0].Err, fault.Invalid) || string(items[1].Value) != "1" {
 		t.Errorf("BulkGet = %+v, %v", items, err)
 	}
@@ -109,6 +109,32 @@ func TestStore_LeavesOtherTypesAlone(t *testing.T) {
 	if err != nil || len(page.Items) != 1 || page.Items[0].Key != "a||k" {
 		t.Errorf("List = %+v, %v", page, err)
 	}
+}
+
+// Dapr reads a key that another program wrote as a string.
+func TestStore_ReadsStrings(t *testing.T) {
+	s := start(t)
+	store := opened(t, "redisHost", s.address)
+	s.do("set", "a||json", `{"n":1}`, "px", "100000")
+	s.do("set", "a||text", "\x00precious")
+	item := statetest.WantValue(t, store, "a||json", `{"n":1}`)
+	if item.ETag == "" || item.ContentType != "" || item.Expires.IsZero() {
+		t.Errorf("%+v", item)
+	}
+	text := statetest.WantValue(t, store, "a||text", "\x00precious")
+	if text.ContentType != state.OctetStream || !text.Expires.IsZero() || text.ETag == item.ETag {
+		t.Errorf("%+v", text)
+	}
+	items, err := store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"a||none", "a||json", "a||text"}})
+	if err != nil || items[0].Found() || string(items[1].Value) != `{"n":1}` || items[2].ETag != text.ETag {
+		t.Errorf("BulkGet = %+v, %v", items, err)
+	}
+	// Other programs may keep strings in the same database.
+	if page, err := store.List(t.Context(), state.ListRequest{Prefix: "a||"}); err != nil || len(page.Items) != 0 {
+		t.Errorf("List = %+v, %v", page, err)
+	}
+	statetest.WantFault(t, statetest.Set(t.Context(), store, state.Write{Key: "a||text", Value: []byte("1"),
+		ETag: text.ETag}), fault.Invalid, "another Redis type")
 }
 
 func TestStore_RefusesRequestIDs(t *testing.T) {

@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -72,8 +74,8 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 
 // reading is the commands that read one key.
 type reading struct {
-	at     int // position of the key
-	fields *goredis.SliceCmd
+	at     int          // position of the key
+	fields *goredis.Cmd // not a SliceCmd, which takes a number for the length of an array
 	left   *goredis.DurationCmd
 	again  *goredis.StringCmd
 }
@@ -86,11 +88,11 @@ func (s *Store) items(ctx context.Context, op string, keys []string, values bool
 	if err := given(ctx, op); err != nil {
 		return nil, err
 	}
-	fields := []string{fieldVersion, fieldTag, fieldData}
+	fields := []any{fieldVersion, fieldTag, fieldData}
 	if !values {
 		fields = fields[:1]
 	}
-	var documents []int
+	var others []int
 	out := make([]state.Item, len(keys))
 	pending := make([]int, len(keys))
 	for i := range keys {
@@ -102,16 +104,16 @@ func (s *Store) items(ctx context.Context, op string, keys []string, values bool
 		readings := make([]reading, len(pending))
 		for i, at := range pending {
 			name := s.name(keys[at])
-			readings[i] = reading{at: at, fields: pipe.HMGet(ctx, name, fields...),
+			readings[i] = reading{at: at, fields: pipe.Do(ctx, append([]any{"hmget", name}, fields...)...),
 				left: pipe.PTTL(ctx, name), again: pipe.HGet(ctx, name, fieldVersion)}
 		}
 		execute(ctx, pipe)
 		for _, r := range readings {
 			key := keys[r.at]
-			item, same, err := s.item(key, r)
+			item, same, err := s.item(key, r, len(fields))
 			switch {
 			case goredis.HasErrorPrefix(err, "WRONGTYPE"):
-				documents = append(documents, r.at)
+				others = append(others, r.at)
 				continue
 			case err != nil:
 				return nil, s.failed(op, key, err, false)
@@ -122,19 +124,22 @@ func (s *Store) items(ctx context.Context, op string, keys []string, values bool
 			out[r.at] = item
 		}
 		if pending = changed; len(pending) == 0 {
-			return out, s.documents(ctx, op, keys, documents, out)
+			return out, s.others(ctx, op, keys, others, values, out)
 		}
 	}
 	return nil, &fault.Error{Code: fault.Unavailable, Op: op, Key: keys[pending[0]],
 		Msg: "the key changes too often to be read"}
 }
 
-// item returns the item that the commands for one key have read. same is false if the version of the item changed
-// between these commands.
-func (s *Store) item(key string, r reading) (item state.Item, same bool, err error) {
-	fields, err := r.fields.Result()
+// item returns the item that the commands for one key have read. wanted is the number of fields that were requested.
+// same is false if the version of the item changed between these commands.
+func (s *Store) item(key string, r reading, wanted int) (item state.Item, same bool, err error) {
+	fields, err := r.fields.Slice()
 	if err != nil {
 		return item, false, err
+	}
+	if len(fields) != wanted {
+		return item, false, errors.New("redis: the answer has another number of fields")
 	}
 	again, err := r.again.Result()
 	if err != nil && !errors.Is(err, goredis.Nil) {
@@ -160,36 +165,47 @@ func (s *Store) item(key string, r reading) (item state.Item, same bool, err err
 	return item, version == again, nil
 }
 
-// documents reads the keys that are not Redis hashes. Such a key may be a RedisJSON document, which Dapr writes for a
-// value with the content type application/json. For any other type, Err of the item is set. The slice at has the
-// indexes of these keys in keys. documents puts their items into out, at the same indexes.
-func (s *Store) documents(ctx context.Context, op string, keys []string, at []int, out []state.Item) error {
+// others reads the keys that are not Redis hashes. Such a key may be a RedisJSON document, which Dapr writes for a
+// value with the content type application/json, or a string, which Dapr reads. For other types, Err of the item is set.
+// Strings are read only if values is true: a listing must not have strings that other programs keep in the same
+// database. The slice at has the indexes of these keys in keys. others puts their items into out, at the same indexes.
+func (s *Store) others(ctx context.Context, op string, keys []string, at []int, values bool, out []state.Item) error {
 	if len(at) == 0 {
 		return nil
 	}
 	pipe := s.client.Pipeline()
-	texts, left := make([]*goredis.StringCmd, len(at)), make([]*goredis.DurationCmd, len(at))
+	documents, texts := make([]*goredis.StringCmd, len(at)), make([]*goredis.StringCmd, len(at))
+	left := make([]*goredis.DurationCmd, len(at))
 	for i, n := range at {
-		texts[i] = goredis.NewStringCmd(ctx, "json.get", s.name(keys[n]))
-		_ = pipe.Process(ctx, texts[i])
-		left[i] = pipe.PTTL(ctx, s.name(keys[n]))
+		name := s.name(keys[n])
+		documents[i] = goredis.NewStringCmd(ctx, "json.get", name)
+		_ = pipe.Process(ctx, documents[i])
+		if values {
+			texts[i] = pipe.Get(ctx, name)
+		}
+		left[i] = pipe.PTTL(ctx, name)
 	}
 	execute(ctx, pipe)
 	for i, n := range at {
 		item := &out[n]
 		item.Key, item.Proof = keys[n], s.proof()
-		text, err := texts[i].Bytes()
-		var answer goredis.Error
+		text, err := documents[i].Bytes()
+		if err == nil {
+			item.Value, item.ETag = document(text)
+		} else if refused(err) && values {
+			if text, err = texts[i].Bytes(); err == nil {
+				item.Value, item.ETag = text, stringETag(text)
+				if !json.Valid(text) {
+					item.ContentType = state.OctetStream
+				}
+			}
+		}
 		switch {
 		case errors.Is(err, goredis.Nil): // deleted meanwhile
 			continue
-		case errors.As(err, &answer):
-			item.Err = wrongType(op, keys[n])
-			continue
-		case err != nil:
+		case err != nil && !refused(err):
 			return s.failed(op, keys[n], err, false)
-		}
-		if item.Value, item.ETag = document(text); item.ETag == "" {
+		case item.ETag == "":
 			item.Err = wrongType(op, keys[n])
 		}
 		if d := left[i].Val(); d > 0 {
@@ -197,6 +213,18 @@ func (s *Store) documents(ctx context.Context, op string, keys []string, at []in
 		}
 	}
 	return nil
+}
+
+// refused reports whether err is an error reply of Redis.
+func refused(err error) bool {
+	var answer goredis.Error
+	return errors.As(err, &answer) && !errors.Is(err, goredis.Nil)
+}
+
+// stringETag returns the ETag of a Redis string, which has no version. No write succeeds with it.
+func stringETag(text []byte) string {
+	sum := sha256.Sum256(text)
+	return "string-" + hex.EncodeToString(sum[:8])
 }
 
 // document parses a document of the form {"data": value, "version": number} and returns its value and version. The
@@ -214,7 +242,7 @@ func document(text []byte) (value []byte, version string) {
 
 func wrongType(op, key string) error {
 	return &fault.Error{Code: fault.Invalid, Op: op, Key: key,
-		Msg:  "the key holds neither a hash nor a document of RedisJSON, so it is not state",
+		Msg:  "the key holds neither a hash nor a document of RedisJSON nor a string, so it is not state",
 		Hint: "delete it in Redis, or use another key"}
 }
 

@@ -43,6 +43,8 @@ type Options struct {
 	Metadata component.Values // of Fields
 	Logger   *slog.Logger
 	Now      func() time.Time // nil = time.Now
+	// LargestValue is the largest value in bytes that is read; 0 = state.LargestValue.
+	LargestValue int64
 }
 
 // Store implements state.Store and all optional interfaces.
@@ -66,7 +68,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	set.warn(o.Logger)
 	goredis.SetLogger(silent{}) // it is one for the process; errors are returned anyway
-	s := &Store{client: set.client(), settings: set, script: goredis.NewScript(source), now: o.Now}
+	s := &Store{client: set.client(cmp.Or(o.LargestValue, state.LargestValue)), settings: set,
+		script: goredis.NewScript(source), now: o.Now}
 	s.level.Store(state.Stale)
 	s.gather = outside.NewGatherer(gathered{s})
 	s.listing = outside.NewListing(unordered{s})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/frames"
 	"github.com/quorate/quorate/internal/rest"
 )
 
@@ -223,12 +224,31 @@ func local(addresses []string) bool {
 	return true
 }
 
+// dialer returns a function that connects to a server. The connection checks replies before the library sees them,
+// because the library allocates every length that a server sends. longest is the largest value in bytes.
+func (s settings) dialer(longest int64) func(ctx context.Context, network, address string) (net.Conn, error) {
+	plain := &net.Dialer{Timeout: max(s.dial, 0), KeepAliveConfig: net.KeepAliveConfig{Enable: true,
+		Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	dial := plain.DialContext
+	if s.tls != nil {
+		dial = (&tls.Dialer{NetDialer: plain, Config: s.tls}).DialContext
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return frames.Wrap(conn, frames.NewRESP(longest)), nil
+	}
+}
+
 // client creates a client of the Redis library. It connects at the first command. The library retries reads, and
-// commands that it could not send. Commands wrapped in the type once are never retried.
-func (s settings) client() goredis.UniversalClient {
+// commands that it could not send. Commands wrapped in the type once are never retried. longest is the largest value
+// in bytes.
+func (s settings) client(longest int64) goredis.UniversalClient {
 	const oneTry = 1 // of a connection; the retries of commands include it
 	o := goredis.Options{
-		Username: s.username, Password: s.password, DB: s.db, TLSConfig: s.tls, Protocol: 2,
+		Username: s.username, Password: s.password, DB: s.db, Dialer: s.dialer(longest), Protocol: 2,
 		MaxRetries: disabled(s.retries), MinRetryBackoff: s.minPause, MaxRetryBackoff: s.maxPause,
 		DialTimeout: s.dial, DialerRetries: oneTry, ReadTimeout: s.read, WriteTimeout: s.write,
 		ContextTimeoutEnabled: true, PoolSize: s.poolSize, PoolTimeout: s.pool, MinIdleConns: s.minIdle,
@@ -240,7 +260,7 @@ func (s settings) client() goredis.UniversalClient {
 		return goredis.NewFailoverClient(&goredis.FailoverOptions{
 			MasterName: s.master, SentinelAddrs: s.addresses, SentinelUsername: s.sentinelUsername,
 			SentinelPassword: s.sentinelPassword, Username: o.Username, Password: o.Password, DB: o.DB,
-			TLSConfig: o.TLSConfig, Protocol: o.Protocol, MaxRetries: o.MaxRetries, MinRetryBackoff: o.MinRetryBackoff,
+			Dialer: o.Dialer, Protocol: o.Protocol, MaxRetries: o.MaxRetries, MinRetryBackoff: o.MinRetryBackoff,
 			MaxRetryBackoff: o.MaxRetryBackoff, DialTimeout: o.DialTimeout, DialerRetries: o.DialerRetries,
 			ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout, ContextTimeoutEnabled: true, PoolSize: o.PoolSize,
 			PoolTimeout: o.PoolTimeout, MinIdleConns: o.MinIdleConns, ConnMaxIdleTime: o.ConnMaxIdleTime,
@@ -248,7 +268,7 @@ func (s settings) client() goredis.UniversalClient {
 		})
 	case cluster:
 		return goredis.NewClusterClient(&goredis.ClusterOptions{
-			Addrs: s.addresses, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig,
+			Addrs: s.addresses, Username: o.Username, Password: o.Password, Dialer: o.Dialer,
 			Protocol:   o.Protocol,
 			MaxRetries: o.MaxRetries, MinRetryBackoff: o.MinRetryBackoff, MaxRetryBackoff: o.MaxRetryBackoff,
 			DialTimeout: o.DialTimeout, DialerRetries: o.DialerRetries, ReadTimeout: o.ReadTimeout,

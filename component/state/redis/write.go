@@ -210,6 +210,10 @@ func (s *Store) applyGroup(ctx context.Context, op string, ops []state.Operation
 		return s.failed(op, ops[group[0]].Key, err, true)
 	}
 	switch {
+	case failed < -len(group) || failed > len(group):
+		return &fault.Error{Code: fault.Indeterminate, Op: op, Key: ops[group[0]].Key,
+			Msg:  "the answer of Redis at " + s.settings.where() + " cannot be read; the write may have been applied",
+			Hint: "check redisHost, and read the key before you write it again"}
 	case failed < 0:
 		return conflict(op, ops[group[-failed-1]].Key, "the key does not exist")
 	case failed > 0:

@@ -1,0 +1,147 @@
+// Package frames bounds what an outside server can make a client library allocate.
+//
+// Client libraries of databases allocate the length that a message announces, before its bytes arrive. A Conn checks
+// the messages of a server first. It owns the framing of protocols, and the rule that a large length counts only when
+// its bytes are there. It knows nothing of their meaning, except where a library would panic. It starts no goroutines.
+package frames
+
+import (
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// Checker checks the bytes that a server sends. Its methods are not called concurrently.
+type Checker interface {
+	// Check checks the next bytes: the last fresh bytes of unseen. The bytes before them in unseen are those that an
+	// earlier call has held. Check returns how many bytes at the end of unseen the client must not see yet, because
+	// they belong to a message that is not complete. It returns an error for a message that is malformed or too large.
+	// It is not called again after an error.
+	Check(unseen []byte, fresh int) (held int, err error)
+	// Sent is called before bytes are sent to the server.
+	Sent(p []byte)
+}
+
+const (
+	freeBytes = 64 << 10 // largest part of a message that is not held until it is complete
+
+	minRead = 4 << 10   // bytes that a read asks for while bytes are held
+	maxRead = 256 << 10 // the same, if much has been read already
+)
+
+// Conn is a connection that passes only checked bytes to its reader. After an error of the check, every read returns
+// this error. As with any net.Conn, one goroutine may read while another writes.
+type Conn struct {
+	net.Conn
+	unread []byte // received and checked; only the first bytes may be passed
+	ready  int    // number of these first bytes
+	failed error
+
+	mu    sync.Mutex // guards check: a reader and a writer use it
+	check Checker
+}
+
+// Wrap returns a connection whose reader sees only bytes that c has checked. The result implements syscall.Conn if
+// conn does, because client libraries find broken connections with it.
+func Wrap(conn net.Conn, c Checker) net.Conn {
+	wrapped := &Conn{Conn: conn, check: c}
+	if raw, ok := conn.(syscall.Conn); ok {
+		return direct{wrapped, raw}
+	}
+	return wrapped
+}
+
+type direct struct {
+	*Conn
+	raw syscall.Conn
+}
+
+// SyscallConn implements syscall.Conn.
+func (d direct) SyscallConn() (syscall.RawConn, error) { return d.raw.SyscallConn() }
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (int, error) {
+	for c.ready == 0 && len(p) > 0 {
+		if c.failed != nil {
+			return 0, c.failed
+		}
+		if len(c.unread) == 0 { // the usual case: nothing is copied
+			n, err := c.Conn.Read(p)
+			if n, c.failed = c.inspect(p[:n]); c.failed != nil {
+				continue
+			}
+			if n > 0 || err != nil {
+				return n, err
+			}
+			continue
+		}
+		c.unread = slices.Grow(c.unread, min(max(len(c.unread), minRead), maxRead))
+		n, err := c.Conn.Read(c.unread[len(c.unread):cap(c.unread)])
+		if err := c.more(n); err != nil {
+			continue
+		}
+		if c.ready == 0 && err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, c.unread[:c.ready])
+	c.ready -= n
+	if c.unread = c.unread[n:]; len(c.unread) == 0 {
+		c.unread = nil
+	}
+	return n, nil
+}
+
+// inspect checks bytes that were read while none were unread. It keeps those that are held, and returns the number of
+// the others.
+func (c *Conn) inspect(p []byte) (int, error) {
+	held, err := c.checked(p, len(p))
+	if err != nil || held == 0 {
+		return len(p), err
+	}
+	c.unread = slices.Clone(p[len(p)-held:])
+	return len(p) - held, nil
+}
+
+// more checks n further bytes at the end of unread.
+func (c *Conn) more(n int) error {
+	c.unread = c.unread[:len(c.unread)+n]
+	held := 0
+	held, c.failed = c.checked(c.unread, n)
+	if c.failed != nil {
+		c.unread = nil
+		return c.failed
+	}
+	c.ready = len(c.unread) - held
+	return nil
+}
+
+func (c *Conn) checked(unseen []byte, fresh int) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.check.Check(unseen, fresh)
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	c.check.Sent(p)
+	c.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
+// Error is the error of a check. It is no *fault.Error, because its code depends on what was sent.
+type Error struct {
+	TooLarge bool // otherwise the message is malformed
+	text     string
+}
+
+// Error returns the text.
+func (e *Error) Error() string { return e.text }
+
+// tooLarge returns the error for a message above a bound.
+func tooLarge(text string) error { return &Error{TooLarge: true, text: text} }
+
+// malformed returns the error for a message that breaks the protocol.
+func malformed(text string) error { return &Error{text: text} }

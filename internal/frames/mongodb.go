@@ -1,0 +1,94 @@
+package frames
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strconv"
+)
+
+// The bounds of messages of MongoDB. The driver accepts messages of the size that the server announces.
+const (
+	mongoHeader   = 16         // bytes
+	kindAt        = 12         // position of the type in the header
+	maxMongo      = 48_000_000 // bytes of a message, as MongoDB itself has it
+	signIns       = 4          // messages of a connection that may belong to its authentication
+	maxIterations = 10_000_000 // of SCRAM, which the driver carries out
+	opReply       = 1
+	opMessage     = 2013
+)
+
+// MongoDB checks the messages of a server of MongoDB after the negotiation of TLS.
+//
+// It bounds each message. Large messages are held until they are complete. Compressed messages are an error, because
+// the driver allocates the length that they announce. So are requests of the authentication for more iterations of
+// SCRAM than any server needs, because the driver would calculate for hours.
+type MongoDB struct {
+	message message
+	count   int // messages so far
+}
+
+// NewMongoDB returns a checker.
+func NewMongoDB() *MongoDB { return &MongoDB{} }
+
+// Sent implements Checker.
+func (c *MongoDB) Sent([]byte) {}
+
+// Check implements Checker.
+func (c *MongoDB) Check(unseen []byte, fresh int) (int, error) {
+	for at := len(unseen) - fresh; at < len(unseen); {
+		c.message.holds = c.message.holds || c.count < signIns
+		n, begins := c.message.take(unseen[at:], mongoHeader)
+		at += n
+		if begins {
+			if err := c.begin(n); err != nil {
+				return 0, err
+			}
+		}
+		if !c.message.complete() {
+			continue
+		}
+		if c.count < signIns {
+			if err := signIn(unseen[at-c.message.held : at]); err != nil {
+				return 0, err
+			}
+		}
+		c.count++
+		c.message.reset()
+	}
+	return c.message.held, nil
+}
+
+// begin begins a message. n is the number of bytes of the last part of its header.
+func (c *MongoDB) begin(n int) error {
+	size := int64(int32(binary.LittleEndian.Uint32(c.message.header)))   //nolint:gosec // as the protocol has it
+	kind := int32(binary.LittleEndian.Uint32(c.message.header[kindAt:])) //nolint:gosec // as the protocol has it
+	switch {
+	case size < mongoHeader:
+		return malformed("MongoDB sent a message that is shorter than its header")
+	case size > maxMongo:
+		return tooLarge("a message of MongoDB has " + strconv.FormatInt(size, 10) + " bytes; the longest that is " +
+			"read has " + strconv.Itoa(maxMongo))
+	case kind != opReply && kind != opMessage:
+		return malformed("MongoDB sent a message of the unexpected type " + strconv.Itoa(int(kind)))
+	}
+	if c.message.left = size - mongoHeader; size > freeBytes {
+		c.message.hold(n)
+	}
+	return nil
+}
+
+// signIn checks a message that may belong to the authentication with SCRAM: "r=...,s=...,i=iterations".
+func signIn(message []byte) error {
+	for {
+		_, rest, found := bytes.Cut(message, []byte(",i="))
+		if !found {
+			return nil
+		}
+		message = rest
+		digits := rest[:len(rest)-len(bytes.TrimLeft(rest, "0123456789"))]
+		n, err := strconv.ParseInt(string(digits), 10, 64)
+		if len(digits) > 0 && (err != nil || n > maxIterations) {
+			return malformed("MongoDB requests more than " + strconv.Itoa(maxIterations) + " iterations of SCRAM")
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package frames
+
+import (
+	"encoding/binary"
+	"strconv"
+)
+
+// The bounds of messages of PostgreSQL, in addition to those of NewPostgreSQL.
+const (
+	pgHeader    = 5         // bytes: the type and the length
+	maxOther    = 1 << 20   // bytes of a message that is no row
+	maxStatuses = 256 << 10 // bytes of all ParameterStatus messages of a connection, which pgx keeps
+	maxNotices  = 1 << 20   // bytes of all notices since the last request
+)
+
+// PostgreSQL checks the messages of a server of PostgreSQL after the negotiation of TLS.
+//
+// It bounds each message, and the sum of all messages since the last request. Large messages are held until they are
+// complete. Notifications are an error, except for a listener, because pgx keeps those that nothing reads.
+type PostgreSQL struct {
+	longest int64 // row
+	listens bool
+
+	message  message
+	waits    bool  // for the end of the answer to what was sent last
+	total    int64 // bytes since then
+	notices  int64 // bytes since then
+	statuses int64 // bytes
+}
+
+// NewPostgreSQL returns a checker that allows values of the given number of bytes. listens is true for a connection
+// that subscribes to notifications.
+func NewPostgreSQL(longest int64, listens bool) *PostgreSQL {
+	return &PostgreSQL{longest: longest, listens: listens}
+}
+
+// Sent implements Checker.
+func (c *PostgreSQL) Sent([]byte) {
+	c.waits = true
+	if len(c.message.header) == 0 {
+		c.total, c.notices = 0, 0
+	}
+}
+
+// Check implements Checker.
+func (c *PostgreSQL) Check(unseen []byte, fresh int) (int, error) {
+	for p := unseen[len(unseen)-fresh:]; len(p) > 0; {
+		n, begins := c.message.take(p, pgHeader)
+		p = p[n:]
+		if c.total += int64(n); c.total > c.longest+overhead && (c.waits || !c.listens) {
+			return 0, tooLarge("the answer of PostgreSQL has more than " + strconv.FormatInt(c.longest+overhead, 10) +
+				" bytes")
+		}
+		if begins {
+			if err := c.begin(n); err != nil {
+				return 0, err
+			}
+		}
+		if c.message.complete() {
+			c.end()
+		}
+	}
+	return c.message.held, nil
+}
+
+// begin begins a message. n is the number of bytes of the last part of its header.
+func (c *PostgreSQL) begin(n int) error {
+	kind := c.message.header[0]
+	size := int64(int32(binary.BigEndian.Uint32(c.message.header[1:]))) - 4 //nolint:gosec // as the protocol has it
+	longest := int64(maxOther)
+	if kind == 'D' {
+		longest = c.longest + overhead
+	}
+	switch {
+	case size < 0:
+		return malformed("PostgreSQL sent a message with a negative length")
+	case size > longest:
+		return tooLarge("a message of PostgreSQL has " + strconv.FormatInt(size, 10) + " bytes; the longest that is " +
+			"read has " + strconv.FormatInt(longest, 10))
+	case kind == 'A' && !c.listens:
+		return malformed("PostgreSQL sent a notification without a subscription")
+	}
+	switch kind {
+	case 'S':
+		c.statuses += size
+	case 'N':
+		c.notices += size
+	}
+	if c.statuses > maxStatuses || c.notices > maxNotices {
+		return tooLarge("PostgreSQL sent too many parameters or notices")
+	}
+	if c.message.left = size; size > freeBytes {
+		c.message.hold(n)
+	}
+	return nil
+}
+
+// end handles the end of a message.
+func (c *PostgreSQL) end() {
+	if c.message.header[0] == 'Z' { // ReadyForQuery
+		c.waits = false
+	}
+	if !c.waits && c.listens {
+		c.total, c.notices = 0, 0
+	}
+	c.message.reset()
+}
