@@ -156,6 +156,7 @@ func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, 
 		sql, args = sql+" WHERE key = ANY($1)", []any{keys}
 	}
 	var out []configuration.Item
+	var tally configuration.Tally
 	err := s.client.Read(ctx, op, func(row pgx.CollectableRow) error {
 		var i configuration.Item
 		var pairs string
@@ -167,10 +168,11 @@ func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, 
 			return &fault.Error{Code: fault.Corrupt, Op: op, Key: i.Key, Err: err,
 				Msg: "the metadata of " + i.Key + " in " + s.table + " is no JSON object"}
 		}
-		if !i.Deleted() { // an empty item means a deletion
-			out = append(out, i)
+		if i.Deleted() { // an empty item means a deletion
+			return nil
 		}
-		return nil
+		out = append(out, i)
+		return tally.Add(op, &i)
 	}, sql+newest, args...)
 	return out, err
 }

@@ -1,18 +1,23 @@
 package postgresql
 
 import (
+	"cmp"
 	"context"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
 )
 
 // listenPing is the time without a notification after which Listen checks the connection.
 const listenPing = 10 * time.Second
+
+// largestNotification is the largest row in bytes on a connection for notifications. A notification has 8000 bytes.
+const largestNotification = 64 << 10
 
 // Client sends statements to PostgreSQL on behalf of components of other building blocks. It has the same connection
 // settings and errors as a Store, but no tables. It is safe for concurrent use.
@@ -24,6 +29,7 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	bound(set.pool.ConnConfig, cmp.Or(o.LargestValue, state.LargestValue), false)
 	pool, err := pgxpool.NewWithConfig(ctx, set.pool)
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "postgresql.Dial", Err: err,
@@ -70,7 +76,9 @@ func (c *Client) Listen(ctx context.Context, channel string, ready func(), messa
 	}
 	bounded, cancel := c.store.limited(ctx)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(bounded, c.store.settings.pool.ConnConfig.Copy())
+	config := c.store.settings.pool.ConnConfig.Copy()
+	bound(config, largestNotification, true)
+	conn, err := pgx.ConnectConfig(bounded, config)
 	if err != nil {
 		return c.store.failed(op, "", err, reading)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/frames"
 )
 
 // kind is what was being done when an error came.
@@ -80,6 +81,7 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 	e := &fault.Error{Op: op, Key: key, Err: err}
 	var answer *pgconn.PgError
 	var refused *pgconn.ConnectError
+	var unreadable *frames.Error
 	connecting := errors.As(err, &refused)
 	switch {
 	case errors.As(err, &answer) && s.answered(e, answer, doing, connecting):
@@ -92,6 +94,8 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 		e.Msg = "the connection to PostgreSQL at " + s.settings.where() +
 			" ended before the answer; the write may have been applied"
 		e.Hint = "read the key before you write it again"
+	case errors.As(err, &unreadable):
+		return outside.Unreadable(op, key, "PostgreSQL at "+s.settings.where(), unreadable)
 	case pgconn.Timeout(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		e.Code, e.Msg = fault.Timeout, "PostgreSQL at "+s.settings.where()+" did not answer in time"
 		e.Hint = "look at its load and at maxConns"
@@ -107,15 +111,16 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
 	all := answers()
 	known, ok := all[answer.Code]
-	if !ok && len(answer.Code) > 2 {
-		known, ok = all[answer.Code[:2]]
+	class := answer.Code[:min(len(answer.Code), 2)]
+	if !ok {
+		known, ok = all[class]
 	}
 	switch {
 	case ok:
 		e.Code, e.Msg, e.Hint = known.Code, known.Msg, known.Hint
-	case answer.Code[:2] == "57" && (doing == writing && !connecting):
+	case class == "57" && (doing == writing && !connecting):
 		return false
-	case answer.Code[:2] == "57" || answer.Code[:2] == "08":
+	case class == "57" || class == "08":
 		e.Code, e.Msg = fault.Unavailable, "PostgreSQL ended the connection"
 	default:
 		e.Code, e.Msg = fault.Internal, "PostgreSQL answered with an error"

@@ -11,6 +11,7 @@
 package postgresql
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -46,6 +47,8 @@ type Options struct {
 	Metadata component.Values // of Fields(Version)
 	Logger   *slog.Logger
 	Now      func() time.Time // nil = time.Now
+	// LargestValue is the largest value in bytes that is read; 0 = state.LargestValue.
+	LargestValue int64
 }
 
 // Store implements state.Store and all optional interfaces.
@@ -73,6 +76,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	bound(set.pool.ConnConfig, cmp.Or(o.LargestValue, state.LargestValue), false)
 	pool, err := pgxpool.NewWithConfig(ctx, set.pool)
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "postgresql.Open", Err: err,

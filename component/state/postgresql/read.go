@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -70,6 +71,9 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	size := int64(0)
 	restart := func() { clear(found); size = 0 }
 	err := s.query(ctx, op, "", s.sql.bulk, []any{keys}, restart, func(item state.Item) error {
+		if times[item.Key] == 0 {
+			return errStranger
+		}
 		if size += times[item.Key] * int64(len(item.Value)); r.MaxBytes > 0 && size > r.MaxBytes {
 			return state.ValuesTooLarge(op, r.MaxBytes)
 		}
@@ -90,6 +94,9 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	return out, nil
 }
 
+// errStranger is the error of an answer with a row that was not requested.
+var errStranger = errors.New("the answer has a row that was not requested")
+
 // maxPage bounds a page of a listing.
 const maxPage = 1000
 
@@ -103,6 +110,9 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	args := []any{r.Prefix, r.After, outside.Successor(r.Prefix), limit + 1}
 	restart := func() { page.Items = nil }
 	err := s.query(ctx, "postgresql.List", "", s.sql.list, args, restart, func(item state.Item) error {
+		if len(page.Items) > limit {
+			return errStranger
+		}
 		page.Items = append(page.Items, item)
 		return nil
 	})

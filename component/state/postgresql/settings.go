@@ -1,8 +1,10 @@
 package postgresql
 
 import (
+	"context"
 	"errors"
 	"math"
+	"net"
 	"os"
 	"regexp"
 	"strconv"
@@ -10,11 +12,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/frames"
 )
 
 // Fields returns the metadata fields of one version of the component type. Names and defaults are the same as in
@@ -107,6 +111,15 @@ func readConnection(m component.Values) (settings, error) {
 		s.pool.ConnConfig.RuntimeParams["application_name"] = "quorate"
 	}
 	return s, nil
+}
+
+// bound makes connections check the messages of the server before the client library sees them. The library allocates
+// every length that a server sends. longest is the largest value in bytes, of which v1 stores up to twice as many.
+// listens is true for a connection that subscribes to notifications.
+func bound(c *pgx.ConnConfig, longest int64, listens bool) {
+	c.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, conn net.Conn) (net.Conn, error) {
+		return frames.Wrap(conn, frames.NewPostgreSQL(2*longest, listens)), nil
+	}
 }
 
 // connection returns the connection string with what other fields add to it.

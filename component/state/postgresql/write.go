@@ -182,6 +182,9 @@ func (c *change) write(ctx context.Context, conn querier, sql string, keys []str
 		if err := rows.Scan(&key, &etag); err != nil {
 			return err
 		}
+		if _, ours := c.last[key]; !ours {
+			return errStranger
+		}
 		c.etag[key] = etag
 	}
 	return rows.Err()
@@ -252,6 +255,9 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 		var expired bool
 		if err := rows.Scan(&key, &etag, &expired); err != nil {
 			return nil, err
+		}
+		if _, ours := c.last[key]; !ours {
+			return nil, errStranger
 		}
 		if !expired {
 			out[key] = etag
