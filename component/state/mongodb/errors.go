@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/frames"
 )
 
 // kind is what was being done when an error came.
@@ -143,8 +144,11 @@ func (s *Store) unanswered(e *fault.Error, err error) {
 	var selection topology.ServerSelectionError
 	var authority x509.UnknownAuthorityError
 	var queue topology.WaitQueueTimeoutError
+	var unreadable *frames.Error
 	e.Code = fault.Unavailable
 	switch {
+	case errors.As(err, &unreadable):
+		*e = *outside.Unreadable(e.Op, e.Key, "MongoDB at "+s.settings.where(), unreadable)
 	case errors.As(err, &authority):
 		e.Msg, e.Hint = "the certificate of MongoDB is not trusted", "give its authority with tlsCAFile in the "+
 			"connection settings"

@@ -2,6 +2,7 @@ package mongodb_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"net"
@@ -25,6 +26,7 @@ type server struct {
 	t          testing.TB
 	standalone bool
 	secondary  bool
+	tls        *tls.Config // nil = plain TCP
 
 	mu       sync.Mutex
 	faults   map[string]func(body bson.D) bson.D // by command; nil = as usual
@@ -47,10 +49,14 @@ func start(t testing.TB) *server {
 }
 
 // run accepts connections.
-// run accepts connections.
 func (s *server) run() {
 	s.t.Helper()
-	s.Start(s.t, s.serve)
+	s.Start(s.t, func(c net.Conn) {
+		if s.tls != nil {
+			c = tls.Server(c, s.tls)
+		}
+		s.serve(c)
+	})
 }
 
 // kill ends the server with all its connections. What it stored stays.
@@ -105,6 +111,10 @@ func (s *server) serve(c net.Conn) {
 			return
 		}
 		if len(reply) == 1 && reply[0].Key == "cut" {
+			return
+		}
+		if len(reply) == 1 && reply[0].Key == "raw" {
+			_, _ = io.WriteString(c, reply[0].Value.(string))
 			return
 		}
 		if _, err := c.Write(message(code, header[4:8], reply)); err != nil {

@@ -65,6 +65,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if set.compressed {
+		o.Logger.Warn("messages of MongoDB are not compressed: a hostile server could exhaust the memory with them",
+			"hint", "omit compressors in the connection settings")
+	}
 	client, err := mongo.Connect(set.client)
 	if err != nil {
 		return nil, invalid("the client of MongoDB cannot be made: "+err.Error(), "correct the connection settings")

@@ -62,6 +62,9 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	size := int64(0)
 	filter := bson.D{{Key: fieldKey, Value: bson.D{{Key: "$in", Value: keys}}}, alive()}
 	err := s.find(ctx, op, "", r.Consistency, filter, nil, func(item state.Item) error {
+		if times[item.Key] == 0 {
+			return stranger(op)
+		}
 		if size += times[item.Key] * int64(len(item.Value)); r.MaxBytes > 0 && size > r.MaxBytes {
 			return state.ValuesTooLarge(op, r.MaxBytes)
 		}
@@ -82,6 +85,12 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	return out, nil
 }
 
+// stranger returns the error of an answer with a document that was not requested.
+func stranger(op string) error {
+	return &fault.Error{Code: fault.Corrupt, Op: op, Msg: "MongoDB answered with a document that was not requested",
+		Hint: "check the address of the server"}
+}
+
 // maxPage bounds a page of a listing.
 const maxPage = 1000
 
@@ -99,6 +108,9 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	opts := options.Find().SetSort(bson.D{{Key: fieldKey, Value: 1}}).SetLimit(int64(limit) + 1)
 	err := s.find(ctx, "mongodb.List", "", r.Consistency, bson.D{{Key: fieldKey, Value: bounds}, alive()}, opts,
 		func(item state.Item) error {
+			if len(page.Items) > limit {
+				return stranger("mongodb.List")
+			}
 			page.Items = append(page.Items, item)
 			return item.Err
 		})

@@ -42,6 +42,7 @@ type settings struct {
 	read       *readconcern.ReadConcern
 	write      *writeconcern.WriteConcern
 	timeout    time.Duration
+	compressed bool // the connection settings ask for compression
 }
 
 func read(m component.Values) (settings, error) {
@@ -64,6 +65,9 @@ func read(m component.Values) (settings, error) {
 	}
 	// The driver must not repeat a write, so that an error tells whether the write may have been applied.
 	s.client.SetRetryWrites(false)
+	// The driver allocates the length that a compressed message announces.
+	s.compressed, s.client.Compressors = len(s.client.Compressors) > 0, nil
+	check(s.client)
 	return s, nil
 }
 

@@ -78,15 +78,19 @@ func (c *change) current(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []document
-	if err := cursor.All(ctx, &found); err != nil {
-		return nil, err
-	}
+	defer cursor.Close(context.WithoutCancel(ctx)) //nolint:errcheck // what matters has been read
 	out := map[string]string{}
-	for _, d := range found {
+	for cursor.Next(ctx) {
+		var d document
+		if err := cursor.Decode(&d); err != nil {
+			return nil, err
+		}
+		if _, ours := c.last[d.Key]; !ours {
+			return nil, stranger(c.op)
+		}
 		out[d.Key] = d.ETag
 	}
-	return out, nil
+	return out, cursor.Err()
 }
 
 // commit commits the transaction. It repeats the commit while the outcome is unknown. This is safe, because MongoDB

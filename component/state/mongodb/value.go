@@ -18,17 +18,24 @@ func decode(v bson.RawValue) ([]byte, error) {
 		return []byte(text), nil
 	}
 	var out bytes.Buffer
-	err := encode(&out, v)
+	err := encode(&out, v, maxNesting)
 	return out.Bytes(), err
 }
 
-// encode writes a BSON value as JSON. Members of documents keep their order.
-func encode(out *bytes.Buffer, v bson.RawValue) error {
+// maxNesting is how deeply documents may be nested in a value. MongoDB itself allows 100 levels.
+const maxNesting = 100
+
+// encode writes a BSON value as JSON. Members of documents keep their order. depth is how deeply the value may be
+// nested.
+func encode(out *bytes.Buffer, v bson.RawValue, depth int) error {
+	if depth == 0 {
+		return errors.New("it is nested too deeply")
+	}
 	switch v.Type {
 	case bson.TypeEmbeddedDocument:
-		return encodeMembers(out, v.Document(), '{', '}')
+		return encodeMembers(out, v.Document(), '{', '}', depth)
 	case bson.TypeArray:
-		return encodeMembers(out, bson.Raw(v.Array()), '[', ']')
+		return encodeMembers(out, bson.Raw(v.Array()), '[', ']', depth)
 	case bson.TypeDouble:
 		return encodeDouble(out, v.Double())
 	case bson.TypeNull, bson.TypeUndefined, 0:
@@ -49,7 +56,7 @@ func encode(out *bytes.Buffer, v bson.RawValue) error {
 	return nil
 }
 
-func encodeMembers(out *bytes.Buffer, d bson.Raw, first, last byte) error {
+func encodeMembers(out *bytes.Buffer, d bson.Raw, first, last byte, depth int) error {
 	members, err := d.Elements()
 	if err != nil {
 		return err
@@ -65,7 +72,7 @@ func encodeMembers(out *bytes.Buffer, d bson.Raw, first, last byte) error {
 			}
 			out.WriteByte(':')
 		}
-		if err := encode(out, member.Value()); err != nil {
+		if err := encode(out, member.Value(), depth-1); err != nil {
 			return err
 		}
 	}
