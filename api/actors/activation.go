@@ -27,8 +27,8 @@ type activation struct {
 	epoch    uint64
 	token    string
 
-	chain   string
-	depth   int
+	chain   string // of the running turn
+	depth   int    // turns of the chain that run
 	queue   []*waiter
 	last    time.Duration // end of the last turn, since Host.begun
 	timers  map[string]*timer
@@ -54,7 +54,8 @@ func errGaveUp(ctx context.Context) error {
 		Msg: "the call ended before the actor had time for it"}
 }
 
-// enter waits for the turn of a call. The caller must call leave if the error is nil.
+// enter waits for the turn of a call. chain is the chain of the turn, unless the call is a reentrant one. The caller
+// must call leave if the error is nil. Until then, the field chain of the activation does not change.
 func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, error) {
 	for {
 		a, wait, err := h.tryEnter(c, chain)
@@ -143,9 +144,9 @@ func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err err
 		}
 		return a, a.done, nil
 	case !a.running:
-		a.running, a.chain, a.depth = true, chain, 1
+		h.beginLocked(a, chain)
 		return a, nil, nil
-	case a.settings.Reentrancy && chain != "" && chain == a.chain:
+	case a.settings.Reentrancy && first(c.Header, headerReentrancy) == a.chain:
 		if a.depth >= a.settings.MaxDepth {
 			return nil, nil, errDepth
 		}
@@ -192,7 +193,7 @@ func (h *Host) leave(a *activation) {
 	if a.depth--; a.depth > 0 {
 		return
 	}
-	a.running, a.chain, a.last = false, "", time.Since(h.begun)
+	h.endLocked(a)
 	switch {
 	case a.gone:
 		h.settleLocked(a)
@@ -202,9 +203,27 @@ func (h *Host) leave(a *activation) {
 			a.queue = nil
 		}
 		h.parts.Metrics.waiting.WithLabelValues(a.key.Type).Dec()
-		a.running, a.chain, a.depth = true, next.chain, 1
+		h.beginLocked(a, next.chain)
 		next.granted <- nil
 	}
+}
+
+// beginLocked begins a turn. The caller holds h.mu.
+func (h *Host) beginLocked(a *activation, chain string) {
+	a.running, a.chain, a.depth = true, chain, 1
+	if a.settings.Reentrancy {
+		h.chains[chain]++
+	}
+}
+
+// endLocked ends the running turn, or the outermost one of several reentrant turns. The caller holds h.mu.
+func (h *Host) endLocked(a *activation) {
+	if a.settings.Reentrancy {
+		if h.chains[a.chain]--; h.chains[a.chain] == 0 {
+			delete(h.chains, a.chain)
+		}
+	}
+	a.running, a.chain, a.last = false, "", time.Since(h.begun)
 }
 
 // retireLocked ends an activation: it gets no further turns. Calls in its queue fail with fault.ActorMoved, so that

@@ -20,6 +20,10 @@ const (
 	headerEpoch      = "Quorate-Actor-Epoch"
 )
 
+// headerChain is a header of calls between nodes: the chain to which the call belongs, verified by Runtime.verifyChain
+// at the node of the caller.
+const headerChain = "Quorate-Actor-Chain"
+
 // maxConfig is the largest answer to GET /dapr/config, in bytes.
 const maxConfig = 1 << 20
 

@@ -51,6 +51,7 @@ type Host struct {
 	valid     time.Time     // until when the lease is valid
 	renewed   chan struct{} // closed at the next renewal
 	actors    map[api.Actor]*activation
+	chains    map[string]int         // the chains of the running turns of reentrant types, and how many actors each has entered
 	kept      map[api.Actor]struct{} // the application has them still, although their activation has ended
 	holding   bool                   // recorded in Holdings
 	earlier   map[api.Actor]struct{} // dropped since an unclean start; nil = the start was clean
@@ -64,7 +65,8 @@ type Host struct {
 
 func newHost(app string, o *Options) *Host {
 	h := &Host{app: app, parts: o, log: o.Logger.With("app_id", app), begun: time.Now(),
-		renewed: make(chan struct{}), actors: map[api.Actor]*activation{}, kept: map[api.Actor]struct{}{}}
+		renewed: make(chan struct{}), actors: map[api.Actor]*activation{}, kept: map[api.Actor]struct{}{},
+		chains: map[string]int{}}
 	h.life, h.end = context.WithCancel(context.Background())
 	h.turnLife, h.endTurns = context.WithCancel(context.Background())
 	return h

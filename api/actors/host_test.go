@@ -431,8 +431,7 @@ func TestSession_ApplicationIsInformedOfItsEnd(t *testing.T) {
 }
 
 func TestReentrancy_SameChainPasses(t *testing.T) {
-	const reentrant = `{"entities":["T"],"reentrancy":{"enabled":true,"maxStackDepth":2}}`
-	inWorld(t, reentrant, func(t *testing.T, w *world) {
+	inWorld(t, `{"entities":["T"],"reentrancy":{"enabled":true,"maxStackDepth":2}}`, func(t *testing.T, w *world) {
 		first := w.call(t.Context(), "wait1", "")
 		w.mu.Lock()
 		chain := w.headers[0].Get("Dapr-Reentrancy-Id")

@@ -180,7 +180,8 @@ func (r *Runtime) Take(ctx context.Context, target api.App, c *Call) (Answer, er
 	return h.take(ctx, c)
 }
 
-// Do calls an actor, wherever it is. It returns *api.Error.
+// Do calls an actor, wherever it is, on behalf of an application of this node. It may change the header of the call. It
+// returns *api.Error.
 func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	if err := state.ValidateActor(c.Actor.Type, c.Actor.ID); err != nil {
 		return Answer{}, &api.Error{Kind: api.Malformed, Code: api.CodeMalformed, Message: fault.Text(err)}
@@ -189,6 +190,7 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 		return Answer{}, &api.Error{Kind: api.Malformed, Code: api.CodeMalformed,
 			Message: "the method of the actor is missing"}
 	}
+	r.verifyChain(c.Caller.ID, c.Header)
 	answer, err := r.repeat(ctx, c)
 	switch {
 	case err != nil:

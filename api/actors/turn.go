@@ -1,7 +1,9 @@
 package actors
 
 import (
+	"cmp"
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -18,14 +20,7 @@ type turn struct {
 func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 	begun := time.Now()
 	defer func() { h.parts.Metrics.turned(c, begun, &answer, err) }()
-	chain := ""
-	if v := c.Header[headerReentrancy]; len(v) > 0 {
-		chain = v[0]
-	}
-	if chain == "" {
-		chain = h.parts.NewID()
-	}
-	a, err := h.enter(ctx, c, chain)
+	a, err := h.enter(ctx, c, cmp.Or(first(c.Header, headerChain), h.parts.NewID()))
 	if err != nil {
 		return Answer{}, err
 	}
@@ -41,7 +36,7 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 	if !h.turns.Go(func() {
 		t := &Turn{Call: c, Epoch: a.epoch}
 		if a.settings.Reentrancy {
-			t.Chain = chain
+			t.Chain = a.chain
 		}
 		life, end := h.beginTurn(a) // what net/http registers at its context is freed with the turn
 		defer end()
@@ -66,6 +61,31 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 		return Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "actors.Call", Err: context.Cause(ctx),
 			Msg: "the call ended before the application answered"}
 	}
+}
+
+// verifyChain sets the header that tells the host of an actor to which chain a call belongs. A caller belongs to a chain
+// while its application works on a turn of that chain on this node. Without that turn, the host begins a new chain.
+// Otherwise callers could choose ids, and two of them with the same id could enter an actor at the same time. A call of
+// the actor that is itself in the chain needs no such proof, because only participants know the id of a running chain.
+func (r *Runtime) verifyChain(caller string, header http.Header) {
+	delete(header, headerChain)
+	chain, h := first(header, headerReentrancy), r.host(caller)
+	if chain == "" || h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.chains[chain] > 0 {
+		header[headerChain] = []string{chain}
+	}
+}
+
+// first returns the first value of a header, or "" if there is none.
+func first(header http.Header, name string) string {
+	if values := header[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
 }
 
 // beginTurn returns the context of a turn in the application. The drain of the activation a can cancel it. The caller
