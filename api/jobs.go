@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -135,9 +136,9 @@ func NameProblem(name string) string {
 		return "is empty"
 	case len(name) > MaxJobName:
 		return "is longer than " + strconv.Itoa(MaxJobName) + " bytes"
-	case name == "." || name == "..", strings.ContainsAny(name, `/\#?`), strings.Contains(name, "||"),
+	case state.IsDotSegment(name), strings.ContainsAny(name, `/\#?`),
 		strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return `must not be . or .., and must not contain / \ # ? || or control characters`
+		return `must not be . or .., and must not contain / \ # ? or control characters`
 	}
 	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,8 +17,10 @@ import (
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
 )
@@ -293,6 +296,121 @@ func TestReminders_BelongToTheApplicationOfTheActor(t *testing.T) {
 	expect(t, owner, 200, "GET", "a/state/k", "")
 	if text := expect(t, owner, 200, "GET", "a/reminders/r", ""); !strings.Contains(text, `"dueTime":"1h"`) {
 		t.Error(text)
+	}
+}
+
+// Ids and names may have the separator of stored keys.
+func TestActors_IdsAndNamesWithBars(t *testing.T) {
+	n, app := oneCallee(t)
+	c := runtimev1.NewDaprClient(connect(t, n.Addresses().GRPC[0]))
+	ids := []string{"a", "a|", "|a|b", "a||b", "||"}
+	for i, id := range ids {
+		path := url.PathEscape(id)
+		expect(t, n, 200, "POST", path+"/method/m", "")
+		expect(t, n, 204, "PUT", path+"/state",
+			fmt.Sprintf(`[{"operation":"upsert","request":{"key":"|k","value":%d}}]`, i))
+		expect(t, n, 204, "POST", path+"/reminders/%7C%7Cr%7C%7C", `{"dueTime":"1h"}`)
+		_, err := c.RegisterActorReminder(t.Context(), &runtimev1.RegisterActorReminderRequest{ActorType: "Counter",
+			ActorId: id, Name: "re||mind", DueTime: ""})
+		wantStatus(t, err, codes.OK)
+		_, err = c.RegisterActorTimer(t.Context(), &runtimev1.RegisterActorTimerRequest{ActorType: "Counter",
+			ActorId: id, Name: "t||", DueTime: ""})
+		wantStatus(t, err, codes.OK)
+		got := strings.Join(app.await(t, 3*i+3)[3*i:], "\n")
+		for _, want := range []string{id + "/method/m ", id + "/method/remind/re||mind ", id + "/method/timer/t|| "} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: the application got %s, not %s", id, got, want)
+			}
+		}
+	}
+	for i, id := range ids {
+		if text := expect(t, n, 200, "GET", url.PathEscape(id)+"/state/%7Ck", ""); text != fmt.Sprint(i) {
+			t.Errorf("%s: state %s, want %d", id, text, i)
+		}
+		got, err := c.GetActorReminder(t.Context(), &runtimev1.GetActorReminderRequest{ActorType: "Counter",
+			ActorId: id, Name: "||r||"})
+		if err != nil || got.GetActorId() != id {
+			t.Errorf("%s: %v, %v", id, got, err)
+		}
+		list, err := c.ListActorReminders(t.Context(), &runtimev1.ListActorRemindersRequest{ActorType: "Counter",
+			ActorId: &id})
+		if err != nil || len(list.GetReminders()) != 1 || list.GetReminders()[0].GetReminder().GetActorId() != id {
+			t.Errorf("%s: %v, %v", id, list, err)
+		}
+		expect(t, n, 204, "DELETE", url.PathEscape(id)+"/reminders/%7C%7Cr%7C%7C", "")
+	}
+	list, err := c.ListActorReminders(t.Context(), &runtimev1.ListActorRemindersRequest{ActorType: "Counter"})
+	if err != nil || len(list.GetReminders()) != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	for _, name := range []string{"j||", "||j", "a|||b"} {
+		_, err := c.ScheduleJobAlpha1(t.Context(), &runtimev1.ScheduleJobRequest{Job: &runtimev1.Job{Name: name,
+			DueTime: proto.String("1h")}})
+		wantStatus(t, err, codes.OK)
+		at := "/v1.0-alpha1/jobs/" + url.PathEscape(name)
+		if code, text, _ := nodetest.Ask(t, n, "GET", at, ""); code != 200 || !strings.Contains(text, name) {
+			t.Errorf("job %s: %d %s", name, code, text)
+		}
+		if code, text, _ := nodetest.Ask(t, n, "DELETE", at, ""); code != 204 {
+			t.Errorf("job %s: %d %s", name, code, text)
+		}
+	}
+}
+
+// Types, ids and names that an application could read as dot segments of a path are refused by every request.
+func TestActors_RefuseDotSegments(t *testing.T) {
+	n, app := oneCallee(t)
+	c := runtimev1.NewDaprClient(connect(t, n.Addresses().GRPC[0]))
+	for _, bad := range []string{".", "..", "..;x"} {
+		for _, verb := range []string{"GET", "POST", "PUT", "DELETE"} {
+			path := strings.ReplaceAll(url.PathEscape(bad), ".", "%2E")
+			expect(t, n, 400, verb, path+"/method/m", "")
+			expect(t, n, 400, verb, path+"/reminders/r", "{}")
+			expect(t, n, 400, verb, "a/reminders/"+path, "{}")
+			if verb != "GET" {
+				expect(t, n, 400, verb, path+"/timers/r", "{}")
+				expect(t, n, 400, verb, "a/timers/"+path, "{}")
+			}
+		}
+		expect(t, n, 400, "PUT", strings.ReplaceAll(url.PathEscape(bad), ".", "%2E")+"/state", "[]")
+		for _, a := range []api.Actor{{Type: bad, ID: "a"}, {Type: "Counter", ID: bad}} {
+			_, invoked := c.InvokeActor(t.Context(), &runtimev1.InvokeActorRequest{ActorType: a.Type, ActorId: a.ID,
+				Method: "m"})
+			_, read := c.GetActorState(t.Context(), &runtimev1.GetActorStateRequest{ActorType: a.Type, ActorId: a.ID,
+				Key: "k"})
+			_, wrote := c.ExecuteActorStateTransaction(t.Context(), &runtimev1.ExecuteActorStateTransactionRequest{
+				ActorType: a.Type, ActorId: a.ID})
+			_, listed := c.ListActorReminders(t.Context(), &runtimev1.ListActorRemindersRequest{ActorType: a.Type,
+				ActorId: &a.ID})
+			_, removed := c.UnregisterActorRemindersByType(t.Context(),
+				&runtimev1.UnregisterActorRemindersByTypeRequest{ActorType: a.Type, ActorId: &a.ID})
+			for _, err := range []error{invoked, read, wrote, listed, removed} {
+				wantStatus(t, err, codes.InvalidArgument)
+			}
+			wantRefusedNames(t, c, a, "r")
+		}
+		wantRefusedNames(t, c, api.Actor{Type: "Counter", ID: "a"}, bad)
+	}
+	if got := app.callbacks(); len(got) != 0 {
+		t.Errorf("the application got %q", got)
+	}
+}
+
+// wantRefusedNames checks that requests for a reminder and a timer are refused.
+func wantRefusedNames(t *testing.T, c runtimev1.DaprClient, a api.Actor, name string) {
+	t.Helper()
+	_, set := c.RegisterActorReminder(t.Context(), &runtimev1.RegisterActorReminderRequest{ActorType: a.Type,
+		ActorId: a.ID, Name: name})
+	_, read := c.GetActorReminder(t.Context(), &runtimev1.GetActorReminderRequest{ActorType: a.Type, ActorId: a.ID,
+		Name: name})
+	_, removed := c.UnregisterActorReminder(t.Context(), &runtimev1.UnregisterActorReminderRequest{ActorType: a.Type,
+		ActorId: a.ID, Name: name})
+	_, started := c.RegisterActorTimer(t.Context(), &runtimev1.RegisterActorTimerRequest{ActorType: a.Type,
+		ActorId: a.ID, Name: name})
+	_, ended := c.UnregisterActorTimer(t.Context(), &runtimev1.UnregisterActorTimerRequest{ActorType: a.Type,
+		ActorId: a.ID, Name: name})
+	for _, err := range []error{set, read, removed, started, ended} {
+		wantStatus(t, err, codes.InvalidArgument)
 	}
 }
 

@@ -51,7 +51,7 @@ type Host struct {
 	valid     time.Time     // until when the lease is valid
 	renewed   chan struct{} // closed at the next renewal
 	actors    map[api.Actor]*activation
-	chains    map[string]int         // the chains of the running turns of reentrant types, and how many actors each has entered
+	chains    map[string]int         // of running turns, and how many reentrant actors each has entered
 	kept      map[api.Actor]struct{} // the application has them still, although their activation has ended
 	holding   bool                   // recorded in Holdings
 	earlier   map[api.Actor]struct{} // dropped since an unclean start; nil = the start was clean

@@ -63,8 +63,8 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 	}
 }
 
-// verifyChain sets the header that tells the host of an actor to which chain a call belongs. A caller belongs to a chain
-// while its application works on a turn of that chain on this node. Without that turn, the host begins a new chain.
+// verifyChain sets the header that names the chain of a call to the host of an actor. A caller belongs to a chain while
+// its application works on a turn of that chain on this node. Without that turn, the host begins a new chain.
 // Otherwise callers could choose ids, and two of them with the same id could enter an actor at the same time. A call of
 // the actor that is itself in the chain needs no such proof, because only participants know the id of a running chain.
 func (r *Runtime) verifyChain(caller string, header http.Header) {

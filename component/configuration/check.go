@@ -20,7 +20,7 @@ func CheckKey(key string) error {
 	case len(key) > MaxKey:
 		return &fault.Error{Code: fault.TooLarge, Op: "configuration.CheckKey", Key: key,
 			Msg: fmt.Sprintf("a key has %d bytes; the limit is %d", len(key), MaxKey)}
-	case slices.ContainsFunc(strings.Split(key, "/"), func(s string) bool { return s == "." || s == ".." }):
+	case slices.ContainsFunc(strings.Split(key, "/"), isDotSegment):
 		why = "has a segment . or .., and applications receive keys as paths"
 	case !utf8.ValidString(key):
 		why = "is not UTF-8"
@@ -35,6 +35,12 @@ func CheckKey(key string) error {
 	}
 	return &fault.Error{Code: fault.Invalid, Op: "configuration.CheckKey", Key: key,
 		Msg: "the key " + strconv.Quote(key) + " " + why}
+}
+
+// isDotSegment reports whether a segment of a path is . or .. for servers that remove the parameters after ';'.
+func isDotSegment(s string) bool {
+	bare, _, _ := strings.Cut(s, ";")
+	return bare == "." || bare == ".."
 }
 
 // CheckWrite returns fault.Invalid or fault.TooLarge if changes are not a valid write. maxValue is the maximum size of

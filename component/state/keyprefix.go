@@ -9,7 +9,7 @@ import (
 )
 
 // Separator separates the prefix of a stored key from the key, and the parts of an actor key from each other. Keys,
-// application ids, actor types and actor ids must not contain it.
+// application ids and actor types must not contain it. Actor ids are escaped if they contain it.
 const Separator = "||"
 
 // MaxKeyPrefix is the longest literal key prefix, in bytes.
@@ -138,5 +138,17 @@ func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 // ActorKey returns the stored key of one value of actor state. It does not depend on the store's key prefix
 // strategy. The caller must have validated the arguments with ValidateActor and ValidateKey.
 func ActorKey(app, actorType, actorID, key string) string {
-	return app + Separator + actorType + Separator + actorID + Separator + key
+	return app + Separator + actorType + Separator + StoredActorID(actorID) + Separator + key
 }
+
+// StoredActorID returns the form of an actor id in stored keys. The form of an id that contains Separator, or begins or
+// ends with '|', has a backslash for each '|'. No id contains a backslash. Any other id is its own form, as in Dapr.
+func StoredActorID(id string) string {
+	if strings.Contains(id, Separator) || strings.HasPrefix(id, "|") || strings.HasSuffix(id, "|") {
+		return strings.ReplaceAll(id, "|", `\`)
+	}
+	return id
+}
+
+// ActorIDOf is the inverse of StoredActorID.
+func ActorIDOf(stored string) string { return strings.ReplaceAll(stored, `\`, "|") }

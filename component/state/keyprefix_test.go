@@ -76,6 +76,29 @@ func TestActorKey_IsNoOrdinaryKey(t *testing.T) {
 	}
 }
 
+// Ids without | have Dapr's layout. All others have a stored form from which they can be read.
+func TestStoredActorID_CanBeReadAndSeparated(t *testing.T) {
+	seen := map[string]string{}
+	for _, key := range []string{"k", "|k", "k|"} {
+		for _, id := range []string{"17", "a b;c%7C", "a|b", "|", "||", "|||", "a|", "|a", "a||b", "a|||b", "||a|b||",
+			"a||k", "a||", "||k"} {
+			stored := state.ActorKey("shop", "cart", id, key)
+			parts := strings.SplitN(stored, state.Separator, 4)
+			if len(parts) != 4 || parts[0] != "shop" || parts[1] != "cart" || state.ActorIDOf(parts[2]) != id ||
+				parts[3] != key || state.StoredActorID(id) != parts[2] {
+				t.Errorf("id %q with the key %q is stored as %q", id, key, stored)
+			}
+			if !strings.Contains(id, "||") && strings.Trim(id, "|") == id && parts[2] != id {
+				t.Errorf("id %q is stored as %q", id, parts[2])
+			}
+			if other, taken := seen[stored]; taken {
+				t.Errorf("%s and %s have the same stored key", other, id)
+			}
+			seen[stored] = id
+		}
+	}
+}
+
 func TestParseKeyPrefix_RefusesAmbiguousLiteral(t *testing.T) {
 	for _, text := range []string{"a||b", "||", "a|", "|a", " a", "a ", "\t", "a\nb", "a\x00", "\xff",
 		strings.Repeat("x", 257)} {
@@ -125,20 +148,28 @@ func TestValidateAppID(t *testing.T) {
 }
 
 func TestValidateActor(t *testing.T) {
-	for _, name := range []string{"cart", "a.b-c_d", "a b", "ü", "1", strings.Repeat("x", 1024)} {
+	for _, name := range []string{"cart", "a.b-c_d", "a b", "ü", "1", "...", ".a", "a;..", strings.Repeat("x", 1024)} {
 		if err := state.ValidateActor(name, name); err != nil {
 			t.Errorf("ValidateActor(%q): %v", name, err)
 		}
 	}
-	for _, name := range []string{"", "a|b", "a||b", "a/b", `a\b`, "a#b", "a?b", "a\x00", "a\u0085b", "\xff",
-		strings.Repeat("x", 1025)} {
+	refused := []string{"", "a/b", `a\b`, "a#b", "a?b", "a\x00", "a\u0085b", "\xff", ".", "..", ".;a", "..;",
+		"..;a=b", strings.Repeat("x", 1025)}
+	for _, name := range append(refused, "a|b", "a||b") {
 		if err := state.ValidateActor(name, "id"); !fault.Is(err, fault.Invalid) ||
 			!strings.Contains(err.Error(), "actor type") {
 			t.Errorf("actor type %q: %v", name, err)
 		}
+	}
+	for _, name := range refused {
 		if err := state.ValidateActor("type", name); !fault.Is(err, fault.Invalid) ||
 			!strings.Contains(err.Error(), "actor id") {
 			t.Errorf("actor id %q: %v", name, err)
+		}
+	}
+	for _, id := range []string{"a|b", "|", "||", "a||b|"} {
+		if err := state.ValidateActor("type", id); err != nil {
+			t.Errorf("actor id %q: %v", id, err)
 		}
 	}
 }

@@ -61,12 +61,23 @@ func isAppIDByte(c byte) bool {
 }
 
 // ValidateActor returns fault.Invalid unless an actor type and an actor id are valid. Each must have 1 to
-// MaxActorNameSize bytes, without | / \ # ? and control characters.
+// MaxActorNameSize bytes, without / \ # ? and control characters, and must not be a dot segment (see IsDotSegment). A
+// type must not contain |.
 func ValidateActor(actorType, actorID string) error {
 	if err := validateActorName("actor type", actorType); err != nil {
 		return err
 	}
+	if strings.Contains(actorType, "|") {
+		return nameError("state.ValidateActor", actorType, "actor type "+quote(actorType)+" contains |")
+	}
 	return validateActorName("actor id", actorID)
+}
+
+// IsDotSegment reports whether a name that is a segment of a path could be read as "." or "..": servers differ in
+// whether the parameters after ';' belong to a segment, and whether an escaped ';' begins some.
+func IsDotSegment(name string) bool {
+	bare, _, _ := strings.Cut(name, ";")
+	return bare == "." || bare == ".."
 }
 
 func validateActorName(what, name string) error {
@@ -79,8 +90,10 @@ func validateActorName(what, name string) error {
 			MaxActorNameSize))
 	case !utf8.ValidString(name):
 		return nameError(op, name, what+" "+quote(name)+" is not valid UTF-8")
-	case strings.ContainsAny(name, `|/\#?`) || strings.ContainsFunc(name, unicode.IsControl):
-		return nameError(op, name, what+" "+quote(name)+` contains one of | / \ # ? or a control character`)
+	case IsDotSegment(name):
+		return nameError(op, name, what+" "+quote(name)+" is a dot segment, and applications receive it in a path")
+	case strings.ContainsAny(name, `/\#?`) || strings.ContainsFunc(name, unicode.IsControl):
+		return nameError(op, name, what+" "+quote(name)+` contains one of / \ # ? or a control character`)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/due"
 )
@@ -28,10 +29,11 @@ const (
 )
 
 // reminders implements actors.Reminders and due.Deliverer. Each reminder is stored as due work (package due) in the
-// Raft group of its actor. Its due.Home has the store and the application. Its name is TYPE||ID||REMINDER.
+// Raft group of its actor. Its due.Home has the store and the application. Its name is TYPE||ID||REMINDER, with the
+// stored form of the id (state.StoredActorID).
 type reminders struct{ host *Host }
 
-const separator = "||"
+const separator = state.Separator
 
 // payload is what a reminder is stored with.
 type payload struct {
@@ -46,7 +48,9 @@ func (h *Host) Remind() {
 	h.options.Host().DueWork().Deliver(due.KindReminder, reminders{h})
 }
 
-func workName(a api.Actor, name string) string { return a.Type + separator + a.ID + separator + name }
+func workName(a api.Actor, name string) string {
+	return a.Type + separator + state.StoredActorID(a.ID) + separator + name
+}
 
 // home returns where an application has the reminders of a type of actors. It returns fault.NotFound if the application
 // does not host the type.
@@ -142,8 +146,9 @@ func reminderOf(name string, stored []byte) (actors.Reminder, error) {
 	if err := json.Unmarshal(stored, &p); err != nil || len(parts) != 3 {
 		return actors.Reminder{}, fault.New(fault.Corrupt, "actors.Reminder", "a stored reminder cannot be decoded")
 	}
-	return actors.Reminder{Actor: api.Actor{Type: parts[0], ID: parts[1]}, Name: parts[2], DueTime: p.DueTime,
-		Period: p.Period, TTL: p.TTL, Data: p.Data}, nil
+	actor := api.Actor{Type: parts[0], ID: state.ActorIDOf(parts[1])}
+	return actors.Reminder{Actor: actor, Name: parts[2], DueTime: p.DueTime, Period: p.Period, TTL: p.TTL,
+		Data: p.Data}, nil
 }
 
 // Get implements actors.Reminders.
