@@ -11,7 +11,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/quorate/quorate/api"
@@ -89,8 +88,8 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	if strings.Contains(c.Query, "#") {
-		return Answer{}, malformed("the query contains an unescaped '#' (write %23)")
+	if err := CheckQuery(c.Query); err != nil {
+		return Answer{}, err
 	}
 	if err := api.CheckBaggage(c.Header["Baggage"]); err != nil {
 		return Answer{}, err

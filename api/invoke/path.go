@@ -38,14 +38,14 @@ type MethodPath struct {
 }
 
 // ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects paths that
-// an application may interpret differently from the access rules. These contain a raw '?' or '#', a control
+// an application may interpret differently from the access rules. These contain a raw '?', '#' or space, a control
 // character, or a dot segment that is escaped, has parameters or is next to a backslash.
 func ParseMethod(escaped string) (MethodPath, error) {
 	switch {
 	case !strings.HasPrefix(escaped, "/"):
 		return MethodPath{}, malformed("the method does not begin with a slash")
-	case strings.ContainsAny(escaped, "?#"):
-		return MethodPath{}, malformed("the method contains an unescaped '?' or '#' (write %3F or %23)")
+	case strings.ContainsAny(escaped, "?# "): // HTTP/2 can carry spaces, which would end the path in HTTP/1.1
+		return MethodPath{}, malformed("the method contains an unescaped '?', '#' or space (write %3F, %23 or %20)")
 	}
 	path := removeDotSegments(escaped)
 	if path == "/" && escaped != "/" {
@@ -67,6 +67,14 @@ func ParseMethod(escaped string) (MethodPath, error) {
 		}
 	}
 	return MethodPath{Path: path, Decoded: decoded}, nil
+}
+
+// CheckQuery rejects queries that the application may read differently.
+func CheckQuery(query string) error {
+	if strings.ContainsAny(query, "# ") {
+		return malformed("the query contains an unescaped '#' or space (write %23 or %20)")
+	}
+	return nil
 }
 
 // removeDotSegments resolves the segments "." and ".." of a path that begins with a slash. All other segments stay
