@@ -32,6 +32,7 @@ type callee struct {
 
 	mu     sync.Mutex
 	got    []string // paths and bodies
+	uris   []string // as they were sent
 	ticks  []string // ids of the ticks of reminders
 	status int      // of the next answer; 0 = 200
 	always int      // status of all answers; 0 = 200
@@ -51,6 +52,7 @@ func newCallee(t *testing.T, of *node.Config) *callee {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.got = append(c.got, strings.TrimPrefix(r.URL.Path, "/actors/Counter/")+" "+string(body))
+		c.uris = append(c.uris, strings.TrimPrefix(r.RequestURI, "/actors/Counter/"))
 		c.ticks = append(c.ticks, r.Header.Get("Quorate-Reminder-Tick")+"/"+r.Header.Get("Quorate-Reminder-Attempt"))
 		if len(c.got) == c.stop {
 			w.Header().Set("X-DaprReminderCancel", "true")

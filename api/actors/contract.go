@@ -114,7 +114,7 @@ type Turn struct {
 type Call struct {
 	Actor    api.Actor
 	Callback string // CallbackReminder, CallbackTimer, or "" for a method
-	Method   string // a result of ParseMethod or CleanMethod, or the name of the reminder or timer; not escaped
+	Method   string // a result of ParseMethod or CleanMethod; in a callback the name of the reminder or timer
 	Verb     string // of the caller
 	Header   http.Header
 	Body     []byte

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/invoke"
@@ -33,14 +34,20 @@ type httpApp struct {
 	options *Options
 }
 
-// request makes a request to the application. The parts of the path are escaped.
-func request(ctx context.Context, verb string, header http.Header, body []byte,
-	parts ...string) *http.Request {
+// escaped returns the path with the given parts.
+func escaped(parts ...string) string {
 	path := ""
 	for _, p := range parts {
 		path += "/" + url.PathEscape(p)
 	}
-	r := &http.Request{Method: verb, URL: &url.URL{Opaque: path}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	return path
+}
+
+// request makes a request to the application. The target has the path and the query.
+func request(ctx context.Context, verb string, header http.Header, body []byte, target string) *http.Request {
+	path, query, mark := strings.Cut(target, "?")
+	r := &http.Request{Method: verb, URL: &url.URL{Opaque: path, RawQuery: query, ForceQuery: mark},
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: header, ContentLength: int64(len(body)), Body: http.NoBody}
 	if len(body) > 0 {
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -86,11 +93,13 @@ func (t *Turn) Headers() http.Header {
 
 // Take implements App.
 func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
-	path := []string{"actors", c.Actor.Type, c.Actor.ID, "method"}
+	target := escaped("actors", c.Actor.Type, c.Actor.ID, "method")
 	if c.Callback != "" {
-		path = append(path, c.Callback)
+		target += escaped(c.Callback, c.Method)
+	} else {
+		target += "/" + c.Method
 	}
-	answer, err := a.RoundTrip(request(ctx, http.MethodPut, c.Headers(), c.Body, append(path, c.Method)...))
+	answer, err := a.RoundTrip(request(ctx, http.MethodPut, c.Headers(), c.Body, target))
 	if err != nil {
 		return Answer{}, err
 	}
@@ -133,8 +142,8 @@ func (h *Host) drop(ctx context.Context, a *activation) error {
 
 // Deactivate implements App.
 func (a *httpApp) Deactivate(ctx context.Context, key api.Actor) error {
-	answer, err := a.RoundTrip(request(ctx, http.MethodDelete, http.Header{"User-Agent": {"quorate"}}, nil, "actors",
-		key.Type, key.ID))
+	answer, err := a.RoundTrip(request(ctx, http.MethodDelete, http.Header{"User-Agent": {"quorate"}}, nil,
+		escaped("actors", key.Type, key.ID)))
 	if err == nil {
 		_, _ = read(answer, maxConfig)
 	}
@@ -146,7 +155,7 @@ func (a *httpApp) Config(ctx context.Context) (c Config, known bool, err error) 
 	ctx, cancel := context.WithTimeout(ctx, a.options.PlaceTime)
 	defer cancel()
 	answer, err := a.RoundTrip(request(ctx, http.MethodGet, http.Header{"User-Agent": {"quorate"}}, nil,
-		"dapr", "config"))
+		"/dapr/config"))
 	if err != nil {
 		return c, false, err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -164,13 +163,18 @@ func (r *Runtime) Take(ctx context.Context, target api.App, c *Call) (Answer, er
 	if h == nil {
 		return Answer{}, errMoved("this node does not host the application " + target.ID)
 	}
+	if err := state.ValidateActor(c.Actor.Type, c.Actor.ID); err != nil {
+		return Answer{}, err
+	}
 	if c.Callback != "" {
+		if problem := api.NameProblem(c.Method); problem != "" {
+			return Answer{}, fault.New(fault.Invalid, "actors.Call", "the name of the callback "+problem)
+		}
 		return h.take(ctx, c)
 	}
-	method, err := invoke.ParseMethod("/" + url.PathEscape(c.Actor.Type) + "/" + url.PathEscape(c.Method))
+	method, err := checkMethod(c.Actor.Type, c.Method)
 	if err != nil {
-		return Answer{}, fault.New(fault.Invalid, "actors.Call", "the method "+strconv.Quote(api.Shorten(c.Method))+
-			" is not valid")
+		return Answer{}, err
 	}
 	in := &invoke.Inbound{Target: target, Caller: c.Caller, Method: method,
 		Request: &http.Request{Method: c.Verb, Header: c.Header}}
@@ -186,7 +190,7 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	if err := state.ValidateActor(c.Actor.Type, c.Actor.ID); err != nil {
 		return Answer{}, &api.Error{Kind: api.Malformed, Code: api.CodeMalformed, Message: fault.Text(err)}
 	}
-	if c.Method == "" {
+	if c.DecodedMethod() == "" {
 		return Answer{}, &api.Error{Kind: api.Malformed, Code: api.CodeMalformed,
 			Message: "the method of the actor is missing"}
 	}
@@ -205,27 +209,6 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 				string(answer.Body)}
 	}
 	return answer, nil
-}
-
-// CleanMethod returns a method that is not escaped without its dot segments. Its errors are those of ParseMethod.
-func CleanMethod(method string) (string, error) {
-	parts := strings.Split(method, "/")
-	for i, part := range parts {
-		parts[i] = url.PathEscape(part)
-	}
-	return ParseMethod(strings.Join(parts, "/"))
-}
-
-// ParseMethod returns the method that an escaped path names, without dot segments. Control characters and escaped dot
-// segments are errors. All errors are *api.Error.
-func ParseMethod(escaped string) (string, error) {
-	method, err := invoke.ParseMethod("/" + escaped)
-	if err != nil {
-		return "", &api.Error{Kind: api.Malformed, Code: api.CodeActorInvoke, Cause: err,
-			Message: "error invoke actor method: the method " + strconv.Quote(api.Shorten(escaped)) + " is not valid " +
-				"(it must not be empty, and have no control characters and no escaped dot segments)"}
-	}
-	return method.Decoded[1:], nil
 }
 
 // repeat calls an actor as often as the policy of the actor type permits. Without a policy, it calls the actor once.

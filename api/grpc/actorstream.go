@@ -227,7 +227,7 @@ func turnRequest(t *actors.Turn) (func(id string) *toApp, error) {
 		return func(id string) *toApp {
 			return &toApp{ResponseType: &runtimev1.SubscribeActorEventsResponseAlpha1_InvokeRequest{
 				InvokeRequest: &runtimev1.SubscribeActorEventsResponseInvokeRequestAlpha1{Id: id, ActorType: kind,
-					ActorId: actor, Method: t.Method, Data: t.Body, Metadata: turnMetadata(t)}}}
+					ActorId: actor, Method: t.DecodedMethod(), Data: t.Body, Metadata: turnMetadata(t)}}}
 		}, nil
 	}
 	var tick actors.Tick

@@ -14,7 +14,7 @@ func (f *Face) callActor(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	method, err := actorMethod(r.URL)
+	method, err := actorMethod(r)
 	if err != nil {
 		return err
 	}

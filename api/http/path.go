@@ -1,6 +1,7 @@
 package http
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
 
@@ -86,9 +87,18 @@ func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
 	return actor, key, err
 }
 
-// actorMethod returns the method in a path such as /v1.0/actors/{type}/{id}/method/{method}, without dot segments.
-func actorMethod(u *url.URL) (string, error) {
-	parts := strings.SplitN(u.EscapedPath()[len(actorsPrefix):], "/", 4) // type, id, "method", the method
+// actorMethod returns the method and the query of a request for /v1.0/actors/{type}/{id}/method/{method}, without dot
+// segments and otherwise unchanged.
+func actorMethod(r *http.Request) (string, error) {
+	path, query, mark := received(r)
+	rest, _ := strings.CutPrefix(collapsed(r.Method, path), actorsPrefix)
+	parts := strings.SplitN(rest, "/", 4) // type, id, "method", the method
+	if len(parts) < 4 {
+		return actors.ParseMethod("")
+	}
+	if mark {
+		return actors.ParseMethod(parts[3] + "?" + query)
+	}
 	return actors.ParseMethod(parts[3])
 }
 

@@ -1,0 +1,84 @@
+package actors
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// CleanMethod returns the escaped form of a method that is not escaped. Slashes separate segments, and dot segments are
+// removed. Its errors are those of ParseMethod.
+func CleanMethod(method string) (string, error) {
+	parts := strings.Split(method, "/")
+	for i, part := range parts {
+		parts[i] = url.PathEscape(part)
+	}
+	return ParseMethod(strings.Join(parts, "/"))
+}
+
+// ParseMethod parses the escaped method of a call, with its query after a question mark. The result has no dot segments
+// and is otherwise unchanged. It rejects what invoke.ParseMethod and invoke.CheckQuery reject, and the paths of
+// reminders and timers. All errors are *api.Error.
+func ParseMethod(escaped string) (string, error) {
+	path, query, mark := strings.Cut(escaped, "?")
+	method, err := invoke.ParseMethod("/" + path)
+	switch {
+	case err != nil:
+	case invoke.CheckQuery(query) != nil:
+		err = invoke.CheckQuery(query)
+	case isCallback(method.Decoded):
+		err = fault.New(fault.Invalid, "actors.ParseMethod", "the method is the path of a reminder or a timer")
+	case mark:
+		return method.Path[1:] + "?" + query, nil
+	default:
+		return method.Path[1:], nil
+	}
+	return "", &api.Error{Kind: api.Malformed, Code: api.CodeActorInvoke, Cause: err,
+		Message: "error invoke actor method: the method " + strconv.Quote(api.Shorten(escaped)) + " is not valid: " +
+			fault.Text(err)}
+}
+
+// isCallback reports whether an application could take the decoded path of a method for that of a reminder or a timer.
+// Otherwise a caller could invent ticks.
+func isCallback(path string) bool {
+	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' })
+	if len(parts) < 2 {
+		return false
+	}
+	first, _, _ := strings.Cut(parts[0], ";")
+	return strings.EqualFold(first, CallbackReminder) || strings.EqualFold(first, CallbackTimer)
+}
+
+// checkMethod returns the path of a method of an actor type for access rules. The method may come from another node.
+// checkMethod returns fault.Invalid unless it is a result of ParseMethod.
+func checkMethod(kind, method string) (invoke.MethodPath, error) {
+	parsed, err := ParseMethod(method)
+	if err != nil || parsed != method || decoded(method) == "" {
+		return invoke.MethodPath{}, fault.New(fault.Invalid, "actors.Call", "the method "+
+			strconv.Quote(api.Shorten(method))+" is not valid")
+	}
+	path, _, _ := strings.Cut(method, "?")
+	return invoke.ParseMethod("/" + url.PathEscape(kind) + "/" + path)
+}
+
+// DecodedMethod returns the method of a call for an application that is not called over HTTP: not escaped, and without
+// the query.
+func (c *Call) DecodedMethod() string {
+	if c.Callback != "" {
+		return c.Method
+	}
+	return decoded(c.Method)
+}
+
+// decoded returns the decoded path of a result of ParseMethod.
+func decoded(method string) string {
+	path, _, _ := strings.Cut(method, "?")
+	if text, err := url.PathUnescape(path); err == nil {
+		return text
+	}
+	return path
+}
