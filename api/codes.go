@@ -83,6 +83,7 @@ const (
 	ReasonClosing       = "closing"        // a watch: the node stops
 	ReasonMoved         = "moved"          // a watch: the node cannot finish the snapshot
 	ReasonUnavailable   = "unavailable"    // another service that is needed cannot be reached
+	ReasonBadAnswer     = "bad_answer"     // may have been done: the answer of the application or server was refused
 
 	reasonNotConfigured = "DAPR_STATE_NOT_CONFIGURED"
 	reasonNotFound      = "DAPR_STATE_NOT_FOUND"

@@ -32,6 +32,7 @@ const (
 	Indeterminate               // may have been executed
 	NotReady                    // health: something is not ready
 	Compacted                   // what the request needs is no longer kept
+	BadAnswer                   // may have been executed; the answer of the application or server was refused
 )
 
 // Error is the error type of all services. It is immutable once returned.

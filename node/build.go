@@ -169,6 +169,7 @@ func (n *Node) buildCalls(ctx context.Context) error {
 	token, _ := n.deps.Env("APP_API_TOKEN")
 	o := calls.Options{
 		Namespace: c.Namespace, Token: token, MaxMessage: c.API.MaxBodySize, NoSessions: n.deps.NoSessions,
+		MaxHead: c.API.maxHead(), Memory: n.apis.memory.answers,
 		Catalogue: n.catalogue, Network: n.network, Tracer: calls.Tracer{Tracer: t}, Logger: n.deps.Logger,
 		Registerer: n.deps.Registry, Observer: n.apis.dapr.invocation(), Returned: n.apis.hostActors,
 	}

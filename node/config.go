@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/atmostonce"
 	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node/credentials"
@@ -126,7 +127,7 @@ type API struct {
 	Health         Port          // of a listener that serves health probes only; zero and not given = none
 	HealthListen   string        // IP address; empty = all interfaces
 	MaxBodySize    int64         // bytes; default 4 MiB; negative = no limit
-	MaxHeaderSize  int64         // bytes of the header of a request; default 4 KiB
+	MaxHeaderSize  int64         // bytes of the header of a request, see maxHead for answers; default 4 KiB
 	DisableH2C     bool          // no HTTP/2 without TLS
 	RequestTimeout time.Duration // default 10 s
 	HostWait       time.Duration // wait of a call to an actor for a host of its type; default 5 s
@@ -377,6 +378,10 @@ func (a App) withDefaults() App {
 	a.OptionsTimeout = cmp.Or(a.OptionsTimeout, 3*time.Second)
 	return a
 }
+
+// maxHead returns the limit in bytes for the headers of an answer of an application or an HTTPEndpoint. It grows with
+// the limit for requests, because Dapr has one setting for both.
+func (a API) maxHead() int64 { return max(a.MaxHeaderSize, atmostonce.DefaultMaxHead) }
 
 func (a API) withDefaults() API {
 	if len(a.Listen) == 0 {

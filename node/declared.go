@@ -190,7 +190,7 @@ func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 			VisibleTo: e.VisibleTo, Origin: e,
 			Transport: before[e]}
 		if x.Transport == nil {
-			x.Transport = invoke.NewTransport(e.Settings.TLS)
+			x.Transport = externalTransport(e.Settings.TLS, n.config.API)
 		}
 		out = append(out, x)
 	}
@@ -203,6 +203,14 @@ func (n *Node) anyEndpoint() *http.Transport {
 	if !n.config.API.AnyEndpoint {
 		return nil
 	}
-	n.apis.anyOnce.Do(func() { n.apis.anyTransport = invoke.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}) })
+	n.apis.anyOnce.Do(func() {
+		n.apis.anyTransport = externalTransport(&tls.Config{MinVersion: tls.VersionTLS12}, n.config.API)
+	})
 	return n.apis.anyTransport
+}
+
+func externalTransport(secured *tls.Config, a API) *http.Transport {
+	t := invoke.NewTransport(secured)
+	t.MaxResponseHeaderBytes = a.maxHead()
+	return t
 }

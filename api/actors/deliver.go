@@ -107,7 +107,7 @@ func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	invoke.CleanInformational(answer.Header)
+	invoke.CleanHeader(answer.Header)
 	delete(answer.Header, "Content-Length")
 	return Answer{Status: answer.StatusCode, Header: answer.Header, Body: body}, nil
 }

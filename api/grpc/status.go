@@ -41,7 +41,7 @@ func code(e *api.Error) codes.Code {
 		return codes.Unavailable
 	case api.Timeout:
 		return codes.DeadlineExceeded
-	case api.Indeterminate:
+	case api.Indeterminate, api.BadAnswer:
 		return codes.Unknown
 	default:
 		switch e.Code { // as in Dapr

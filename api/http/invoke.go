@@ -45,7 +45,7 @@ func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	body := httpcopy.NewBody(r)
 	call.Body = body
 	defer func() { p.received = body.Count() }()
-	ctx := httpcopy.Informational(r.Context(), p, invoke.CleanInformational)
+	ctx := httpcopy.Informational(p, r, invoke.CleanHeader)
 	answer, err := f.invoke.Do(ctx, call)
 	if err != nil {
 		return err

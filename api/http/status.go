@@ -26,6 +26,8 @@ func status(k api.Kind) int {
 		return http.StatusConflict
 	case api.Compacted:
 		return http.StatusGone
+	case api.BadAnswer:
+		return http.StatusBadGateway
 	case api.LockLost:
 		return http.StatusPreconditionFailed
 	case api.Failed, api.ActorMoved, api.NotConfigured, api.Unsupported, api.Unavailable, api.Timeout,

@@ -12,12 +12,11 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/quorate/quorate/internal/atmostonce"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -35,10 +34,12 @@ type Copier struct{ buffers sync.Pool }
 // the body of r. If the length of the answer is unknown, Relay flushes each piece, so that streams are not delayed.
 func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer *http.Response) error {
 	if answer.StatusCode == http.StatusSwitchingProtocols {
-		if there, ok := answer.Body.(io.ReadWriteCloser); ok {
-			return c.upgrade(w, r, answer, there)
+		there, ok := answer.Body.(io.ReadWriteCloser)
+		if !ok {
+			_ = answer.Body.Close() // it is not read
+			return fault.New(fault.Corrupt, "api.relay", "the other side switched the protocol without a connection")
 		}
-		return notSwitched(w, r, answer)
+		return c.upgrade(w, r, answer, there)
 	}
 	if in.duplex(w, r) {
 		defer in.drain(w)
@@ -139,43 +140,27 @@ func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte
 	}
 }
 
-// Informational returns a context for sending a request. The informational answers (1xx) to this request, such as
-// early hints, are forwarded to w as they arrive. The function clean removes headers from each of these answers. 100
-// (Continue) is not forwarded, because each hop sends its own.
-func Informational(ctx context.Context, w http.ResponseWriter, clean func(http.Header)) context.Context {
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
-			if code == http.StatusContinue {
-				return nil
-			}
-			clean(http.Header(header))
-			h := w.Header()
-			final := maps.Clone(h)
-			maps.Copy(h, header)
-			w.WriteHeader(code)
-			clear(h)
-			maps.Copy(h, final)
+// Informational returns a context for forwarding the request r. The informational answers (1xx) to the forwarded
+// request, such as early hints, are forwarded to w as they arrive. The function clean removes headers from each of
+// these answers. 100 (Continue) is not forwarded, because each hop sends its own. HTTP/1.0 has no informational
+// answers.
+func Informational(w http.ResponseWriter, r *http.Request, clean func(http.Header)) context.Context {
+	if !r.ProtoAtLeast(1, 1) {
+		return r.Context()
+	}
+	return atmostonce.WithInformational(r.Context(), func(code int, header http.Header) error {
+		if code == http.StatusContinue {
 			return nil
-		},
+		}
+		clean(header)
+		h := w.Header()
+		final := maps.Clone(h)
+		maps.Copy(h, header)
+		w.WriteHeader(code)
+		clear(h)
+		maps.Copy(h, final)
+		return nil
 	})
-}
-
-// notSwitched forwards an answer 101 that names no protocol. It then closes the connection to the client, because the
-// client may already use another protocol on it. For an HTTP/2 request it returns fault.Internal, because HTTP/2 has
-// no status 101.
-func notSwitched(w http.ResponseWriter, r *http.Request, answer *http.Response) error {
-	_ = answer.Body.Close() // it is empty
-	if r.ProtoMajor != 1 {
-		return fault.New(fault.Internal, "api.relay",
-			"the other side answered 101 (Switching Protocols), which HTTP/2 cannot carry")
-	}
-	h := w.Header()
-	for name, values := range answer.Header {
-		h[name] = values
-	}
-	h["Content-Type"], h["Connection"] = nil, []string{"close"}
-	w.WriteHeader(answer.StatusCode)
-	return nil
 }
 
 // upgrade joins both connections to a tunnel.

@@ -103,7 +103,7 @@ func (c *Callee) Take(in *Inbound) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	cleanAnswer(answer)
+	CleanAnswer(answer)
 	return Answer{Response: answer, Session: c.sessions.Token(in.Target, in.Trace)}, nil
 }
 

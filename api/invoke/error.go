@@ -53,6 +53,8 @@ func (a *attempts) failed(err error, hop string) *api.Error {
 		e.Kind, e.Details.Reason = api.Unavailable, ReasonCircuitOpen
 	case fault.Timeout:
 		e.Kind, e.Details.Reason = api.Timeout, api.ReasonTimeout
+	case fault.Corrupt:
+		e.Kind, e.Details.Reason = api.BadAnswer, api.ReasonBadAnswer
 	case fault.Indeterminate:
 		e.Kind, e.Details.Reason = api.Indeterminate, api.ReasonIndeterminate
 	default:

@@ -3,6 +3,7 @@ package invoke
 import (
 	"cmp"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,22 +28,27 @@ type External struct {
 	Transport *http.Transport       // see NewTransport
 	Origin    any                   // identifies the declaration, so that its connections can be kept
 	target    api.App               // Name, for policies and metrics
+	limits    atmostonce.Limits     // of its answers
 }
 
 // NewTransport returns a transport for an External.
 func NewTransport(secured *tls.Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
-	return &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: atmostonce.Dialer(dialer.DialContext),
+	return atmostonce.Transport(&http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext,
 		TLSClientConfig: secured, ForceAttemptHTTP2: true, DisableCompression: true,
 		MaxIdleConnsPerHost: 32, IdleConnTimeout: 90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second,
-	}
+	})
 }
 
 // Externals are the servers outside of the cluster that applications of a node may call. The zero value and a nil
 // *Externals are empty. Externals are safe for concurrent use.
-type Externals struct{ table atomic.Pointer[externalTable] }
+type Externals struct {
+	Memory atmostonce.Memory // for the headers of answers; nil = no bound
+
+	table atomic.Pointer[externalTable]
+}
 
 type externalTable struct {
 	declared []*External
@@ -53,7 +59,7 @@ type externalTable struct {
 // are refused. Set closes the idle connections of servers that are no longer in the list.
 func (e *Externals) Set(declared []*External, others *http.Transport) {
 	for _, one := range declared {
-		one.target = api.App{ID: one.Name}
+		one.target, one.limits = api.App{ID: one.Name}, atmostonce.Limits{Memory: e.Memory}
 	}
 	old := e.table.Swap(&externalTable{declared, others})
 	if old == nil {
@@ -120,7 +126,8 @@ func (e *Externals) find(caller api.App, target string) (*External, error) {
 				"or allow all addresses with --allow-any-http-endpoint",
 			Details: api.Details{Reason: api.ReasonDenied, Metadata: api.Attributes("endpoint", api.Shorten(target))}}
 	}
-	return &External{Name: target, Base: u, Transport: e.table.Load().others, target: api.App{ID: "http"}}, nil
+	return &External{Name: target, Base: u, Transport: e.table.Load().others, target: api.App{ID: "http"},
+		limits: atmostonce.Limits{Memory: e.Memory}}, nil
 }
 
 // isBasePath reports whether the path of an address can precede a method: it has no empty segments, and ParseMethod
@@ -191,16 +198,20 @@ func (x *External) call(in *Inbound) (Answer, error) {
 	for name, values := range x.Header {
 		r.Header[name] = values
 	}
-	answer, sent, err := atmostonce.RoundTrip(x.Transport, r)
+	answer, sent, err := atmostonce.RoundTrip(x.Transport, r, x.limits)
 	switch {
 	case err == nil:
-		cleanAnswer(answer)
+		CleanAnswer(answer)
 		return Answer{Response: answer}, nil
 	case !sent && r.Context().Err() == nil:
 		return Answer{}, &fault.Error{Code: fault.Unavailable, Op: "api.Invoke", Msg: x.Name + " cannot be reached",
 			Err: bare(err)}
 	case !sent:
 		return Answer{}, fault.New(fault.Timeout, "api.Invoke", "the call ended before "+x.Name+" was reached")
+	}
+	if _, refused := errors.AsType[*atmostonce.BadAnswer](err); refused {
+		return Answer{}, &fault.Error{Code: fault.Corrupt, Op: "api.Invoke", Err: bare(err),
+			Msg: "the answer of " + x.Name + " was refused"}
 	}
 	return Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "api.Invoke", Msg: x.Name + " did not answer",
 		Err: bare(err)}

@@ -64,11 +64,17 @@ func (p *partner) answer(c net.Conn) {
 // addresses that are not declared.
 func outward(t *testing.T, base string, transport *http.Transport, open bool) *invoke.Service {
 	t.Helper()
+	return outwardWith(t, &invoke.Externals{}, base, transport, open)
+}
+
+func outwardWith(t *testing.T, externals *invoke.Externals, base string, transport *http.Transport,
+	open bool) *invoke.Service {
+	t.Helper()
 	metrics, err := invoke.NewMetrics(prometheus.NewRegistry(), nil)
 	testutil.Must(t, err)
 	u, err := url.Parse(base)
 	testutil.Must(t, err)
-	externals, others := &invoke.Externals{}, transport
+	others := transport
 	if !open {
 		others = nil
 	}

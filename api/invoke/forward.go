@@ -63,9 +63,9 @@ func connectionNames(h http.Header) (out []string) {
 	return out
 }
 
-// cleanAnswer removes from an application's answer all fields that must not be forwarded: hop-by-hop headers, headers
+// CleanAnswer removes from an application's answer all fields that must not be forwarded: hop-by-hop headers, headers
 // that only the runtime sets, and forbidden trailers.
-func cleanAnswer(r *http.Response) {
+func CleanAnswer(r *http.Response) {
 	upgraded := r.StatusCode == http.StatusSwitchingProtocols
 	hop := connectionNames(r.Header)
 	for _, name := range hop {
@@ -86,8 +86,9 @@ func cleanAnswer(r *http.Response) {
 	r.Body = &finishedBody{ReadCloser: r.Body, finished: clean}
 }
 
-// CleanInformational removes from an informational (1xx) answer all headers that must not be forwarded.
-func CleanInformational(h http.Header) {
+// CleanHeader removes all headers that must not be forwarded from an informational (1xx) answer, or from an answer that
+// is forwarded without its body.
+func CleanHeader(h http.Header) {
 	for _, name := range connectionNames(h) {
 		delete(h, name)
 	}

@@ -1,7 +1,9 @@
 package remoteinvoke
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -24,18 +26,33 @@ const (
 // Dial opens a connection to a server by its id.
 type Dial func(ctx context.Context, server string) (net.Conn, error)
 
-// Client sends calls to other nodes. It is safe for concurrent use.
-type Client struct {
-	dial Dial
-	self func() netip.Addr
-	own  atomic.Pointer[forwarding] // for the last address that self returned; nil = none yet
-	http atomic.Pointer[atmostonce.Client]
+// What another node may add to the headers that an application may answer with.
+const (
+	addedBytes  = 64 << 10
+	addedFields = 100
+)
+
+// ClientConfig is the configuration of a Client. Dial and Self are required.
+type ClientConfig struct {
+	Dial Dial
+	// Self returns the address at which other nodes reach this node, or the zero Addr while it is unknown. The client
+	// writes this address into forwarding headers.
+	Self    func() netip.Addr
+	MaxHead int64             // bytes of the headers of an application's answer; 0 = atmostonce.DefaultMaxHead
+	Memory  atmostonce.Memory // for the headers of answers; nil = no bound
 }
 
-// NewClient creates a Client. self returns the address at which other nodes reach this node, or the zero Addr while it
-// is unknown. The client writes this address into forwarding headers.
-func NewClient(dial Dial, self func() netip.Addr) *Client {
-	c := &Client{dial: dial, self: self}
+// Client sends calls to other nodes. It is safe for concurrent use.
+type Client struct {
+	config ClientConfig
+	own    atomic.Pointer[forwarding] // for the last address that config.Self returned; nil = none yet
+	http   atomic.Pointer[atmostonce.Client]
+}
+
+// NewClient creates a Client.
+func NewClient(config ClientConfig) *Client {
+	config.MaxHead = cmp.Or(config.MaxHead, atmostonce.DefaultMaxHead)
+	c := &Client{config: config}
 	c.http.Store(c.newHTTP())
 	return c
 }
@@ -46,13 +63,14 @@ func (c *Client) newHTTP() *atmostonce.Client {
 		if err != nil {
 			return nil, fault.Wrap(err, "api.peer", "a server id is no address")
 		}
-		return c.dial(ctx, server)
+		return c.config.Dial(ctx, server)
 	}
-	return atmostonce.NewClient(&http.Transport{
-		DialContext: atmostonce.Dialer(connect), DisableCompression: true, MaxIdleConnsPerHost: idleConnections,
+	return atmostonce.NewClient(atmostonce.Transport(&http.Transport{
+		DialContext: connect, DisableCompression: true, MaxIdleConnsPerHost: idleConnections,
 		IdleConnTimeout:       idleTimeout,
 		ExpectContinueTimeout: continueTimeout, WriteBufferSize: 16 << 10, ReadBufferSize: 16 << 10,
-	})
+		MaxResponseHeaderBytes: c.config.MaxHead + addedBytes,
+	}), atmostonce.Limits{Fields: atmostonce.DefaultMaxFields + addedFields, Memory: c.config.Memory})
 }
 
 // Renew makes all further calls open new connections with the current certificate. Calls in progress keep their old
@@ -78,7 +96,7 @@ func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answe
 		return invoke.Answer{}, fault.Wrap(err, "api.peer", "node "+at.Node)
 	}
 	session := first(answer.Header, headerSession)
-	delete(answer.Header, headerSession)
+	invoke.CleanAnswer(answer)
 	return invoke.Answer{Response: answer, Session: session}, nil
 }
 
@@ -95,7 +113,7 @@ func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	if in.Remote != "" {
 		h[headerRemote] = []string{in.Remote}
 	}
-	if at := c.self(); at.IsValid() {
+	if at := c.config.Self(); at.IsValid() {
 		own := c.own.Load()
 		if own == nil || own.address != at {
 			own = &forwarding{at, at.String(), hostOf(at), "for=" + quoted(at) + ";host=" + quoted(at)}
@@ -149,6 +167,10 @@ func (c *Client) failed(at *discovery.Instance, sent bool, ctx context.Context, 
 	case !sent:
 		return &fault.Error{Code: fault.Timeout, Op: "api.peer", Msg: "the call ended before node " + at.Node +
 			" was reached", Err: context.Cause(ctx)}
+	}
+	if _, refused := errors.AsType[*atmostonce.BadAnswer](err); refused {
+		return &fault.Error{Code: fault.Corrupt, Op: "api.peer", Msg: "the answer of node " + at.Node +
+			" was refused", Err: err}
 	}
 	return &fault.Error{Code: fault.Indeterminate, Op: "api.peer", Msg: "node " + at.Node + " did not answer",
 		Err: inner(err)}

@@ -139,7 +139,8 @@ func (w *world) start(name, app, addr string, change func(*appchannel.Options)) 
 	must(err)
 	sessions := api.NewSessions(nil)
 	n.callee = invoke.NewCallee(sessions, metrics, tracer{tr})
-	client := remoteinvoke.NewClient(n.port.Tunnel, func() netip.Addr { return w.self })
+	client := remoteinvoke.NewClient(remoteinvoke.ClientConfig{Dial: n.port.Tunnel,
+		Self: func() netip.Addr { return w.self }})
 	conf := remoteinvoke.ServerConfig{Listener: n.port.Tunnels(), Callee: n.callee, Logger: log,
 		Prove: func(peer.Caller, api.App) (string, bool) {
 			return "", false

@@ -386,30 +386,6 @@ func TestUpgrade_BecomesTunnel(t *testing.T) {
 	}
 }
 
-func TestUpgrade_AnswerThatNamesNoProtocolIsPassedOn(t *testing.T) {
-	a, b := pair(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-App", "yes")
-		w.WriteHeader(http.StatusSwitchingProtocols)
-	})
-	c := client(t)
-	for _, from := range []*node{a, b} {
-		for range 3 { // no connection is left in a state that the next call notices
-			r, err := http.NewRequest("POST", from.url("/v1.0/invoke/web/method/m"), strings.NewReader("hello"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			answer, err := c.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if text := body(t, answer); answer.StatusCode != http.StatusSwitchingProtocols || text != "" ||
-				answer.Header.Get("X-App") != "yes" {
-				t.Errorf("%s: %d %q %v", from.name, answer.StatusCode, text, answer.Header)
-			}
-		}
-	}
-}
-
 func TestInvoke_TruncatedAnswerIsAnError(t *testing.T) {
 	a, b := pair(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusOK)

@@ -134,8 +134,8 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 	target, ok := decodeApp(first(r.Header, headerTarget))
 	caller, known := decodeApp(first(r.Header, headerCaller))
 	path, query, mark, fits := stripPrefix(r.RequestURI)
-	if !ok || !known || !fits {
-		return nil, fault.New(fault.Invalid, "api.peer", "the call does not name its target")
+	if !ok || !known || !fits || r.Method == http.MethodConnect {
+		return nil, fault.New(fault.Invalid, "api.peer", "the call does not name its target, or has the verb CONNECT")
 	}
 	method, err := invoke.ParseMethod(path)
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 			in.Caller.Proven, in.Caller.TrustDomain = true, domain
 		}
 	}
-	in.Request = outgoing(httpcopy.Informational(r.Context(), w, invoke.CleanInformational), r, body)
+	in.Request = outgoing(httpcopy.Informational(w, r, invoke.CleanHeader), r, body)
 	in.Request.URL = invoke.MethodURL(method, query, mark)
 	return in, nil
 }

@@ -75,7 +75,7 @@ type Retry struct {
 	MaxPause    time.Duration // of a growing pause
 	Exponential bool          // the pause doubles, with jitter
 	Max         int           // retries; negative = no limit
-	Statuses    StatusSet     // HTTP statuses of failures, 101 and 400 on; empty = all from 400 on
+	Statuses    StatusSet     // HTTP statuses of failures, 400 and above; empty = all
 	Codes       StatusSet     // gRPC codes of failures; empty = all
 }
 
@@ -109,9 +109,6 @@ func (p *Policy) RetryStatus(r *http.Response) bool {
 	}
 	if code, failed := grpcCode(r); failed {
 		return len(p.Retry.Codes) == 0 || p.Retry.Codes.Has(code)
-	}
-	if r.StatusCode == http.StatusSwitchingProtocols {
-		return r.Header.Get("Upgrade") == "" && len(p.Retry.Statuses) > 0 && p.Retry.Statuses.Has(r.StatusCode)
 	}
 	return r.StatusCode >= 400 && (len(p.Retry.Statuses) == 0 || p.Retry.Statuses.Has(r.StatusCode))
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/quorate/quorate/internal/atmostonce"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -21,6 +22,7 @@ const tokenHeader = "Dapr-Api-Token"
 //	unavailable    the application certainly did not receive the request
 //	timeout        ctx ended while the call waited for its turn; the application did not receive the request
 //	too_large      the request is too large for a gRPC application, which did not receive it
+//	corrupt        the answer was refused, because it does not fit the request or its headers exceed a limit
 //	indeterminate  the application may have received the request, but did not answer
 func (c *Channel) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := c.admit(r.Context()); err != nil {
@@ -124,6 +126,14 @@ func (c *Channel) givenUp(ctx context.Context) error {
 
 // unanswered returns the error of a request that the application may have received.
 func (c *Channel) unanswered(err error) error {
+	if _, refused := errors.AsType[*atmostonce.BadAnswer](err); refused {
+		return &fault.Error{Code: fault.Corrupt, Op: "appchannel.Call", Err: rootCause(err),
+			Msg: "the answer of the application at " + c.target + " was refused"}
+	}
+	if full, ok := fault.As(err); ok && full.Code == fault.Overloaded {
+		return &fault.Error{Code: fault.Indeterminate, Op: "appchannel.Call", Hint: full.Hint,
+			Msg: "the answer of the application at " + c.target + " was not read: " + full.Msg}
+	}
 	msg := "the application at " + c.target + " did not answer"
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		msg = "the call ended before the application at " + c.target + " answered"

@@ -22,6 +22,7 @@ import (
 
 	"google.golang.org/grpc/stats"
 
+	"github.com/quorate/quorate/internal/atmostonce"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -45,8 +46,10 @@ type Options struct {
 	MaxConcurrency int    // concurrent calls, the rest wait; 0 or less = no limit
 	Token          string // sent as dapr-api-token; empty = none
 	Health         Health
-	OptionsTimeout time.Duration // of Takes; default 3 s
-	MaxMessage     int64         // bytes of a gRPC request, and of its answer; default 4 MiB; negative = no limit
+	OptionsTimeout time.Duration     // of Takes; default 3 s
+	MaxMessage     int64             // bytes of a gRPC request, and of its answer; default 4 MiB; negative = no limit
+	MaxHead        int64             // bytes of the headers of an answer; default atmostonce.DefaultMaxHead
+	Memory         atmostonce.Memory // for the headers of answers; nil = no bound
 
 	// OnHealth is called when the application becomes healthy or unhealthy. It must not block. nil = not called.
 	OnHealth func(healthy bool)
@@ -84,6 +87,7 @@ func (o Options) withDefaults() Options {
 	if o.MaxMessage < 0 {
 		o.MaxMessage = math.MaxInt32 // the longest that gRPC can frame here
 	}
+	o.MaxHead = cmp.Or(o.MaxHead, atmostonce.DefaultMaxHead)
 	o.OptionsTimeout = cmp.Or(o.OptionsTimeout, 3*time.Second)
 	h := &o.Health
 	h.Path = cmp.Or(h.Path, "/healthz")

@@ -56,6 +56,7 @@ func newGRPCCarrier(c *Channel) (*grpcCarrier, error) {
 	raw.observer = nil // it carries no HTTP calls
 	options := []grpc.DialOption{grpc.WithTransportCredentials(secure), grpc.WithStatsHandler(sentStats{}),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithUserAgent("quorate"),
+		grpc.WithMaxHeaderListSize(uint32(min(c.opts.MaxHead, math.MaxUint32))),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(math.MaxInt32),
 			grpc.MaxCallRecvMsgSize(int(min(c.opts.MaxMessage+overhead, math.MaxInt32))))}
 	if o := c.opts.Observer; o != nil {
@@ -122,13 +123,33 @@ func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	var header, trailer metadata.MD
 	out, err := g.app.OnInvoke(ctx, in, grpc.Header(&header), grpc.Trailer(&trailer))
 	md = metadata.Join(header, trailer)
-	if err == nil {
-		return grpcAnswer(r, out, md), nil
+	if err != nil {
+		if lost := g.lost(r.Context(), sent.Load(), len(md) > 0, err); lost != nil {
+			return nil, lost
+		}
 	}
-	if lost := g.lost(r.Context(), sent.Load(), len(md) > 0, err); lost != nil {
-		return nil, lost
+	release, refused := g.raw.limits.Admit(r.Context(), md)
+	if refused != nil {
+		return nil, g.channel.unanswered(refused)
 	}
-	return grpcFailure(r, status.Convert(err), md), nil
+	answer := grpcAnswer(r, out, md)
+	if err != nil {
+		answer = grpcFailure(r, status.Convert(err), md)
+	}
+	answer.Body = &countedBody{answer.Body, release}
+	return answer, nil
+}
+
+// countedBody is the body of an answer for whose headers memory was acquired.
+type countedBody struct {
+	io.ReadCloser
+	release func()
+}
+
+// Close releases the memory.
+func (b *countedBody) Close() error {
+	defer b.release()
+	return b.ReadCloser.Close()
 }
 
 // lost returns the error of a call that the application did not answer, or nil if err is an answer of the

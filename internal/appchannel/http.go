@@ -31,7 +31,8 @@ type httpCarrier struct {
 	channel   *Channel
 	transport *http.Transport
 	client    *atmostonce.Client // for HTTP/1.1 without TLS; nil = transport is used
-	observer  Observer           // nil = none
+	limits    atmostonce.Limits
+	observer  Observer // nil = none
 }
 
 func protocols(http1, http2, h2c bool) *http.Protocols {
@@ -44,13 +45,14 @@ func protocols(http1, http2, h2c bool) *http.Protocols {
 
 func newHTTPCarrier(c *Channel, conf *tls.Config, speak *http.Protocols) *httpCarrier {
 	dialer := &net.Dialer{Timeout: dialTimeout}
-	h := &httpCarrier{channel: c, observer: c.opts.Observer, transport: &http.Transport{
-		DialContext: atmostonce.Dialer(dialer.DialContext), TLSClientConfig: conf, Protocols: speak,
+	h := &httpCarrier{channel: c, observer: c.opts.Observer, transport: atmostonce.Transport(&http.Transport{
+		DialContext: dialer.DialContext, TLSClientConfig: conf, Protocols: speak,
 		DisableCompression: true, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: idleTimeout,
 		TLSHandshakeTimeout: dialTimeout, ExpectContinueTimeout: continueTimeout,
-	}}
+		MaxResponseHeaderBytes: c.opts.MaxHead,
+	}), limits: atmostonce.Limits{Memory: c.opts.Memory}}
 	if conf == nil && speak.HTTP1() {
-		h.client = atmostonce.NewClient(h.transport)
+		h.client = atmostonce.NewClient(h.transport, h.limits)
 	}
 	return h
 }
@@ -68,7 +70,7 @@ func (h *httpCarrier) send(r *http.Request) (answer *http.Response, sent bool, e
 	if h.client != nil {
 		return h.client.RoundTrip(r)
 	}
-	return atmostonce.RoundTrip(h.transport, r)
+	return atmostonce.RoundTrip(h.transport, r, h.limits)
 }
 
 // RoundTrip sends r, at most once.

@@ -1,98 +1,75 @@
 // Package atmostonce sends an HTTP request at most once. If the request fails, the package reports whether any of it
-// may have left this process.
+// may have left this process. It also limits the heads of answers, and refuses an answer that does not fit its request.
 //
-// net/http alone does not guarantee this. If an idle connection turns out to be closed, it sends a request with a safe
+// net/http alone guarantees neither. If an idle connection turns out to be closed, it sends a request with a safe
 // method again, although the server may have executed the first one. This package prevents that repetition. It also
 // checks an idle connection before each request, and does not use one that the other side has closed.
 //
-// The package owns this rule. It also has a client for HTTP/1.1 without TLS that applies the rule at lower cost than
+// The package owns these rules. It also has a client for HTTP/1.1 without TLS that applies them at lower cost than
 // http.Transport. It has no goroutines, except those of Client.
 package atmostonce
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
 	"sync"
 	"sync/atomic"
-	"syscall"
 )
-
-// DialFunc opens a connection, as in http.Transport.DialContext.
-type DialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
-
-// Dialer wraps dial. The transport given to RoundTrip needs it as its DialContext.
-func Dialer(dial DialFunc) DialFunc {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return &counted{Conn: c}, nil
-	}
-}
-
-// counted is a connection that counts the bytes written to it. It also hides some failed writes.
-//
-// A server may answer and close the connection before it has read the whole request. The next write then fails, and
-// net/http would return the error of this write instead of the answer. So counted reports such a write as successful
-// if a part of the request has been written.
-type counted struct {
-	net.Conn
-	written atomic.Int64
-	mark    atomic.Int64 // written before the request in progress
-	deaf    atomic.Bool
-}
-
-func (c *counted) Write(b []byte) (int, error) {
-	if c.deaf.Load() {
-		return len(b), nil
-	}
-	c.written.Add(int64(len(b))) // before the write, for readers in other goroutines
-	n, err := c.Conn.Write(b)
-	c.written.Add(int64(n - len(b)))
-	if err != nil && c.written.Load() > c.mark.Load() &&
-		(errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)) {
-		c.deaf.Store(true)
-		return len(b), nil
-	}
-	return n, err
-}
 
 // ErrRepeat is the error of a request that net/http was about to repeat.
 var ErrRepeat = errors.New("the connection was closed before an answer came")
 
-// RoundTrip sends r over t. After an error, sent tells whether any of r may have left this process. If sent is false,
-// the server has received nothing of r. The httptrace hooks in the context of r are called too.
-func RoundTrip(t http.RoundTripper, r *http.Request) (answer *http.Response, sent bool, err error) {
+// RoundTrip sends r over t, which Transport has prepared. After an error, sent tells whether any of r may have left
+// this process. If sent is false, the server has received nothing of r. The error is a *BadAnswer if the answer does
+// not fit r or exceeds a limit. The httptrace hooks in the context of r are called too.
+func RoundTrip(t *http.Transport, r *http.Request, l Limits) (answer *http.Response, sent bool, err error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	s := &sending{cancel: cancel}
-	s.hooks = httptrace.ClientTrace{GotConn: s.gotConn, WroteHeaders: s.wroteHeaders}
+	s := &sending{cancel: cancel, request: r, limits: l, maxBytes: t.MaxResponseHeaderBytes}
+	s.hooks = httptrace.ClientTrace{GotConn: s.gotConn, WroteHeaderField: s.writesHeaders,
+		Got1xxResponse: s.gotInformational}
 	answer, err = t.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &s.hooks)))
+	s.finish()
 	if err == nil {
-		return answer, true, nil // the context is needed until the body is read, and ends with its parent
+		if err = s.accept(answer); err == nil {
+			return answer, true, nil // the context is needed until the body is read, and ends with its parent
+		}
+		_ = answer.Body.Close() // it is not read
+		s.discard()
+		sent = true
+	} else {
+		sent = s.began(r.Context())
+		err = s.explain(ctx, err)
 	}
-	sent = s.began(r.Context())
-	if errors.Is(context.Cause(ctx), ErrRepeat) && r.Context().Err() == nil {
-		err = ErrRepeat
-	}
+	s.release()
 	cancel(nil)
 	return nil, sent, err
 }
 
 // sending tracks one request.
 type sending struct {
-	hooks  httptrace.ClientTrace
-	cancel context.CancelCauseFunc
+	hooks    httptrace.ClientTrace
+	cancel   context.CancelCauseFunc
+	request  *http.Request
+	limits   Limits
+	maxBytes int64
 
-	mu      sync.Mutex // guards what follows
-	conn    *counted   // nil before there is one, and over HTTP/2, where requests share it
-	before  int64      // written on conn by earlier requests
-	shared  bool
-	headers bool
+	headers atomic.Bool // some may have been sent, or are in a buffer
+
+	// delivery is held while an informational answer is passed on. net/http may do that after RoundTrip has returned,
+	// when its receiver no longer exists.
+	delivery sync.Mutex
+	finished bool // guarded by delivery
+
+	mu       sync.Mutex // guards what follows
+	conn     *counted   // nil before there is one, and over HTTP/2, where requests share it
+	before   int64      // written on conn by earlier requests
+	shared   bool
+	heads    *heads // of the answers on the connection; nil = they are not watched
+	on       *watch // passes what is received to heads
+	informed int    // fields of informational answers that are not watched
 }
 
 func (s *sending) gotConn(info httptrace.GotConnInfo) {
@@ -103,34 +80,140 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 		_ = info.Conn.Close() // nothing has been written on it, and nothing will be
 		return
 	}
-	s.conn, s.shared = unwrap(info.Conn)
+	s.heads.release()
+	s.heads = nil
+	s.conn, s.on, s.shared = unwrap(info.Conn)
 	if s.conn != nil {
 		s.before = s.conn.written.Load()
 		s.conn.mark.Store(s.before)
-		if info.Reused && ended(s.conn.Conn) {
+		if info.Reused && (s.conn.spoilt.Load() || ended(s.conn.Conn)) {
 			_ = info.Conn.Close()         // so that nothing is written on it
 			s.conn, s.shared = nil, false // the TLS close_notify that Close writes is not part of the request
+			return
 		}
+	}
+	if s.on != nil {
+		s.heads = new(heads)
+		s.heads.begin(s.request.Context(), s.limits, s.maxBytes)
+		s.on.heads.Store(s.heads)
 	}
 }
 
-// unwrap returns the counting connection below c. shared is true if c may carry several requests at a time, as with
-// HTTP/2. conn is then nil.
-func unwrap(c net.Conn) (conn *counted, shared bool) {
-	if t, ok := c.(*tls.Conn); ok {
-		if t.ConnectionState().NegotiatedProtocol == "h2" {
-			return nil, true
-		}
-		c = t.NetConn()
+// writesHeaders is called before a header is sent. The hook WroteHeaders may be called after the answer has arrived.
+func (s *sending) writesHeaders(string, []string) { s.headers.Store(true) }
+
+// gotInformational passes an informational answer on.
+func (s *sending) gotInformational(code int, header textproto.MIMEHeader) error {
+	s.delivery.Lock()
+	defer s.delivery.Unlock()
+	if s.finished {
+		return errOver
 	}
-	conn, ok := c.(*counted)
-	return conn, !ok
+	err := s.admitInformational(http.Header(header))
+	if err == nil {
+		err = informational(s.request.Context(), code, http.Header(header))
+	}
+	if err != nil {
+		s.cancel(err) // net/http sees only the error of the last hook
+	}
+	return err
 }
 
-func (s *sending) wroteHeaders() {
+func (s *sending) admitInformational(header http.Header) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.headers = true
+	if s.heads != nil {
+		h, err := s.heads.next()
+		if err == nil {
+			h.restore(header)
+		}
+		return err
+	}
+	n, _ := measure(header)
+	s.informed += n + 1
+	if limit := s.limits.fields(); s.informed > limit {
+		return tooManyFields(limit)
+	}
+	return nil
+}
+
+// finish ends the delivery of informational answers.
+func (s *sending) finish() {
+	s.delivery.Lock()
+	defer s.delivery.Unlock()
+	s.finished = true
+}
+
+// accept checks an answer. It wraps the body, so that memory is released when the body is closed.
+func (s *sending) accept(a *http.Response) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	release := s.heads.release
+	if s.heads != nil {
+		h, err := s.heads.next()
+		if err != nil {
+			return err
+		}
+		s.on.heads.CompareAndSwap(s.heads, nil) // another request may use the connection already
+		h.restore(a.Header)
+		if h.length && h.coding {
+			s.conn.spoilt.Store(true)
+		}
+	} else {
+		var err error
+		l := s.limits
+		l.Fields = max(l.fields()-s.informed, 1)
+		release, err = l.Admit(s.request.Context(), a.Header, a.Trailer)
+		if err != nil {
+			return err
+		}
+	}
+	if err := check(s.request, a); err != nil {
+		release()
+		return err
+	}
+	if a.Body == http.NoBody {
+		release()
+		return nil
+	}
+	body := &body{ReadCloser: a.Body, answer: a, limit: s.limits.fields(), release: release}
+	if w, ok := a.Body.(interface{ Write([]byte) (int, error) }); ok {
+		a.Body = &writableBody{body, w}
+	} else {
+		a.Body = body
+	}
+	return nil
+}
+
+// discard closes the connection of a refused answer, unless other requests share it.
+func (s *sending) discard() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		_ = s.conn.Close() // nothing is expected of it any more
+	}
+}
+
+func (s *sending) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heads.release()
+}
+
+// explain returns why the request failed. err is the error of net/http.
+func (s *sending) explain(ctx context.Context, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request.Context().Err() != nil {
+		return err
+	}
+	if refused := s.heads.failure(); refused != nil {
+		return refused
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
 }
 
 // began reports whether any of the request may have been sent. If ctx has ended, it returns true for every request
@@ -140,9 +223,9 @@ func (s *sending) began(ctx context.Context) bool {
 	defer s.mu.Unlock()
 	switch {
 	case s.conn == nil:
-		return s.shared && s.headers
+		return s.shared && s.headers.Load()
 	case ctx.Err() != nil:
 		return true
 	}
-	return s.headers && s.conn.written.Load() > s.before
+	return s.headers.Load() && s.conn.written.Load() > s.before
 }

@@ -58,8 +58,8 @@ func kept(t *testing.T, secure bool, second atmostonce.DialFunc) (transport *htt
 	t.Cleanup(func() { close(released) })
 	var once sync.Once
 	dials := 0
-	transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-		DialContext: atmostonce.Dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	transport = atmostonce.Transport(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if dials++; dials > 1 {
 				return second(ctx, network, addr)
 			}
@@ -69,9 +69,9 @@ func kept(t *testing.T, secure bool, second atmostonce.DialFunc) (transport *htt
 				return nil, err
 			}
 			return &unnoticed{Conn: c, ended: func() { once.Do(func() { close(ended) }) }, released: released}, nil
-		})}
+		}})
 	t.Cleanup(transport.CloseIdleConnections)
-	answer, sent, err := atmostonce.RoundTrip(transport, request(t, server.URL, ""))
+	answer, sent, err := atmostonce.RoundTrip(transport, request(t, server.URL, ""), atmostonce.Limits{})
 	if err != nil || !sent {
 		t.Fatalf("sent %t: %v", sent, err)
 	}
@@ -121,7 +121,7 @@ func TestTransport_EndedConnectionIsNotUsed(t *testing.T) {
 						defer cancel()
 						r = r.WithContext(ctx)
 					}
-					answer, sent, err := atmostonce.RoundTrip(transport, r)
+					answer, sent, err := atmostonce.RoundTrip(transport, r, atmostonce.Limits{})
 					if err == nil {
 						_ = answer.Body.Close()
 						t.Fatal("a server that has gone answers")
@@ -140,7 +140,7 @@ func TestTransport_RequestWithoutBodyUsesNewConnection(t *testing.T) {
 	for scheme, secure := range map[string]bool{"http": false, "https": true} {
 		t.Run(scheme, func(t *testing.T) {
 			transport, url := kept(t, secure, new(net.Dialer).DialContext)
-			answer, sent, err := atmostonce.RoundTrip(transport, request(t, url, ""))
+			answer, sent, err := atmostonce.RoundTrip(transport, request(t, url, ""), atmostonce.Limits{})
 			if err != nil || !sent {
 				t.Fatalf("sent %t: %v", sent, err)
 			}
@@ -156,10 +156,10 @@ func TestTransport_NoAnswerMayHaveBeenReceived(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	transport := &http.Transport{DialContext: atmostonce.Dialer(new(net.Dialer).DialContext)}
+	transport := atmostonce.Transport(&http.Transport{DialContext: new(net.Dialer).DialContext})
 	defer transport.CloseIdleConnections()
 	for _, body := range []string{"", "text"} {
-		answer, sent, err := atmostonce.RoundTrip(transport, request(t, server.URL, body))
+		answer, sent, err := atmostonce.RoundTrip(transport, request(t, server.URL, body), atmostonce.Limits{})
 		if err == nil {
 			_ = answer.Body.Close()
 			t.Fatal("a server that closes answers")

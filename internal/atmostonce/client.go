@@ -10,9 +10,6 @@ import (
 	"time"
 )
 
-// defaultMaxHead is the limit of http.Transport for the headers of an answer, in bytes.
-const defaultMaxHead = 10 << 20
-
 // Client sends requests over HTTP/1.1 without TLS, each at most once. It is faster than http.Transport, which has two
 // goroutines for each connection and has to wake both for every request. A Client sends the request and reads the head
 // of the answer in the goroutine of the caller. Only the body of a request is sent by another goroutine.
@@ -20,6 +17,7 @@ const defaultMaxHead = 10 << 20
 // A Client is safe for concurrent use. The caller must close it.
 type Client struct {
 	transport *http.Transport
+	limits    Limits
 
 	mu     sync.Mutex         // guards what follows
 	idle   map[string][]*link // by host; the most recently used is the last
@@ -27,16 +25,18 @@ type Client struct {
 	closed bool
 }
 
-// NewClient returns a Client with the dial function, the buffer sizes and the limits of t. t.DialContext must come
-// from Dialer. The Client keeps at most t.MaxIdleConnsPerHost idle connections to each host. It sends requests with
-// the header Expect through t.
-func NewClient(t *http.Transport) *Client { return &Client{transport: t, idle: map[string][]*link{}} }
+// NewClient returns a Client with the dial function, the buffer sizes and the limits of t, which Transport has
+// prepared. The Client keeps at most t.MaxIdleConnsPerHost idle connections to each host. It sends requests with the
+// header Expect through t.
+func NewClient(t *http.Transport, l Limits) *Client {
+	return &Client{transport: t, limits: l, idle: map[string][]*link{}}
+}
 
-// RoundTrip sends r and returns the answer. The results have the same meaning as those of the function RoundTrip. Of
-// the httptrace hooks in the context of r, it calls only Got1xxResponse.
+// RoundTrip sends r and returns the answer. The results have the same meaning as those of the function RoundTrip. It
+// calls no httptrace hooks.
 func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, sent bool, err error) {
 	if !noticesEnd || len(r.Header["Expect"]) > 0 {
-		return RoundTrip(c.transport, r)
+		return RoundTrip(c.transport, r, c.limits)
 	}
 	for {
 		l, used, err := c.link(r.Context(), r.URL)

@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
-	"net/textproto"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,14 +21,14 @@ import (
 func newClient(t *testing.T) (c *atmostonce.Client, dials *atomic.Int64) {
 	t.Helper()
 	dials = new(atomic.Int64)
-	c = atmostonce.NewClient(&http.Transport{
-		DialContext: atmostonce.Dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	c = atmostonce.NewClient(atmostonce.Transport(&http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			dials.Add(1)
 			return new(net.Dialer).DialContext(ctx, network, addr)
-		}),
+		},
 		DisableCompression: true, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
 		ExpectContinueTimeout: time.Second,
-	})
+	}), atmostonce.Limits{})
 	t.Cleanup(c.Close)
 	return c, dials
 }
@@ -289,11 +287,10 @@ func TestClient_InformationalAnswers(t *testing.T) {
 	})
 	c, _ := newClient(t)
 	var got []string
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
-			got = append(got, fmt.Sprint(code, h["Link"]))
-			return nil
-		}})
+	ctx := atmostonce.WithInformational(t.Context(), func(code int, h http.Header) error {
+		got = append(got, fmt.Sprint(code, h["Link"]))
+		return nil
+	})
 	fetch(t, c, request(t, url, "").WithContext(ctx))
 	if want := "103 [</a>],103 [</a>]"; strings.Join(got, ",") != want {
 		t.Error(got)
@@ -314,7 +311,8 @@ func TestClient_HeadIsLimited(t *testing.T) {
 				}
 			})
 			c, _ := newClient(t)
-			if _, _, err := c.RoundTrip(request(t, url, "")); err == nil || !strings.Contains(err.Error(), "too long") {
+			_, _, err := c.RoundTrip(request(t, url, ""))
+			if err == nil || !strings.Contains(err.Error(), "have 65536 bytes") {
 				t.Error(err)
 			}
 		})
@@ -424,8 +422,8 @@ func TestClient_ClosesIdleConnections(t *testing.T) {
 			if name == "with Close" {
 				idle = time.Hour
 			}
-			c := atmostonce.NewClient(&http.Transport{DialContext: atmostonce.Dialer(new(net.Dialer).DialContext),
-				MaxIdleConnsPerHost: 1, IdleConnTimeout: idle})
+			c := atmostonce.NewClient(atmostonce.Transport(&http.Transport{DialContext: new(net.Dialer).DialContext,
+				MaxIdleConnsPerHost: 1, IdleConnTimeout: idle}), atmostonce.Limits{})
 			defer c.Close()
 			fetch(t, c, request(t, url, ""))
 			finish(c)
@@ -493,7 +491,7 @@ func FuzzClient_Answer(f *testing.F) {
 		if verb != "GET" && verb != "HEAD" {
 			t.Skip()
 		}
-		dial := atmostonce.Dialer(func(context.Context, string, string) (net.Conn, error) {
+		dial := func(context.Context, string, string) (net.Conn, error) {
 			here, there := net.Pipe()
 			go func() {
 				receive(bufio.NewReader(there))
@@ -501,11 +499,11 @@ func FuzzClient_Answer(f *testing.F) {
 				_ = there.Close()
 			}()
 			return here, nil
-		})
-		transport := &http.Transport{DialContext: dial, DisableCompression: true, MaxIdleConnsPerHost: 1,
-			IdleConnTimeout: time.Minute}
+		}
+		transport := atmostonce.Transport(&http.Transport{DialContext: dial, DisableCompression: true,
+			MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute})
 		defer transport.CloseIdleConnections()
-		c := atmostonce.NewClient(transport)
+		c := atmostonce.NewClient(transport, atmostonce.Limits{})
 		defer c.Close()
 		ask := func(send func(*http.Request) (*http.Response, bool, error)) string {
 			r, err := http.NewRequestWithContext(t.Context(), verb, "http://server/", nil)
@@ -522,7 +520,9 @@ func FuzzClient_Answer(f *testing.F) {
 			return fmt.Sprintf("%d %v %q %t %v %t", answer.StatusCode, answer.Header, body, err == nil,
 				answer.Trailer, tunnel)
 		}
-		want := ask(func(r *http.Request) (*http.Response, bool, error) { return atmostonce.RoundTrip(transport, r) })
+		want := ask(func(r *http.Request) (*http.Response, bool, error) {
+			return atmostonce.RoundTrip(transport, r, atmostonce.Limits{})
+		})
 		if got := ask(c.RoundTrip); got != want {
 			t.Errorf("%q\nclient:    %s\ntransport: %s", text, got, want)
 		}

@@ -5,11 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -20,35 +16,16 @@ type link struct {
 	host      string // as in URLs
 	in        *bufio.Reader
 	out       *bufio.Writer
-	maxHead   int64
-	head      int64 // bytes that the head of an answer may still have
 	idleSince time.Time
 }
 
 func newLink(conn *counted, host string, t *http.Transport) *link {
 	const size = 4 << 10
-	l := &link{conn: conn, host: host, maxHead: t.MaxResponseHeaderBytes}
-	if l.maxHead <= 0 {
-		l.maxHead = defaultMaxHead
-	}
-	l.in = bufio.NewReaderSize(l, max(t.ReadBufferSize, size))
-	l.out = bufio.NewWriterSize(conn, max(t.WriteBufferSize, size))
-	return l
+	return &link{conn: conn, host: host, in: bufio.NewReaderSize(conn, max(t.ReadBufferSize, size)),
+		out: bufio.NewWriterSize(conn, max(t.WriteBufferSize, size))}
 }
 
 func (l *link) close() { _ = l.conn.Close() } // nothing is expected of it any more
-
-var errHeadTooLong = errors.New("the headers of the answer are too long")
-
-// Read reads from the connection. It limits the size of the head of an answer.
-func (l *link) Read(p []byte) (int, error) {
-	if l.head <= 0 {
-		return 0, errHeadTooLong
-	}
-	n, err := l.conn.Read(p[:min(int64(len(p)), l.head)])
-	l.head -= int64(n)
-	return n, err
-}
 
 // write writes a request, and closes its body.
 func (l *link) write(r *http.Request) error {
@@ -59,30 +36,14 @@ func (l *link) write(r *http.Request) error {
 	return err
 }
 
-// answer reads the status and the headers of the answer to r. It passes answers with a 1xx status to the httptrace
-// hook.
-func (l *link) answer(r *http.Request) (*http.Response, error) {
-	for l.head = l.maxHead; ; {
-		answer, err := http.ReadResponse(l.in, r)
-		if err != nil || answer.StatusCode == http.StatusSwitchingProtocols || answer.StatusCode/100 != 1 {
-			l.head = math.MaxInt64
-			return answer, err
-		}
-		if trace := httptrace.ContextClientTrace(r.Context()); trace != nil && trace.Got1xxResponse != nil {
-			if err := trace.Got1xxResponse(answer.StatusCode, textproto.MIMEHeader(answer.Header)); err != nil {
-				return nil, err
-			}
-			l.head = l.maxHead
-		}
-	}
-}
-
 // exchange is one request and its answer on a connection. It is also the body of the answer.
 type exchange struct {
 	client *Client
 	link   *link
 	ctx    context.Context //nolint:containedctx // of the request, which lasts until its answer is read
 	stop   func() bool     // stops watching ctx
+	heads  heads
+	answer *http.Response
 
 	users   atomic.Int32 // of the connection: the answer, and the request while its body is sent
 	spoilt  atomic.Bool  // the connection cannot be kept
@@ -98,6 +59,8 @@ type exchange struct {
 func (c *Client) exchange(l *link, r *http.Request) (answer *http.Response, sent bool, err error) {
 	x := &exchange{client: c, link: l, ctx: r.Context()}
 	l.conn.mark.Store(l.conn.written.Load())
+	x.heads.begin(x.ctx, c.limits, c.transport.MaxResponseHeaderBytes)
+	l.conn.heads.Store(&x.heads)
 	x.stop = context.AfterFunc(x.ctx, l.close)
 	if bodiless(r) {
 		x.users.Store(1)
@@ -107,33 +70,56 @@ func (c *Client) exchange(l *link, r *http.Request) (answer *http.Response, sent
 		go x.send(r)
 	}
 	if err == nil {
-		answer, err = l.answer(r)
+		err = x.receive(r)
 	}
 	if err != nil {
 		if failure := x.failure.Load(); failure != nil {
 			err = *failure // the connection was closed for this reason
+		} else if refused := x.heads.failure(); refused != nil {
+			err = refused // net/http may have lost it
 		}
 		err = x.explain(err)
+		x.heads.release()
 		x.leave(false)
 		return nil, l.conn.written.Load() > l.conn.mark.Load(), err
 	}
-	x.keep = !answer.Close && !r.Close && answer.StatusCode != http.StatusSwitchingProtocols
 	switch {
-	case switches(answer):
-		x.body = io.NopCloser(l.in)
-		answer.Body = &tunnel{x}
-	case answer.Body == http.NoBody:
-		x.leave(x.keep)
+	case x.body != nil: // a tunnel
+	case x.answer.Body == http.NoBody:
+		x.finish(x.keep)
 	default:
-		x.body, answer.Body = answer.Body, x
+		x.body, x.answer.Body = x.answer.Body, x
 	}
-	return answer, true, nil
+	return x.answer, true, nil
 }
 
-// switches reports whether an answer changes the protocol of the connection.
-func switches(answer *http.Response) bool {
-	return answer.StatusCode == http.StatusSwitchingProtocols && answer.Header.Get("Upgrade") != "" &&
-		strings.Contains(strings.ToLower(strings.Join(answer.Header["Connection"], ",")), "upgrade")
+// receive reads the status and the headers of the answer to r. It passes informational answers on.
+func (x *exchange) receive(r *http.Request) error {
+	defer x.link.conn.heads.Store(nil)
+	for {
+		answer, err := http.ReadResponse(x.link.in, r)
+		if err != nil {
+			return err
+		}
+		head, err := x.heads.next()
+		if err != nil {
+			return err
+		}
+		head.restore(answer.Header)
+		switched := answer.StatusCode == http.StatusSwitchingProtocols
+		if switched || answer.StatusCode/100 != 1 {
+			x.answer = answer
+			x.keep = !answer.Close && !r.Close && !switched && !(head.length && head.coding)
+			if switched {
+				x.body = io.NopCloser(x.link.in)
+				answer.Body = &tunnel{x}
+			}
+			return check(r, answer)
+		}
+		if err := informational(x.ctx, answer.StatusCode, answer.Header); err != nil {
+			return err
+		}
+	}
 }
 
 // send sends a request with a body. The answer may arrive before the whole body is sent.
@@ -197,6 +183,7 @@ func (x *exchange) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF):
+		err = checkTrailer(x.answer, x.client.limits.fields(), err)
 		x.finish(x.keep)
 	default:
 		err = x.explain(err)
@@ -214,6 +201,7 @@ func (x *exchange) Close() error {
 
 func (x *exchange) finish(whole bool) {
 	if x.read.CompareAndSwap(false, true) {
+		x.heads.release()
 		x.leave(whole)
 	}
 }

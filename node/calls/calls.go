@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/middleware"
 	"github.com/quorate/quorate/internal/appchannel"
+	"github.com/quorate/quorate/internal/atmostonce"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/internal/trust"
@@ -60,10 +61,12 @@ type Spans interface {
 // Options are the dependencies and settings of Calls. Catalogue, Network, Tracer, Logger and Registerer are required.
 type Options struct {
 	Namespace  string
-	Apps       []App  // of this node, those that have a port
-	Token      string // sent with each call to an application; empty = none
-	MaxMessage int64  // bytes
-	NoSessions bool   // do not merge session tokens of callers, for tests
+	Apps       []App             // of this node, those that have a port
+	Token      string            // sent with each call to an application; empty = none
+	MaxMessage int64             // bytes
+	MaxHead    int64             // bytes of the headers of an answer
+	Memory     atmostonce.Memory // for the headers of answers; nil = no bound
+	NoSessions bool              // do not merge session tokens of callers, for tests
 
 	Catalogue  Catalogue
 	Network    Network
@@ -106,7 +109,7 @@ func New(o Options) (*Calls, error) {
 	c.others.Store(&otherRules{})
 	sessions := api.NewSessions(merge)
 	c.parts = invoke.Parts{
-		Externals: &invoke.Externals{},
+		Externals: &invoke.Externals{Memory: o.Memory},
 		Routes:    &invoke.Routes{}, Sessions: sessions, Policies: resiliency.NewPolicies(),
 		Here: invoke.NewCallee(sessions, metrics, o.Tracer), Tracer: o.Tracer, Metrics: metrics, Logger: o.Logger,
 	}
@@ -163,6 +166,7 @@ func (c *Calls) Open() error {
 			Protocol: appchannel.Protocol(a.Protocol), Address: a.Address, Port: a.Port,
 			MaxConcurrency: a.MaxConcurrency, Token: c.opts.Token,
 			Health: a.Health, OptionsTimeout: a.OptionsTimeout, MaxMessage: c.opts.MaxMessage,
+			MaxHead: c.opts.MaxHead, Memory: c.opts.Memory,
 			Logger: c.opts.Logger.With("app_id", a.ID), Observer: a.Observer,
 			OnHealth: func(healthy bool) {
 				c.opts.Catalogue.SetHealth(app, healthy)
@@ -227,7 +231,8 @@ func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 // call the instances that places chooses on other nodes.
 func (c *Calls) Connect(places invoke.Places) {
 	port := c.opts.Network.Port()
-	client := remoteinvoke.NewClient(port.Tunnel, c.opts.Network.Advertised)
+	client := remoteinvoke.NewClient(remoteinvoke.ClientConfig{Dial: port.Tunnel,
+		Self: c.opts.Network.Advertised, MaxHead: c.opts.MaxHead, Memory: c.opts.Memory})
 	c.client.Store(client)
 	c.parts.Routes.Open(places, client)
 	c.server = remoteinvoke.NewServer(remoteinvoke.ServerConfig{Listener: port.Tunnels(), Callee: c.parts.Here,

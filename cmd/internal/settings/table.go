@@ -76,7 +76,7 @@ func apiTable(c *node.Config) []*Setting {
 		{Name: "max-body-size", value: bodySize(&a.MaxBodySize), Default: "4Mi",
 			Usage: `largest request body; "unlimited" = no limit. A value is also limited by the largest log entry`},
 		{Name: "read-buffer-size", value: size(&a.MaxHeaderSize), Default: "4Ki",
-			Usage: "largest header of a request"},
+			Usage: "largest header of a request, and of an answer of an application if it is more than 64Ki"},
 		{Name: "request-timeout", value: duration(&a.RequestTimeout, time.Second), Default: "10s",
 			Usage: "timeout of a request"},
 		{Name: "allowed-origins", value: list("origin", &a.AllowedOrigins),
