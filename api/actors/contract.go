@@ -97,7 +97,7 @@ type App interface {
 	// Config asks which types the application hosts. known is false if it hosts none.
 	Config(ctx context.Context) (c Config, known bool, err error)
 	// Take executes one turn. It returns fault.Unavailable if the application certainly has not got the call, and
-	// fault.Indeterminate if it may have.
+	// fault.Indeterminate if it may have. The answer may have any status and any headers.
 	Take(ctx context.Context, t *Turn) (Answer, error)
 	// Deactivate informs the application that an actor is deactivated. An error means that it may not know it.
 	Deactivate(ctx context.Context, a api.Actor) error

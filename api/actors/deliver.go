@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/internal/atmostonce"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -107,9 +108,33 @@ func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	invoke.CleanHeader(answer.Header)
-	delete(answer.Header, "Content-Length")
 	return Answer{Status: answer.StatusCode, Header: answer.Header, Body: body}, nil
+}
+
+// maxFields is the maximum number of headers of an answer.
+const maxFields = atmostonce.DefaultMaxFields
+
+// checked returns an answer without the headers that must not be forwarded. It returns fault.Corrupt for an answer that
+// cannot be forwarded. Both are necessary for each answer, because it may come from a stream or from another node.
+func checked(a Answer, err error) (Answer, error) {
+	if err != nil {
+		return Answer{}, err
+	}
+	if n := countFields(a.Header); n > maxFields || a.Status < 100 || a.Status > 999 {
+		return Answer{}, &fault.Error{Code: fault.Corrupt, Op: "actors.Call", Msg: fmt.Sprintf(
+			"the answer of the actor was refused: it has the status %d and %d headers, at most %d are allowed",
+			a.Status, n, maxFields)}
+	}
+	invoke.CleanHeader(a.Header)
+	delete(a.Header, "Content-Length")
+	return a, nil
+}
+
+func countFields(h http.Header) (n int) {
+	for _, values := range h {
+		n += len(values)
+	}
+	return n
 }
 
 // drop notifies the application that an actor was deactivated, and returns an error if the application does not

@@ -49,6 +49,8 @@ type world struct {
 	forgets  bool              // does not record the turns
 	registry *prometheus.Registry
 	policy   *resiliency.Policy
+
+	elsewhere *actors.Answer // of another node, which owns all actors; nil = this node owns them
 }
 
 func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
@@ -100,6 +102,9 @@ func (w *world) Find(context.Context, string, string) (api.App, actors.Directory
 }
 
 func (w *world) Carry(context.Context, actors.Owner, api.App, *actors.Call) (actors.Answer, error) {
+	if w.elsewhere != nil {
+		return *w.elsewhere, nil
+	}
 	return actors.Answer{}, fault.New(fault.Unavailable, "test", "there is no other node")
 }
 
@@ -138,6 +143,9 @@ func (w *world) Locate(context.Context, string, string) (actors.Owner, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.located++
+	if w.elsewhere != nil {
+		return actors.Owner{Node: "m"}, nil
+	}
 	return actors.Owner{Node: "n"}, nil
 }
 

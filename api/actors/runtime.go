@@ -158,6 +158,7 @@ func (r *Runtime) host(app string) *Host {
 //	actor_moved    this node does not host the actor
 //	unavailable    the application has certainly not received the call
 //	indeterminate  the application may have received the call
+//	corrupt        the application has answered, but its answer was refused
 func (r *Runtime) Take(ctx context.Context, target api.App, c *Call) (Answer, error) {
 	h := r.host(target.ID)
 	if h == nil {
@@ -284,7 +285,7 @@ func (r *Runtime) attempt(ctx context.Context, c *Call, begun time.Time) (Answer
 		c.Caller.Proven = true // by its listener
 		answer, err = r.Take(ctx, app, c)
 	} else {
-		answer, err = r.options.Carrier.Carry(ctx, owner, app, c)
+		answer, err = checked(r.options.Carrier.Carry(ctx, owner, app, c))
 	}
 	if err != nil {
 		r.forget(key)
@@ -360,6 +361,8 @@ func verdict(err error) (kind api.Kind, reason string) {
 		return api.Timeout, api.ReasonTimeout
 	case fault.Indeterminate:
 		return api.Indeterminate, api.ReasonIndeterminate
+	case fault.Corrupt:
+		return api.BadAnswer, api.ReasonBadAnswer
 	}
 	return api.Failed, api.ReasonInternal
 }

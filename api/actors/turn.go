@@ -40,7 +40,7 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 		}
 		life, end := h.beginTurn(a) // what net/http registers at its context is freed with the turn
 		defer end()
-		answer, err := h.application().Take(life, t)
+		answer, err := checked(h.application().Take(life, t))
 		switch {
 		case err != nil && context.Cause(life) == errDrained: //nolint:errorlint // the value itself is the signal
 			err = errDrained

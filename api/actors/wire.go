@@ -3,6 +3,7 @@ package actors
 import (
 	"encoding/binary"
 	"net/http"
+	"net/textproto"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/fault"
@@ -18,11 +19,7 @@ const wireForm = 1
 func text(b []byte, s string) []byte { return append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 
 func appendHeader(b []byte, h http.Header) []byte {
-	n := 0
-	for _, values := range h {
-		n += len(values)
-	}
-	b = binary.AppendUvarint(b, uint64(n)) //nolint:gosec // not negative
+	b = binary.AppendUvarint(b, uint64(countFields(h))) //nolint:gosec // not negative
 	for name, values := range h {
 		for _, v := range values {
 			b = text(text(b, name), v)
@@ -31,10 +28,19 @@ func appendHeader(b []byte, h http.Header) []byte {
 	return b
 }
 
+// maxWireFields is the maximum number of headers of a call or an answer. A node sends fewer, because it limits the
+// headers of what it receives.
+const maxWireFields = 10_000
+
 func readHeader(r *lenprefix.Reader) http.Header {
 	h := http.Header{}
-	for range r.Count() {
-		name := r.Text()
+	n := r.Count()
+	if n > maxWireFields {
+		r.Bad = true
+		return h
+	}
+	for range n {
+		name := textproto.CanonicalMIMEHeaderKey(r.Text())
 		h[name] = append(h[name], r.Text())
 	}
 	return h
