@@ -28,6 +28,29 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	return p.set, nil
 }
 
+// OpenStateStore opens one state store of the files, with the secret stores for its references. It ignores the other
+// components. It returns fault.NotFound if the files declare no such store for this node. The caller must close the
+// set.
+func OpenStateStore(ctx context.Context, o Options, name string) (*Set, *state.Instance, error) {
+	o.onlyState = name
+	set, err := Open(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if i, found := set.StateStore(name); found {
+		return set, i, nil
+	}
+	err = &fault.Error{Code: fault.NotFound, Op: "loader.OpenStateStore", Key: name,
+		Msg:  "the files declare no state store " + name,
+		Hint: "check metadata.name, the namespace and the scopes of the component"}
+	for _, s := range set.Statuses() {
+		if s.Name == name && s.Reason != "" {
+			err = fault.New(fault.NotFound, "loader.OpenStateStore", "the component "+name+" is not opened: "+s.Reason)
+		}
+	}
+	return nil, nil, joinClose(err, set.Close())
+}
+
 // opening is the state of one Open or Reload.
 type opening struct {
 	options Options

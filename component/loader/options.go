@@ -47,6 +47,7 @@ type Options struct {
 	// SecretMetrics are those of secret stores; nil = they are not counted.
 	SecretMetrics *secretstores.Metrics
 
+	onlyState   string // open only this state store and the secret stores; empty = everything
 	keepDefault bool   // open DefaultState also beside other stores
 	actorStore  string // has the actor state while the node runs; empty = none
 }

@@ -63,7 +63,9 @@ func Read(o Options) (*Plan, error) {
 	b.plan.Warnings = warnings
 	errs := parts(err)
 	for _, doc := range documents {
-		errs = append(errs, parts(b.add(doc))...)
+		if o.wants(doc) {
+			errs = append(errs, parts(b.add(doc))...)
+		}
 	}
 	if err == nil { // with files missing, other problems prove nothing
 		errs = append(errs, b.applyScopes()...)
@@ -229,6 +231,14 @@ func (b *planner) add(doc component.Document) error {
 		err = b.addComponent(doc.Component)
 	}
 	return b.tolerate(doc.Component, err)
+}
+
+// wants reports whether a document is needed for onlyState. Without onlyState every document is.
+func (o Options) wants(doc component.Document) bool {
+	if o.onlyState == "" {
+		return true
+	}
+	return doc.Component != nil && (doc.Name == o.onlyState || blockOf(doc.Component.Type) == blockSecrets)
 }
 
 func (b *planner) foreign(doc component.Document) string {

@@ -61,7 +61,7 @@ func TestDocs_ListOfCommands(t *testing.T) {
 		"status", "members", "apps", "locks list", "locks release", "jobs list", "jobs get",
 		"jobs run", "jobs delete", "actors list", "actors move", "actors rebalance", "voters",
 		"transfer-leader", "remove", "leave", "doctor", "health", "console", "debug bundle", "backup save",
-		"backup inspect", "backup restore", "backup keygen", "rescue", "import redis", "token create", "config print",
+		"backup inspect", "backup restore", "backup keygen", "rescue", "token create", "config print",
 		"config validate", "version"} {
 		help := c.run(append(strings.Fields(command), "--help")...).stdout
 		if strings.HasPrefix(command, "config ") || command == "doctor" {

@@ -42,12 +42,18 @@ type Version struct {
 
 // Getenv looks a variable up in Env; the last one of a name counts, as for os/exec.
 func (s *Shell) Getenv(name string) string {
+	value, _ := s.LookupEnv(name)
+	return value
+}
+
+// LookupEnv is Getenv, and also reports whether the variable is set.
+func (s *Shell) LookupEnv(name string) (value string, set bool) {
 	for i := len(s.Env) - 1; i >= 0; i-- {
 		if v, ok := strings.CutPrefix(s.Env[i], name+"="); ok {
-			return v
+			return v, true
 		}
 	}
-	return ""
+	return "", false
 }
 
 // Resolve returns the settings of a command, without validating thes.

@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// copyFlags are the flags of state copy and import redis.
+// copyFlags are the flags of state copy, without those of the store to read.
 type copyFlags struct {
 	api                    command.APIFlags
 	prefix                 string
@@ -37,7 +37,7 @@ const mostWorkers = 64
 // batchBytes limits the size of the values of one write. A log entry may be as large.
 const batchBytes = 512 << 10
 
-// copyRules explains what a copy does, for the help of the commands.
+// copyRules explains what a copy does, for the help of the command.
 const copyRules = "Values are copied byte for byte and keep their type and the instant at which they expire. ETags\n" +
 	"are new: each store makes its own. The state of the application's actors is copied too, unless\n" +
 	"--prefix is given. Stop the application before the state of its actors is written in the store\n" +
@@ -48,31 +48,35 @@ const copyRules = "Values are copied byte for byte and keep their type and the i
 	"keys that only the other store has. The exit code is 0 if nothing is missing or different.\n\n"
 
 func (m *commands) stateCopyCommand() *cobra.Command {
-	f, out, from, to, app := copyFlags{api: command.APIFlags{Shell: m.Shell}}, command.Output{}, "", "", ""
+	f, out, to, app := copyFlags{api: command.APIFlags{Shell: m.Shell}}, command.Output{}, "", ""
+	from := sourceFlags{}
 	c := &cobra.Command{
 		Use:   "copy [flags]",
 		Short: "Copy the application's state from one store to another, or compare two stores",
 		Long: "Copy the state of the application that the API serves from one of its stores to another one,\n" +
-			"through the node that has both.\n\n" + copyRules +
+			"through the node that has both. With --resources-path the command itself opens the store of\n" +
+			"--from, such as the Redis of an application that still runs beside Dapr. It only reads from\n" +
+			"that store. Component files of Dapr can be used as they are.\n\n" + copyRules +
 			"To move while the application runs: copy, stop the application's writes, copy again with\n" +
 			"--overwrite --delete, compare with --verify, and let the application use the other store.",
 		Example: "  quorate state copy --from redisstore --to statestore --dry-run\n" +
 			"  quorate state copy --from redisstore --to statestore --rate 500\n" +
-			"  quorate state copy --from redisstore --to statestore --verify",
+			"  quorate state copy --from redisstore --to statestore --verify\n" +
+			"  quorate state copy --from statestore --resources-path components/redis.yaml --to statestore",
 		Args: cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
-		case from == "" || to == "":
+		case from.store == "" || to == "":
 			return command.Usagef("--from and --to are required (give the names of two stores)")
-		case from == to:
+		case from.store == to && len(from.paths) == 0:
 			return command.Usagef("--from and --to name the same store")
 		}
-		return f.with(c, func(ctx context.Context, client *stateClient) error {
-			id, err := readyFor(ctx, client, from)
-			if err == nil {
-				_, err = readyFor(ctx, client, to)
-			}
+		if err := from.check(); err != nil {
+			return err
+		}
+		return f.with(c, func(ctx context.Context, client *stateClient) (err error) {
+			id, err := readyFor(ctx, client, to)
 			if err != nil {
 				return err
 			}
@@ -80,13 +84,26 @@ func (m *commands) stateCopyCommand() *cobra.Command {
 				return command.Usagef("the API at %s serves the application %s, not %s (give the address of the other "+
 					"one with --address)", client.Base, id, app)
 			}
-			return m.copyState(ctx, f, statecopy.Copy{App: id, FromName: from, ToName: to,
-				From: copyStore{client, from}, To: copyStore{client, to}}, nil, out.JSON())
+			cp := statecopy.Copy{App: id, FromName: from.name(), ToName: to, To: copyStore{client, to}}
+			if len(from.paths) == 0 {
+				if _, err := readyFor(ctx, client, from.store); err != nil {
+					return err
+				}
+				cp.From = copyStore{client, from.store}
+				return m.copyState(ctx, f, cp, nil, out.JSON())
+			}
+			opened, done, err := from.open(ctx, m, id)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, done()) }()
+			cp.From = opened
+			return m.copyState(ctx, f, cp, opened.Others, out.JSON())
 		})
 	}
 	f.bind(c)
 	out.Bind(c)
-	c.Flags().StringVar(&from, "from", "", "`store` to read; required")
+	from.bind(c)
 	c.Flags().StringVar(&to, "to", "", "`store` to write; required")
 	c.Flags().StringVar(&app, "app", "", "refuse unless the API serves the application with this `id`")
 	return c

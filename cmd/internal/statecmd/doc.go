@@ -1,4 +1,4 @@
-// Package statecmd owns the commands that read and write state through the HTTP API of a node: state and import.
+// Package statecmd owns the commands that read and write state through the HTTP API of a node: state.
 package statecmd
 
 import (
@@ -10,7 +10,7 @@ import (
 // Commands returns the commands of this package.
 func Commands(s *command.Shell) []*cobra.Command {
 	m := &commands{s}
-	return []*cobra.Command{m.stateCommand(), m.importCommand()}
+	return []*cobra.Command{m.stateCommand()}
 }
 
 // commands builds and runs the commands.

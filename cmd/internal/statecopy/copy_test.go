@@ -34,7 +34,8 @@ func newSource(t *testing.T, prefix string, values map[string]string) source {
 	}
 	s := source{store: inmemory.Open(inmemory.Options{})}
 	t.Cleanup(func() { _ = s.store.Close() })
-	s.Opened, err = statecopy.NewOpened(s.store, p, state.Owner{App: "shop", Namespace: "prod", Store: "redisstore"})
+	s.Opened, err = statecopy.NewOpened(&state.Instance{Store: s.store, KeyPrefix: p},
+		state.Owner{App: "shop", Namespace: "prod", Store: "redisstore"})
 	if err != nil {
 		t.Fatal(err)
 	}

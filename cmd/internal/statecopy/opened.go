@@ -23,14 +23,19 @@ type Opened struct {
 	others map[string]int64
 }
 
-// NewOpened returns a source with the keys of one application in s. It returns fault.Invalid unless s can list keys
-// and read several keys in one request.
-func NewOpened(s state.Store, prefix state.KeyPrefix, owner state.Owner) (*Opened, error) {
-	can := state.AbilitiesOf(s)
+// NewOpened returns a source with the keys of one application in i. It returns fault.Invalid unless the store can list
+// keys and read several keys in one request, and if the prefix of the keys needs a namespace that owner does not have.
+func NewOpened(i *state.Instance, owner state.Owner) (*Opened, error) {
+	can := state.AbilitiesOf(i.Store)
 	if can.Lister == nil || can.BulkGetter == nil {
 		return nil, fault.New(fault.Invalid, "statecopy.NewOpened", "the store cannot list its keys")
 	}
-	return &Opened{store: s, prefix: prefix, owner: owner, others: map[string]int64{}}, nil
+	if i.KeyPrefix.String() == state.KeyPrefixNamespace && owner.Namespace == "" {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "statecopy.NewOpened",
+			Msg:  "the keyPrefix of " + i.Name + " is namespace, and the namespace of the application is not known",
+			Hint: "give it with --from-namespace"}
+	}
+	return &Opened{store: i.Store, prefix: i.KeyPrefix, owner: owner, others: map[string]int64{}}, nil
 }
 
 // Others returns how many keys of other owners were listed, by their prefix.

@@ -43,17 +43,36 @@ func oldState(t *testing.T, keys int) *miniredis.Miniredis {
 	return m
 }
 
-// importer starts a node of the application shop, and returns a function that imports the state from m.
+// redisFile writes the file of a Redis component of Dapr with the name statestore. metadata are further lines, such as
+// "keyPrefix: name".
+func redisFile(t *testing.T, address string, metadata ...string) string {
+	t.Helper()
+	text := "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata: {name: statestore}\n" +
+		"spec:\n  type: state.redis\n  version: v1\n  metadata:\n  - {name: redisHost, value: '" + address + "'}\n"
+	for _, line := range metadata {
+		name, value, _ := strings.Cut(line, ": ")
+		text += "  - {name: " + name + ", " + value + "}\n"
+	}
+	path := filepath.Join(t.TempDir(), "redis.yaml")
+	must(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// fromFile returns the arguments of a copy to statestore from the store of a component file.
+func fromFile(path string, args ...string) []string {
+	return append([]string{"state", "copy", "--from", "statestore", "--resources-path", path, "--to", "statestore",
+		"--patience", "0s"}, args...)
+}
+
+// importer starts a node of the application shop, and returns a function that copies the state from m.
 func importer(t *testing.T, m *miniredis.Miniredis) (c *console, run func(args ...string) result) {
 	t.Helper()
 	c = withNode(t, "--app-id", "shop")
-	return c, func(args ...string) result {
-		return c.run(append([]string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--patience",
-			"0s"}, args...)...)
-	}
+	path := redisFile(t, m.Addr())
+	return c, func(args ...string) result { return c.run(fromFile(path, args...)...) }
 }
 
-func TestImportRedis_StateIsReadThroughTheNode(t *testing.T) {
+func TestCopyFromFile_StateIsReadThroughTheNode(t *testing.T) {
 	m := oldState(t, 120)
 	m.HSet("shop||raw", "data", "\x00\xff raw", "version", "1")
 	m.HSet("shop||short", "data", `"soon gone"`, "version", "1")
@@ -68,8 +87,8 @@ func TestImportRedis_StateIsReadThroughTheNode(t *testing.T) {
 	c.want(1, "", "has no key", "state", "get", "statestore", "k001")
 
 	r := run("--batch", "7", "--concurrency", "3")
-	wantOutput(t, r, 1, "Copied 122 keys", "1 expire, 1 are bytes", "of application shop, from Redis at "+m.Addr()+
-		" to statestore", "actor state", "k007 (another value in statestore)", "orders")
+	wantOutput(t, r, 1, "Copied 122 keys", "1 expire, 1 are bytes", "of application shop, from statestore of ",
+		"redis.yaml to statestore", "actor state", "k007 (another value in statestore)", "orders")
 	wantOutput(t, c.run("state", "list", "statestore", "--actors"), 0, "cart||7||items")
 	c.want(0, `{"n": 119}`, "", "state", "get", "statestore", "k119")
 	c.want(0, `"newer"`, "", "state", "get", "statestore", "k007")
@@ -90,7 +109,7 @@ func TestImportRedis_StateIsReadThroughTheNode(t *testing.T) {
 }
 
 // The server is QUORATE_REDIS_SERVER, or the redis-server on the PATH.
-func TestImportRedis_FromARealServer(t *testing.T) {
+func TestCopyFromFile_FromARealServer(t *testing.T) {
 	program := cmp.Or(os.Getenv("QUORATE_REDIS_SERVER"), "redis-server")
 	if _, err := exec.LookPath(program); err != nil {
 		t.Skip("redis-server is not installed, and QUORATE_REDIS_SERVER is not set")
@@ -127,10 +146,8 @@ func TestImportRedis_FromARealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := withNode(t, "--app-id", "shop")
-	run := func(args ...string) result {
-		return c.run(append([]string{"import", "redis", "statestore", "--redis-address", address}, args...)...)
-	}
+	c, file := withNode(t, "--app-id", "shop"), redisFile(t, address)
+	run := func(args ...string) result { return c.run(fromFile(file, args...)...) }
 	wantOutput(t, run(), 0, "Copied 2502 keys", "1 expire", "orders", "actor state")
 	wantOutput(t, run("--verify"), 0, "Compared 2502 keys")
 	client.Del(t.Context(), "shop||k0007")
@@ -138,7 +155,7 @@ func TestImportRedis_FromARealServer(t *testing.T) {
 	wantOutput(t, run("--verify"), 0, "Compared 2501 keys")
 }
 
-func TestImportRedis_FailsWhenStateIsMissing(t *testing.T) {
+func TestCopyFromFile_FailsWhenStateIsMissing(t *testing.T) {
 	m := oldState(t, 10)
 	m.HSet("shop||big", "data", `"`+strings.Repeat("x", 5<<20)+`"`, "version", "1")
 	m.HSet("shop||sealed", "data", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5||mykey", "version", "1")
@@ -161,7 +178,7 @@ func TestImportRedis_FailsWhenStateIsMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`{"key":"sealed","reason":"cannot be read in Redis at `,
+	for _, want := range []string{`{"key":"sealed","reason":"cannot be read in statestore of `,
 		"Dapr encrypted it", `{"key":"big","reason":"`, "4194304"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in\n%s", want, text)
@@ -170,34 +187,53 @@ func TestImportRedis_FailsWhenStateIsMissing(t *testing.T) {
 	c.want(0, `{"n": 9}`, "", "state", "get", "statestore", "k009")
 }
 
-func TestImportRedis_TakesThePasswordFromFileOrEnvironment(t *testing.T) {
+// A secret of the component comes from the environment or from a secret store beside it.
+func TestCopyFromFile_ResolvesReferences(t *testing.T) {
 	m := oldState(t, 1)
 	m.RequireUserAuth("reader", "s3cret")
-	c, run := importer(t, m)
-	if r := run(); r.code != 1 || !strings.Contains(r.stderr, "REDIS_PASSWORD") {
+	c := withNode(t, "--app-id", "shop")
+	if r := c.run(fromFile(redisFile(t, m.Addr()))...); r.code != 1 || !strings.Contains(r.stderr, "redisPassword") {
 		t.Errorf("%+v", r)
 	}
-	c.env = append(c.env, "REDIS_PASSWORD=wr0ng")
-	if r := run("--redis-username", "reader"); r.code != 1 || strings.Contains(r.stderr+r.stdout, "wr0ng") {
+	c.env = append(c.env, "WRONG=wr0ng", "RIGHT=s3cret")
+	user := "redisUsername: value: reader"
+	if r := c.run(fromFile(redisFile(t, m.Addr(), user, "redisPassword: envRef: WRONG"))...); r.code != 1 ||
+		strings.Contains(r.stderr+r.stdout, "wr0ng") {
 		t.Errorf("%+v", r)
 	}
-	file := filepath.Join(c.home, "password")
-	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if r := run("--redis-username", "reader", "--redis-password-file", file); r.code != 0 {
-		t.Errorf("%+v", r)
-	}
+	wantOutput(t, c.run(fromFile(redisFile(t, m.Addr(), user, "redisPassword: envRef: RIGHT"))...), 0, "Copied 1 key ")
+	path := redisFile(t, m.Addr(), user, "redisPassword: secretKeyRef: {name: RIGHT, key: RIGHT}")
+	text, err := os.ReadFile(path)
+	must(t, err)
+	must(t, os.WriteFile(path, append(text, "auth: {secretStore: secrets}\n"+
+		"---\napiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata: {name: secrets}\n"+
+		"spec: {type: secretstores.local.env, version: v1}\n"+
+		"---\napiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata: {name: pubsub}\n"+
+		"spec: {type: pubsub.redis, version: v1}\n"...), 0o600))
+	wantOutput(t, c.run(fromFile(path, "--verify")...), 0, "Compared 1 key ")
 	c.want(0, `{"n": 0}`, "", "state", "get", "statestore", "k000")
 }
 
-func TestImportRedis_ReportsWhyItCannotStart(t *testing.T) {
+func TestCopyFromFile_HasTheKeyPrefixOfTheComponent(t *testing.T) {
+	m := oldState(t, 0)
+	for i, prefix := range []string{"shop", "prod.shop", "statestore", "mine", "till"} {
+		m.HSet(fmt.Sprintf("%s||k%d", prefix, i), "data", "1", "version", "1")
+	}
+	c := withNode(t, "--app-id", "shop")
+	for i, args := range [][]string{{""}, {"keyPrefix: value: namespace", "--from-namespace", "prod"},
+		{"keyPrefix: value: name"}, {"keyPrefix: value: mine"}, {"", "--from-app", "till"}} {
+		var metadata []string
+		if args[0] != "" {
+			metadata = args[:1]
+		}
+		wantOutput(t, c.run(fromFile(redisFile(t, m.Addr(), metadata...), args[1:]...)...), 0, "Copied 1 key ")
+		c.want(0, "1", "", "state", "get", "statestore", fmt.Sprint("k", i))
+	}
+}
+
+func TestCopyFromFile_ReportsWhyItCannotStart(t *testing.T) {
 	m := oldState(t, 1)
 	c, run := importer(t, m)
-	certificate := filepath.Join(c.home, "ca.pem")
-	if err := os.WriteFile(certificate, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for _, l := range []struct {
 		code int
 		text string
@@ -205,34 +241,37 @@ func TestImportRedis_ReportsWhyItCannotStart(t *testing.T) {
 	}{
 		{2, "--batch 0", []string{"--batch", "0"}},
 		{2, "--concurrency 65", []string{"--concurrency", "65"}},
-		{1, "the file x cannot be used", []string{"--redis-tls", "--redis-cert-file", "x"}},
-		{1, "set --redis-tls", []string{"--redis-ca-file", certificate}},
-		{2, "is empty", []string{"--redis-tls", "--redis-ca-file", os.DevNull}},
-		{1, "omit --redis-db", []string{"--redis-cluster", "--redis-db", "1"}},
-		{1, "no Redis can be reached", []string{"--redis-sentinel-master", "main", "--redis-address", "127.0.0.1:1"}},
-		{2, "--from-namespace", []string{"--key-prefix", "namespace"}},
-		{2, "separates the prefix", []string{"--key-prefix", "a|b"}},
-		{1, "the file nowhere cannot be used", []string{"--redis-password-file", "nowhere"}},
-		{1, "no Redis can be reached at 127.0.0.1:1", []string{"--redis-address", "127.0.0.1:1"}},
+		{1, "declare no state store other", []string{"--from", "other"}},
+		{2, "the node has no state store elsewhere (it has: statestore", []string{"--to", "elsewhere"}},
 		{1, "no node listens at http://127.0.0.1:1", []string{"--address", "127.0.0.1:1"}},
 	} {
 		if r := run(l.args...); r.code != l.code || !strings.Contains(r.stderr, l.text) {
 			t.Errorf("%q: %+v", l.args, r)
 		}
 	}
-	if r := c.run("import", "redis", "elsewhere", "--redis-address", m.Addr()); r.code != 2 ||
-		!strings.Contains(r.stderr, "the node has no state store elsewhere (it has: statestore") {
-		t.Errorf("%+v", r)
+	for path, want := range map[string]string{
+		redisFile(t, "127.0.0.1:1"):                                     "no Redis can be reached at 127.0.0.1:1",
+		redisFile(t, m.Addr(), "keyPrefix: value: namespace"):           "--from-namespace",
+		redisFile(t, m.Addr(), "keyPrefix: value: 'a|b'"):               "separates the prefix",
+		redisFile(t, m.Addr(), "redisDB: value: x"):                     "redisDB",
+		redisFile(t, m.Addr(), "redisPassword: envRef: QUORATE_NOSUCH"): "may not read",
+		filepath.Join(c.home, "nowhere"):                                "nowhere",
+	} {
+		if r := c.run(fromFile(path)...); r.code == 0 || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: %+v", want, r)
+		}
 	}
+	wantOutput(t, c.run("state", "copy", "--from", "statestore", "--to", "orders", "--from-app", "x"), 2,
+		"need --resources-path")
 }
 
-func TestImportRedis_NeedsTheAPITokenAndAReadyNode(t *testing.T) {
+func TestCopyFromFile_NeedsTheAPITokenAndAReadyNode(t *testing.T) {
 	m := oldState(t, 1)
 	c := newConsole(t)
 	c.env = []string{"DAPR_API_TOKEN=t0ken"}
 	s := c.start("--app-id", "shop")
 	t.Cleanup(func() { c.stop(s) })
-	args := []string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--address", s.api()}
+	args := fromFile(redisFile(t, m.Addr()), "--address", s.api())
 	stranger := newConsole(t)
 	if r := stranger.run(args...); r.code != 1 || !strings.Contains(r.stderr, "DAPR_API_TOKEN") {
 		t.Errorf("%+v", r)
@@ -253,8 +292,8 @@ func TestImportRedis_NeedsTheAPITokenAndAReadyNode(t *testing.T) {
 	}
 }
 
-// A node that fails ends the import with a report. The next run continues.
-func TestImportRedis_ReportsProgressAndResumesAfterNodeFailure(t *testing.T) {
+// A node that fails ends the copy with a report. The next run continues.
+func TestCopyFromFile_ReportsProgressAndResumesAfterNodeFailure(t *testing.T) {
 	m := oldState(t, 300)
 	c := newConsole(t)
 	s := c.start("--app-id", "shop")
@@ -286,8 +325,7 @@ func TestImportRedis_ReportsProgressAndResumesAfterNodeFailure(t *testing.T) {
 	}))
 	defer front.Close()
 	var stdout, stderr testutil.Output
-	args := []string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--concurrency", "1", "--patience",
-		"0s"}
+	args := fromFile(redisFile(t, m.Addr()), "--concurrency", "1")
 	done := make(chan int, 1)
 	command := c.main(&stdout, &stderr, append(args, "--address", front.URL, "--progress", "5ms"))
 	go func() { done <- command.Run(t.Context()) }()
