@@ -18,11 +18,16 @@ type checker struct {
 	values    Values
 	problems  Problems
 	warnings  Problems
+
+	successors map[string]string // names of fields, by the lower-case names that they replace
 }
 
 func (c *checker) index(declared []Field) {
-	c.fields = make(map[string]Field, len(declared))
+	c.fields, c.successors = make(map[string]Field, len(declared)), map[string]string{}
 	for _, f := range declared {
+		for _, old := range f.Replaces {
+			c.successors[strings.ToLower(old)] = f.Name
+		}
 		c.fields[strings.ToLower(f.Name)] = f
 		for _, alias := range f.Aliases {
 			c.fields[strings.ToLower(alias)] = f
@@ -127,9 +132,12 @@ func (c *checker) fallback(f Field) value {
 func (c *checker) unknown(p Property) {
 	near := suggest.For(p.Name, c.names)
 	hint := ""
-	if near != "" {
+	switch successor := c.successors[strings.ToLower(p.Name)]; {
+	case successor != "":
+		hint = "use " + successor
+	case near != "":
 		hint = "did you mean " + near + "?"
-	} else if len(c.names) > 0 {
+	case len(c.names) > 0:
 		hint = "known: " + strings.Join(slices.Sorted(slices.Values(c.names)), ", ")
 	}
 	if near != "" && c.fields[strings.ToLower(near)].Security || promisesSecurity(p.Name) {

@@ -28,6 +28,10 @@ type Field struct {
 	Default  string   // used when the name is not given; empty = the zero value of Kind
 	Aliases  []string // other names for the same thing
 
+	// Replaces are names of settings that Dapr's types have and this type does not know. The warning that such a
+	// setting is ignored names this field.
+	Replaces []string
+
 	// Secret fields are never shown. Writing one into the file instead of a reference causes a warning.
 	Secret bool
 	// Security fields switch on a protection. A misspelt name of such a field is an error, because a warning could be

@@ -57,6 +57,15 @@ func TestCheck_ValuesByDeclaredName(t *testing.T) {
 	}
 }
 
+// A setting of Dapr that is ignored may have a successor of another name.
+func TestCheck_IgnoredSettingNamesItsSuccessor(t *testing.T) {
+	fields := []component.Field{{Name: "defaultTTLInSeconds", Replaces: []string{"ttlInSeconds"}}}
+	_, warnings, err := given("TTLInSeconds=5").Check(at(1), "c", fields)
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0].String(), "use defaultTTLInSeconds") {
+		t.Errorf("%v, %v", warnings, err)
+	}
+}
+
 func TestCheck_Defaults(t *testing.T) {
 	for _, m := range []component.Metadata{given("url=h"),
 		given("url=h", "retries=", "timeout=", "cache=", "enableTLS=", "mode=")} {

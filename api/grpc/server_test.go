@@ -62,11 +62,12 @@ func TestErrors_HaveDaprStatusCodes(t *testing.T) {
 	}
 	must(t, save("orders", states("taken")...))
 	wrongTag := &commonv1.StateItem{Key: "taken", Value: []byte("2"), Etag: &commonv1.Etag{Value: "none"}}
-	transact := func(store string, item *commonv1.StateItem) error {
+	operate := func(store, operation string, item *commonv1.StateItem) error {
 		_, err := c.ExecuteStateTransaction(ctx, &runtimev1.ExecuteStateTransactionRequest{StoreName: store,
-			Operations: []*runtimev1.TransactionalStateOperation{{OperationType: "upsert", Request: item}}})
+			Operations: []*runtimev1.TransactionalStateOperation{{OperationType: operation, Request: item}}})
 		return err
 	}
+	transact := func(store string, item *commonv1.StateItem) error { return operate(store, "upsert", item) }
 	get := func(store, key string) error {
 		_, err := c.GetState(ctx, &runtimev1.GetStateRequest{StoreName: store, Key: key})
 		return err
@@ -84,6 +85,7 @@ func TestErrors_HaveDaprStatusCodes(t *testing.T) {
 			&commonv1.StateItem{Key: "a", Options: &commonv1.StateOptions{Concurrency: 9}}), codes.InvalidArgument},
 		{"an unknown consistency", save("orders",
 			&commonv1.StateItem{Key: "a", Options: &commonv1.StateOptions{Consistency: 9}}), codes.InvalidArgument},
+		{"an unknown operation", operate("orders", "increment", states("a")[0]), codes.Unimplemented},
 		{"a store without transactions", transact("plain", states("a")[0]), codes.Unimplemented},
 		{"surely not done", save("faulty", states("unavailable")...), codes.Unavailable},
 		{"not done in time", save("faulty", states("timeout")...), codes.DeadlineExceeded},

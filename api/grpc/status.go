@@ -15,6 +15,9 @@ import (
 func code(e *api.Error) codes.Code {
 	switch e.Kind {
 	case api.Malformed:
+		if e.Code == api.CodeOperationUnknown { // as in Dapr
+			return codes.Unimplemented
+		}
 		return codes.InvalidArgument
 	case api.Missing:
 		if e.Code == api.CodeStoreNotConfigured {

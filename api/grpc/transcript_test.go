@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/http/transcript"
 )
 
@@ -198,6 +199,9 @@ func failed(st *status.Status) transcript.Response {
 		codes.DeadlineExceeded: 500, codes.Unknown: 500,
 	}
 	code, message, _ := strings.Cut(st.Message(), ": ")
+	if code == api.CodeOperationUnknown { // Dapr has other codes for it in the two protocols
+		as[codes.Unimplemented] = 400
+	}
 	body := map[string]any{"errorCode": code, "message": message}
 	for _, d := range st.Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok {

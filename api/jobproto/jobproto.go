@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/fault"
@@ -86,15 +87,15 @@ func Decode(record []byte) (*runtimev1.Job, error) {
 }
 
 // Parse parses the body of an HTTP request that schedules a job. The body has the fields of the message Job, and the
-// field overwrite. The field data may be any JSON. Null fields count as absent. Unknown fields are ignored. All
-// errors are *api.Error.
+// field overwrite. The field data may be any JSON, also null, as in Dapr. Other null fields count as absent. Unknown
+// fields are ignored. All errors are *api.Error.
 func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
 		return nil, false, malformed("the body is no JSON object")
 	}
 	for field, value := range fields {
-		if string(value) == "null" {
+		if string(value) == "null" && field != "data" {
 			delete(fields, field)
 		}
 	}
@@ -167,10 +168,18 @@ func JSON(job *runtimev1.Job) (json.RawMessage, error) {
 func compact(text []byte) (json.RawMessage, error) { return json.Marshal(json.RawMessage(text)) }
 
 // Body returns the body of the HTTP call that delivers data to an application. If data is a JSON value, the body is
-// the JSON text of that value. Otherwise the body has the bytes of data.
+// the JSON text of that value. A StringValue or BytesValue is delivered as its text or bytes. For other types, the body
+// has the bytes of data.
 func Body(data *anypb.Any) []byte {
 	var value structpb.Value
-	if data.MessageIs(&value) && data.UnmarshalTo(&value) == nil {
+	var text wrapperspb.StringValue
+	var raw wrapperspb.BytesValue
+	switch {
+	case data.MessageIs(&text) && data.UnmarshalTo(&text) == nil:
+		return []byte(text.GetValue())
+	case data.MessageIs(&raw) && data.UnmarshalTo(&raw) == nil:
+		return raw.GetValue()
+	case data.MessageIs(&value) && data.UnmarshalTo(&value) == nil && value.GetKind() != nil:
 		if text, err := protojson.Marshal(&value); err == nil {
 			if text, err := compact(text); err == nil {
 				return text

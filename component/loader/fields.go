@@ -15,7 +15,7 @@ func StateFields() []component.Field {
 	return []component.Field{
 		{Name: state.MetadataKeyPrefix, Default: state.KeyPrefixAppID, Check: checkKeyPrefix},
 		{Name: state.MetadataDefaultConsistency, Default: state.Eventual.String(), Check: checkConsistency},
-		{Name: state.MetadataDefaultTTL, Kind: component.Int, Check: checkTTL},
+		{Name: state.MetadataDefaultTTL, Kind: component.Int, Replaces: []string{state.MetadataTTL}, Check: checkTTL},
 		{Name: state.MetadataMaxValueSize, Kind: component.Size},
 		{Name: state.MetadataActorStateStore, Kind: component.Bool},
 		{Name: state.MetadataPrimaryKey, Secret: true, Security: true, Reference: true,

@@ -58,12 +58,15 @@ func isEvent(data []byte) bool {
 	return bytes.HasPrefix(data, []byte("{")) && json.Unmarshal(data, &o) == nil && o.Version != nil
 }
 
-// isGridEvent reports whether data is an event in the Event Grid schema: a JSON object with the required string
-// fields. Event Grid itself checks the other fields.
+// isGridEvent reports whether data is an event in the Event Grid schema: a JSON object with the strings id, subject and
+// eventType, and with data or eventTime. Event Grid itself checks the other fields.
 func isGridEvent(data []byte) bool {
-	var e struct{ ID, Subject, EventType, EventTime *string }
+	var e struct {
+		ID, Subject, EventType, EventTime *string
+		Data                              json.RawMessage
+	}
 	return bytes.HasPrefix(data, []byte("{")) && json.Unmarshal(data, &e) == nil &&
-		e.ID != nil && e.Subject != nil && e.EventType != nil && e.EventTime != nil
+		e.ID != nil && e.Subject != nil && e.EventType != nil && (e.EventTime != nil || e.Data != nil)
 }
 
 func allPublished(all []json.RawMessage) error {

@@ -55,6 +55,19 @@ func TestInvoke_EventsAreUnchanged(t *testing.T) {
 	}
 }
 
+// Dapr sends data as they are, so an event without a time is not put into another event. Event Grid checks the rest.
+func TestInvoke_EventsWithoutTimeAreUnchanged(t *testing.T) {
+	for _, data := range []string{`{"id":"1","subject":"s","eventType":"t","data":null}`,
+		`[{"id":"1","subject":"s","eventType":"t","data":{"n":1}}]`} {
+		f := newFake(t)
+		_ = create(t, f, data, nil) // a topic may refuse it
+		if got := f.Requests("topic"); len(got) != 1 || got[0].Body != data ||
+			got[0].Header.Get("Content-Type") != "application/json" {
+			t.Errorf("the topic got %+v", got)
+		}
+	}
+}
+
 func TestInvoke_WrapsOtherData(t *testing.T) {
 	for _, data := range []string{`{"n":1.50,"html":"<&>"}`, `[1,2]`, `[]`, `{"id":"1","subject":"s"}`,
 		`{"id":1,"subject":"s","eventType":"t","eventTime":"2026-01-31T12:00:00Z"}`, `"text"`, `7`, `null`} {

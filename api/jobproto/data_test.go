@@ -1,0 +1,56 @@
+package jobproto_test
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/quorate/quorate/api/jobproto"
+)
+
+// The data of a job over HTTP arrive as they were given. Only data may be null: some clients send null for each field
+// that is not set.
+func TestParse_DataArriveUnchanged(t *testing.T) {
+	for given, want := range map[string]string{
+		`"data":null`: "null", `"data":0`: "0", `"data":"x"`: `"x"`, `"data":{"a":[null]}`: `{"a":[null]}`,
+		`"ttl":null`: "",
+	} {
+		job, _, err := jobproto.Parse("j", []byte(`{"dueTime":"1s","repeats":null,"schedule":null,`+given+`}`))
+		if err != nil {
+			t.Errorf("%s: %v", given, err)
+			continue
+		}
+		if got := string(jobproto.Body(job.GetData())); got != want || job.Schedule != nil || job.Repeats != nil {
+			t.Errorf("%s arrived as %q of %v", given, got, job)
+		}
+		if text, err := jobproto.JSON(job); err != nil {
+			t.Errorf("%s: %s, %v", given, text, err)
+		}
+	}
+}
+
+// As in Dapr, an application with HTTP gets the text of a job that was scheduled over gRPC.
+func TestBody_IsWhatTheMessageHolds(t *testing.T) {
+	for want, m := range map[string]proto.Message{
+		"hello":    wrapperspb.String("hello"),
+		"\x00\xff": wrapperspb.Bytes([]byte("\x00\xff")),
+		"":         wrapperspb.String(""),
+		`"true"`:   structpb.NewStringValue("true"),
+		"\b{":      wrapperspb.Int64(123),
+	} {
+		data, err := anypb.New(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(jobproto.Body(data)); got != want {
+			t.Errorf("%v arrived as %q, want %q", m, got, want)
+		}
+	}
+	expr := &anypb.Any{TypeUrl: "type.googleapis.com/google.type.Expr", Value: []byte(`{"a": 1}`)}
+	if got := string(jobproto.Body(expr)); got != `{"a": 1}` {
+		t.Errorf("an unknown type arrived as %q", got)
+	}
+}
