@@ -168,6 +168,8 @@ type Data struct {
 	RuntimeDir string   // the user's directory for sockets whose path in Dir would be too long
 	LogStore   LogStore // empty = that of the directory, wal for a new one
 	MinFree    int64    // free disk bytes below which values are refused; default 256 MiB
+	// AnyMinFree accepts a MinFree that is less than the log needs, for tests that fill a disk.
+	AnyMinFree bool
 }
 
 // Backup configures scheduled backups. At most one of Directory and Command may be set. Without either, there are no

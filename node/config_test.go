@@ -202,7 +202,13 @@ func TestConfigValidate_NamesFlagValueAndFix(t *testing.T) {
 		`--node-id "local" is refused (this name is reserved`: func(c *node.Config) { c.Cluster.NodeID = "local" },
 		`--role "voter" is refused`:                           func(c *node.Config) { c.Cluster.Role = "voter" },
 		`--partitions "257" is refused (give a number from 1`: func(c *node.Config) { c.Cluster.Partitions = 257 },
-		`--voters "-3" is refused`:                            func(c *node.Config) { c.Cluster.Voters = -3 },
+		`--min-free-disk "67108864" is refused (give at least 128Mi: the log needs 64 MiB`: func(c *node.Config) {
+			c.Data.MinFree = 64 << 20
+		},
+		`--min-free-disk "1048576" is refused (give at least 32Mi`: func(c *node.Config) {
+			c.Data.MinFree, c.Data.LogStore = 1<<20, node.LogStoreBolt
+		},
+		`--voters "-3" is refused`: func(c *node.Config) { c.Cluster.Voters = -3 },
 		`--voters "4" is refused (4 voters survive no more failures than 3: give 3 or 5)`: func(c *node.Config) {
 			c.Cluster.Voters = 4
 		},

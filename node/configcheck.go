@@ -135,8 +135,10 @@ func (c Config) validateData(p *problems) {
 	if c.Data.LogStore != "" {
 		oneOf(p, "--log-store", c.Data.LogStore, LogStoreBolt, LogStoreWAL)
 	}
-	p.check(c.Data.MinFree > 0, "--min-free-disk", strconv.FormatInt(c.Data.MinFree, 10),
-		"give a size above 0, such as 256Mi")
+	if least, because := c.Data.leastFree(); !c.Data.AnyMinFree && !c.Cluster.sidecar() {
+		p.check(c.Data.MinFree >= least, "--min-free-disk", strconv.FormatInt(c.Data.MinFree, 10),
+			fmt.Sprintf("give at least %dMi: %s", least>>20, because))
+	}
 	switch d := c.Data; {
 	case d.Dir != "":
 	case d.StateDir == "":
@@ -146,6 +148,16 @@ func (c Config) validateData(p *problems) {
 		p.add("--node-id", c.Cluster.NodeID, "with --join the data directory is named after it, and the name "+
 			"of this machine cannot be used: give one, or give --data-dir")
 	}
+}
+
+// leastFree returns the least MinFree with which the disk does not become full while values are refused. Both log
+// stores allocate space in steps. The rest is for what arrives until the disk is measured again, and for memtables.
+func (d Data) leastFree() (size int64, because string) {
+	if d.LogStore == LogStoreBolt {
+		return 32 << 20, "the log grows by 16 MiB at once, and the database is written in the background"
+	}
+	return 128 << 20, "the log needs 64 MiB for its next segment, and the database is written in the background; " +
+		"--log-store boltdb needs 32Mi"
 }
 
 func (b Backup) validate(p *problems, sidecar bool) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 // childNode runs a node until it is killed or fails. It prints its address.
 func childNode(dir string) int {
 	c := node.Config{Version: "test"}
-	c.Data.Dir, c.Data.MinFree = dir, 1
+	c.Data.Dir, c.Data.MinFree, c.Data.AnyMinFree = dir, 1, true
 	c.API.HTTP, c.API.GRPCOff, c.Metrics.Off = free(), true, true
 	// Some disks of these tests are small, and wal allocates 64 MiB.
 	c.Data.LogStore = cmp.Or(node.LogStore(os.Getenv(childLog)), node.LogStoreBolt)
@@ -212,6 +213,39 @@ func TestDisk_NearlyFullIsReadOnlyUntilFreed(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool { code, _ := save("after"); return code == 204 })
+}
+
+// A disk that is full of values has room again soon after they were deleted. Nothing else is written meanwhile, because
+// the reserve stops it.
+func TestDisk_DeletedValuesMakeRoom(t *testing.T) {
+	dir := smallDisk(t, "192m")
+	c := config(t)
+	c.Data.Dir, c.Data.MinFree = filepath.Join(dir, "data"), 64<<20
+	c.Data.LogStore = node.LogStoreBolt // wal allocates 64 MiB
+	c.Cluster.Timing.Reclaim = 100 * time.Millisecond
+	n := open(t, c)
+	source, value := rand.NewChaCha8([32]byte{1}), make([]byte, 512<<10) // values that do not compress
+	saved := 0
+	for ; saved < 1000; saved++ {
+		_, _ = source.Read(value)
+		code, body, _ := ask(t, n, "POST", "/v1.0/state/statestore", fmt.Sprintf(
+			`[{"key":"k%d","value":"%x","options":{"consistency":"strong"}}]`, saved, value))
+		if code == 500 && strings.Contains(body, `"reason":"read_only"`) {
+			break
+		}
+		if code != 204 {
+			t.Fatalf("save %d: %d %s", saved, code, body)
+		}
+	}
+	for i := range saved {
+		if code, body, _ := ask(t, n, "DELETE", fmt.Sprintf("/v1.0/state/statestore/k%d", i), ""); code != 204 {
+			t.Fatalf("delete %d: %d %s", i, code, body)
+		}
+	}
+	waitFor(t, func() bool {
+		code, _, _ := ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"after","value":1}]`)
+		return code == 204
+	})
 }
 
 func waitFor(t *testing.T, ok func() bool) {

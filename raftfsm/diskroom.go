@@ -99,7 +99,7 @@ func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 		msg += "; failed: " + strings.Join(gone, ", ")
 	}
 	return &fault.Error{Code: fault.ReadOnly, Op: "raftfsm.space", Key: s.opts.Dir, Msg: msg,
-		Hint: "free some space there; writes open again by themselves, deletes still work"}
+		Hint: "free some space there, or delete keys; writes open again by themselves within a minute"}
 }
 
 // diskOf returns the state of the disk of a voter. The parameter own is the error for this server's disk, or nil if

@@ -35,18 +35,20 @@ type server struct {
 	remote  *peercalls.LeaderClient // client for other servers
 	// elsewhere reads at other servers while a replica of this one is not trusted
 	elsewhere readClient
-	cache     *pebble.Cache  // shared by all groups; nil if none is open
-	space     *datadir.Space // nil if no group is open
-	room      []groupRoom    // by group
-	opened    atomic.Bool    // every group is open
-	groups    []*group.Group
-	keepers   []*locks.Keeper  // of the locks of each group
-	actors    []*actors.Keeper // of the actors of each group
-	due       []*due.Keeper    // of the due work of each group
-	fresh     []freshness      // by group
-	scans     scans            // of nodes without replicas
-	stop      chan struct{}
-	wg        sync.WaitGroup
+	cache     *pebble.Cache // shared by all groups; nil if none is open
+	// compacting has capacity 1; see group.Options
+	compacting chan struct{}
+	space      *datadir.Space // nil if no group is open
+	room       []groupRoom    // by group
+	opened     atomic.Bool    // every group is open
+	groups     []*group.Group
+	keepers    []*locks.Keeper  // of the locks of each group
+	actors     []*actors.Keeper // of the actors of each group
+	due        []*due.Keeper    // of the due work of each group
+	fresh      []freshness      // by group
+	scans      scans            // of nodes without replicas
+	stop       chan struct{}
+	wg         sync.WaitGroup
 }
 
 // openServer sets h.replica to the replica of a node with data. It opens no groups if the server was removed from
@@ -72,7 +74,7 @@ func openServer(ctx context.Context, h *Host) error {
 }
 
 func (s *server) open(ctx context.Context) error {
-	s.cache = pebble.NewCache(s.opts.CacheBytes)
+	s.cache, s.compacting = pebble.NewCache(s.opts.CacheBytes), make(chan struct{}, 1)
 	s.space = datadir.NewSpace(s.opts.Dir, s.opts.MinFree, s.opts.FreeBytes, s.opts.Logger)
 	s.space.Measure()
 	if err := s.space.EnoughToStart(); err != nil {
@@ -146,7 +148,7 @@ func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
 		Replicas: replicasOf(o.Peers, id), Witnesses: witnessesOf(o.Peers, id), Engine: self.Engine,
 		Bootstrap: self.Forming, MustExist: self.Made,
 		Server: groupServer{s, id},
-		Cache:  s.cache, MemTable: memTable(o.MemTable, self.Partitions),
+		Cache:  s.cache, MemTable: memTable(o.MemTable, self.Partitions), Compacting: s.compacting,
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
 		Level: uint8(self.Format), //nolint:gosec // at most command.Version
 		Now:   o.Now, Step: o.Step, Locks: s.keepers[id], Due: s.due[id],
@@ -168,6 +170,10 @@ func (g groupServer) Owner() raftlog.Owner {
 func (g groupServer) NewLeader(leader raft.ServerID) { g.server.remote.NewLeader(g.group, leader) }
 
 func (g groupServer) Abstain() bool { return g.server.abstains(g.group) }
+
+func (g groupServer) DiskLow() bool { return g.server.space.Low() != nil }
+
+func (g groupServer) FreeDisk() uint64 { return g.server.space.Free() }
 
 // Newest returns the answer of Options.Cluster.
 func (g groupServer) Newest(id raft.ServerID) (version uint8, known bool) {

@@ -166,7 +166,7 @@ func (s *sidecar) writesAllowed(gid uint32) error {
 	}
 	return &fault.Error{Code: fault.ReadOnly, Op: "raftfsm.space", Key: utoa(gid),
 		Msg:  fmt.Sprintf("group %d is read-only: the disks of a majority of its voters are nearly full", gid),
-		Hint: "free space there, see 'quorate status' on a server; writes open again by themselves, deletes still work"}
+		Hint: "free some space there, or delete keys; writes open again by themselves within a minute"}
 }
 
 // serve implements replica. It refuses every call, because this node has no groups.

@@ -40,7 +40,7 @@ func newHost(t testing.TB) host {
 func (h host) config(app string) node.Config {
 	c := node.Config{Version: "test"}
 	c.App.ID, c.API.RequestTimeout = app, 30*time.Second
-	c.Data.StateDir, c.Data.RuntimeDir, c.Data.MinFree = h.state, h.run, 1
+	c.Data.StateDir, c.Data.RuntimeDir, c.Data.MinFree, c.Data.AnyMinFree = h.state, h.run, 1, true
 	c.API.HTTP, c.API.GRPC, c.Metrics.Port, c.Cluster.Gossip, c.Cluster.Peer = nodetest.AnyPort(), nodetest.AnyPort(),
 		nodetest.AnyPort(), nodetest.AnyPort(), nodetest.AnyPort()
 	return c.WithDefaults()

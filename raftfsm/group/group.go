@@ -63,6 +63,9 @@ type Group struct {
 	relieved  time.Time   // when watchState last tried to transfer leadership because of a slow disk
 	verifying atomic.Bool // a verification of all records is running
 
+	reclaiming atomic.Bool // reclaim runs
+	reclaimed  reclaim     // used by reclaim alone
+
 	started chan struct{}   // closed once Raft and the goroutines of the group run
 	closing context.Context // ends with Close
 	cease   context.CancelFunc

@@ -14,12 +14,14 @@ import (
 )
 
 // keep runs housekeeping until the group closes. On the leader it proposes the removal of expired items. On every
-// server it takes a snapshot when the log has grown enough.
+// server it takes a snapshot when the log has grown enough, and frees disk space.
 func (g *Group) keep() {
 	defer g.wg.Done()
 	t := g.opts.Timing
 	expiry, snapshot, floor := time.NewTicker(t.ExpiryEvery), time.NewTicker(t.SnapshotPoll),
 		time.NewTicker(t.FloorEvery)
+	space := time.NewTicker(t.Reclaim)
+	defer space.Stop()
 	defer floor.Stop()
 	defer expiry.Stop()
 	defer snapshot.Stop()
@@ -35,6 +37,12 @@ func (g *Group) keep() {
 		case <-floor.C:
 			g.disk.seen.Keep(g.raft.GetConfiguration().Configuration().Servers)
 			g.disk.snaps.WriteFloor()
+		case <-space.C:
+			low := g.opts.Server.DiskLow()
+			if low && g.newEntries() > 0 {
+				g.snapshotBeside(snapping)
+			}
+			g.reclaimBeside(low)
 		case <-g.refresh:
 			g.snapshotBeside(snapping)
 		case <-g.stop:
@@ -76,13 +84,18 @@ func (g *Group) expire() {
 
 // snapshotDue reports whether the log has grown enough since the last snapshot.
 func (g *Group) snapshotDue() bool {
-	last := g.disk.snaps.Index()
-	entries := g.raft.AppliedIndex() - min(last, g.raft.AppliedIndex())
-	if g.integrity.Reinstalling() {
-		return false // the entries after the snapshot are needed to bring the new state up to date
-	}
+	entries := g.newEntries()
 	return entries > 0 && (entries >= g.opts.Bounds.SnapshotEntries ||
-		g.disk.logs.BytesSince(last+1) >= g.opts.Bounds.SnapshotLogBytes)
+		g.disk.logs.BytesSince(g.disk.snaps.Index()+1) >= g.opts.Bounds.SnapshotLogBytes)
+}
+
+// newEntries returns how many entries a snapshot would cover in addition to the last one.
+func (g *Group) newEntries() uint64 {
+	if g.integrity.Reinstalling() {
+		return 0 // the entries after the snapshot are needed to bring the new state up to date
+	}
+	applied := g.raft.AppliedIndex()
+	return applied - min(g.disk.snaps.Index(), applied)
 }
 
 // snapshotBeside starts a snapshot in the background if none is running. The channel running has capacity 1 and is
@@ -104,10 +117,13 @@ func (g *Group) snapshotBeside(running chan struct{}) {
 }
 
 // trimTrailing limits the bytes of log entries that raft keeps for slow followers after the next snapshot. Raft
-// itself limits only the number of these entries.
+// itself limits only the number of these entries. If the disk is low, an eighth is kept.
 func (g *Group) trimTrailing() {
-	keep := min(g.opts.Bounds.TrailingEntries, max(g.disk.logs.EntriesWithin(g.raft.LastIndex(),
-		g.opts.Bounds.TrailingBytes), 64))
+	size, least := g.opts.Bounds.TrailingBytes, uint64(64)
+	if g.opts.Server.DiskLow() {
+		size, least = size/8, least/8 // more than the entries in flight
+	}
+	keep := min(g.opts.Bounds.TrailingEntries, max(g.disk.logs.EntriesWithin(g.raft.LastIndex(), size), least))
 	conf := g.raft.ReloadableConfig()
 	if conf.TrailingLogs == keep {
 		return

@@ -36,6 +36,9 @@ type Options struct {
 
 	Cache    *pebble.Cache // shared by the groups of a process; nil = one of its own
 	MemTable uint64        // bytes; 0 = the default of package kv
+	// Compacting has capacity 1 and is full while a group of the server compacts its database to free space. nil = one
+	// of its own
+	Compacting chan struct{}
 
 	Timing Timing
 	Bounds Bounds
@@ -81,6 +84,10 @@ type Server interface {
 	// Newest returns the highest version of log entries that a server can read. The result known is false if the
 	// version is unknown at present. It must not block.
 	Newest(server raft.ServerID) (version uint8, known bool)
+	// DiskLow reports whether the disk of this server is nearly full.
+	DiskLow() bool
+	// FreeDisk returns the free bytes of that disk as last measured; 0 = unknown.
+	FreeDisk() uint64
 	// Raise records durably that the log may contain entries of a version above Options.Level. It is called before
 	// such an entry is written to this disk.
 	Raise(version uint8) error
@@ -100,6 +107,12 @@ func (NoServer) Abstain() bool { return false }
 
 // Newest returns the version of this build, and true.
 func (NoServer) Newest(raft.ServerID) (version uint8, known bool) { return command.Version, true }
+
+// DiskLow returns false.
+func (NoServer) DiskLow() bool { return false }
+
+// FreeDisk returns 0.
+func (NoServer) FreeDisk() uint64 { return 0 }
 
 // Raise records nothing.
 func (NoServer) Raise(uint8) error { return nil }
@@ -131,6 +144,7 @@ type Timing struct {
 	ReadRound    time.Duration // limit of one confirmation round; default 2 s
 	ExpiryEvery  time.Duration // interval at which the leader looks for expired keys; default 500 ms
 	SnapshotPoll time.Duration // interval at which the size of the log is checked; default 1 s
+	Reclaim      time.Duration // interval at which disk space is looked for that can be freed; default 10 s
 	Compare      time.Duration // cluster time between two state comparisons; default 10 s
 	FirstVerify  time.Duration // delay after a start before stored records are verified; default 10 min
 	Verify       time.Duration // interval of further verifications; default 24 h
@@ -180,6 +194,9 @@ func (o Options) withDefaults() Options {
 	}
 	def(&o.newest, command.Version)
 	def(&o.Level, command.First)
+	if o.Compacting == nil {
+		o.Compacting = make(chan struct{}, 1)
+	}
 	t, b := &o.Timing, &o.Bounds
 	def(&t.Heartbeat, time.Second)
 	def(&t.Election, time.Second)
@@ -191,6 +208,7 @@ func (o Options) withDefaults() Options {
 	def(&t.ReadRound, 2*time.Second)
 	def(&t.ExpiryEvery, 500*time.Millisecond)
 	def(&t.SnapshotPoll, time.Second)
+	def(&t.Reclaim, 10*time.Second)
 	def(&t.Compare, 10*time.Second)
 	def(&t.FirstVerify, 10*time.Minute)
 	def(&t.Verify, 24*time.Hour)

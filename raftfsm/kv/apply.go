@@ -136,6 +136,7 @@ func (m *Machine) install() error {
 	if err := w.txn.commit(); err != nil {
 		return err
 	}
+	m.deletions.Add(w.txn.deletions)
 	m.reads.end()
 	w.rows.settle()
 	return nil

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -319,4 +320,19 @@ func checkHistories(m *Machine) error {
 		}
 		return nil
 	})
+}
+
+// CutAt returns the ranges of a Reclaim with the given room, and the first and the last key of the tables.
+func (m *Machine) CutAt(room uint64) (ranges [][2][]byte, first, last []byte) {
+	tables, _ := m.sortedTables()
+	for _, r := range cut(tables, room) {
+		ranges = append(ranges, [2][]byte{r.start, r.end})
+	}
+	first, last = tables[0].Smallest.UserKey, tables[0].Largest.UserKey
+	for i := range tables {
+		if bytes.Compare(last, tables[i].Largest.UserKey) < 0 {
+			last = tables[i].Largest.UserKey
+		}
+	}
+	return ranges, first, last
 }

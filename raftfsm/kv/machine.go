@@ -72,8 +72,10 @@ type Machine struct {
 	buffers sync.Pool // *[]byte, for keys of reads
 	reads   *readCache
 	writer  *writer // owned by the goroutine that applies
-	closing sync.Once
-	closed  error // result of the first Close
+	// deletions is the number of deletions since the last FlushDeletions
+	deletions atomic.Int64
+	closing   sync.Once
+	closed    error // result of the first Close
 }
 
 // state is what an Apply has published. It is always replaced as a whole.

@@ -9,9 +9,11 @@ type txn struct {
 	batch *pebble.Batch
 	base  *pebble.Iterator // opened by the first get
 	err   error            // first error of adding to the batch
+	// deletions counts the deletions in the batch; a range counts as one
+	deletions int64
 }
 
-func (t *txn) begin() { t.batch, t.err = t.db.NewBatch(), nil }
+func (t *txn) begin() { t.batch, t.err, t.deletions = t.db.NewBatch(), nil, 0 }
 
 // end drops what was not committed.
 func (t *txn) end() error {
@@ -59,14 +61,20 @@ func (t *txn) get(key []byte) (value []byte, found bool, err error) {
 
 func (t *txn) set(key, value []byte) { t.err = keep(t.err, t.batch.Set(key, value, nil)) }
 
-func (t *txn) delete(key []byte) { t.err = keep(t.err, t.batch.Delete(key, nil)) }
+func (t *txn) delete(key []byte) {
+	t.deletions++
+	t.err = keep(t.err, t.batch.Delete(key, nil))
+}
 
 // deleteRange deletes all keys k with from <= k < end.
-func (t *txn) deleteRange(from, end []byte) { t.err = keep(t.err, t.batch.DeleteRange(from, end, nil)) }
+func (t *txn) deleteRange(from, end []byte) {
+	t.deletions++
+	t.err = keep(t.err, t.batch.DeleteRange(from, end, nil))
+}
 
 // clear deletes all keys of a table.
 func (t *txn) clear(table byte) {
-	t.err = keep(t.err, t.batch.DeleteRange([]byte{table}, []byte{table + 1}, nil))
+	t.deleteRange([]byte{table}, []byte{table + 1})
 }
 
 // keep returns the first error.

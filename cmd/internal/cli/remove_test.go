@@ -47,7 +47,7 @@ func TestDoctor_WithoutANodeChecksTheStart(t *testing.T) {
 	c := newConsole(t)
 	dir := filepath.Join(t.TempDir(), "absent", "data")
 	got := c.run("doctor", "--json", "--data-dir", dir, "--http-port", "0", "--gossip-port", "0", "--peer-port", "0",
-		"--min-free-disk", "1")
+		"--min-free-disk", "128Mi")
 	var found schema.Checkup
 	if err := json.Unmarshal([]byte(got.stdout), &found); err != nil || found.Node != "" {
 		t.Fatalf("%s, %v", got.stdout, err)

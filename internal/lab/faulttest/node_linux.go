@@ -92,7 +92,7 @@ func (n *Node) Start() error {
 	args := []string{
 		"run", "--node-id", n.Name, "--data-dir", n.DataDir(), "--bind-address", n.Addr.String(), "--insecure",
 		"--http-port", "3500", "--enable-grpc=false", "--metrics-port", "9090", "--gossip-port", "7946",
-		"--peer-port", "7947", "--min-free-disk", "1",
+		"--peer-port", "7947",
 	}
 	if len(n.join) > 0 {
 		args = append(args, "--join", strings.Join(n.join, ","))

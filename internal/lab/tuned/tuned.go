@@ -86,6 +86,7 @@ func New(text string) (*Opener, error) {
 func (o *Opener) Open(ctx context.Context, settings node.Config, log *slog.Logger) (*node.Node, error) {
 	c := &settings.Cluster
 	c.Bounds, c.Timing, c.Limits = o.tuning.Bounds, o.tuning.Timing, o.tuning.Limits
+	settings.Data.MinFree, settings.Data.AnyMinFree = 1, true // tests fill disks
 	return node.Open(ctx, settings, node.Deps{
 		Logger: log, Env: os.LookupEnv, Exit: os.Exit, Step: o.controls.step,
 		Fatal: func(err error) {

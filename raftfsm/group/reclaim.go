@@ -1,0 +1,122 @@
+package group
+
+import (
+	"time"
+
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Deleted records take disk space until Pebble compacts them, and log entries until a snapshot covers them. Both
+// happen only as by-products of further writes. A group with a nearly full disk refuses writes, so it would never get
+// its space back. Therefore every server looks regularly for space that it can free:
+//
+//   - If its disk is low, it takes a snapshot, which also truncates the log, and compacts the database.
+//   - In any case, it compacts the database if more than half of it are deleted records.
+//
+// Neither changes the state of the group. A snapshot and a truncation keep to the rules that always apply: the log has
+// every entry that the snapshot does not cover, and those that a follower needs after a transfer (see
+// raftlog.Retained). A follower that is further behind gets a snapshot.
+const (
+	reclaimBytes = 32 << 20 // garbage below is not worth a compaction
+	// the same while the disk is low
+	reclaimBytesLow = 4 << 20
+	// the least free space with which a compaction begins. It needs some itself, and it must not fill the disk
+	reclaimRoom = 16 << 20
+	// pause between two flushes of deletions while the disk has room
+	reclaimFlush = time.Minute
+	// the longest pause after a compaction that failed or freed little
+	reclaimPause = time.Hour
+)
+
+// reclaim is what the group remembers from one look to the next. Only one goroutine at a time uses it.
+type reclaim struct {
+	swept   bool      // the whole database was compacted since the disk became low
+	flushed time.Time // when deletions were last flushed
+	next    time.Time // no compaction begins before
+	vain    int       // consecutive compactions that failed or freed little
+}
+
+// worthwhile reports whether a compaction should begin.
+func (r *reclaim) worthwhile(g kv.Garbage, low bool) bool {
+	switch {
+	case !low:
+		return g.Bytes >= max(reclaimBytes, g.Total/2)
+	case !r.swept:
+		return g.Total > 0 // overwritten records take space as well, and are not counted
+	}
+	return g.Bytes >= max(reclaimBytesLow, g.Total/64)
+}
+
+// flushes reports whether deletions that are only in memory should be written, so that their garbage is known.
+func (r *reclaim) flushes(g kv.Garbage, low bool, now time.Time) bool {
+	return g.Unflushed && (low || g.Total >= reclaimBytes && now.Sub(r.flushed) >= reclaimFlush)
+}
+
+// ended records a compaction. The pause after it grows with its duration, so that compactions leave most of the disk
+// to others.
+func (r *reclaim) ended(now time.Time, took time.Duration, useful bool) {
+	pause := 4 * took
+	if useful {
+		r.vain = 0
+	} else {
+		r.vain++
+		pause = max(pause, min(time.Minute<<min(r.vain-1, 10), reclaimPause))
+	}
+	r.next = now.Add(pause)
+}
+
+// reclaimBeside frees disk space in the background, unless that is already going on. keep calls it.
+func (g *Group) reclaimBeside(low bool) {
+	if g.reclaiming.Swap(true) {
+		return
+	}
+	g.wg.Go(func() { // keep is counted in wg, so Close cannot have finished waiting yet
+		defer g.reclaiming.Store(false)
+		g.reclaim(low)
+	})
+}
+
+func (g *Group) reclaim(low bool) {
+	r, now, log := &g.reclaimed, time.Now(), g.opts.Logger
+	if g.Trusted() != nil {
+		return
+	}
+	m := g.Machine()
+	garbage := m.Garbage()
+	r.swept = r.swept && low
+	if !r.worthwhile(garbage, low) {
+		if r.flushes(garbage, low, now) {
+			r.flushed = now
+			if err := m.FlushDeletions(); err != nil && g.closing.Err() == nil {
+				log.Warn("cannot write deletions to disk; their space is not freed yet", "group", g.opts.ID,
+					"error", err)
+			}
+		}
+		return
+	}
+	free := g.opts.Server.FreeDisk()
+	if now.Before(r.next) || free < reclaimRoom {
+		return
+	}
+	select {
+	case g.opts.Compacting <- struct{}{}:
+		defer func() { <-g.opts.Compacting }()
+	default:
+		return // another group of this server compacts
+	}
+	freed, err := m.Reclaim(g.closing, free/4)
+	took := time.Since(now)
+	if g.closing.Err() != nil {
+		return
+	}
+	r.ended(now.Add(took), took, err == nil && freed >= garbage.Bytes/2)
+	if err != nil {
+		log.Warn("cannot free the disk space of deleted values; it is tried again", "group", g.opts.ID, "error", err)
+		return
+	}
+	r.swept = low
+	if freed >= 1<<20 {
+		log.Info("disk space of deleted values was freed", "group", g.opts.ID, "bytes", freed, "took",
+			took.Round(time.Millisecond))
+	}
+}
