@@ -2,12 +2,15 @@ package http_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,4 +152,33 @@ func TestWatch_ClientThatSendsMoreIsServed(t *testing.T) {
 	}
 	e.want(t, "bookmark")
 	e.want(t, "bookmark") // after the loop has looked at the connection
+}
+
+// Clients that send without end delay no other watch, and are disconnected.
+func TestWatch_ClientThatKeepsSendingIsCut(t *testing.T) {
+	t.Parallel()
+	server, _, _ := watched(t)
+	good := eventsOf(t, server, "", "")
+	good.want(t, "bookmark")
+	var senders sync.WaitGroup
+	for range 8 {
+		e := eventsOf(t, server, "", "")
+		e.want(t, "bookmark")
+		senders.Go(func() {
+			junk := make([]byte, 64<<10)
+			for {
+				if _, err := e.conn.Write(junk); err != nil {
+					if errors.Is(err, os.ErrDeadlineExceeded) {
+						t.Errorf("a client that keeps sending is not disconnected: %v", err)
+					}
+					return
+				}
+			}
+		})
+	}
+	for i := range 3 {
+		save(t, "http://"+server.Addr().String(), fmt.Sprintf(`[{"key":"k","value":%d}]`, i))
+		good.want(t, fmt.Sprintf(`"key":"k","value":%d}`, i))
+	}
+	senders.Wait()
 }

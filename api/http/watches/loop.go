@@ -17,12 +17,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// errPanic is the reason of a watch that ended in a panic.
-var errPanic = errors.New("panic")
+// Reasons for the end of a watch.
+var (
+	errPanic  = errors.New("panic")
+	errUnread = errors.New("the client sends data after its request")
+)
 
 const (
 	tickEvery   = 250 * time.Millisecond // how often due bookmarks are looked for
 	maxEncoded  = 16                     // parts that are kept for further watches
+	maxUnread   = 64 << 10               // bytes that a client may send after its request
 	clientParts = 8                      // a tick looks whether this part of the clients have closed their connections
 )
 
@@ -60,6 +64,7 @@ type watchConn struct {
 
 	due    time.Time // of the next bookmark; set by the goroutine that uses the watch
 	number int       // decides in which tick the client is looked at
+	unread int       // bytes that the client has sent after its request; used by the goroutine of the loop
 
 	// guarded by loop.mu
 	phase   phase
@@ -236,7 +241,7 @@ func (l *loop) last(w *watchConn, err error) {
 	b := append(finishChunk(w.appendEnd(beginChunk(nil), err), 0), lastChunk...)
 	n, _ := l.write.try(w.conn.raw, b) // the client may have gone
 	w.sent.Add(float64(n))
-	_ = l.read.look(w.conn.raw) // unread data would make the kernel discard what the client has not received
+	_, _ = l.read.look(w.conn.raw) // unread data would make the kernel discard what the client has not received
 	l.end(w, err)
 }
 
@@ -350,16 +355,20 @@ func (l *loop) idle(match func(*watchConn) bool) (list []*watchConn) {
 	return list
 }
 
-// look ends the watches whose clients have gone.
+// look ends the watches whose clients have gone, or send more than maxUnread.
 func (l *loop) look(list []*watchConn) {
 	for _, w := range list {
-		if err := l.read.look(w.conn.raw); err != nil {
+		n, err := l.read.look(w.conn.raw)
+		if w.unread += n; err == nil && w.unread > maxUnread {
+			err = errUnread
+		}
+		if err != nil {
 			l.gone(w, err)
 		}
 	}
 }
 
-// gone ends a watch whose client has gone. err is the error of the connection.
+// gone ends a watch whose client has gone or is cut. err is the error of the connection, or errUnread.
 func (l *loop) gone(w *watchConn, err error) {
 	l.mu.Lock()
 	cancel, mine := w.cancel, w.phase == phaseIdle || w.phase == phaseQueued

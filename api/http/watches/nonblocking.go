@@ -41,33 +41,32 @@ func (r *rawWrite) try(c syscall.RawConn, b []byte) (int, error) {
 // rawRead looks whether the other side has closed a connection.
 type rawRead struct {
 	call func(fd uintptr) bool // do, made once
-	b    [512]byte
+	b    [16 << 10]byte
+	n    int
 	err  error
 }
 
 func (r *rawRead) do(fd uintptr) bool {
 	for {
-		n, err := syscall.Read(int(fd), r.b[:])
-		if err == nil && n == 0 {
-			err = io.EOF
-		}
-		if r.err = err; err != nil && err != syscall.EINTR { //nolint:errorlint // of a system call
-			return true
-		}
-		if err == nil && n < len(r.b) {
+		r.n, r.err = syscall.Read(int(fd), r.b[:])
+		if r.err != syscall.EINTR { //nolint:errorlint // of a system call
 			return true
 		}
 	}
 }
 
-// look reads and discards what the client has sent. It returns an error if the client has closed the connection.
-func (r *rawRead) look(c syscall.RawConn) error {
-	r.err = nil
+// look reads once without waiting. It discards what the client has sent, and returns the number of bytes. It returns
+// an error if the client has closed the connection. A client that sends without end cannot delay the caller.
+func (r *rawRead) look(c syscall.RawConn) (int, error) {
+	r.n, r.err = 0, nil
 	if err := c.Read(r.call); err != nil {
-		return err
+		return 0, err
 	}
-	if errors.Is(r.err, syscall.EAGAIN) {
-		return nil
+	switch {
+	case errors.Is(r.err, syscall.EAGAIN):
+		return 0, nil
+	case r.err == nil && r.n == 0:
+		return 0, io.EOF
 	}
-	return r.err
+	return max(r.n, 0), r.err
 }
