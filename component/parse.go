@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/suggest"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // MaxFileSize is the largest file that Parse reads, in bytes.
@@ -40,7 +41,7 @@ func Parse(name string, r io.Reader) (File, error) {
 		return File{}, problems.Err(op)
 	}
 	var file File
-	dec := yaml.NewDecoder(bytes.NewReader(data))
+	dec := yaml.NewDecoder(bytes.NewReader(userfile.YAML(data)))
 	for {
 		var root yaml.Node
 		err := dec.Decode(&root)

@@ -56,6 +56,26 @@ func parse(t *testing.T, text string) component.File {
 	return file
 }
 
+func TestParse_ByteOrderMarksAndVersionDirectives(t *testing.T) {
+	doc := func(name string) string {
+		return "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata:\n  name: " + name +
+			"\nspec:\n  type: state.in-memory\n  version: v1\n"
+	}
+	const mark = "\ufeff"
+	for _, text := range []string{
+		mark + doc("a") + "---\n" + mark + doc("b"),
+		doc("a") + mark + "---\n" + doc("b"),
+		"---\n" + mark + "# comment\n" + doc("a") + "---\n" + doc("b"),
+		"%YAML 1.2\n---\n" + doc("a") + "...\n%YAML 1.2\n---\n" + doc("b"),
+		mark + "%YAML 1.2\n---\n" + doc("a") + "---\n" + doc("b"),
+	} {
+		file := parse(t, text)
+		if len(file.Documents) != 2 || file.Documents[0].Name != "a" || file.Documents[1].Name != "b" {
+			t.Errorf("%q: %+v", text, file)
+		}
+	}
+}
+
 func at(line int) component.Pos { return component.Pos{File: "f.yaml", Line: line} }
 
 func TestParse_ComponentWithLines(t *testing.T) {

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"net"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/internal/userfile"
 	"github.com/quorate/quorate/node/actorhost"
 	"github.com/quorate/quorate/node/components"
 	"github.com/quorate/quorate/node/credentials"
@@ -143,7 +143,7 @@ func (s *apiServers) tokenFor(app string) string {
 		}
 	}
 	if path := s.config.Security.APITokenFile; path != "" {
-		if text, err := os.ReadFile(path); err == nil {
+		if text, err := userfile.Read(path); err == nil {
 			if tokens := credentials.ParseAPITokens(text); len(tokens) > 0 {
 				return tokens[0]
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // distinct finds files that are listed twice, even if their paths differ.
@@ -105,7 +106,7 @@ func isYAML(name string) bool {
 }
 
 func parseFile(path string) (component.File, error) {
-	f, err := os.Open(path)
+	f, _, err := userfile.Open(path)
 	if err != nil {
 		return component.File{}, pathError(path, err)
 	}

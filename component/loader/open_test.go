@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +38,17 @@ func TestOpen_OrderAndReverseClose(t *testing.T) {
 	want := "open:vault1 open:vault2 open:b open:a open:c close:c close:a close:b close:vault2 close:vault1"
 	if got := r.world.log(); got != want {
 		t.Errorf("events are\n%s, want\n%s", got, want)
+	}
+}
+
+func TestOpen_DoesNotWaitForPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(path)
+	if _, err := r.open(t); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("Open: %v", err)
 	}
 }
 

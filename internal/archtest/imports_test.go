@@ -39,7 +39,7 @@ func rooms() []room {
 		{"discovery/records", 2},
 		{"internal/fault", 0}, {"internal/headers", 0}, {"internal/lenprefix", 0}, {"internal/timeline", 0},
 		{"internal/atmostonce", 0},
-		{"internal/pending", 0}, {"internal/flight", 0}, {"internal/frames", 0},
+		{"internal/pending", 0}, {"internal/userfile", 0}, {"internal/flight", 0}, {"internal/frames", 0},
 		{"internal/archtest/tree", 0}, {"internal/archtest/*", 1},
 		{"internal/*", 1},
 	}

@@ -23,7 +23,15 @@ func forbiddenCalls() []call {
 		"internal/listen", "internal/rest", "internal/testutil", "internal/tracing", "raftfsm", "raftfsm/group",
 		"raftfsm/grouptest", "raftfsm/integrity", "raftfsm/peercalls",
 	}
+	ownFiles := []string{ // not written by users
+		"api/admin", "cmd/compare", "cmd/internal/backupcmd", "cmd/internal/cli", "deploy/...", "internal/archtest/...",
+		"internal/durable", "internal/lab/...", "internal/testutil", "internal/userfile", "node/backups",
+		"raftfsm/raftlog",
+	}
 	return []call{
+		{"os", "ReadFile", ownFiles, "read files of users with internal/userfile, which waits for no pipe"},
+		{"os", "Open", ownFiles, "open files of users with internal/userfile, which waits for no pipe"},
+		{"crypto/tls", "LoadX509KeyPair", nil, "read both files with internal/userfile, which waits for no pipe"},
 		{"math/rand", "", nil, "use math/rand/v2, or crypto/rand for what must not be guessed"},
 		{"math/rand/v2", "", chance, "secrets come from crypto/rand; list a package that needs only chance"},
 		{"os", "Getenv", append([]string{"internal/testutil"}, process...), "only the command reads the environment"},

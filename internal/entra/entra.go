@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // Settings are the identity of a client and how it authenticates.
@@ -153,7 +153,7 @@ func (s Settings) certificate() ([]byte, error) {
 	case s.CertificateFile == "":
 		return nil, nil
 	}
-	data, err := os.ReadFile(s.CertificateFile)
+	data, err := userfile.Read(s.CertificateFile)
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "entra.Credential", Msg: "reading azureCertificateFile",
 			Err: err}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // Authorities returns a pool with the certificate authorities of a PEM text. It returns fault.Invalid if the text is
@@ -38,7 +39,7 @@ func Authorities(what string, text []byte) (*x509.CertPool, error) {
 
 // AuthorityFile reads the certificate authorities in a file.
 func AuthorityFile(path string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(path)
+	text, err := userfile.Read(path)
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "rest.AuthorityFile",
 			Msg: "reading certificate authorities", Err: err}
@@ -62,7 +63,7 @@ func AuthorityFolder(path string) (*x509.CertPool, error) {
 		if err != nil || !info.Mode().IsRegular() || strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
-		text, err := os.ReadFile(full)
+		text, err := userfile.Read(full)
 		if err != nil {
 			return nil, &fault.Error{Code: fault.Invalid, Op: "rest.AuthorityFolder",
 				Msg: "reading certificate authorities", Err: err}

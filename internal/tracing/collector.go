@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 const (
@@ -58,7 +58,7 @@ func collectorTLS(env func(string) (string, bool)) (*tls.Config, error) {
 			Hint: "give the path of a file in PEM form", Err: err}
 	}
 	if file := variable(env, "CERTIFICATE"); file != "" {
-		text, err := os.ReadFile(file)
+		text, err := userfile.Read(file)
 		config.RootCAs = x509.NewCertPool()
 		if err != nil || !config.RootCAs.AppendCertsFromPEM(text) {
 			return nil, invalid("CERTIFICATE", err)
@@ -66,7 +66,7 @@ func collectorTLS(env func(string) (string, bool)) (*tls.Config, error) {
 	}
 	cert, key := variable(env, "CLIENT_CERTIFICATE"), variable(env, "CLIENT_KEY")
 	if cert != "" && key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
+		pair, err := readPair(cert, key)
 		if err != nil {
 			return nil, invalid("CLIENT_CERTIFICATE or OTEL_EXPORTER_OTLP_CLIENT_KEY", err)
 		}
@@ -85,4 +85,17 @@ type ending struct {
 func (e ending) Shutdown(ctx context.Context) error {
 	defer e.client.CloseIdleConnections()
 	return e.SpanExporter.Shutdown(ctx)
+}
+
+// readPair reads a certificate and its key.
+func readPair(certFile, keyFile string) (tls.Certificate, error) {
+	cert, err := userfile.Read(certFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := userfile.Read(keyFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
 }

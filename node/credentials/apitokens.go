@@ -3,12 +3,12 @@ package credentials
 import (
 	"context"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // APITokens are the tokens that open the API. Set replaces them.
@@ -31,7 +31,7 @@ type APITokenFile struct {
 // begin with # are comments.
 func ParseAPITokens(text []byte) []string {
 	var out []string
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(userfile.Text(text))) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			out = append(out, line)
 		}
@@ -76,7 +76,7 @@ func (f *APITokenFile) reload() {
 }
 
 func (f *APITokenFile) read() ([]string, error) {
-	text, err := os.ReadFile(f.Path)
+	text, err := userfile.Read(f.Path)
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "node.Tokens",
 			Msg: "the file of --api-token-file cannot be read", Err: err, Key: f.Path}

@@ -5,11 +5,11 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
-	"os"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // Files name the files of credentials between nodes.
@@ -81,10 +81,7 @@ func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) 
 	return k, warnings, err
 }
 
-// maxCredential bounds a file of credentials, in bytes.
-const maxCredential = 1 << 20
-
-// readCredential reads a file of at most maxCredential bytes. If secret is true, it returns an error if users other
+// readCredential reads a file of at most userfile.MaxSize bytes. If secret is true, it returns an error if users other
 // than the owner have access. Read access only for the group causes just a warning, because some platforms provide
 // secrets with this mode.
 func readCredential(flag, path string, secret bool) (data []byte, warning string, err error) {
@@ -92,12 +89,14 @@ func readCredential(flag, path string, secret bool) (data []byte, warning string
 		return &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: path, Msg: flag + " " + path + " " +
 			msg, Hint: hint, Err: err}
 	}
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
+	f, info, err := userfile.Open(path)
+	if err != nil {
 		return nil, "", bad("cannot be read", "", unpath(err))
-	case info.Size() > maxCredential:
-		return nil, "", bad(fmt.Sprintf("has %d bytes, more than %d", info.Size(), maxCredential),
+	}
+	defer f.Close() //nolint:errcheck // read only
+	switch {
+	case info.Size() > userfile.MaxSize:
+		return nil, "", bad(fmt.Sprintf("has %d bytes, more than %d", info.Size(), userfile.MaxSize),
 			"is it the right file?", nil)
 	case secret && info.Mode().Perm()&0o027 != 0:
 		return nil, "", bad(fmt.Sprintf("is open to others than its owner (mode %04o)", info.Mode().Perm()),
@@ -106,7 +105,7 @@ func readCredential(flag, path string, secret bool) (data []byte, warning string
 		warning = fmt.Sprintf("%s %s can be read by its group (mode %04o); better: chmod 600 %s", flag, path,
 			info.Mode().Perm(), path)
 	}
-	if data, err = os.ReadFile(path); err != nil {
+	if data, err = userfile.ReadFrom(f); err != nil {
 		return nil, "", bad("cannot be read", "", unpath(err))
 	}
 	return data, warning, nil

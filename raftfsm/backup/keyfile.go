@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // ReadKeyFile reads the keys in the file at the given path. It returns no keys for an empty path. The owner and the
@@ -21,15 +21,16 @@ func ReadKeyFile(setting, path string) ([]Key, error) {
 		return &fault.Error{Code: fault.Invalid, Op: "backup.ReadKeyFile", Key: path,
 			Msg: setting + " " + path + " " + msg, Hint: hint, Err: err}
 	}
-	info, err := os.Stat(path)
+	f, info, err := userfile.Open(path)
 	if err != nil {
 		return nil, bad("cannot be read", "make a key with: quorate backup keygen", withoutPath(err))
 	}
+	defer f.Close() //nolint:errcheck // read only
 	if info.Mode().Perm()&0o027 != 0 {
 		return nil, bad(fmt.Sprintf("is open to others than its owner (mode %04o)", info.Mode().Perm()),
 			"chmod 600 "+path, nil)
 	}
-	text, err := os.ReadFile(path)
+	text, err := userfile.ReadFrom(f)
 	if err != nil {
 		return nil, bad("cannot be read", "", withoutPath(err))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
@@ -39,8 +40,16 @@ func (k *backupKey) bindReading(c *cobra.Command) {
 		"accept a backup that is not encrypted although a key is given")
 }
 
-// read returns the keys in the file, or none if no file is named.
+// read returns the keys in the file, or none if no file is named. The file may be a pipe, as in <(program).
 func (k *backupKey) read() ([]backup.Key, error) {
+	if info, err := os.Stat(k.path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		text, err := userfile.ReadOnce(k.path)
+		if err != nil {
+			return nil, fault.Wrap(err, "cli.backup", "--backup-key-file")
+		}
+		keys, err := backup.ParseKeys(text)
+		return keys, fault.Wrap(err, "cli.backup", "--backup-key-file "+k.path+" cannot be used")
+	}
 	return backup.ReadKeyFile("--backup-key-file", k.path)
 }
 

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // watchPause is the time between two attempts to connect.
@@ -231,12 +231,12 @@ func (m *Main) itemFile(name string) (changes []api.ConfigurationChange, err err
 	if name == "-" {
 		text, err = io.ReadAll(m.Stdin)
 	} else {
-		text, err = os.ReadFile(name) //nolint:gosec // the user names it
+		text, err = userfile.ReadOnce(name)
 	}
 	if err != nil {
 		return nil, command.Usagef("the file cannot be read: %v", err)
 	}
-	if text = bytes.TrimSpace(text); len(text) > 0 && text[0] == '{' {
+	if text = bytes.TrimSpace(userfile.Text(text)); len(text) > 0 && text[0] == '{' {
 		var values map[string]string
 		if err := json.Unmarshal(text, &values); err != nil {
 			return nil, command.Usagef("%s: an object must have text values only: %v", name, err)

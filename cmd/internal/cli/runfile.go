@@ -23,6 +23,7 @@ import (
 	"github.com/quorate/quorate/internal/child"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/suggest"
+	"github.com/quorate/quorate/internal/userfile"
 	"github.com/quorate/quorate/node"
 )
 
@@ -48,7 +49,7 @@ func (m *Main) runFile(c *cobra.Command, path string, child []string) error {
 		return command.Usagef("--run-file cannot be combined with %s (write it into the file, under common: or its "+
 			"application)", strings.Join(append(others, child...), " "))
 	}
-	text, err := os.ReadFile(path)
+	text, err := userfile.ReadOnce(path)
 	if err != nil {
 		return command.Usage(&fault.Error{Code: fault.Invalid, Op: "cli.run", Msg: "the run file cannot be read",
 			Err: err, Key: path})
@@ -157,7 +158,7 @@ func parseRunFile(path string, text []byte) ([]runApp, error) {
 		Common  yaml.Node `yaml:"common"`
 		Apps    []yaml.Node
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(text))
+	dec := yaml.NewDecoder(bytes.NewReader(userfile.YAML(text)))
 	dec.KnownFields(true)
 	if err := dec.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "cli.runFile", Msg: path + ": " + err.Error(),

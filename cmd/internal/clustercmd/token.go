@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 func (m *commands) tokenCommand() *cobra.Command {
@@ -80,7 +81,7 @@ func (m *commands) tokenCreateCommand() *cobra.Command {
 // keepToken reports whether the file exists and contains a cluster token, and prints the fingerprint of the token. It
 // returns an error if the file contains anything else or cannot be read.
 func (m *commands) keepToken(path string, asJSON bool) (bool, error) {
-	text, err := os.ReadFile(path)
+	text, err := userfile.ReadOnce(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

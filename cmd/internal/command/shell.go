@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 	"github.com/quorate/quorate/node"
 )
 
@@ -61,7 +62,7 @@ func (s *Shell) Resolve(set *settings.Set, flags *pflag.FlagSet, command []strin
 	c, err := set.Resolve(settings.Input{
 		Flags:      flags,
 		Getenv:     s.Getenv,
-		ReadFile:   os.ReadFile,
+		ReadFile:   userfile.ReadOnce,
 		StateDir:   s.stateDir(),
 		RuntimeDir: s.runtimeDir(),
 		Host:       s.host(),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/suggest"
+	"github.com/quorate/quorate/internal/userfile"
 	"github.com/quorate/quorate/node"
 )
 
@@ -66,7 +67,7 @@ func (r *fileReader) fail(at *yaml.Node, hint, format string, args ...any) {
 // parse returns the document of a file, or nil if the file is empty or unreadable.
 func (r *fileReader) parse(text []byte) *yaml.Node {
 	var doc, more yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(text))
+	d := yaml.NewDecoder(bytes.NewReader(userfile.YAML(text)))
 	err := d.Decode(&doc)
 	if errors.Is(err, io.EOF) {
 		return nil

@@ -294,6 +294,14 @@ func TestResolve_ReportsEveryProblemOfAFile(t *testing.T) {
 	}
 }
 
+func TestResolve_ByteOrderMarks(t *testing.T) {
+	_, c, err := resolve(t, world{file: "\ufeff%YAML 1.2\n---\nhttpPort: 7\n", tokens: "\ufefffirst\nsecond\n",
+		args: []string{"--api-token-file", "tokens"}})
+	if err != nil || c.API.HTTP.Number != 7 || len(c.Security.APITokens) != 2 || c.Security.APITokens[0] != "first" {
+		t.Errorf("port %d, tokens %q, %v", c.API.HTTP.Number, c.Security.APITokens, err)
+	}
+}
+
 func TestResolve_ListsInAFile(t *testing.T) {
 	for name, file := range map[string]string{"sequence": "join:\n- a\n- b\n", "words": "join: a, b\n",
 		"flow": "join: [a, b]\n"} {

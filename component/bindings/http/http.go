@@ -16,7 +16,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +27,7 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/rest"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // Type is the component type.
@@ -171,7 +171,7 @@ func pemOf(name, text string) ([]byte, error) {
 	if strings.Contains(text, "-----BEGIN") {
 		return []byte(text), nil
 	}
-	pem, err := os.ReadFile(text)
+	pem, err := userfile.Read(text)
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "http.Open",
 			Msg:  name + " is neither PEM text nor a readable file",

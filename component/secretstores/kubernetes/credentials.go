@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/rest"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // server is the address of the API and its credentials.
@@ -31,7 +31,7 @@ type server struct {
 func (s *server) authorization() (string, error) {
 	switch {
 	case s.tokenFile != "":
-		data, err := os.ReadFile(s.tokenFile)
+		data, err := userfile.Read(s.tokenFile)
 		if err != nil {
 			return "", &fault.Error{Code: fault.Denied, Op: "kubernetes.Token", Msg: "reading the token", Err: err}
 		}
@@ -93,7 +93,7 @@ func fromPod(o Options, host string) (server, error) {
 	if _, err := s.authorization(); err != nil {
 		return server{}, err
 	}
-	namespace, err := os.ReadFile(filepath.Join(dir, "namespace"))
+	namespace, err := userfile.Read(filepath.Join(dir, "namespace"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return server{}, invalid("reading the namespace of the pod: "+err.Error(), "")
 	}
@@ -143,23 +143,13 @@ type user struct {
 	Provider  yaml.Node `yaml:"auth-provider"`
 }
 
-// maxKubeconfig is the largest kubeconfig file that is read, in bytes.
-const maxKubeconfig = 1 << 20
-
 func fromKubeconfig(path string) (server, error) {
-	info, err := os.Stat(path)
+	data, err := userfile.Read(path)
 	if err != nil {
 		return server{}, invalid("reading the kubeconfig file: "+err.Error(), "set kubeconfigPath to one that exists")
 	}
-	if info.Size() > maxKubeconfig {
-		return server{}, invalid(path+" is too large for a kubeconfig file", "")
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return server{}, invalid("reading the kubeconfig file: "+err.Error(), "")
-	}
 	var k kubeconfig
-	if yaml.Unmarshal(data, &k) != nil { // its error could quote a token
+	if yaml.Unmarshal(userfile.YAML(data), &k) != nil { // its error could quote a token
 		return server{}, invalid(path+" is not a kubeconfig file", "")
 	}
 	return k.server(path)
@@ -267,7 +257,7 @@ func material(dir, name, path, data string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-	out, err := os.ReadFile(absolute(dir, path))
+	out, err := userfile.Read(absolute(dir, path))
 	if err != nil {
 		return nil, invalid("reading "+name+" of the kubeconfig file: "+err.Error(), "")
 	}

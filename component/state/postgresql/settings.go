@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"net"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/frames"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // Fields returns the metadata fields of one version of the component type. Names and defaults are the same as in
@@ -88,7 +88,7 @@ func readConnection(m component.Values) (settings, error) {
 		return s, err
 	}
 	if file := m.Text("sslRootCert"); file != "" {
-		if _, err := os.ReadFile(file); err != nil {
+		if _, err := userfile.Read(file); err != nil {
 			return s, &fault.Error{Code: fault.Invalid, Op: "postgresql.Open", Key: "sslRootCert", Err: err,
 				Msg: "the file of sslRootCert cannot be read", Hint: "give the path of a PEM file with the authority"}
 		}

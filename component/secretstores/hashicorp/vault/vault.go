@@ -11,13 +11,13 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/rest"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // Type is the component type.
@@ -209,7 +209,7 @@ func (s *Store) token() (string, error) {
 	if s.options.TokenFile == "" {
 		return s.options.Token, nil
 	}
-	data, err := os.ReadFile(s.options.TokenFile)
+	data, err := userfile.Read(s.options.TokenFile)
 	if err != nil {
 		return "", &fault.Error{Code: fault.Denied, Op: "vault.Token", Msg: "reading the token of vaultTokenMountPath",
 			Err: err}

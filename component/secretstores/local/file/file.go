@@ -18,6 +18,7 @@ import (
 
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
 )
 
 // Type is the component type.
@@ -136,20 +137,16 @@ func (s *Store) current() (map[string]map[string]string, error) {
 }
 
 func (s *Store) read() (fs.FileInfo, map[string]map[string]string, error) {
-	f, err := os.Open(s.options.Path)
+	f, info, err := userfile.Open(s.options.Path)
 	if err != nil {
 		return nil, nil, s.problem(err)
 	}
 	defer f.Close() //nolint:errcheck // read only
-	info, err := f.Stat()
-	if err != nil {
-		return nil, nil, s.problem(err)
-	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {
 		return nil, nil, s.problem(err)
 	}
-	secrets, err := parse(s.options, data)
+	secrets, err := parse(s.options, userfile.Text(data))
 	return info, secrets, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -133,6 +134,31 @@ func TestOpen_UnreadableFile(t *testing.T) {
 	if _, err := file.Open(o); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), o.Path) ||
 		fault.HintOf(err) == "" {
 		t.Errorf("Open: %v", err)
+	}
+}
+
+func TestOpen_FileWithByteOrderMark(t *testing.T) {
+	for _, text := range []string{"\ufeff{\"a\": \"1\"}", "\xff\xfe{\x00}\x00"} {
+		if _, err := file.Open(options(t, text)); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestGet_DoesNotWaitForPipe(t *testing.T) {
+	o := options(t, "{}")
+	s, err := file.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(o.Path); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(o.Path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(t.Context(), "a", nil); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("Get: %v", err)
 	}
 }
 
