@@ -184,12 +184,15 @@ func (n *Node) buildCalls(ctx context.Context) error {
 		return err
 	}
 	n.components = &components.Components{}
+	if n.place.front != nil {
+		n.components = n.place.front.components // for operators: they ask the node that holds the data
+	}
 	n.apis.actors = actorhost.New(actorOptions(n))
 	n.status = status.New(status.Options{
 		Version: c.Version, Cluster: c.Cluster.Name, Role: string(c.Cluster.Role), Sidecar: c.Cluster.sidecar(),
 		Namespace: c.Namespace,
 		Apps:      idsOf(n.apps()), Components: n.components, Channels: n.calls, Actors: n.apis, Now: n.deps.Now,
-		Front: n.place.front,
+		Front: n.place.frontStatus(),
 	})
 	return errors.Join(n.closers.Push("channels to the applications", func(context.Context) error {
 		return n.calls.Close()

@@ -101,8 +101,16 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 // place describes how a node shares a data directory with other nodes of the same user on this host. The zero value
 // means that the directory is not shared.
 type place struct {
-	notes string            // directory of the notes of live nodes
-	front *schema.FrontNode // the node of this process that serves the applications; nil = this node does
+	notes string // directory of the notes of live nodes
+	front *Node  // the node of this process that serves the applications; nil = this node does
+}
+
+// frontStatus describes the node of this process that serves the applications, or returns nil if this node does.
+func (p place) frontStatus() *schema.FrontNode {
+	if p.front == nil {
+		return nil
+	}
+	return &schema.FrontNode{DataDir: p.front.addrs.DataDir, Apps: idsOf(p.front.apps())}
 }
 
 // open is Open without validation.

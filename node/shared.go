@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 
-	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/hostshare"
 	"github.com/quorate/quorate/node/shareddir"
 )
@@ -62,7 +61,7 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 	case shareddir.Attached:
 		c.Cluster.Role, c.Data.Dir, c.Data.Shared = RoleSidecar, p.Dir, false
 	case shareddir.Successor:
-		c, at.front = c.successor(), &schema.FrontNode{DataDir: o.front.DataDir, Apps: idsOf(o.serving.apps())}
+		c, at.front = c.successor(), o.serving
 		d.Registry = nil // the sidecar has registered its metrics already
 	}
 	n, err := open(ctx, c, d, at)
@@ -83,7 +82,7 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 // replaced by any free port, because the sidecar of this process already uses it.
 func (c Config) successor() Config {
 	c.Cluster.NodeID, c.Cluster.Partitions, c.Data.LogStore = "", 0, ""
-	for _, p := range []*Port{&c.Cluster.Gossip, &c.Cluster.Peer, &c.Metrics.Port} {
+	for _, p := range []*Port{&c.Cluster.Gossip, &c.Cluster.Peer, &c.Metrics.Port, &c.Console.Port} {
 		if p.Given {
 			*p = Port{Given: true}
 		}

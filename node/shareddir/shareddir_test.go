@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,23 +95,45 @@ func put(t testing.TB, s *node.Shared, value int) {
 	}
 }
 
-// statusAt returns the status of the node that runs on a data directory.
-func statusAt(t testing.TB, dir string) (out schema.NodeStatus) {
+// ask sends a request to the admin API of the node that runs on a data directory. The caller must close the body.
+func ask(t testing.TB, dir, method, path, body string) *http.Response {
 	t.Helper()
 	socket, err := adminapi.FindSocket(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
-	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: transport}).Get("http://admin" + adminapi.StatusPath)
+	r, err := http.NewRequestWithContext(context.Background(), method, "http://admin"+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// answerOf is ask for a request with a short answer.
+func answerOf(t testing.TB, dir, method, path, body string) (code int, answer string) {
+	t.Helper()
+	resp := ask(t, dir, method, path, body)
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// statusAt returns the status of the node that runs on a data directory.
+func statusAt(t testing.TB, dir string) (out schema.NodeStatus) {
+	t.Helper()
+	_, body := answerOf(t, dir, "GET", adminapi.StatusPath, "")
+	if err := json.Unmarshal([]byte(body), &out); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -242,6 +266,46 @@ func TestSharedDir_SuccessorKeepsSettings(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Operators ask the node on the shared directory, whichever process has it.
+func TestSharedDir_SuccessorServesOperators(t *testing.T) {
+	h := newHost(t)
+	resources := nodetest.Resources(t, map[string]string{"items.yaml": nodetest.Store("items", "configuration.raft", ""),
+		"store.yaml": nodetest.Store("statestore", "state.raft", "")})
+	var all []*node.Shared
+	for _, app := range []string{"a", "b"} {
+		c := h.config(app)
+		c.Components.Paths = resources
+		c.Console.On, c.Console.Port = true, node.Port{Number: nodetest.SparePort(t), Given: true}
+		all = append(all, openShared(t, c, nodetest.Deps(t)))
+	}
+	dir := all[0].Addresses().DataDir
+	closeShared(t, all[0])
+	put(t, all[1], 1)
+	nodetest.Poll(t, func() error {
+		s := statusAt(t, dir).Stores
+		if slices.ContainsFunc(s, func(one schema.StoreStatus) bool { return one.Name == "items" && one.Ready }) {
+			return nil
+		}
+		return fmt.Errorf("the status names the stores %+v", s)
+	})
+	if code, body := answerOf(t, dir, "POST", adminapi.ConfigurationPath("items"), `[{"key":"k","value":"v"}]`); code != 200 {
+		t.Errorf("writing items: %d %s", code, body)
+	}
+	if code, body := answerOf(t, dir, "GET", adminapi.ConfigurationPath("items"), ""); !strings.Contains(body, `"v"`) {
+		t.Errorf("reading items: %d %s", code, body)
+	}
+	watch := ask(t, dir, "GET", adminapi.ConfigurationWatchPath("items"), "")
+	if _, err := watch.Body.Read(make([]byte, 1)); err != nil {
+		t.Errorf("watching items: %v", err)
+	}
+	begun := time.Now()
+	closeShared(t, all[1]) // the watch must not delay it
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("closing took %v", took)
+	}
+	_ = watch.Body.Close()
 }
 
 func TestSharedDir_FailedTakeoverEndsNode(t *testing.T) {

@@ -57,8 +57,8 @@ type NodeIdentity struct {
 	Front      *FrontNode  `json:"front,omitempty"`   // nil = the node itself serves applications
 }
 
-// FrontNode is the node of the same process that serves the applications and has the components. The answering node
-// then only holds the data of a directory that the nodes of one user share.
+// FrontNode is the node of the same process that serves the applications. The answering node then holds the data of a
+// directory that the nodes of one user share. Both have the same components.
 type FrontNode struct {
 	DataDir string   `json:"dataDir"` // to ask that node, with --data-dir
 	Apps    []string `json:"apps"`    // ids of the applications

@@ -39,31 +39,25 @@ func TestStatusAndStores_JSON(t *testing.T) {
 	}
 }
 
-// After a takeover, the node on the shared directory serves no application and has no components.
-func TestStatusAndStores_SayWhereApplicationsAre(t *testing.T) {
+// After a takeover, the node on the shared directory serves no application.
+func TestStatus_SaysWhereApplicationsAre(t *testing.T) {
 	c := newConsole(t)
 	open := c.open
 	c.open = func(ctx context.Context, config node.Config, log *slog.Logger) (cli.Node, error) {
 		n, err := open(ctx, config, log)
 		if n, ok := n.(*memoryNode); ok {
 			n.addresses.SharedDir = "/home/me/local"
-			n.status.Node.Apps, n.status.Stores = nil, nil
+			n.status.Node.Apps = nil
 			n.status.Node.Front = &schema.FrontNode{DataDir: "/run/at-1", Apps: []string{"payments"}}
 		}
 		return n, err
 	}
 	s := c.start()
 	defer c.stop(s)
-	const stores = "This process holds the data; the components are at payments: quorate stores --data-dir /run/at-1\n"
-	if got := c.run("stores").stdout; got != stores {
-		t.Errorf("stores: %s", got)
-	}
-	got := c.run("status").stdout
-	for _, want := range []string{"Applications  payments, at the sidecar of this process: quorate status --data-dir " +
-		"/run/at-1 (this node holds only the data)\n", stores} {
-		if !strings.Contains(got, want) {
-			t.Errorf("status without %q:\n%s", want, got)
-		}
+	const want = "Applications  payments, at the sidecar of this process: quorate status --data-dir " +
+		"/run/at-1 (this node holds only the data)\n"
+	if got := c.run("status").stdout; !strings.Contains(got, want) {
+		t.Errorf("status without %q:\n%s", want, got)
 	}
 	const banner = "  Shared   /home/me/local (another node of this user holds this data; when it ends, this one " +
 		"takes over)\n"

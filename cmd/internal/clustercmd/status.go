@@ -48,14 +48,7 @@ func (m *commands) storesCommand() *cobra.Command {
 			if asJSON {
 				return command.WriteJSON(m.Stdout, stores)
 			}
-			if len(stores) > 0 {
-				return printStores(m.Stdout, stores, nil)
-			}
-			var s schema.NodeStatus // says where the stores are
-			if err := a.Get(ctx, adminapi.StatusPath, &s); err != nil {
-				return err
-			}
-			return printStores(m.Stdout, s.Stores, s.Node.Front)
+			return printStores(m.Stdout, stores)
 		})
 }
 
@@ -111,7 +104,7 @@ func printStatus(w io.Writer, s schema.NodeStatus) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	return printStores(w, s.Stores, n.Front)
+	return printStores(w, s.Stores)
 }
 
 // backupStatusText describes the scheduled backups.
@@ -238,14 +231,8 @@ func serves(g schema.GroupStatus, told []schema.Issue) string {
 	return text
 }
 
-// printStores prints the state stores of a node. If another node of its process has the components, front is that
-// node, and there are no stores.
-func printStores(w io.Writer, stores []schema.StoreStatus, front *schema.FrontNode) error {
-	if front != nil {
-		_, err := fmt.Fprintf(w, "This process holds the data; the components are at %s: quorate stores "+
-			"--data-dir %s\n", strings.Join(front.Apps, ", "), front.DataDir)
-		return err
-	}
+// printStores prints the state stores of a node.
+func printStores(w io.Writer, stores []schema.StoreStatus) error {
 	rows := [][]string{{"STORE", "TYPE", "READY", "KEY PREFIX", "CONSISTENCY", "CAPABILITIES"}}
 	for _, s := range stores {
 		ready := command.YesNo(s.Ready)
