@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -361,14 +360,7 @@ func ShortenName(s string) string {
 }
 
 // Shorten returns a caller's text for a message, shortened to a maximum length.
-func Shorten(s string) string {
-	const limit = 128
-	if len(s) <= limit {
-		return s
-	}
-	end := limit
-	for end > limit-utf8.UTFMax && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + "..."
-}
+func Shorten(s string) string { return fault.Shorten(s, maxShown) }
+
+// maxShown bounds a caller's text in a message, in bytes.
+const maxShown = 131

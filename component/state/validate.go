@@ -103,16 +103,9 @@ func nameError(op, name, msg string) error {
 }
 
 // shorten bounds the length of a caller's text in a message.
-func shorten(s string) string {
-	const limit = 128
-	if len(s) <= limit {
-		return s
-	}
-	end := limit
-	for end > limit-utf8.UTFMax && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + "..."
-}
+func shorten(s string) string { return fault.Shorten(s, maxShown) }
+
+// maxShown bounds a caller's text in a message, in bytes.
+const maxShown = 131
 
 func quote(s string) string { return strconv.Quote(shorten(s)) }

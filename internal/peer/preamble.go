@@ -195,7 +195,7 @@ func encodeFault(err error) []byte {
 
 // shorten cuts every text of err to limit bytes. The code is kept.
 func shorten(err error, limit int) error {
-	cut := func(s string) string { return s[:min(len(s), limit)] }
+	cut := func(s string) string { return fault.Shorten(s, limit) }
 	short := &fault.Error{Code: fault.CodeOf(err), Msg: cut(fault.Text(err)), Key: cut(fault.KeyOf(err))}
 	if e, ok := fault.As(err); ok {
 		short.Op, short.Hint = cut(e.Op), cut(e.Hint)

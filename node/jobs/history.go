@@ -36,8 +36,7 @@ func (h *history) add(t *due.Tick, node string, begun time.Time, r due.Result, e
 	one := schema.JobRun{App: app.ID, Namespace: app.Namespace, Name: t.Name, Node: node, At: begun.UTC(),
 		Took: time.Since(begun), Tick: t.Number, Attempt: t.Attempt, Outcome: outcome(r)}
 	if err != nil {
-		text := fault.Text(err)
-		one.Error = strings.ToValidUTF8(text[:min(len(text), maxRunText)], "")
+		one.Error = strings.ToValidUTF8(fault.Shorten(fault.Text(err), maxRunText), "")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -31,7 +31,7 @@ func (o *Op) Validate(l Limits) error {
 		if b.max > 0 && b.have > b.max {
 			msg := fmt.Sprintf("%s of %d bytes, the limit is %d", b.what, b.have, b.max)
 			return &fault.Error{Code: fault.TooLarge, Op: "command.Validate", Msg: msg,
-				Key: o.Key[:min(len(o.Key), 128)]}
+				Key: fault.Shorten(o.Key, 128)}
 		}
 	}
 	return nil

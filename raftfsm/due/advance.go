@@ -1,6 +1,10 @@
 package due
 
-import "time"
+import (
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
 
 // What becomes of a tick.
 const (
@@ -66,8 +70,7 @@ func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
-	text := err.Error()
-	return text[:min(len(text), maxError)]
+	return fault.Shorten(err.Error(), maxError)
 }
 
 // Advance changes w to its first tick after fired, a cluster time in Unix milliseconds. If there is no such tick,

@@ -240,4 +240,7 @@ func ParseMoment(text string, base uint64) (uint64, error) {
 	return ms, nil
 }
 
-func shorten(text string) string { return text[:min(len(text), 64)] }
+// maxShown bounds a text in a message, in bytes.
+const maxShown = 64
+
+func shorten(text string) string { return fault.Shorten(text, maxShown) }
