@@ -189,11 +189,11 @@ func (q *query) all() bool { return q.kind == queryList && !strings.Contains(q.p
 // applications calls f for each application whose keys q reads. Nearly always that is one.
 func (q *query) applications(f func(application)) {
 	if q.kind == queryList {
-		f(application{q.store, prefixOf(q.prefix)})
+		f(application{q.store, state.PrefixOf(q.prefix)})
 		return
 	}
 	for i, k := range q.keys {
-		if p := prefixOf(k); i == 0 || p != prefixOf(q.keys[i-1]) {
+		if p := state.PrefixOf(k); i == 0 || p != state.PrefixOf(q.keys[i-1]) {
 			f(application{q.store, p})
 		}
 	}

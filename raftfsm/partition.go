@@ -5,6 +5,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
@@ -26,14 +27,8 @@ func partitionOf(store, key string, partitions uint32) uint32 {
 	h := xxhash.New()
 	_, _ = h.WriteString(store)
 	_, _ = h.Write([]byte{0})
-	_, _ = h.WriteString(prefixOf(key))
+	_, _ = h.WriteString(state.PrefixOf(key))
 	return uint32(h.Sum64() % uint64(partitions))
-}
-
-// prefixOf returns the part of a stored key before the first "||", or "" for a key without "||". With the default
-// keyPrefix of a store, it is the id of the application that wrote the key.
-func prefixOf(key string) string {
-	return kv.PrefixOf(key)
 }
 
 // listPartition returns the group that has all keys with the given prefix. It returns fault.Invalid if they may be

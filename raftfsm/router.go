@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/feed"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
@@ -73,7 +74,7 @@ func (r *router) makeGroups() []groupRequests {
 func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 	own := &r.group(at.Group).own
 	for i := range ops {
-		if p := prefixOf(ops[i].Key); i == 0 || p != prefixOf(ops[i-1].Key) {
+		if p := state.PrefixOf(ops[i].Key); i == 0 || p != state.PrefixOf(ops[i-1].Key) {
 			own.note(application{ops[i].Store, p}, at)
 		}
 	}

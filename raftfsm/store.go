@@ -354,7 +354,7 @@ func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 		req.Ops = append(append(w.checks(s.id), w.epoch(s.id)...), w.ops...)
 	}
 	if w.requestID != "" {
-		req.Client = command.ClientID{Scope: s.id + "/" + prefixOf(w.ops[0].Key), ID: w.requestID}
+		req.Client = command.ClientID{Scope: s.id + "/" + state.PrefixOf(w.ops[0].Key), ID: w.requestID}
 	}
 	if size := command.RequestSize(req); size > MaxRequest {
 		return nil, &fault.Error{Code: fault.TooLarge, Op: "raftfsm.write", Key: w.ops[0].Key,

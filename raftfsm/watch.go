@@ -50,16 +50,16 @@ func (s *Store) Watch(ctx context.Context, r state.WatchRequest) (state.Watch, e
 // watchedPrefix returns the history to which the keys of a request belong.
 func watchedPrefix(r *state.WatchRequest) (string, error) {
 	if len(r.Keys) == 0 {
-		if prefix := kv.PrefixOf(r.Prefix); prefix != "" {
+		if prefix := state.PrefixOf(r.Prefix); prefix != "" {
 			return prefix, nil
 		}
 		return "", &fault.Error{Code: fault.Invalid, Op: "raftfsm.Watch", Key: r.Prefix,
 			Msg:  "keys with this prefix may lie in several partitions",
 			Hint: "watch the keys of one application (key prefix with \"||\") only, or single keys"}
 	}
-	prefix := kv.PrefixOf(r.Keys[0])
+	prefix := state.PrefixOf(r.Keys[0])
 	for _, k := range r.Keys {
-		if kv.PrefixOf(k) != prefix {
+		if state.PrefixOf(k) != prefix {
 			return "", &fault.Error{Code: fault.Invalid, Op: "raftfsm.Watch", Key: k,
 				Msg: "the keys of one watch lie in different partitions", Hint: "use one watch for each key prefix"}
 		}

@@ -12,6 +12,18 @@ import (
 // application ids and actor types must not contain it. Actor ids are escaped if they contain it.
 const Separator = "||"
 
+// PrefixOf returns the part of a stored key before the first separator, or "" if there is none. All keys of a store
+// with the same prefix belong to the same partition of a replicated store and to the same history of changes. With the
+// default keyPrefix of a store, it is the id of the application that wrote the key. PrefixOf is part of the data format
+// and must never change.
+func PrefixOf(key string) string {
+	prefix, _, found := strings.Cut(key, Separator)
+	if !found {
+		return ""
+	}
+	return prefix
+}
+
 // MaxKeyPrefix is the longest literal key prefix, in bytes.
 const MaxKeyPrefix = 256
 

@@ -64,7 +64,7 @@ func siblings() []rule {
 		{"api/actors", "api"}, {"api/actors", "api/invoke"}, {"api/actors", "api/resiliency"},
 		{"api", "api/resiliency"}, {"api/invoke", "api"}, {"api/jobproto", "api"}, {"api/invoke", "api/resiliency"},
 		{"component/state/...", "component/state/outside"},
-		{"raftfsm", "raftfsm/peercalls"}, {"raftfsm/kv", "raftfsm/command"},
+		{"raftfsm", "raftfsm/peercalls"}, {"raftfsm/kv", "raftfsm/command"}, {"raftfsm/kv", "component/state"},
 		{"component/state/inmemory", "component/state/feed"},
 		{"component/lock", "component/state"}, {"component/lock/redis", "component/state/redis"},
 		{"component/configuration/redis", "component/state/redis"},

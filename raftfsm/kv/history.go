@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	contract "github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
@@ -76,22 +77,12 @@ type pendingChange struct {
 	expired  bool
 }
 
-// PrefixOf returns the part of a stored key before the first "||", or "" if there is none. All keys of a store with
-// the same prefix belong to the same group and to the same history.
-func PrefixOf(key string) string {
-	prefix, _, found := strings.Cut(key, "||")
-	if !found {
-		return ""
-	}
-	return prefix
-}
-
 // historyOf returns the history to which changes of a key belong, or nil.
 func (w *writer) historyOf(k rowKey) *history {
 	if len(w.histories.all) == 0 {
 		return nil
 	}
-	return w.histories.all[rowKey{k.store, PrefixOf(k.key)}]
+	return w.histories.all[rowKey{k.store, contract.PrefixOf(k.key)}]
 }
 
 // noteSet adds a set with the newest revision to the history of its key.

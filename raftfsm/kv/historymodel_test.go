@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
@@ -35,7 +36,7 @@ func (m *model) watch(w *command.Watch) {
 
 // changed records a change. A removal takes a revision.
 func (m *model) changed(k [2]string, c kv.Change) {
-	h := m.histories[[2]string{k[0], kv.PrefixOf(k[1])}]
+	h := m.histories[[2]string{k[0], state.PrefixOf(k[1])}]
 	if h == nil {
 		return
 	}

@@ -37,14 +37,6 @@ func newCluster() string {
 	return hex.EncodeToString(b[:])
 }
 
-func prefixOf(key string) string {
-	prefix, _, found := strings.Cut(key, state.Separator)
-	if !found {
-		return ""
-	}
-	return prefix
-}
-
 // note adds a change of e to the history of its key's prefix, if that prefix is watched. If deleted is true, the
 // change is the deletion or expiry of e. A deletion or expiry gets a new revision. The caller must hold s.mu for
 // writing.
@@ -52,7 +44,7 @@ func (s *Store) note(e *entry, deleted bool, now int64) {
 	if len(s.watching.all) == 0 {
 		return
 	}
-	h := s.watching.all[prefixOf(e.key)]
+	h := s.watching.all[state.PrefixOf(e.key)]
 	if h == nil {
 		return
 	}
@@ -105,12 +97,12 @@ func (s *Store) forgetHistories(now int64) {
 
 // Watch implements state.Watcher.
 func (s *Store) Watch(ctx context.Context, r state.WatchRequest) (state.Watch, error) {
-	prefix := prefixOf(r.Prefix)
+	prefix := state.PrefixOf(r.Prefix)
 	if len(r.Keys) > 0 {
-		prefix = prefixOf(r.Keys[0])
+		prefix = state.PrefixOf(r.Keys[0])
 	}
 	for _, k := range r.Keys {
-		if prefixOf(k) != prefix {
+		if state.PrefixOf(k) != prefix {
 			return nil, &fault.Error{Code: fault.Invalid, Op: "inmemory.Watch", Key: k,
 				Msg: "the keys of one watch have different prefixes", Hint: "use one watch for each key prefix"}
 		}
