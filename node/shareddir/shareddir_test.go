@@ -271,7 +271,8 @@ func TestSharedDir_SuccessorKeepsSettings(t *testing.T) {
 // Operators ask the node on the shared directory, whichever process has it.
 func TestSharedDir_SuccessorServesOperators(t *testing.T) {
 	h := newHost(t)
-	resources := nodetest.Resources(t, map[string]string{"items.yaml": nodetest.Store("items", "configuration.raft", ""),
+	resources := nodetest.Resources(t, map[string]string{
+		"items.yaml": nodetest.Store("items", "configuration.raft", ""),
 		"store.yaml": nodetest.Store("statestore", "state.raft", "")})
 	var all []*node.Shared
 	for _, app := range []string{"a", "b"} {
@@ -290,10 +291,11 @@ func TestSharedDir_SuccessorServesOperators(t *testing.T) {
 		}
 		return fmt.Errorf("the status names the stores %+v", s)
 	})
-	if code, body := answerOf(t, dir, "POST", adminapi.ConfigurationPath("items"), `[{"key":"k","value":"v"}]`); code != 200 {
+	items := adminapi.ConfigurationPath("items")
+	if code, body := answerOf(t, dir, "POST", items, `[{"key":"k","value":"v"}]`); code != 200 {
 		t.Errorf("writing items: %d %s", code, body)
 	}
-	if code, body := answerOf(t, dir, "GET", adminapi.ConfigurationPath("items"), ""); !strings.Contains(body, `"v"`) {
+	if code, body := answerOf(t, dir, "GET", items, ""); !strings.Contains(body, `"v"`) {
 		t.Errorf("reading items: %d %s", code, body)
 	}
 	watch := ask(t, dir, "GET", adminapi.ConfigurationWatchPath("items"), "")
