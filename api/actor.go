@@ -35,18 +35,14 @@ type activation struct {
 	token string
 }
 
-func (s *State) activation(ctx context.Context, a Actor) (activation, *Error) {
+// activation returns the activation of an actor on this node. missing is true if the application hosts actors and this
+// one is not active here.
+func (s *State) activation(ctx context.Context, a Actor) (active activation, missing bool) {
 	if s.actors == nil {
-		return activation{}, nil
+		return activation{}, false
 	}
 	e, token, hosts := s.actors.Epoch(ctx, s.app.ID, a)
-	if hosts && e == nil {
-		return activation{}, &Error{Kind: Malformed, Code: CodeActorInstanceMissing,
-			Message: "actor instance is missing: the actor " + Shorten(a.Type) + "/" + Shorten(a.ID) +
-				" is not active on this node (use its state only while it handles a call)",
-			Details: Details{Reason: ReasonNotFound}}
-	}
-	return activation{e, token}, nil
+	return activation{e, token}, hosts && e == nil
 }
 
 // ActorGetRequest reads one key of an actor.
@@ -72,7 +68,8 @@ func (s *State) CheckActors() error {
 	return nil
 }
 
-// ActorGet reads one key of an actor from the actor state store.
+// ActorGet reads one key of an actor from the actor state store. If the actor is not active on this node, the read is a
+// strong one, because another node may have written its state.
 func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, error) {
 	inst, failure := s.actorStore()
 	if failure != nil {
@@ -84,11 +81,11 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	if err := state.ValidateKey(r.Key); err != nil {
 		return state.Item{}, illegalKey(inst.Name, "key", "", err)
 	}
-	active, failure := s.activation(ctx, r.Actor)
-	if failure != nil {
-		return state.Item{}, failure
-	}
-	if active.token != "" {
+	active, missing := s.activation(ctx, r.Actor)
+	switch {
+	case missing:
+		r.Consistency = state.Strong
+	case active.token != "":
 		if r.Session != "" { // a read has one token, and the leader has seen everything
 			r.Consistency = state.Strong
 		} else {
@@ -99,6 +96,9 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	options, failure := readOptions(inst, r.ReadOptions)
 	if failure != nil {
 		return state.Item{}, failure
+	}
+	if missing {
+		options.MaxStaleness = 0 // a strong read has no bound of its own
 	}
 	key := state.ActorKey(s.app.ID, r.Type, r.ID, r.Key)
 	start := s.seen.begin()
@@ -130,9 +130,12 @@ func (s *State) ActorTransact(ctx context.Context, r ActorTransactRequest) (stat
 		storedKey: func(key string) string {
 			return state.ActorKey(s.app.ID, r.Type, r.ID, key)
 		}}
-	active, failure := s.activation(ctx, r.Actor)
-	if failure != nil {
-		return state.Written{}, failure
+	active, missing := s.activation(ctx, r.Actor)
+	if missing {
+		return state.Written{}, &Error{Kind: Malformed, Code: CodeActorInstanceMissing,
+			Message: "actor instance is missing: the actor " + Shorten(r.Type) + "/" + Shorten(r.ID) +
+				" is not active on this node (write its state only while it handles a call)",
+			Details: Details{Reason: ReasonNotFound}}
 	}
 	if active.epoch == nil {
 		return t.run(ctx, TransactRequest{Operations: r.Operations, WriteOptions: r.WriteOptions})

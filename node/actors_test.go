@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc/codes"
+
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
@@ -207,9 +210,39 @@ func TestActors_ErrorsOfCalls(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, text)
 		}
 	}
-	code, text, _ := nodetest.Ask(t, nodes[0], http.MethodGet, "/v1.0/actors/Counter/inactive/state/n", "")
+	code, text, _ := nodetest.Ask(t, nodes[0], http.MethodPut, "/v1.0/actors/Counter/inactive/state", "[]")
 	if code != http.StatusBadRequest || !strings.Contains(text, "ERR_ACTOR_INSTANCE_MISSING") {
-		t.Errorf("state of an inactive actor: %d %s", code, text)
+		t.Errorf("a write of an inactive actor: %d %s", code, text)
+	}
+	c := runtimev1.NewDaprClient(connect(t, nodes[0].Addresses().GRPC[0]))
+	_, err := c.ExecuteActorStateTransaction(t.Context(), &runtimev1.ExecuteActorStateTransactionRequest{
+		ActorType: "Counter", ActorId: "inactive"})
+	wantStatus(t, err, codes.InvalidArgument)
+}
+
+// Every node reads the newest state of an actor that is not active on it, also if a client asks for less.
+func TestActors_StateOfInactiveOnesIsReadStrongly(t *testing.T) {
+	nodes, _ := threeCounters(t)
+	for i := range 20 {
+		if code, text := add(t, nodes[0], "a"); code != http.StatusOK || text != strconv.Itoa(i+1) {
+			t.Fatalf("call %d: %d %s", i+1, code, text)
+		}
+		for _, n := range nodes {
+			code, text, header := nodetest.Ask(t, n, http.MethodGet,
+				"/v1.0/actors/Counter/a/state/n?consistency=eventual&metadata.maxStaleness=1m", "")
+			if code != http.StatusOK || text != strconv.Itoa(i+1) {
+				t.Fatalf("after call %d: %d %s %v", i+1, code, text, header)
+			}
+			got, err := runtimev1.NewDaprClient(connect(t, n.Addresses().GRPC[0])).GetActorState(t.Context(),
+				&runtimev1.GetActorStateRequest{ActorType: "Counter", ActorId: "a", Key: "n"})
+			if err != nil || string(got.GetData()) != strconv.Itoa(i+1) {
+				t.Fatalf("after call %d over gRPC: %v, %v", i+1, got, err)
+			}
+		}
+	}
+	code, text, header := nodetest.Ask(t, nodes[1], http.MethodGet, "/v1.0/actors/Counter/none/state/n", "")
+	if code != http.StatusNoContent || header.Get("Quorate-Consistency") != "linearizable" {
+		t.Errorf("an actor without state: %d %s %v", code, text, header)
 	}
 }
 
