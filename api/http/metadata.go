@@ -75,7 +75,7 @@ type appHealthBody struct {
 type actorRuntimeBody struct {
 	RuntimeStatus string             `json:"runtimeStatus"`
 	HostReady     bool               `json:"hostReady"`
-	ActiveActors  []activeActorsBody `json:"activeActors"`
+	ActiveActors  []activeActorsBody `json:"activeActors,omitempty"`
 	Placement     string             `json:"placement"`
 }
 
