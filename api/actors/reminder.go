@@ -19,6 +19,7 @@ const (
 )
 
 // Tick is the body of a callback. The field callback is left out for reminders, and data if the registration had none.
+// As in Dapr, dueTime and period are empty for reminders.
 type Tick struct {
 	Data     json.RawMessage `json:"data,omitempty"`
 	Callback *string         `json:"callback,omitempty"`
@@ -28,9 +29,9 @@ type Tick struct {
 
 // callback returns the call by which the application learns of a tick.
 func (r *Reminder) callback(kind string) (*Call, error) {
-	body := Tick{Data: r.Data, DueTime: r.DueTime, Period: r.Period}
+	body := Tick{Data: r.Data}
 	if kind == CallbackTimer {
-		body.Callback = &r.Callback
+		body.DueTime, body.Period, body.Callback = r.DueTime, r.Period, &r.Callback
 	}
 	text, err := json.Marshal(body)
 	if err != nil {

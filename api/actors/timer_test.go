@@ -224,7 +224,7 @@ func TestRemind_CallsTheActor(t *testing.T) {
 		if got := h.Get("Quorate-Reminder-Tick") + " " + h.Get("Quorate-Reminder-Attempt"); got != "7.1 2" {
 			t.Errorf("headers %q", got)
 		}
-		if got, want := w.bodies[0], `{"dueTime":"1s","period":""}`; got != want {
+		if got, want := w.bodies[0], `{"dueTime":"","period":""}`; got != want {
 			t.Errorf("the application got %s, want %s", got, want)
 		}
 	})

@@ -105,6 +105,23 @@ func schedule(period string) (text string, ticks uint64, err error) {
 	return text, ticks, nil
 }
 
+// shownPeriod returns the period of a stored reminder as Dapr shows it, such as "@every 1s" for "1s" and "R3/PT1S".
+// Periods with months, which Dapr does not have, are returned as they were set.
+func shownPeriod(period string) string {
+	text, _, err := schedule(period)
+	if err != nil || text == "" {
+		return text
+	}
+	length, every := strings.CutPrefix(text, "@every ")
+	if d, err := time.ParseDuration(length); every && err == nil {
+		return "@every " + d.String()
+	}
+	if span, err := due.ParseSpan(text); err == nil && span.Months == 0 {
+		return "@every " + span.Rest.String()
+	}
+	return period
+}
+
 // put returns the wish to store a reminder or a timer.
 func put(r *actors.Reminder) (due.Put, error) {
 	text, ticks, err := schedule(r.Period)
@@ -147,7 +164,8 @@ func reminderOf(name string, stored []byte) (actors.Reminder, error) {
 		return actors.Reminder{}, fault.New(fault.Corrupt, "actors.Reminder", "a stored reminder cannot be decoded")
 	}
 	actor := api.Actor{Type: parts[0], ID: state.ActorIDOf(parts[1])}
-	return actors.Reminder{Actor: actor, Name: parts[2], DueTime: p.DueTime, Period: p.Period, TTL: p.TTL,
+	return actors.Reminder{Actor: actor, Name: parts[2], DueTime: p.DueTime, Period: shownPeriod(p.Period),
+		TTL:  p.TTL,
 		Data: p.Data}, nil
 }
 

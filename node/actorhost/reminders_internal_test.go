@@ -95,13 +95,24 @@ func TestPlan_MissedTicksAreOne(t *testing.T) {
 	})
 }
 
+func TestShownPeriod(t *testing.T) {
+	for period, want := range map[string]string{
+		"": "", "0s": "", "PT0S": "", "1s": "@every 1s", "0h0m5s0ms0μs": "@every 5s", "@every 60s": "@every 1m0s",
+		"PT1S": "@every 1s", "R5/PT10S": "@every 10s", "P1DT1H": "@every 25h0m0s", "P1M": "P1M", "R2/P1Y": "R2/P1Y",
+	} {
+		if got := shownPeriod(period); got != want {
+			t.Errorf("%q is shown as %q, want %q", period, got, want)
+		}
+	}
+}
+
 func TestReminder_KeepsTheWordsOfItsRegistration(t *testing.T) {
 	a := api.Actor{Type: "T", ID: "1"}
 	if _, err := reminderOf(workName(a, "a|b"), []byte(`{`)); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("a damaged record: %v", err)
 	}
 	got, err := reminderOf(workName(a, "a|b"), []byte(`{"dueTime":"PT1S","period":"R2/PT5S","data":"x"}`))
-	if err != nil || got.Actor != a || got.Name != "a|b" || got.DueTime != "PT1S" || got.Period != "R2/PT5S" ||
+	if err != nil || got.Actor != a || got.Name != "a|b" || got.DueTime != "PT1S" || got.Period != "@every 5s" ||
 		string(got.Data) != `"x"` {
 		t.Errorf("%+v %v", got, err)
 	}
