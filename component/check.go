@@ -15,6 +15,7 @@ type checker struct {
 	component string
 	fields    map[string]Field // by lower-case name and alias
 	names     []string         // as declared, for suggestions
+	rest      bool             // a field takes all other names
 	values    Values
 	problems  Problems
 	warnings  Problems
@@ -25,6 +26,10 @@ type checker struct {
 func (c *checker) index(declared []Field) {
 	c.fields, c.successors = make(map[string]Field, len(declared)), map[string]string{}
 	for _, f := range declared {
+		if f.Rest {
+			c.rest, c.values.properties = true, map[string]string{}
+			continue
+		}
 		for _, old := range f.Replaces {
 			c.successors[strings.ToLower(old)] = f.Name
 		}
@@ -103,7 +108,7 @@ func (c *checker) parse(f Field, text string, secret bool) (value, string) {
 // absent fills in defaults and reports required fields that are missing.
 func (c *checker) absent(declared []Field, used map[string]string) {
 	for _, f := range declared {
-		if _, ok := used[f.Name]; ok {
+		if _, ok := used[f.Name]; ok || f.Rest {
 			continue
 		}
 		if f.Required {
@@ -128,9 +133,13 @@ func (c *checker) fallback(f Field) value {
 }
 
 // unknown reports a metadata name that no field declares. The report is an error if ignoring the name could be
-// unsafe, and otherwise a warning.
+// unsafe, and otherwise a warning. If a field takes the rest, only names that resemble a field with Security are
+// reported.
 func (c *checker) unknown(p Property) {
 	near := suggest.For(p.Name, c.names)
+	if c.rest && !c.fields[strings.ToLower(near)].Security {
+		return
+	}
 	hint := ""
 	switch successor := c.successors[strings.ToLower(p.Name)]; {
 	case successor != "":

@@ -43,6 +43,8 @@ type Field struct {
 	Quoted bool
 	// Refused, if not empty, is the reason why this known name cannot be used.
 	Refused string
+	// Rest takes every name that no other field declares. It has no other property. Values.Properties has the values.
+	Rest bool
 	// Check returns an error if the component does not allow the text, although Kind does; nil = no check. An error
 	// that is not a *fault.Error continues a sentence about the value, such as "is not a port".
 	Check func(text string) error

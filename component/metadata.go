@@ -44,8 +44,17 @@ func (m Metadata) Sensitive() []string {
 // Values are the checked metadata of a component, keyed by the names of the declared fields. Reading an undeclared
 // field panics, because it is a bug.
 type Values struct {
-	byName map[string]value
+	byName     map[string]value
+	properties map[string]string // nil without a field that takes the rest
+	sensitive  []string
 }
+
+// Properties returns the whole metadata, also that of declared fields, under the names in the file. It returns nil
+// unless a field with Rest is declared. The caller must not change the map.
+func (v Values) Properties() map[string]string { return v.properties }
+
+// Sensitive returns the values that come from references, like Metadata.Sensitive.
+func (v Values) Sensitive() []string { return v.sensitive }
 
 // Text returns the text of a field of any kind, or its default.
 func (v Values) Text(name string) string { return v.of(name).text }
@@ -79,6 +88,9 @@ func (m Metadata) Check(at Pos, component string, declared []Field) (Values, []P
 	c.index(declared)
 	used := make(map[string]string, len(m))
 	for _, p := range m {
+		if c.rest && !p.Unresolved {
+			c.values.properties[p.Name] = p.Value
+		}
 		f, ok := c.fields[strings.ToLower(p.Name)]
 		if !ok {
 			c.unknown(p)
@@ -92,6 +104,7 @@ func (m Metadata) Check(at Pos, component string, declared []Field) (Values, []P
 		c.take(f, p)
 	}
 	c.absent(declared, used)
+	c.values.sensitive = m.Sensitive()
 	if err := c.problems.Err("component.Check"); err != nil {
 		if e, ok := fault.As(err); ok {
 			e.Key = component

@@ -248,3 +248,61 @@ func TestRegistry_RefusesDuplicates(t *testing.T) {
 		}
 	}
 }
+
+func TestRegistry_AllOtherTypes(t *testing.T) {
+	r, err := component.NewRegistry(map[string]string{"state.raft": "raft", "state.redis/v2": "two",
+		"state.*": "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][3]string{
+		{"state.raft", "v1", "raft"}, {"state.redis", "v2", "two"}, {"state.x", "v1", "other"},
+		{"STATE.a.b", "", "other"}, {"state.*", "v1", "other"},
+	} {
+		if got, err := r.Find(c[0], c[1]); err != nil || got != c[2] {
+			t.Errorf("Find(%q, %q) = %q, %v; want %q", c[0], c[1], got, err, c[2])
+		}
+	}
+	for _, c := range [][2]string{{"state.raft", "v2"}, {"state.redis", "v1"}, {"state.x", "v2"}, {"lock.x", "v1"},
+		{"state", "v1"}, {"state.", "v1"}} {
+		if got, err := r.Find(c[0], c[1]); !fault.Is(err, fault.NotFound) || strings.Contains(err.Error(), "*") {
+			t.Errorf("Find(%q, %q) = %q, %v", c[0], c[1], got, err)
+		}
+	}
+	if got := r.Types(); !slices.Equal(got, []string{"state.raft", "state.redis/v2"}) {
+		t.Errorf("Types() = %q", got)
+	}
+}
+
+// TestCheck_Rest checks metadata of a type that takes every name.
+func TestCheck_Rest(t *testing.T) {
+	fields := append(declared()[1:], component.Field{Rest: true})
+	m := append(given("Retries=7", "Some.Name=x", "apiToken=", "tlsVerify=true"),
+		component.Property{Name: "password", Value: "hunter2", Sensitive: true},
+		component.Property{Name: "later", Unresolved: true})
+	v, warnings, err := m.Check(at(1), "c", fields)
+	if err != nil || len(warnings) != 0 || v.Int("retries") != 7 {
+		t.Fatalf("Check: %+v, %v, %v", v, warnings, err)
+	}
+	want := map[string]string{"Retries": "7", "Some.Name": "x", "apiToken": "", "tlsVerify": "true",
+		"password": "hunter2"}
+	if diff := cmp.Diff(want, v.Properties()); diff != "" {
+		t.Errorf("properties (-want +got)\n%s", diff)
+	}
+	if !slices.Equal(v.Sensitive(), []string{"hunter2"}) {
+		t.Errorf("sensitive values are %q", v.Sensitive())
+	}
+	if _, _, err := given("enableTSL=true").Check(at(1), "c", fields); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a misspelt name of a field with Security: %v", err)
+	}
+	if v, _, err := given("url=a").Check(at(1), "c", declared()); err != nil || v.Properties() != nil {
+		t.Errorf("without such a field: %v, %v", v.Properties(), err)
+	}
+}
+
+func TestHide_EveryForm(t *testing.T) {
+	got := component.Hide(`a "b"&c, "a \"b\"&c", a+%22b%22%26c, a%20%22b%22&c, a`, []string{`a "b"&c`, ""})
+	if want := `***, "***", ***, ***, a`; got != want {
+		t.Errorf("Hide = %s, want %s", got, want)
+	}
+}

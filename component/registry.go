@@ -15,9 +15,13 @@ type Registry[F any] struct {
 	entries map[string]F // by lower-case type + "/" + version
 }
 
+// allTypes is the last part of a name in a table that stands for all types of a block that the table does not name.
+const allTypes = ".*"
+
 // NewRegistry creates a registry from a table that maps type names to factories. A type with several versions has
-// one entry for each version, such as "state.example/v2"; a name without a version means v1. NewRegistry returns
-// fault.Invalid if a type name is empty or occurs twice.
+// one entry for each version, such as "state.example/v2"; a name without a version means v1. The name "state.*" is
+// for all types that begin with "state." and are not in the table in any version. NewRegistry returns fault.Invalid if
+// a type name is empty or occurs twice.
 func NewRegistry[F any](table map[string]F) (Registry[F], error) {
 	entries := make(map[string]F, len(table))
 	for name, factory := range table {
@@ -52,17 +56,24 @@ func (r Registry[F]) Find(typ, version string) (F, error) {
 			return zero, e
 		}
 	}
+	block, rest, _ := strings.Cut(typ, ".")
+	if factory, ok := r.entries[registryKey(block+allTypes, version)]; ok && rest != "" {
+		return factory, nil
+	}
 	if near := suggest.For(typ, types); near != "" {
 		e.Hint = "did you mean " + near + "?"
 	}
 	return zero, e
 }
 
-// Types returns the known types, sorted; versions other than v1 follow a slash.
+// Types returns the known types, sorted; versions other than v1 follow a slash. Names for all other types are left
+// out.
 func (r Registry[F]) Types() []string {
 	out := make([]string, 0, len(r.entries))
 	for _, key := range slices.Sorted(maps.Keys(r.entries)) {
-		out = append(out, strings.TrimSuffix(key, "/"+DefaultVersion))
+		if typ, _, _ := strings.Cut(key, "/"); !strings.HasSuffix(typ, allTypes) {
+			out = append(out, strings.TrimSuffix(key, "/"+DefaultVersion))
+		}
 	}
 	return out
 }

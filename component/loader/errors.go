@@ -1,11 +1,9 @@
 package loader
 
 import (
-	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -77,26 +75,8 @@ func joinClose(err, closing error) error {
 // of them. Otherwise it returns a new error with the same code. The new error does not wrap err, because a caller
 // could still read the values in err.
 func hide(err error, hidden []string) error {
-	all := forms(hidden)
-	shown := err.Error()
-	if !slices.ContainsFunc(all, func(form string) bool { return strings.Contains(shown, form) }) {
+	if shown := err.Error(); component.Hide(shown, hidden) == shown {
 		return err
 	}
-	clean := fault.Text(err)
-	for _, form := range all {
-		clean = strings.ReplaceAll(clean, form, "***")
-	}
-	return fault.New(fault.CodeOf(err), "", clean)
-}
-
-// forms returns every form in which the hidden values may appear in a message, such as quoted or URL-escaped. Longer
-// forms come first. Otherwise the replacement of a shorter form could leave parts of a longer one.
-func forms(hidden []string) []string {
-	var out []string
-	for _, value := range hidden {
-		quoted := strconv.Quote(value)
-		out = append(out, value, quoted[1:len(quoted)-1], url.QueryEscape(value), url.PathEscape(value))
-	}
-	slices.SortFunc(out, func(a, b string) int { return len(b) - len(a) })
-	return slices.Compact(out)
+	return fault.New(fault.CodeOf(err), "", component.Hide(fault.Text(err), hidden))
 }

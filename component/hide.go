@@ -1,0 +1,32 @@
+package component
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Hide replaces the values in a text by "***", in every form in which a message may show them, such as quoted or
+// URL-escaped.
+func Hide(text string, values []string) string {
+	for _, form := range forms(values) {
+		if form == "" {
+			continue
+		}
+		text = strings.ReplaceAll(text, form, "***")
+	}
+	return text
+}
+
+// forms returns every form in which the values may appear in a message. Longer forms come first. Otherwise the
+// replacement of a shorter form could leave parts of a longer one.
+func forms(values []string) []string {
+	var out []string
+	for _, value := range values {
+		quoted := strconv.Quote(value)
+		out = append(out, value, quoted[1:len(quoted)-1], url.QueryEscape(value), url.PathEscape(value))
+	}
+	slices.SortFunc(out, func(a, b string) int { return len(b) - len(a) })
+	return slices.Compact(out)
+}
