@@ -96,7 +96,7 @@ func (p *reply) send(status int, contentType []string, body []byte) {
 // empty answers 204.
 func (p *reply) empty() { p.WriteHeader(http.StatusNoContent) }
 
-// item answers a read of one key. The parameter etag says whether the answer has an ETag header.
+// item answers a read of one key. The parameter etag says whether the answer has an ETag header if there is an ETag.
 func (p *reply) item(item *state.Item, etag bool) {
 	h := p.Header()
 	values := make([]string, 0, 4) // one allocation for all
@@ -105,7 +105,7 @@ func (p *reply) item(item *state.Item, etag bool) {
 		p.empty()
 		return
 	}
-	if etag {
+	if etag && item.ETag != "" {
 		values = setHeader(h, values, headerETag, item.ETag)
 	}
 	if !item.Expires.IsZero() {

@@ -71,7 +71,7 @@ type GetRequest struct {
 	ReadOptions
 }
 
-// Item is one stored value. ETag is empty exactly if the key does not exist or has expired.
+// Item is one stored value. ETag is empty exactly if the key does not exist or has expired, or Unversioned is true.
 type Item struct {
 	Key         string
 	Value       []byte    // exactly the bytes that were saved; the caller must not modify them
@@ -79,12 +79,13 @@ type Item struct {
 	ContentType string    // empty = JSON text
 	ETag        string    // opaque
 	Expires     time.Time // zero = never
+	Unversioned bool      // the key exists, in a store that has no ETag for it
 	Err         error     // only inside bulk answers: this key could not be read
 	Proof
 }
 
 // Found reports whether the key exists.
-func (i Item) Found() bool { return i.ETag != "" }
+func (i Item) Found() bool { return i.ETag != "" || i.Unversioned }
 
 // Write is one conditional change of one key.
 type Write struct {
@@ -175,7 +176,7 @@ type TransactRequest struct {
 
 // Written is the outcome of a write. ETags has one element per item or operation, in request order; the element of a
 // deletion is empty. With eventual consistency, a store may acknowledge a write before it knows the outcome. ETags
-// is then nil.
+// is then nil, as for a store that never learns the ETags of its writes.
 type Written struct {
 	ETags []string
 	Proof

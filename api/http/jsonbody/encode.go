@@ -79,7 +79,9 @@ func appendBulkItem(dst []byte, item *state.Item) []byte {
 		} else {
 			dst = append(dst, item.Value...)
 		}
-		dst = AppendField(dst, "etag", item.ETag)
+		if item.ETag != "" {
+			dst = AppendField(dst, "etag", item.ETag)
+		}
 		dst = appendItemMetadata(dst, item, binary)
 	}
 	return append(dst, '}')

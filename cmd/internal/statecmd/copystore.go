@@ -80,7 +80,7 @@ func (s copyStore) Read(ctx context.Context, keys []string) (map[string]statecop
 		switch {
 		case i.Error != "":
 			out[i.Key] = statecopy.Value{Err: errors.New(i.Error)}
-		case i.ETag != "":
+		case len(i.Data) > 0: // a store may have no ETags
 			if out[i.Key], err = i.value(); err != nil {
 				return nil, command.Unreadable(s.client.Base, err)
 			}

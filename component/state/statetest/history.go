@@ -44,6 +44,10 @@ type register struct {
 // linearizable: some sequential order of them explains all answers.
 func linearizable(s *suite) {
 	const clients, calls, keys = 6, 40, 3
+	m := model()
+	if s.options.UnknownETags {
+		m = outageModel()
+	}
 	for round := range s.options.Rounds {
 		h := history{suite: s, ctx: s.ctx(), begin: time.Now()}
 		var wg sync.WaitGroup
@@ -55,7 +59,7 @@ func linearizable(s *suite) {
 		if s.Failed() {
 			return
 		}
-		result := porcupine.CheckOperationsTimeout(model(), h.operations, time.Minute)
+		result := porcupine.CheckOperationsTimeout(m, h.operations, time.Minute)
 		if result != porcupine.Ok {
 			s.Fatalf("round %d: no order of the %d calls explains their answers: %s\n%+v", round, len(h.operations),
 				result, h.operations)
@@ -87,12 +91,16 @@ func (h *history) client(id, calls, keys, round int, source *rand.Rand) {
 		call := time.Since(h.begin)
 		out := h.call(in)
 		back := time.Since(h.begin)
-		if out.etag != "" {
+		if out.etag != "" && out.etag != anyETag {
 			etags[k] = out.etag
+		}
+		var answer any = out
+		if h.suite.options.UnknownETags {
+			answer = outcome{output: out}
 		}
 		h.mu.Lock()
 		h.operations = append(h.operations, porcupine.Operation{
-			ClientId: id, Input: in, Output: out, Call: int64(call), Return: int64(back),
+			ClientId: id, Input: in, Output: answer, Call: int64(call), Return: int64(back),
 		})
 		h.mu.Unlock()
 	}
@@ -121,7 +129,11 @@ func (h *history) call(in input) output {
 	}
 	written, err := h.suite.store.Set(h.ctx, state.SetRequest{Items: []state.Write{w}, Consistency: state.Strong})
 	out := h.judge(err)
-	if err == nil && len(written.ETags) == 1 {
+	switch {
+	case err != nil:
+	case h.suite.options.UnknownETags:
+		out.etag = anyETag
+	case len(written.ETags) == 1:
 		out.etag = written.ETags[0]
 	}
 	return out

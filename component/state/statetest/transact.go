@@ -31,7 +31,7 @@ func (s *suite) transact(ops ...state.Operation) []string {
 	s.Helper()
 	w, err := s.tryTransact(ops...)
 	s.must(err)
-	return w.ETags
+	return s.etags(w, ops)
 }
 
 func transactOrder(s *suite) {
