@@ -532,6 +532,7 @@ func (c Config) sources(d Deps) components.Sources {
 	return components.Sources{
 		Paths: c.Components.Paths, ConfigFiles: c.Components.ConfigFiles, Apps: idsOf(c.apps()),
 		Namespace: c.Namespace, Env: d.Env, Environ: d.Environ, MaxBody: largestBody(c.API.MaxBodySize),
+		SocketsFolder: c.Components.Sockets,
 	}
 }
 

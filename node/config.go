@@ -155,6 +155,7 @@ type Console struct {
 type Components struct {
 	Paths       []string // directories or files with components, in order
 	ConfigFiles []string // files with configurations; later ones take precedence
+	Sockets     string   // directory with the sockets of pluggable components; empty = there are none
 	// how often changed files are looked for; default 1 s; negative = only after Node.Reload
 	Reload time.Duration
 	Retry  time.Duration // how often a component that could not be opened is tried again; default 30 s

@@ -33,6 +33,8 @@ type Sources struct {
 	MaxBody     int64 // bytes of the largest body of a request
 	Env         func(name string) (string, bool)
 	Environ     func() []string // nil = the environment cannot be listed
+
+	SocketsFolder string // of pluggable components; empty = there are none
 }
 
 // options returns the options of the loader. The function open opens stores of type state.raft. The factories locks
@@ -55,7 +57,9 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 		UUID: uuid.NewString,
 	}
 	var err error
-	o.Factories, err = builtin.Factories(o.Factories)
+	if o.Factories, err = builtin.Factories(o.Factories); err == nil && s.SocketsFolder != "" {
+		builtin.Pluggable{Folder: s.SocketsFolder, MaxMessage: s.MaxBody}.Add(o.Factories)
+	}
 	return o, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/daprd"
 	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/component/pluggable"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
 )
@@ -86,6 +88,12 @@ func (m *Main) daprdCommand() *cobra.Command {
 			return awaitOutbound(c.Context(), config)
 		}
 		config, warnings := withData(config)
+		if config.Components.Sockets == "" {
+			folder, warning := daprd.SocketsFolder(pluggable.DefaultFolder, os.Getuid())
+			if config.Components.Sockets = folder; warning != "" {
+				warnings = append(warnings, warning)
+			}
+		}
 		if err := config.Validate(); err != nil {
 			return command.Usage(err)
 		}

@@ -1,5 +1,7 @@
 package daprd
 
+import "github.com/quorate/quorate/component/pluggable"
+
 // Effect is what a flag of daprd does in Quorate.
 type Effect string
 
@@ -111,7 +113,8 @@ func Variables() []Variable {
 	return []Variable{
 		{"APP_API_TOKEN", Works, ""},
 		{"DAPR_API_TOKEN", Works, ""},
-		{"DAPR_COMPONENTS_SOCKETS_FOLDER", Ignored, "no pluggable components"},
+		{"DAPR_COMPONENTS_SOCKETS_FOLDER", Works, "without it, " + pluggable.DefaultFolder +
+			" if it exists at the start"},
 		{"DAPR_CONTROLPLANE_NAMESPACE", Ignored, "no control plane"},
 		{"DAPR_CONTROLPLANE_TRUST_DOMAIN", Ignored, "no control plane"},
 		{"DAPR_ENV_KEYS", Works, ""},

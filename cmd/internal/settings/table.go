@@ -3,6 +3,7 @@ package settings
 import (
 	"time"
 
+	"github.com/quorate/quorate/component/pluggable"
 	"github.com/quorate/quorate/node"
 )
 
@@ -95,6 +96,10 @@ func componentsTable(c *node.Config) []*Setting {
 			Usage: "directory with component files; may be repeated"},
 		{Name: "config", value: list("path", &c.Components.ConfigFiles),
 			Usage: "file with a Configuration resource; may be repeated"},
+		{Name: "components-sockets-folder", value: text("path", &c.Components.Sockets),
+			Env: []string{"DAPR_COMPONENTS_SOCKETS_FOLDER"},
+			Usage: "directory with the sockets of pluggable components; daprd uses " + pluggable.DefaultFolder +
+				" if it exists"},
 		{Name: "reload-interval", Aliases: []string{"hot-reload-reconcile-interval"},
 			value: interval(&c.Components.Reload), Default: "1s",
 			Usage: "interval at which changed files of --resources-path and --config are looked for; 0 = only after " +
