@@ -353,13 +353,11 @@ func TestState_WhatProcessGets(t *testing.T) {
 	w := start(t, nil)
 	put := state.Write{Key: "a||k", Value: []byte("\x00"), ContentType: state.OctetStream, TTL: state.TTL{Set: true,
 		Seconds: 7}, Metadata: map[string]string{"TTLInSeconds": "100", "ContentType": "application/json", "more": "x"}}
-	var got map[string]string
-	w.server.Before = func(context.Context, string) error { return nil }
 	seen := make(chan *components.SetRequest, 1)
 	w.server.SeenSet = func(r *components.SetRequest) { seen <- r }
 	testutil.Must(t, statetest.Set(soon(t), w.store, put))
 	r := <-seen
-	got = r.GetMetadata()
+	got := r.GetMetadata()
 	want := map[string]string{"ttlInSeconds": "7", "contentType": state.OctetStream, "more": "x"}
 	if !maps.Equal(got, want) || r.GetContentType() != state.OctetStream || r.GetEtag() != nil ||
 		r.GetOptions().GetConcurrency() != components.StateOptions_CONCURRENCY_UNSPECIFIED ||
@@ -370,6 +368,12 @@ func TestState_WhatProcessGets(t *testing.T) {
 		"contentType": "application/json"}}
 	testutil.Must(t, statetest.Set(soon(t), w.store, put))
 	if r := <-seen; r.GetMetadata()["ttlInSeconds"] != "-1" || r.GetContentType() != "application/json" {
+		t.Errorf("the process got %v", r)
+	}
+	put = state.Write{Key: "a||k", Value: []byte("2"), ETag: "old"} // many components ignore an ETag without first-write
+	statetest.WantFault(t, statetest.Set(soon(t), w.store, put), fault.Conflict)
+	if r := <-seen; r.GetEtag().GetValue() != "old" ||
+		r.GetOptions().GetConcurrency() != components.StateOptions_CONCURRENCY_FIRST_WRITE {
 		t.Errorf("the process got %v", r)
 	}
 }
