@@ -370,7 +370,8 @@ func TestState_WhatProcessGets(t *testing.T) {
 	if r := <-seen; r.GetMetadata()["ttlInSeconds"] != "-1" || r.GetContentType() != "application/json" {
 		t.Errorf("the process got %v", r)
 	}
-	put = state.Write{Key: "a||k", Value: []byte("2"), ETag: "old"} // many components ignore an ETag without first-write
+	// Many components ignore an ETag without first-write.
+	put = state.Write{Key: "a||k", Value: []byte("2"), ETag: "old"}
 	statetest.WantFault(t, statetest.Set(soon(t), w.store, put), fault.Conflict)
 	if r := <-seen; r.GetEtag().GetValue() != "old" ||
 		r.GetOptions().GetConcurrency() != components.StateOptions_CONCURRENCY_FIRST_WRITE {
