@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"unicode"
-	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -166,19 +165,12 @@ func (l *link) clean(text string) string {
 // shorten bounds the length of the text of a process, and replaces characters that cannot be printed.
 func shorten(text string) string {
 	const limit = 300
-	if len(text) > limit {
-		end := limit
-		for end > limit-utf8.UTFMax && !utf8.RuneStart(text[end]) {
-			end--
-		}
-		text = text[:end] + "..."
-	}
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, text)
+	}, fault.Shorten(text, limit))
 }
 
 // isETagError reports whether the process refused the ETag of a write. As in Dapr, such an answer has a detail about

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -65,7 +66,7 @@ func findSocket(folder, name string) (string, error) {
 // list returns the files in the folder.
 func list(folder string) ([]fs.DirEntry, error) {
 	const op = "pluggable.Find"
-	d, err := os.Open(folder)
+	d, err := os.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0) // to open a pipe can block
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Unavailable, Op: op, Err: err,
 			Msg:  "the folder with the sockets of components cannot be read",

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -62,6 +63,10 @@ func TestOpen_SocketThatCannotBeUsed(t *testing.T) {
 		}, fault.Unavailable, "no component listens at "},
 		"no folder": {func(dir string) { testutil.Must(t, os.Remove(dir)) }, fault.Unavailable,
 			"--components-sockets-folder"},
+		"a pipe as folder": {func(dir string) {
+			testutil.Must(t, os.Remove(dir))
+			testutil.Must(t, syscall.Mkfifo(dir, 0o600))
+		}, fault.Unavailable, "--components-sockets-folder"},
 		"many files": {func(dir string) {
 			for i := range 501 {
 				write(t, filepath.Join(dir, fmt.Sprint(i)))
