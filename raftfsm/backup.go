@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/backup"
@@ -11,6 +12,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
+
+// quorumTime is how long the first step of a backup or a restore may wait for a leader. It is longer than an election.
+const quorumTime = 10 * time.Second
 
 // Backup writes a backup of all groups to w. Writes of applications continue while it runs. The backup of each group
 // is consistent and contains every write that was acknowledged before the call. Groups are saved at slightly different
@@ -83,7 +87,9 @@ func errNoData(op string) error {
 // export implements replica. The write at the position after need not be committed yet.
 func (s *server) export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error) {
 	r := reading{server: s, group: s.groups[gid], id: gid}
-	ri, _, err := r.readIndex(ctx, after)
+	limit, cancel := context.WithTimeout(ctx, quorumTime)
+	ri, _, err := r.readIndex(limit, after)
+	cancel()
 	if err != nil {
 		return nil, backup.Group{}, err
 	}

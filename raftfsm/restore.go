@@ -208,7 +208,8 @@ func (s *restore) abort() {
 	}
 }
 
-// step proposes one step of the restore to a group. It retries until stepTime has passed. A retry is safe, because a
+// step proposes one step of the restore to a group. It retries until stepTime has passed, or quorumTime for the first
+// step. A retry is safe, because a
 // step has no effect the second time.
 func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (group.Answer, error) {
 	r.Kind, r.Restore.ID = command.KindRestore, s.id
@@ -216,7 +217,11 @@ func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (gro
 	if err != nil {
 		return group.Answer{}, err
 	}
-	limit, cancel := context.WithTimeout(ctx, stepTime)
+	patience := stepTime
+	if r.Restore.Step == command.StepBegin {
+		patience = quorumTime
+	}
+	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		a, err := s.host.replica.propose(limit, gid, data, group.Committed, r.Restore.Step == command.StepChunk)

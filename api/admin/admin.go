@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
@@ -33,6 +34,15 @@ func ComparePath(group uint64) string { return groupPath(comparePath, group) }
 func groupPath(pattern string, group uint64) string {
 	return strings.Replace(pattern, "{id}", strconv.FormatUint(group, 10), 1)
 }
+
+// Times of requests, except of those that take as long as they need (see route). The node answers before the client
+// gives up, so that the client gets the reason if a group has no quorum. For the same reason, a node answers another
+// node before that one answers its client.
+const (
+	RequestTime = 10 * time.Second // the timeout of clients
+	answerTime  = 8 * time.Second
+	remoteTime  = 6 * time.Second
+)
 
 // maxBody bounds a request to the admin API, in bytes.
 const maxBody = 64 << 10
@@ -72,40 +82,41 @@ type route struct {
 	pattern string // of http.ServeMux
 	serve   http.HandlerFunc
 	remote  bool // another node may send it; see Cluster.Forward
+	slow    bool // it takes as long as it needs, or bounds its time itself
 }
 
 func (h *handler) routes() []route {
 	return []route{
-		{"GET " + StatusPath, h.status, true},
-		{"GET " + StoresPath, h.stores, true},
-		{"GET " + MembersPath, h.members, true},
-		{"GET " + AppsPath, h.apps, true},
-		{"POST " + transferPath, h.transfer, true},
-		{"POST " + comparePath, h.compare, true},
-		{"GET " + DoctorPath, h.doctor, true},
-		{"GET " + LocksPath, h.locks, true},
-		{"GET " + JobsPath, h.jobs, true},
-		{"GET " + ActorsPath, h.actors, true},
-		{"GET " + VotersPath, h.voters, true},
-		{"POST " + VotersPath, h.setVoters, true},
+		{"GET " + StatusPath, h.status, true, false},
+		{"GET " + StoresPath, h.stores, true, false},
+		{"GET " + MembersPath, h.members, true, false},
+		{"GET " + AppsPath, h.apps, true, false},
+		{"POST " + transferPath, h.transfer, true, false},
+		{"POST " + comparePath, h.compare, true, true},
+		{"GET " + DoctorPath, h.doctor, true, true},
+		{"GET " + LocksPath, h.locks, true, false},
+		{"GET " + JobsPath, h.jobs, true, false},
+		{"GET " + ActorsPath, h.actors, true, false},
+		{"GET " + VotersPath, h.voters, true, false},
+		{"POST " + VotersPath, h.setVoters, true, false},
 
-		{"GET " + BackupPath, h.saveBackup, false},
-		{"POST " + BackupPath, h.restoreBackup, false},
-		{"POST " + RemovePath, h.remove, false},
-		{"POST " + LeavePath, h.leave, false},
-		{"POST " + LockReleasePath, h.releaseLock, false},
-		{"POST " + JobChangePath, h.changeJob, false},
-		{"POST " + ActorMovePath, h.moveActor, false},
-		{"POST " + ActorRebalancePath, h.rebalanceActors, false},
-		{"GET " + configurationPath, h.configurationItems, false},
-		{"POST " + configurationPath, h.writeConfiguration, false},
-		{"GET " + configurationPath + watchSuffix, h.watchConfiguration, false},
-		{"GET " + ClusterPath, h.cluster, true},
-		{"POST " + ConsolePath, h.console, false},
-		{"GET " + ViewPath, h.view, true},
-		{"GET " + DebugBundlePath, h.debugBundle, true},
-		{"GET " + nodesPath, h.forward, false},
-		{"POST " + nodesPath, h.forward, false},
+		{"GET " + BackupPath, h.saveBackup, false, true},
+		{"POST " + BackupPath, h.restoreBackup, false, true},
+		{"POST " + RemovePath, h.remove, false, false},
+		{"POST " + LeavePath, h.leave, false, false},
+		{"POST " + LockReleasePath, h.releaseLock, false, false},
+		{"POST " + JobChangePath, h.changeJob, false, false},
+		{"POST " + ActorMovePath, h.moveActor, false, false},
+		{"POST " + ActorRebalancePath, h.rebalanceActors, false, false},
+		{"GET " + configurationPath, h.configurationItems, false, false},
+		{"POST " + configurationPath, h.writeConfiguration, false, false},
+		{"GET " + configurationPath + watchSuffix, h.watchConfiguration, false, true},
+		{"GET " + ClusterPath, h.cluster, true, false},
+		{"POST " + ConsolePath, h.console, false, false},
+		{"GET " + ViewPath, h.view, true, false},
+		{"GET " + DebugBundlePath, h.debugBundle, true, true},
+		{"GET " + nodesPath, h.forward, false, true},
+		{"POST " + nodesPath, h.forward, false, true},
 	}
 }
 
@@ -113,26 +124,39 @@ func (h *handler) routes() []route {
 // socket, or on a port that authenticates them. Error bodies are encoded by fault.Marshal, so clients get the code
 // and the hint.
 func NewHandler(n Node, log *slog.Logger) http.Handler {
-	return newHandler(n, log, func(route) bool { return true })
+	return newHandler(n, log, answerTime, func(route) bool { return true })
 }
 
 // NewRemoteHandler returns the handler for admin requests that other nodes send. It serves reads, except backups and
 // configuration items. It serves only two changes: leadership transfer and the number of voters. It does not forward
 // requests.
 func NewRemoteHandler(n Node, log *slog.Logger) http.Handler {
-	return newHandler(n, log, func(r route) bool { return r.remote })
+	return newHandler(n, log, remoteTime, func(r route) bool { return r.remote })
 }
 
-func newHandler(n Node, log *slog.Logger, serves func(route) bool) http.Handler {
+func newHandler(n Node, log *slog.Logger, limit time.Duration, serves func(route) bool) http.Handler {
 	h := &handler{node: n, log: log}
 	mux := http.NewServeMux()
 	for _, r := range h.routes() {
-		if serves(r) {
+		switch {
+		case !serves(r):
+		case r.slow:
 			mux.HandleFunc(r.pattern, r.serve)
+		default:
+			mux.HandleFunc(r.pattern, within(limit, r.serve))
 		}
 	}
 	mux.HandleFunc("/", h.unknown)
 	return audited(mux, log)
+}
+
+// within ends the context of a request after limit.
+func within(limit time.Duration, serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), limit)
+		defer cancel()
+		serve(w, r.WithContext(ctx))
+	}
 }
 
 type handler struct {

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/api/admin/schema"
@@ -116,11 +118,25 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request) {
 			Err: err})
 		return
 	}
-	path := version + r.PathValue("path")
+	asked := version + r.PathValue("path")
 	if r.URL.RawQuery != "" {
-		path += "?" + r.URL.RawQuery
+		asked += "?" + r.URL.RawQuery
 	}
-	h.relay(w, r, r.PathValue("node"), Request{Method: r.Method, Path: path, Body: body})
+	q := Request{Method: r.Method, Path: asked, Body: body}
+	relay := func(w http.ResponseWriter, r *http.Request) { h.relay(w, r, r.PathValue("node"), q) }
+	if !h.isSlow(q) {
+		relay = within(answerTime, relay)
+	}
+	relay(w, r)
+}
+
+// isSlow reports whether a request of another node takes as long as it needs.
+func (h *handler) isSlow(q Request) bool {
+	asked, _, _ := strings.Cut(q.Method+" "+q.Path, "?")
+	return slices.ContainsFunc(h.routes(), func(r route) bool {
+		matches, err := path.Match(strings.Replace(r.pattern, "{id}", "*", 1), asked)
+		return r.slow && r.remote && matches && err == nil
+	})
 }
 
 // transferAt transfers leadership at the node that leads the group.

@@ -19,7 +19,7 @@ func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (schema.C
 	out := schema.Comparison{Group: id}
 	groups := ctl.host.Groups()
 	if id < uint64(ctl.host.Partitions()) && (ctl.opts.Sidecar || id >= uint64(len(groups))) {
-		return out, elsewhere(opCompare, id, ctl.host.Leader(uint32(id)))
+		return out, ctl.elsewhere(opCompare, id, ctl.host.Leader(uint32(id)))
 	}
 	if id >= uint64(len(groups)) {
 		return out, &fault.Error{Code: fault.NotFound, Op: opCompare, Msg: fmt.Sprintf("there is no group %d", id),
@@ -27,7 +27,7 @@ func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (schema.C
 	}
 	g := groups[id]
 	if leader := string(g.Leader()); leader != ctl.host.Identity().Server {
-		return out, elsewhere(opCompare, id, leader)
+		return out, ctl.elsewhere(opCompare, id, leader)
 	}
 	c, err := g.Compare(ctx)
 	if err != nil {

@@ -1,12 +1,15 @@
 package clusterctl_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
 )
@@ -55,6 +58,36 @@ func TestQuorum_LossIsLoggedWithReason(t *testing.T) {
 	for _, line := range []string{"pre-vote campaign failed", "Election timeout reached", "entering candidate state"} {
 		if n := strings.Count(log.String(), line); n > 1 {
 			t.Errorf("%q is logged %d times within a minute", line, n)
+		}
+	}
+}
+
+func TestQuorum_CommandsNameTheReason(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits until a group has had no leader for long")
+	}
+	nodes, _ := nodetest.Three(t)
+	for _, i := range []int{1, 2} {
+		nodetest.Close(t, nodes[i])
+	}
+	nodetest.Poll(t, func() error {
+		if s := nodetest.Status(t, nodes[0]); s.Groups[0].Leader != "" {
+			return errors.New("there is a leader")
+		}
+		return nil
+	})
+	a := nodes[0].Admin()
+	for name, command := range map[string]func(context.Context) error{
+		"voters":   func(ctx context.Context) error { _, err := a.Voters(ctx); return err },
+		"remove":   func(ctx context.Context) error { _, err := a.Remove(ctx, "n2"); return err },
+		"transfer": func(ctx context.Context) error { _, err := a.TransferLeader(ctx, 0, ""); return err },
+		"backup":   func(context.Context) error { return a.SaveBackup(context.Background(), io.Discard) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		err := command(ctx)
+		cancel()
+		if text := fault.Text(err); err == nil || !strings.Contains(text, "2 of 3 voters unreachable: n2 (") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

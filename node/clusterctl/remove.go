@@ -121,8 +121,10 @@ func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswe
 		}
 		switch leader {
 		case "":
-			err = fault.New(fault.Unavailable, opRemove,
-				fmt.Sprintf("group %d has no leader that this node knows of", c.Group))
+			if err = ctl.host.Ready(c.Group); err == nil {
+				err = fault.New(fault.Unavailable, opRemove,
+					fmt.Sprintf("group %d has no leader that this node knows of", c.Group))
+			}
 		case ctl.host.Identity().Server:
 			out, err = ctl.serveRemove(ctx, peer.Request{Payload: payload})
 		default:

@@ -34,7 +34,7 @@ func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string)
 	}
 	groups := ctl.host.Groups()
 	if ctl.opts.Sidecar && id < uint64(ctl.host.Partitions()) {
-		return out, elsewhere(opTransfer, id, ctl.host.Leader(uint32(id)))
+		return out, ctl.elsewhere(opTransfer, id, ctl.host.Leader(uint32(id)))
 	}
 	if id >= uint64(len(groups)) {
 		return out, &fault.Error{Code: fault.NotFound, Op: opTransfer, Msg: fmt.Sprintf("there is no group %d", id),
@@ -42,12 +42,12 @@ func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string)
 	}
 	g := groups[id]
 	if leader := string(g.Leader()); leader != self.Server {
-		return out, elsewhere(opTransfer, id, leader)
+		return out, ctl.elsewhere(opTransfer, id, leader)
 	}
 	if to == self.Node {
 		ctl.reconciler.choose(int(id)) //nolint:gosec // bounded above
 		if leader := string(g.Leader()); leader != self.Server {
-			return out, elsewhere(opTransfer, id, leader) // spread has just transferred it
+			return out, ctl.elsewhere(opTransfer, id, leader) // spread has just transferred it
 		}
 		out.Leader = self.Node
 		return out, nil
@@ -89,8 +89,11 @@ const opTransfer = "node.TransferLeader"
 // elsewhere returns the error for a request that only the leader of a group can serve. leader is the server id of the
 // leader, or "" if none is known. The error is fault.NotLeader with the node id of the leader, or fault.Unavailable if
 // none is known.
-func elsewhere(op string, id uint64, leader string) error {
+func (ctl *Controller) elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
+		if why := ctl.host.Ready(uint32(id)); why != nil { //nolint:gosec // bounded by the caller
+			return why
+		}
 		return &fault.Error{Code: fault.Unavailable, Op: op,
 			Msg:  fmt.Sprintf("group %d has no leader that this node knows of", id),
 			Hint: "see quorate status; a leader is elected as soon as a majority of the voters runs"}

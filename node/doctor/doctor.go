@@ -110,7 +110,7 @@ func (d *Doctor) Checkup(ctx context.Context) (schema.Checkup, error) {
 	var c checkup
 	examineDisk(&c, d.opts.Disk)
 	examineLimits(&c)
-	d.examineSelf(ctx, &c)
+	leaderless := d.examineSelf(ctx, &c)
 	d.examineClusterTime(ctx, &c)
 	roster := d.opts.Network.Gossip().Roster()
 	examineSettings(&c, roster)
@@ -123,19 +123,31 @@ func (d *Doctor) Checkup(ctx context.Context) (schema.Checkup, error) {
 		case m.State == membership.Failed:
 			c.add("member", m.NodeID, schema.CheckWarn, "this node stopped answering "+
 				d.opts.Now().Sub(m.Since).Round(time.Second).String()+" ago",
-				"start the node again, or remove it permanently with: quorate remove "+m.NodeID)
+				restart(&m, leaderless))
 		}
 	}
 	wg.Wait()
 	return schema.Checkup{Node: d.opts.Node, Checks: c.sorted()}, nil
 }
 
-// examineSelf reports the issues in the status of this node.
-func (d *Doctor) examineSelf(ctx context.Context, c *checkup) {
+// restart returns what to do about a node that has failed.
+func restart(m *membership.Member, leaderless bool) string {
+	switch {
+	case m.Role == membership.Sidecar:
+		return "start the node again if it is still needed"
+	case leaderless:
+		return "start the node again; it cannot be removed while a group has no leader"
+	}
+	return "start the node again, or remove it permanently with: quorate remove " + m.NodeID
+}
+
+// examineSelf reports the issues in the status of this node. It returns whether a group has no leader, as far as this
+// node knows.
+func (d *Doctor) examineSelf(ctx context.Context, c *checkup) (leaderless bool) {
 	s, err := d.opts.Status.Status(ctx)
 	if err != nil {
 		c.add("status", "", schema.CheckFail, fault.Text(err), "")
-		return
+		return false
 	}
 	for _, i := range s.Issues {
 		c.add("ready", i.About, schema.CheckFail, i.Reason, "")
@@ -150,6 +162,7 @@ func (d *Doctor) examineSelf(ctx context.Context, c *checkup) {
 		c.add("security", "", schema.CheckWarn, "traffic between nodes is neither encrypted nor authenticated "+
 			"(--insecure)", "give all nodes a --cluster-token-file")
 	}
+	return slices.ContainsFunc(s.Groups, func(g schema.GroupStatus) bool { return g.Leader == "" })
 }
 
 // timeOK is how far a clock may be from cluster time without a warning.

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +19,7 @@ import (
 )
 
 // AdminTime is the timeout of a request to the admin API.
-const AdminTime = 10 * time.Second
+const AdminTime = adminapi.RequestTime
 
 // AdminClient sends requests to the admin API of the node that runs in a data directory. That node can forward them
 // to another node.
