@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -95,21 +96,30 @@ func badJob(code, text string) *Error {
 	return &Error{Kind: Malformed, Code: code, Message: text, Details: Details{Reason: code}}
 }
 
-// checkJobName returns an error if the name of a job consists of white space only, or is empty.
-func checkJobName(name string) *Error {
+// CheckJobName returns an error for a name that no job can have, or nil.
+func CheckJobName(name string) *Error {
 	if strings.TrimSpace(name) == "" {
 		return badJob(CodeJobNameEmpty, "the name of the job is empty")
+	}
+	if problem := NameProblem(name); problem != "" {
+		return badJob(CodeJobName, "the name of the job "+problem)
+	}
+	return nil
+}
+
+// checkJobPrefix returns an error for text with which no name of a job can begin.
+func checkJobPrefix(prefix string) *Error {
+	if !utf8.ValidString(prefix) {
+		return badJob(CodeJobName, "the prefix is not valid UTF-8")
 	}
 	return nil
 }
 
 func checkJob(j *Job) *Error {
-	if failure := checkJobName(j.Name); failure != nil {
+	if failure := CheckJobName(j.Name); failure != nil {
 		return failure
 	}
 	switch {
-	case NameProblem(j.Name) != "":
-		return badJob(CodeJobName, "the name of the job "+NameProblem(j.Name))
 	case j.Schedule == "" && j.DueTime == "":
 		return badJob(CodeJobScheduleEmpty, "schedule and dueTime are both empty: one of them is needed")
 	case j.Repeats != nil && *j.Repeats == 0:
@@ -136,6 +146,8 @@ func NameProblem(name string) string {
 		return "is empty"
 	case len(name) > MaxJobName:
 		return "is longer than " + strconv.Itoa(MaxJobName) + " bytes"
+	case !utf8.ValidString(name):
+		return "is not valid UTF-8"
 	case state.IsDotSegment(name), strings.ContainsAny(name, `/\#?`),
 		strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return `must not be . or .., and must not contain / \ # ? or control characters`
@@ -145,7 +157,7 @@ func NameProblem(name string) string {
 
 // Get returns a job.
 func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
-	if failure := checkJobName(name); failure != nil {
+	if failure := CheckJobName(name); failure != nil {
 		return Job{}, failure
 	}
 	j, found, err := s.store.Job(ctx, s.app, name)
@@ -162,6 +174,9 @@ func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 // List returns jobs whose names begin with prefix, sorted by name. It returns only names greater than the parameter
 // after, and at most limit jobs. limit 0 means MaxJobs. The result more is true if there are further jobs.
 func (s *Jobs) List(ctx context.Context, prefix, after string, limit int) (list []Job, more bool, err error) {
+	if failure := checkJobPrefix(prefix); failure != nil {
+		return nil, false, failure
+	}
 	if limit <= 0 || limit > MaxJobs {
 		limit = MaxJobs
 	}
@@ -189,7 +204,7 @@ func (s *Jobs) All(ctx context.Context) (all []Job, err error) {
 
 // Delete removes a job. There need not be one.
 func (s *Jobs) Delete(ctx context.Context, name string) error {
-	if failure := checkJobName(name); failure != nil {
+	if failure := CheckJobName(name); failure != nil {
 		return failure
 	}
 	if err := s.store.RemoveJob(ctx, s.app, name); err != nil {
@@ -200,6 +215,9 @@ func (s *Jobs) Delete(ctx context.Context, name string) error {
 
 // DeletePrefix removes all jobs whose names begin with prefix. After an error, some of them may have been removed.
 func (s *Jobs) DeletePrefix(ctx context.Context, prefix string) error {
+	if failure := checkJobPrefix(prefix); failure != nil {
+		return failure
+	}
 	if err := s.store.RemoveJobs(ctx, s.app, prefix); err != nil {
 		return jobFailed(CodeJobDelete, "failed to delete the jobs with the prefix "+Shorten(prefix), err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/state"
@@ -50,7 +51,7 @@ type LockRequest struct {
 
 // TryLock makes the owner of the request the owner of a lock, unless the lock has an owner.
 func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) {
-	inst, claim, failure := l.claim(CodeTryLock, &r)
+	inst, claim, failure := l.claim(&r)
 	if failure != nil {
 		return lock.Grant{}, failure
 	}
@@ -66,7 +67,7 @@ func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) 
 
 // Renew starts the expiry of a lock anew, if the owner of the request owns it.
 func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
-	inst, claim, failure := l.claim(CodeTryLock, &r)
+	inst, claim, failure := l.claim(&r)
 	if failure != nil {
 		return lock.Grant{}, failure
 	}
@@ -86,9 +87,6 @@ func (l *Locks) Unlock(ctx context.Context, r LockRequest) (lock.Status, error) 
 	inst, failure := l.store(&r, r.Owner == "")
 	if failure != nil {
 		return lock.InternalError, failure
-	}
-	if strings.Contains(r.Resource, state.Separator) {
-		return lock.InternalError, illegalResource(CodeUnlock, inst.Name, r.Resource)
 	}
 	s, err := inst.Store.Unlock(ctx, inst.KeyOf(l.app.ID, r.Resource), r.Owner)
 	if err != nil {
@@ -115,7 +113,7 @@ func (l *Locks) Look(ctx context.Context, r LockRequest) (lock.Grant, error) {
 }
 
 // claim checks a request for a lock, in the order of Dapr.
-func (l *Locks) claim(code string, r *LockRequest) (*lock.Instance, lock.Claim, *Error) {
+func (l *Locks) claim(r *LockRequest) (*lock.Instance, lock.Claim, *Error) {
 	if r.Expiry <= 0 {
 		return nil, lock.Claim{}, malformed("expiryInSeconds must be a whole number above zero")
 	}
@@ -123,8 +121,6 @@ func (l *Locks) claim(code string, r *LockRequest) (*lock.Instance, lock.Claim, 
 	switch {
 	case failure != nil:
 		return nil, lock.Claim{}, failure
-	case strings.Contains(r.Resource, state.Separator):
-		return nil, lock.Claim{}, illegalResource(code, inst.Name, r.Resource)
 	case r.Wait < 0 || r.Wait > MaxLockWait:
 		return nil, lock.Claim{}, malformed("wait must be a duration from 0s to " + MaxLockWait.String())
 	}
@@ -158,13 +154,23 @@ func (l *Locks) store(r *LockRequest, noOwner bool) (*lock.Instance, *Error) {
 			Message: "lock store " + Shorten(r.Store) + " not found",
 			Details: Details{Reason: ReasonNotFound, Metadata: Attributes("store", Shorten(r.Store))}}
 	}
+	if failure := checkResource(r.Resource); failure != nil {
+		return nil, failure
+	}
 	return inst, nil
 }
 
-func illegalResource(code, store, resource string) *Error {
-	return lockFailed(code, "failed to use lock", store, fault.New(fault.Invalid, "api.Lock",
-		"the resource "+strconv.Quote(Shorten(resource))+" contains "+strconv.Quote(state.Separator)+
-			", which separates the prefix from the resource"))
+// checkResource returns an error for a resource that no lock can have.
+func checkResource(resource string) *Error {
+	what := "the resource " + strconv.Quote(Shorten(resource))
+	switch {
+	case strings.Contains(resource, state.Separator):
+		return malformed(what + " contains " + strconv.Quote(state.Separator) +
+			", which separates the prefix from the resource")
+	case !utf8.ValidString(resource):
+		return malformed(what + " is not valid UTF-8")
+	}
+	return nil
 }
 
 func (l *Locks) unsupported(inst *lock.Instance, what string) *Error {
@@ -249,6 +255,9 @@ func (s *State) lockTokens(inst *state.Instance, given []lockToken) ([]state.Loc
 			return nil, &Error{Kind: Malformed, Code: CodeMalformed, Details: Details{Reason: ReasonUnsupported},
 				Message: "the locks of " + t.Store + " do not protect state store " + inst.Name +
 					" (declare a component lock.raft with stateStore: " + inst.Name + ", and use its locks)"}
+		}
+		if failure := checkResource(t.Resource); failure != nil {
+			return nil, failure
 		}
 		key := locks.KeyOf(s.app.ID, t.Resource)
 		out[i] = state.LockToken{Component: locks.Name, Prefix: key.Prefix, Resource: key.Resource, Token: t.Token}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -208,6 +209,9 @@ func (s *State) store(name string) (*state.Instance, *Error) {
 func (s *State) checkRequestID(id string) *Error {
 	if len(id) > s.limits.RequestIDSize {
 		return exceeded("the request id is too long, in bytes", len(id), s.limits.RequestIDSize)
+	}
+	if !utf8.ValidString(id) {
+		return malformed("the request id is not valid UTF-8")
 	}
 	return nil
 }

@@ -204,6 +204,11 @@ func TestLimits_ErrorsNameLimitAndStoreIsNotCalled(t *testing.T) {
 				WriteOptions: long})
 			return err
 		}, api.CodeMalformed, "the limit is 3"},
+		"request id that is not text": {func() error {
+			_, err := s.Delete(ctx, api.DeleteRequest{Store: "orders", Key: "a",
+				WriteOptions: api.WriteOptions{RequestID: "\xff"}})
+			return err
+		}, api.CodeMalformed, "not valid UTF-8"},
 		"request id of a delete": {func() error {
 			_, err := s.Delete(ctx, api.DeleteRequest{Store: "orders", Key: "a", WriteOptions: long})
 			return err

@@ -28,6 +28,9 @@ func (f *Face) scheduleJob(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if failure := api.CheckJobName(name); failure != nil {
+		return failure // before the name is encoded
+	}
 	body, err := f.body(p, r)
 	if err != nil {
 		return err
