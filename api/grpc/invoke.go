@@ -69,7 +69,7 @@ func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceR
 func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*invoke.Call, error) {
 	m := in.GetMessage()
 	method, query, mark := strings.Cut(strings.TrimPrefix(m.GetMethod(), "/"), "?")
-	if in.GetId() == "" || method == "" {
+	if in.GetId() == "" || m == nil {
 		return nil, invoke.MethodMissing()
 	}
 	verb, known := commonv1.HTTPExtension_Verb_name[int32(m.GetHttpExtension().GetVerb())]
@@ -92,24 +92,9 @@ func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*invok
 	}
 	appchannel.SetMessageType(h, m.GetContentType(), m.GetData().GetTypeUrl())
 	data := m.GetData().GetValue()
-	return &invoke.Call{Target: in.GetId(), Verb: verb, Path: "/" + escape(method), Query: escape(query), Mark: mark ||
+	return &invoke.Call{Target: in.GetId(), Verb: verb, Text: method, Query: invoke.Escape(query), Mark: mark ||
 		query != "",
 		Header: h, Body: io.NopCloser(bytes.NewReader(data)), Length: int64(len(data)), Remote: remote(ctx)}, nil
-}
-
-// escape percent-encodes the characters that an HTTP request line must not contain. It leaves existing escapes
-// unchanged.
-func escape(text string) string {
-	const hex = "0123456789ABCDEF"
-	var b strings.Builder
-	for _, c := range []byte(text) {
-		if c <= ' ' || c >= 0x7f || strings.IndexByte("\"#<>\\^`{|}", c) >= 0 {
-			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
-		} else {
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
 }
 
 // readAnswer reads the body of an application's answer, which must fit into one message. After the first freeAnswer

@@ -44,7 +44,7 @@ func (s *Server) proxy(_ any, stream grpc.ServerStream) error {
 				"in the metadata dapr-app-id)")
 	}
 	answer, err := s.invoke.Do(ctx, &invoke.Call{
-		Target: target, Verb: http.MethodPost, Path: escape(method), Header: proxyHeader(ctx),
+		Target: target, Verb: http.MethodPost, Path: invoke.Escape(method), Header: proxyHeader(ctx),
 		Body: &messages{stream: stream}, Length: -1, Remote: remote(ctx),
 	})
 	if err != nil {

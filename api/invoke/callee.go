@@ -6,6 +6,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/discovery/records"
+	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -99,6 +100,9 @@ func (c *Callee) Take(in *Inbound) (Answer, error) {
 	h["Dapr-Caller-App-Id"] = []string{in.Caller.ID}
 	h["Dapr-Caller-Namespace"] = []string{orDefault(in.Caller.Namespace)}
 	h["Dapr-Callee-App-Id"] = []string{in.Target.ID}
+	if in.Method.Text != "" {
+		in.Request = appchannel.WithMethod(in.Request, in.Method.Text)
+	}
 	answer, err := channel.RoundTrip(in.Request)
 	if err != nil {
 		return Answer{}, err

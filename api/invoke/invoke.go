@@ -60,6 +60,7 @@ type Call struct {
 	Target string // app id, or app id and namespace with a dot between
 	Verb   string
 	Path   string      // escaped, as it was received; begins with a slash
+	Text   string      // of a gRPC call instead of Path: the method for ParseText
 	Query  string      // without the question mark
 	Mark   bool        // there was a question mark, even if the query is empty
 	Header http.Header // of the request; it is not changed
@@ -84,7 +85,7 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	method, err := ParseMethod(c.Path)
+	method, err := c.method()
 	if err != nil {
 		return Answer{}, err
 	}
@@ -108,6 +109,13 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	meter.end(answer.Response, err)
 	span.End(answer.Response, err)
 	return answer, err
+}
+
+func (c *Call) method() (MethodPath, error) {
+	if c.Path == "" {
+		return ParseText(c.Text)
+	}
+	return ParseMethod(c.Path)
 }
 
 // parseTarget parses the target of a call: "app", "app.namespace", or the name or address of a server outside of the

@@ -35,6 +35,35 @@ func CanonicalNamespace(ns string) string {
 type MethodPath struct {
 	Path    string // escaped; begins with a slash and has no dot segments
 	Decoded string
+	Text    string // for a gRPC application, if the caller used gRPC; otherwise "", and it gets Decoded
+}
+
+// ParseText parses the method of a gRPC call, which is not escaped and has no slash at the start. Access rules and HTTP
+// applications read escape sequences in it like those of a path. A gRPC application gets them as they are.
+func ParseText(text string) (MethodPath, error) {
+	escaped := Escape(text)
+	if _, err := url.PathUnescape(escaped); err != nil {
+		escaped = strings.ReplaceAll(escaped, "%", "%25") // no escape sequences, or not only
+	}
+	m, err := ParseMethod("/" + escaped)
+	if err == nil {
+		m.Text = removeDotSegments("/" + text)[1:]
+	}
+	return m, err
+}
+
+// Escape percent-encodes the characters that an HTTP request line must not contain. It leaves percent signs unchanged.
+func Escape(text string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		if c <= ' ' || c >= 0x7f || strings.IndexByte("\"#<>\\^`{|}", c) >= 0 {
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }
 
 // ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects paths that

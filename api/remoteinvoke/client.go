@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -109,6 +110,9 @@ func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	h[headerCaller] = []string{encodeApp(in.Caller.App)}
 	if in.Session != "" {
 		h[headerSession] = []string{in.Session}
+	}
+	if in.Method.Text != "" {
+		h[headerMethod] = []string{url.PathEscape(in.Method.Text)}
 	}
 	if in.Remote != "" {
 		h[headerRemote] = []string{in.Remote}

@@ -27,6 +27,7 @@ const (
 	headerSession = "Quorate-Session" // session token of the sender; absent = none
 	headerFault   = "Quorate-Fault"   // in an answer: why the application did not answer
 	headerRemote  = "Quorate-Remote"  // network address of the calling application
+	headerMethod  = "Quorate-Method"  // escaped invoke.MethodPath.Text; absent = none
 )
 
 // prefix precedes every path between nodes. Without it, a path that begins with two slashes could be parsed as a

@@ -374,6 +374,90 @@ func TestGRPC_CallsMethodOfHTTPApp(t *testing.T) {
 	}
 }
 
+// methods is a gRPC application that answers with the method that it gets.
+type methods struct {
+	runtimev1.UnimplementedAppCallbackServer
+}
+
+func (methods) OnInvoke(_ context.Context, in *commonv1.InvokeRequest) (*commonv1.InvokeResponse, error) {
+	return &commonv1.InvokeResponse{Data: &anypb.Any{Value: []byte(in.GetMethod())}}, nil
+}
+
+func (methods) start(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, done := grpc.NewServer(), make(chan struct{})
+	runtimev1.RegisterAppCallbackServer(s, methods{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l)
+	}()
+	t.Cleanup(func() {
+		s.Stop()
+		<-done
+	})
+	return l.Addr().String()
+}
+
+// A gRPC application gets the method of a gRPC call as it is. Access rules and HTTP applications read escape sequences
+// in it like those of a path.
+func TestGRPC_MethodsKeepEscapeSequences(t *testing.T) {
+	w := newWorld(t)
+	w.hooks = func(c *remoteinvoke.ServerConfig) {
+		c.Prove = func(peer.Caller, api.App) (string, bool) { return "public", true }
+	}
+	rules := invoke.NewAccess(&component.AccessControl{DefaultAction: component.Deny,
+		Policies: []component.AccessPolicy{{AppID: "shop", Namespace: "default", TrustDomain: "public",
+			DefaultAction: component.Allow, Operations: []component.AccessOperation{{Name: "/admin/**",
+				Verbs: []string{"*"}, Action: component.Deny}}}}}, false)
+	w.access = map[api.App]*invoke.Access{{ID: "grpc"}: rules, {ID: "http"}: rules}
+	b := w.start("b", "grpc", methods{}.start(t), func(o *appchannel.Options) { o.Protocol = appchannel.GRPC })
+	w.start("d", "http", app(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.RequestURI)
+	}), nil)
+	a := w.start("a", "shop", "", nil)
+	for _, c := range []struct{ method, grpc, path string }{
+		{"", "", "/"}, {"/", "", "/"}, {"x", "x", "/x"}, {"test%2Fstream", "test%2Fstream", "/test%2Fstream"},
+		{"x/../a%2fb", "a%2fb", "/a%2fb"}, {"a%25b", "a%25b", "/a%25b"}, {"a%b", "a%b", "/a%25b"},
+		{`a"b c|d`, `a"b c|d`, "/a%22b%20c%7Cd"}, {"ü%41", "ü%41", "/%C3%BC%41"},
+	} {
+		for _, from := range []*node{a, b} {
+			got, err := runtimev1.NewDaprClient(from.dial(t, nil)).InvokeService(t.Context(),
+				invokeService("grpc", c.method, nil, ""))
+			if err != nil || string(got.GetData().GetValue()) != c.grpc {
+				t.Errorf("%q from %s: the gRPC application got %q, want %q: %v", c.method, from.name,
+					got.GetData().GetValue(), c.grpc, err)
+			}
+		}
+		got, err := runtimev1.NewDaprClient(a.dial(t, nil)).InvokeService(t.Context(),
+			invokeService("http", c.method, nil, ""))
+		if err != nil || string(got.GetData().GetValue()) != c.path+"?a=1" {
+			t.Errorf("%q: the HTTP application got %q, want %q: %v", c.method, got.GetData().GetValue(), c.path, err)
+		}
+	}
+	for _, target := range []string{"grpc", "http"} {
+		for method, want := range map[string]codes.Code{"admin/x": codes.PermissionDenied,
+			"admin%2Fx": codes.PermissionDenied, "%61dmin%2fx": codes.PermissionDenied,
+			"open%2F..%2Fadmin": codes.InvalidArgument, "a%00": codes.InvalidArgument} {
+			_, err := runtimev1.NewDaprClient(a.dial(t, nil)).InvokeService(t.Context(),
+				invokeService(target, method, nil, ""))
+			if status.Code(err) != want {
+				t.Errorf("%s of %s: %v, want %s", method, target, err, want)
+			}
+		}
+	}
+	answer, err := client(t).Get(a.url("/v1.0/invoke/grpc/method/a%2Fb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := body(t, answer); got != "a/b" { // as in Dapr, which decodes paths of HTTP
+		t.Errorf("over HTTP, the gRPC application got %q", got)
+	}
+}
+
 func TestGRPC_KeepsMessageTypes(t *testing.T) {
 	a, b, _ := grpcPair(t)
 	for _, from := range []*node{a, b} {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -137,7 +138,7 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 	if !ok || !known || !fits || r.Method == http.MethodConnect {
 		return nil, fault.New(fault.Invalid, "api.peer", "the call does not name its target, or has the verb CONNECT")
 	}
-	method, err := invoke.ParseMethod(path)
+	method, err := methodOf(path, first(r.Header, headerMethod))
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "api.peer", fault.Text(err))
 	}
@@ -154,6 +155,23 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 	in.Request = outgoing(httpcopy.Informational(w, r, invoke.CleanHeader), r, body)
 	in.Request.URL = invoke.MethodURL(method, query, mark)
 	return in, nil
+}
+
+// methodOf parses the path of a call and the method for a gRPC application, which must agree: access rules check only
+// the path.
+func methodOf(path, text string) (invoke.MethodPath, error) {
+	method, err := invoke.ParseMethod(path)
+	if err != nil || text == "" {
+		return method, err
+	}
+	if text, err = url.PathUnescape(text); err != nil {
+		return method, err
+	}
+	named, err := invoke.ParseText(text)
+	if err == nil && named.Path != method.Path {
+		err = fault.New(fault.Invalid, "api.peer", "the call names two methods")
+	}
+	return named, err
 }
 
 // outgoing returns the request for the application, without its URL.

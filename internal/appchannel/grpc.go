@@ -187,12 +187,26 @@ func (g *grpcCarrier) request(r *http.Request) (*common.InvokeRequest, error) {
 	}
 	kind, url := MessageTypeOf(r.Header)
 	return &common.InvokeRequest{
-		Method:      strings.TrimPrefix(r.URL.Path, "/"),
+		Method:      methodOf(r),
 		Data:        &anypb.Any{TypeUrl: url, Value: body},
 		ContentType: kind,
 		HttpExtension: &common.HTTPExtension{Verb: common.HTTPExtension_Verb(
 			common.HTTPExtension_Verb_value[strings.ToUpper(r.Method)]), Querystring: r.URL.RawQuery},
 	}, nil
+}
+
+type methodKey struct{}
+
+// WithMethod returns a copy of r for which a gRPC application gets another method than the path of r.
+func WithMethod(r *http.Request, method string) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), methodKey{}, method))
+}
+
+func methodOf(r *http.Request) string {
+	if method, ok := r.Context().Value(methodKey{}).(string); ok {
+		return method
+	}
+	return strings.TrimPrefix(r.URL.Path, "/")
 }
 
 func grpcAnswer(r *http.Request, out *common.InvokeResponse, md metadata.MD) *http.Response {

@@ -1,0 +1,20 @@
+package remoteinvoke
+
+import "testing"
+
+// The method for a gRPC application must be the one that access rules have read.
+func TestMethodOf_RefusesAnotherMethodThanThePath(t *testing.T) {
+	for _, c := range []struct{ path, text, want string }{
+		{"/a%2Fb", "", ""}, {"/a%2Fb", "a%252Fb", "a%2Fb"}, {"/b", "a%2F..%2Fb", "b"}, {"/a%25b", "a%25b", "a%b"},
+	} {
+		if m, err := methodOf(c.path, c.text); err != nil || m.Path != c.path || m.Text != c.want {
+			t.Errorf("%s with %s: %+v, %v", c.path, c.text, m, err)
+		}
+	}
+	for path, text := range map[string]string{"/open": "admin", "/open/x": "open%2Fy", "/a%2Fb": "a%2Fb", "/a": "%zz",
+		"/open/": "open%2F..%2Fadmin", "/a%2f": "a%252F"} {
+		if m, err := methodOf(path, text); err == nil {
+			t.Errorf("%s with %s: %+v", path, text, m)
+		}
+	}
+}
