@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/node/network"
 )
 
 // methodPromise asks a server without a cluster to let the caller form one with it.
@@ -135,6 +136,11 @@ func (ctl *Controller) form(ctx context.Context, servers []membership.Member) {
 			err = ctl.host.Promise(self.Server)
 		} else {
 			err = ctl.askPromise(ctx, s.ServerID)
+		}
+		if fault.Is(err, fault.Unavailable) {
+			ctl.wait("%s cannot promise that %s may form the cluster: %s (%s)", s.NodeID, self.Node,
+				fault.Text(err), network.ReachHint)
+			return
 		}
 		if err != nil {
 			ctl.wait("%s does not agree that %s forms the cluster: %s", s.NodeID, self.Node, fault.Text(err))

@@ -76,3 +76,24 @@ func supersede(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 }
+
+// The others know b, which joins them, but cannot reach it at the address that it announces.
+func TestForm_SaysThatAnAddressIsWrong(t *testing.T) {
+	seed := nodetest.SparePort(t)
+	join := fmt.Sprintf("127.0.0.1:%d", seed)
+	a, b := nodetest.Member(t, "a", 2, join), nodetest.Member(t, "b", 2, join)
+	a.Cluster.Gossip = node.Port{Number: seed, Given: true}
+	b.Cluster.Advertise = "127.0.0.9" // it listens on 127.0.0.1
+	first := nodetest.Open(t, a)
+	nodetest.Open(t, b)
+	nodetest.Poll(t, func() error {
+		for _, i := range nodetest.Status(t, first).Issues {
+			if strings.Contains(i.Reason, "b cannot promise that a may form the cluster: ") &&
+				strings.Contains(i.Reason, "at 127.0.0.9:") &&
+				strings.Contains(i.Reason, "set --advertise-address there") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", nodetest.Status(t, first).Issues)
+	})
+}

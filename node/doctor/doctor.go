@@ -208,13 +208,11 @@ func examineSettings(c *checkup, r *membership.Roster) {
 func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Member) {
 	ctx, cancel := context.WithTimeout(ctx, examineWait)
 	defer cancel()
-	const open = "open this port in every firewall between the two nodes (the gossip port for TCP and UDP); if the " +
-		"address is wrong, set --advertise-address"
 	way := func(check, text string) {
 		if text == "" {
 			c.add(check, m.NodeID, schema.CheckOK, "reached", "")
 		} else {
-			c.add(check, m.NodeID, schema.CheckFail, text, open)
+			c.add(check, m.NodeID, schema.CheckFail, text, network.ReachHint)
 		}
 	}
 	udp, tcp := d.opts.Network.Gossip().Reach(ctx, m)

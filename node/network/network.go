@@ -173,6 +173,10 @@ func (n *Network) resolve(_ context.Context, server string) (string, error) {
 	return "", fault.New(fault.Unavailable, "node.resolve", "gossip knows no address of server "+server)
 }
 
+// ReachHint says what to do if a node that runs cannot be reached.
+const ReachHint = "open this port in every firewall between the two nodes (the gossip port for TCP and UDP); if the " +
+	"address is wrong, set --advertise-address there"
+
 // PeerID returns the id of a member on the peer port.
 func PeerID(m *membership.Member) string {
 	if m.Role == membership.Sidecar {

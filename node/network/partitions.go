@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ const (
 	countWait    = 10 * time.Second
 	hearWait     = 500 * time.Millisecond
 	farewellWait = time.Second
+	countLate    = 10 // CountPartitions logs that it waits after this part of the time
 )
 
 // CountPartitions returns the number of partitions of the cluster that this node joins, or 0 if it cannot find out.
@@ -38,6 +40,12 @@ func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	late := time.AfterFunc(wait/countLate, func() {
+		n.opts.Logger.Info("the start waits for a node of the cluster, for its number of partitions", "join",
+			strings.Join(n.opts.Join, ","), "at_most", wait, "hint", "check the addresses and the gossip ports; a "+
+				"server with --partitions does not wait")
+	})
+	defer late.Stop()
 	count, err := n.askPartitions(ctx, node, hear)
 	if err != nil { // OpenGossip will fail with the same error and report it
 		n.opts.Logger.Debug("the number of partitions of the cluster to join is unknown", "error",

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -92,10 +93,13 @@ func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
 	case voters == 0:
 		return "", hint
 	case len(names) == 0:
+		hint = cmp.Or(hint, "if this lasts, run quorate doctor on every voter: one may not reach another, for example "+
+			"because of a wrong --advertise-address")
 		return fmt.Sprintf("all %d voters are reachable, an election is in progress", voters), hint
 	case hint == "" && 2*(voters-len(names)) <= voters:
-		hint = "only eventual reads are answered until a majority is back: start the missing voters; see 'quorate " +
-			"rescue' only if they are lost permanently"
+		hint = "only eventual reads are answered until a majority is back: start the missing voters, or if they " +
+			"run, see 'quorate doctor': a port may be closed, or an --advertise-address wrong; see 'quorate rescue' " +
+			"only if they are lost permanently"
 	}
 	return fmt.Sprintf("%d of %d voters unreachable: %s", len(names), voters, strings.Join(names, ", ")), hint
 }
@@ -110,7 +114,17 @@ func (r *Reporter) unreachable(server string) string {
 	if !down {
 		return ""
 	}
-	return "its peer port does not answer since " + since.UTC().Format(time.RFC3339)
+	return "its peer port " + r.peerAddr(server) + "does not answer since " + since.UTC().Format(time.RFC3339)
+}
+
+// peerAddr returns the address of the peer port of a server, with a space, or "" if it is unknown.
+func (r *Reporter) peerAddr(server string) string {
+	for _, m := range r.parts.Load().Network.Roster().Members() {
+		if m.ServerID == server {
+			return m.PeerAddr + " "
+		}
+	}
+	return ""
 }
 
 func sinceText(m membership.Member) string {

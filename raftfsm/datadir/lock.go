@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -18,15 +19,49 @@ const lockName = "LOCK"
 // whatever reason.
 type Lock struct{ f *os.File }
 
-// LockDir locks a data directory without waiting. If another process has the lock, it returns an error that names
-// that process.
+// Holder reports whether a process has the lock of a data directory, and which one, if that is known. It changes
+// nothing.
+func Holder(dir string) (pid string, held bool) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return "", false
+	}
+	defer func() { _ = f.Close() }()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err == nil {
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+		return "", false
+	} else if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return "", false
+	}
+	text, _ := io.ReadAll(io.LimitReader(f, 64))
+	return strings.TrimSpace(string(text)), true
+}
+
+// lock takes the lock. It tries again for a moment, because Holder takes the lock as well.
+func lock(f *os.File) (err error) {
+	for range lockTries {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+			return err
+		}
+		time.Sleep(lockPause)
+	}
+	return err
+}
+
+const (
+	lockTries = 5
+	lockPause = 10 * time.Millisecond
+)
+
+// LockDir locks a data directory without waiting for long. If another process has the lock, it returns an error that
+// names that process.
 func LockDir(dir string) (*Lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, unusable(err, dir)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := lock(f); err != nil {
 		holder, _ := io.ReadAll(io.LimitReader(f, 64))
 		return nil, errors.Join(&fault.Error{Code: fault.Unavailable, Op: "raftfsm.Open", Key: dir,
 			Msg:  fmt.Sprintf("the data directory %s is in use%s", dir, byWhom(holder)),

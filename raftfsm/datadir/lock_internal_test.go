@@ -1,6 +1,9 @@
 package datadir
 
 import (
+	"os"
+	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -27,4 +30,52 @@ func TestDirLock_ReleasedDuringStartOfAProcess(t *testing.T) {
 	if err := again.Release(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestHolder(t *testing.T) {
+	dir := t.TempDir()
+	if pid, held := Holder(dir); held {
+		t.Errorf("an empty directory is held by %q", pid)
+	}
+	l, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid, held := Holder(dir); !held || pid != strconv.Itoa(os.Getpid()) {
+		t.Errorf("held %v, by %q", held, pid)
+	}
+	if err := l.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if pid, held := Holder(dir); held {
+		t.Errorf("after the release: held by %q", pid)
+	}
+}
+
+// A look at the lock never makes a start fail.
+func TestHolder_DoesNotDisturbAStart(t *testing.T) {
+	dir, done := t.TempDir(), make(chan struct{})
+	var looks sync.WaitGroup
+	looks.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				Holder(dir)
+			}
+		}
+	})
+	for range 200 {
+		l, err := LockDir(dir)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if err := l.Release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(done)
+	looks.Wait()
 }

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/cmd/internal/cli"
 	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/raftfsm/datadir"
 )
 
 func TestStatusAndStores_Text(t *testing.T) {
@@ -103,4 +105,18 @@ func TestStatus_WithoutANode(t *testing.T) {
 	c.want(1, "", "no node runs on", "status")
 	c.env = []string{"HOME="}
 	c.want(2, "", "the data directory is unknown (name it with --data-dir)", "status")
+}
+
+// While a node starts, it has the lock of its directory, and no admin socket yet.
+func TestStatus_SaysThatANodeStarts(t *testing.T) {
+	c := newConsole(t)
+	dir := t.TempDir()
+	c.want(1, "", "no node runs on "+dir, "status", "--data-dir", dir)
+	l, err := datadir.LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Release() }()
+	c.want(1, "", fmt.Sprintf("the node on %s is starting or stopping (process %d)", dir, os.Getpid()),
+		"status", "--data-dir", dir)
 }

@@ -16,6 +16,7 @@ import (
 	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/datadir"
 )
 
 // AdminTime is the timeout of a request to the admin API.
@@ -183,6 +184,10 @@ func (a *AdminClient) unreachable(socket string, err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		e.Msg, e.Err, e.Hint = "no node runs on "+a.DataDir, nil,
 			"start one with: quorate run; or choose another with --data-dir or --cluster"
+		if pid, held := datadir.Holder(a.DataDir); held {
+			e.Msg, e.Hint = "the node on "+a.DataDir+" is starting or stopping (process "+pid+")",
+				"try again in a moment; its log says what it waits for"
+		}
 	case errors.Is(err, fs.ErrPermission):
 		e.Code, e.Msg, e.Err, e.Hint = fault.Denied, "the admin socket "+socket+" belongs to another user", nil,
 			"run the command as the user of the node"
