@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -30,7 +31,8 @@ type Options struct {
 	Namespace string
 	Version   string
 	Env       func(name string) (string, bool)
-	Declared  *Declared // by a Configuration; variables of the environment have precedence; nil = nothing
+	Logger    *slog.Logger // reports a Zipkin collector that does not answer; nil = nothing
+	Declared  *Declared    // by a Configuration; variables of the environment have precedence; nil = nothing
 }
 
 // Tracer makes spans. It is safe for concurrent use.
@@ -109,7 +111,7 @@ func (o Options) exporters(ctx context.Context) (out []sdktrace.TracerProviderOp
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, sdktrace.WithBatcher(&zipkin{client, url}))
+		out = append(out, sdktrace.WithBatcher(&zipkin{client: client, url: url, logger: o.Logger}))
 	}
 	return out, nil
 }

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"sync/atomic"
 
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -23,6 +25,8 @@ const maxZipkinAnswer = 64 << 10
 type zipkin struct {
 	client *http.Client
 	url    string
+	logger *slog.Logger
+	failed atomic.Bool // the last export failed
 }
 
 // zipkinSpan is a span in version 2 of Zipkin's JSON format.
@@ -38,8 +42,18 @@ type zipkinSpan struct {
 	Tags      map[string]string `json:"tags,omitempty"`
 }
 
-// ExportSpans implements sdktrace.SpanExporter.
+// ExportSpans implements sdktrace.SpanExporter. It returns no error, because OpenTelemetry would print each of them. It
+// logs the first of several failures.
 func (z *zipkin) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := z.send(ctx, spans)
+	if earlier := z.failed.Swap(err != nil); err != nil && !earlier && z.logger != nil {
+		z.logger.Warn("spans do not reach the Zipkin collector and are lost", "error", err, "hint",
+			"start Zipkin, or remove spec.tracing.zipkin from the Configuration")
+	}
+	return nil
+}
+
+func (z *zipkin) send(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	out := make([]zipkinSpan, len(spans))
 	for i, s := range spans {
 		out[i] = zipkinSpanOf(s)
