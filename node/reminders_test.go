@@ -347,7 +347,7 @@ func TestActors_IdsAndNamesWithBars(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 	for _, name := range []string{"j||", "||j", "a|||b"} {
-		_, err := c.ScheduleJobAlpha1(t.Context(), &runtimev1.ScheduleJobRequest{Job: &runtimev1.Job{Name: name,
+		_, err := c.ScheduleJob(t.Context(), &runtimev1.ScheduleJobRequest{Job: &runtimev1.Job{Name: name,
 			DueTime: proto.String("1h")}})
 		wantStatus(t, err, codes.OK)
 		at := "/v1.0-alpha1/jobs/" + url.PathEscape(name)

@@ -102,11 +102,11 @@ func zipkinSpanOf(s sdktrace.ReadOnlySpan) zipkinSpan {
 	}
 	for _, a := range s.Resource().Attributes() {
 		if a.Key == "service.name" {
-			out.Local["serviceName"] = a.Value.Emit()
+			out.Local["serviceName"] = a.Value.String()
 		}
 	}
 	for _, a := range s.Attributes() {
-		out.Tags[string(a.Key)] = a.Value.Emit()
+		out.Tags[string(a.Key)] = a.Value.String()
 	}
 	if s.Status().Code == codes.Error {
 		out.Tags["error"] = s.Status().Description
