@@ -61,15 +61,16 @@ const (
 
 // The reasons that Quorate defines. Reasons that start with DAPR_ are defined by Dapr.
 const (
-	ReasonNoQuorum      = "no_quorum"     // not done: no majority, or closing; the message says which
-	ReasonReadOnly      = "read_only"     // not done: the disk is nearly full, values are refused for now
-	ReasonOverloaded    = "overloaded"    // not done: too many writes or requests are waiting
-	ReasonTimeout       = "timeout"       // not done in time
-	ReasonIndeterminate = "indeterminate" // may have been done
-	ReasonConflict      = "conflict"      // a condition did not hold; nothing was changed
-	ReasonLockLost      = "lock_lost"     // a lock has not the token of the write; nothing was written
-	ReasonActorMoved    = "actor_moved"   // an actor has another owner by now; nothing was written
-	ReasonTooLarge      = "too_large"     // a limit was exceeded
+	ReasonNoQuorum      = "no_quorum"      // not done: no majority, or closing; the message says which
+	ReasonReadOnly      = "read_only"      // not done: the disk is nearly full, values are refused for now
+	ReasonFormatBlocked = "format_blocked" // not done: a server cannot read the format that this needs
+	ReasonOverloaded    = "overloaded"     // not done: too many writes or requests are waiting
+	ReasonTimeout       = "timeout"        // not done in time
+	ReasonIndeterminate = "indeterminate"  // may have been done
+	ReasonConflict      = "conflict"       // a condition did not hold; nothing was changed
+	ReasonLockLost      = "lock_lost"      // a lock has not the token of the write; nothing was written
+	ReasonActorMoved    = "actor_moved"    // an actor has another owner by now; nothing was written
+	ReasonTooLarge      = "too_large"      // a limit was exceeded
 	ReasonDenied        = "denied"
 	ReasonUnsupported   = "unsupported"
 	ReasonStarting      = "starting" // components are still being loaded

@@ -88,6 +88,8 @@ func (r row) verdict(code fault.Code) verdict {
 		return verdict{kind: Unavailable, reason: ReasonNoQuorum}
 	case fault.ReadOnly:
 		return verdict{kind: Unavailable, reason: ReasonReadOnly}
+	case fault.FormatBlocked:
+		return verdict{kind: Unavailable, reason: ReasonFormatBlocked}
 	case fault.Overloaded:
 		return verdict{kind: Unavailable, reason: ReasonOverloaded}
 	case fault.Timeout:

@@ -279,7 +279,7 @@ func httpStatus(c fault.Code) int {
 		return http.StatusConflict
 	case fault.Unimplemented:
 		return http.StatusNotImplemented
-	case fault.Unavailable, fault.NotLeader:
+	case fault.Unavailable, fault.NotLeader, fault.FormatBlocked:
 		return http.StatusServiceUnavailable
 	case fault.Timeout, fault.Indeterminate:
 		return http.StatusGatewayTimeout

@@ -42,6 +42,7 @@ const (
 	outcomeNotLeader
 	outcomeUnavailable
 	outcomeReadOnly
+	outcomeFormatBlocked
 	outcomeOverloaded
 	outcomeIndeterminate
 	outcomeTimeout
@@ -54,8 +55,7 @@ const (
 func (o outcome) String() string {
 	return [outcomes]string{
 		"ok", "not_found", "conflict", "invalid", "too_large", "denied", "not_leader", "unavailable", "read_only",
-		"overloaded",
-		"indeterminate", "timeout", "unimplemented", "corrupt", "internal",
+		"format_blocked", "overloaded", "indeterminate", "timeout", "unimplemented", "corrupt", "internal",
 	}[o]
 }
 
@@ -80,6 +80,8 @@ func outcomeOf(err error) outcome {
 		return outcomeUnavailable
 	case fault.ReadOnly:
 		return outcomeReadOnly
+	case fault.FormatBlocked:
+		return outcomeFormatBlocked
 	case fault.Overloaded:
 		return outcomeOverloaded
 	case fault.Indeterminate:

@@ -106,7 +106,7 @@ func addStoreCall(f *schema.Figures, s sample) {
 	store := s.label("store")
 	f.Stores = append(f.Stores, schema.NamedCount{Name: store, Part: s.label("operation"), Value: s.value()})
 	switch s.label("outcome") {
-	case "unavailable", "read_only", "overloaded", "indeterminate", "timeout", "internal", "corrupt":
+	case "unavailable", "read_only", "format_blocked", "overloaded", "indeterminate", "timeout", "internal", "corrupt":
 		f.StoreErrors = append(f.StoreErrors, schema.NamedCount{Name: store, Value: s.value()})
 	}
 }

@@ -105,6 +105,8 @@ func (r *Reporter) groupCheck(id uint32) api.Check {
 		c.Reads, c.Writes, c.Reason = r.opts.Sidecar && host.Route(id).Reads, false, fault.Text(err)
 	} else if err := host.WritesAllowed(id); err != nil {
 		c.Writes, c.Reason = false, fault.Text(err)
+	} else if text := r.formatBlocked(id); text != "" {
+		c.Reason = text // reads and writes work
 	}
 	return c
 }

@@ -170,12 +170,30 @@ func (r *Reporter) routedGroups() []schema.GroupStatus {
 // notes returns the settings on which the live nodes do not agree.
 func (r *Reporter) notes() []schema.Issue {
 	out := []schema.Issue{}
+	for i := range r.parts.Load().Host.Groups() {
+		if text := r.formatBlocked(uint32(i)); text != "" { //nolint:gosec // few groups
+			out = append(out, schema.Issue{About: "group " + strconv.Itoa(i), Reason: text})
+		}
+	}
 	if roster := r.parts.Load().Network.Roster(); roster != nil {
 		for _, d := range roster.Differences() {
 			out = append(out, schema.Issue{About: "settings", Reason: d.String()})
 		}
 	}
 	return out
+}
+
+// formatBlocked returns why a group refuses requests that need the newest format, or "" if it does not refuse them, or
+// this node has no replica of it.
+func (r *Reporter) formatBlocked(id uint32) string {
+	groups := r.parts.Load().Host.Groups()
+	if int(id) >= len(groups) {
+		return ""
+	}
+	if err := groups[id].FormatBlocked(); err != nil {
+		return "requests that need a newer format are refused: " + fault.Text(err)
+	}
+	return ""
 }
 
 // Members returns the nodes that gossip knows, including this one, by node id.

@@ -38,8 +38,8 @@ func (g *Group) Form(ctx context.Context) error {
 // got from Servers.
 //
 // It returns fault.Conflict if the configuration has changed since prev, and fault.NotLeader if this server does not
-// lead. It returns fault.Invalid if the new server is too old to read the entries of the group, and
-// fault.Unavailable if its version is unknown.
+// lead. It returns fault.FormatBlocked if the new server is too old to read the entries of the group, or if its version
+// is unknown.
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
 	release, err := g.lockLevel(ctx)
 	if err != nil {

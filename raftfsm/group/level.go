@@ -84,8 +84,23 @@ func (g *Group) lockLevel(ctx context.Context) (release func(), err error) {
 	}
 }
 
+// FormatBlocked returns an error if requests that need the newest format of this build are refused, because of a server
+// that cannot read it, or whose version is not known. All other requests work.
+func (g *Group) FormatBlocked() error {
+	if g.Level() >= g.opts.newest {
+		return nil
+	}
+	servers, _ := g.Servers()
+	for _, s := range servers {
+		if err := g.checkFormat(s.ID, g.opts.newest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // checkFormat returns nil if the given server can read log entries of the given format version. It returns
-// fault.Invalid if the server is too old, and fault.Unavailable if its version is unknown.
+// fault.FormatBlocked if the server is too old, or if its version is unknown.
 func (g *Group) checkFormat(id raft.ServerID, version uint8) error {
 	if id == g.opts.ServerID || version <= command.First {
 		return nil
@@ -93,12 +108,12 @@ func (g *Group) checkFormat(id raft.ServerID, version uint8) error {
 	newest, known := g.opts.Server.Newest(id)
 	switch {
 	case !known:
-		return &fault.Error{Code: fault.Unavailable, Op: "group.level", Key: string(id),
+		return &fault.Error{Code: fault.FormatBlocked, Op: "group.level", Key: string(id),
 			Msg: fmt.Sprintf("format %d of log entries is needed, and the version of server %s is not known", version,
 				id),
 			Hint: "start that server, or remove it from the cluster, then try again; nothing was changed"}
 	case newest < version:
-		return &fault.Error{Code: fault.Invalid, Op: "group.level", Key: string(id),
+		return &fault.Error{Code: fault.FormatBlocked, Op: "group.level", Key: string(id),
 			Msg: fmt.Sprintf("format %d of log entries is needed, and server %s understands up to %d", version,
 				id, newest),
 			Hint: "upgrade that server, then try again; nothing was changed"}

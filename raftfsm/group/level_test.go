@@ -106,15 +106,19 @@ func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 
 	last := a.LastIndex()
 	_, err := a.ProposeRequest(limited(t), newForm(), Committed)
-	wantCode(t, err, fault.Invalid)
+	wantCode(t, err, fault.FormatBlocked)
 	for _, w := range []string{"format 2", "server c understands up to 1", "upgrade that server"} {
 		if !strings.Contains(fault.Text(err), w) {
 			t.Errorf("%q does not contain %q", fault.Text(err), w)
 		}
 	}
+	if err := a.FormatBlocked(); !fault.Is(err, fault.FormatBlocked) ||
+		!strings.Contains(fault.Text(err), "server c understands up to 1") {
+		t.Errorf("before the first request that needs it, the group does not say that it would be refused: %v", err)
+	}
 	v.forget("c")
 	_, err = a.ProposeRequest(limited(t), newForm(), Committed)
-	wantCode(t, err, fault.Unavailable)
+	wantCode(t, err, fault.FormatBlocked)
 	if a.Level() != command.First || a.LastIndex() != last || v.of("a") != 0 {
 		t.Fatalf("level %d, log up to %d, raised to %d: a refused request has changed something", a.Level(),
 			a.LastIndex(), v.of("a"))
@@ -131,6 +135,9 @@ func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 		if got := v.of(id); got != 2 {
 			t.Errorf("%s recorded format %d", id, got)
 		}
+	}
+	if err := a.FormatBlocked(); err != nil {
+		t.Errorf("nothing is refused any more: %v", err)
 	}
 	v.set("c", 1) // no effect: the level never decreases
 	if _, err := a.ProposeRequest(limited(t), newForm(), Committed); err != nil {

@@ -197,7 +197,7 @@ func failure(r Request, status int, body []byte) Answer {
 	switch reason {
 	case "conflict":
 		a.Outcome = Conflict
-	case "no_quorum", "timeout", "read_only", "overloaded", "starting", "not_ready":
+	case "no_quorum", "timeout", "read_only", "format_blocked", "overloaded", "starting", "not_ready":
 		a.Outcome = Refused
 	}
 	if r.reads && a.Outcome == Unknown {
