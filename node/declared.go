@@ -132,8 +132,8 @@ func (s *apiServers) changeTracing(d *tracing.Declared) {
 
 func (s *apiServers) tracingOptions(d *tracing.Declared) tracing.Options {
 	c := s.config
-	return tracing.Options{Service: c.App.ID, Namespace: c.Namespace, Version: c.Version, Env: s.deps.Env, Logger: s.deps.Logger,
-		Declared: d}
+	return tracing.Options{Service: c.App.ID, Namespace: c.Namespace, Version: c.Version, Env: s.deps.Env,
+		Logger: s.deps.Logger, Declared: d}
 }
 
 // warnOfRestart logs a warning if the section metrics of a Configuration has changed, which needs a restart.
