@@ -218,6 +218,9 @@ func TestDisk_NearlyFullIsReadOnlyUntilFreed(t *testing.T) {
 // A disk that is full of values has room again soon after they were deleted. Nothing else is written meanwhile, because
 // the reserve stops it.
 func TestDisk_DeletedValuesMakeRoom(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills a disk, and expects that the reserve is measured in time")
+	}
 	dir := smallDisk(t, "192m")
 	c := config(t)
 	c.Data.Dir, c.Data.MinFree = filepath.Join(dir, "data"), 64<<20
