@@ -234,7 +234,7 @@ func TestAddNonvoter_RefusesServerBelowLevel(t *testing.T) {
 	_, prev := g.Servers()
 	v.set("b", 1)
 	wantCode(t, g.AddNonvoter(limited(t), "b", prev), fault.FormatBlocked)
-	wantCode(t, g.AddNonvoter(limited(t), "x", prev), fault.Unavailable)
+	wantCode(t, g.AddNonvoter(limited(t), "x", prev), fault.FormatBlocked)
 	if servers, _ := g.Servers(); len(servers) != 1 {
 		t.Fatalf("the group has %d servers", len(servers))
 	}
