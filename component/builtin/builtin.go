@@ -151,7 +151,7 @@ func openSQLServer(version sqlserver.Version) loader.StateFactory {
 		Fields: append(sqlserver.Fields(version), entraFields()...),
 		Open: func(ctx context.Context, c loader.StateConfig) (state.Store, error) {
 			s, err := sqlserver.Open(ctx, sqlserver.Options{Version: version, Metadata: c.Metadata,
-				Identity: identity(c.Metadata), Logger: c.Logger})
+				Identity: identity(c.Metadata), Logger: c.Logger, LargestValue: c.LargestValue})
 			if err != nil {
 				return nil, err
 			}

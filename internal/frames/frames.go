@@ -2,7 +2,8 @@
 //
 // Client libraries of databases allocate the length that a message announces, before its bytes arrive. A Conn checks
 // the messages of a server first. It owns the framing of protocols, and the rule that a large length counts only when
-// its bytes are there. It knows nothing of their meaning, except where a library would panic. It starts no goroutines.
+// its bytes are there. It knows nothing of their meaning, except where a library would panic or lose its place in a
+// message. It starts no goroutines.
 package frames
 
 import (

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/frames"
 )
 
 // kind is what was being done when an error came.
@@ -110,6 +111,7 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 	}
 	e := &fault.Error{Op: op, Key: key, Err: err}
 	var answer mssql.Error
+	var unreadable *frames.Error
 	switch {
 	case errors.As(err, &answer) && s.answered(e, answer, err, doing):
 	case s.gate.Closed() && doing != writing, errors.Is(err, sql.ErrConnDone):
@@ -118,6 +120,8 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 		e.Code = fault.Indeterminate
 		e.Msg = "SQL Server at " + s.settings.where() + " did not answer; the write may have been applied"
 		e.Hint = "read the key before you write it again"
+	case errors.As(err, &unreadable):
+		return outside.Unreadable(op, key, "SQL Server at "+s.settings.where(), unreadable)
 	default:
 		s.unanswered(e, err)
 	}

@@ -2,6 +2,7 @@ package sqlserver_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +14,7 @@ import (
 	"github.com/quorate/quorate/component/state/statetest"
 )
 
-// server is a fake of SQL Server: it speaks TDS without encryption, and stores the rows of one table. It reads the SQL
+// server is a fake of SQL Server: it speaks TDS, and stores the rows of one table. It reads the SQL
 // that the store sends clause by clause, and refuses what it does not know. It is not SQL Server: it shows what the
 // store sends and how it takes answers, and nothing about SQL Server itself. One transaction runs at a time.
 type server struct {
@@ -21,6 +22,8 @@ type server struct {
 	*table
 	t        testing.TB
 	password string // that logins need; empty = any
+	tls      *tls.Config
+	encrypts byte // with tls: what it answers to the prelogin; 4 = TLS is before the prelogin
 
 	mu       sync.Mutex
 	faults   []injected
@@ -38,13 +41,15 @@ type injected struct {
 
 // reaction is an answer to a request instead of the usual one.
 type reaction struct {
-	number int32 // an error
-	class  byte  // of the error; 0 = 16
-	late   bool  // the request is carried out first
-	cut    bool  // the connection ends
-	stall  bool  // only attention signals are answered
-	dead   bool  // nothing is answered
-	once   bool  // later requests are answered as usual
+	number int32  // an error
+	class  byte   // of the error; 0 = 16
+	late   bool   // the request is carried out first
+	cut    bool   // the connection ends
+	stall  bool   // only attention signals are answered
+	dead   bool   // nothing is answered
+	raw    []byte // the tokens of the answer
+	pieces []byte // packets of the answer
+	once   bool   // later requests are answered as usual
 }
 
 // start starts a server that ends with the test.
@@ -117,6 +122,7 @@ type session struct {
 	*server
 	conn   net.Conn
 	in     *bufio.Reader
+	asked  byte   // what the prelogin requests to encrypt
 	inTx   uint64 // 0 = none
 	before *rows  // the rows when the transaction began
 }
@@ -126,6 +132,9 @@ var errCut = errors.New("the fake ends the connection")
 func (s *session) serve() {
 	defer s.conn.Close()
 	defer func() { _ = s.end(false) }()
+	if s.tls != nil && s.encrypts == 4 {
+		s.secure(s.conn)
+	}
 	for {
 		kind, body, err := message(s.in)
 		if err != nil {
@@ -134,7 +143,19 @@ func (s *session) serve() {
 		var out tokens
 		switch kind {
 		case packetPrelogin:
-			out.prelogin()
+			encrypts := byte(2)
+			if s.tls != nil {
+				encrypts = s.encrypts
+			}
+			s.asked = encryption(body)
+			out.prelogin(encrypts)
+			if err = answer(s.conn, out.Bytes()); err == nil && s.tls != nil && encrypts != 4 {
+				err = s.wrap(encrypts == 0)
+			}
+			if err != nil {
+				return
+			}
+			continue
 		case packetLogin:
 			if err = s.login(&out, parseLogin(body)); err != nil {
 				_ = answer(s.conn, out.Bytes())
@@ -172,11 +193,15 @@ func (s *session) serve() {
 
 func (s *session) login(out *tokens, l login) error {
 	s.mu.Lock()
+	l.asked = s.asked
 	s.logins = append(s.logins, l)
 	password := s.password
 	s.mu.Unlock()
 	what, fails := s.note(request{text: "LOGIN " + l.database})
 	switch {
+	case fails && what.raw != nil:
+		out.put(what.raw)
+		return nil
 	case fails && what.number != 0:
 		out.refuse(what.number, 14, "the fake refuses")
 	case password != "" && l.password != password:
@@ -203,6 +228,13 @@ func (s *session) handle(out *tokens, r request) error {
 	switch {
 	case !fails:
 		return s.carryOut(out, r)
+	case what.raw != nil:
+		out.put(what.raw)
+		return nil
+	case what.pieces != nil:
+		_, _ = s.conn.Write(what.pieces) // the client may end the connection before it has read all
+		_, _ = io.Copy(io.Discard, s.in)
+		return errCut
 	case what.dead:
 		_, _ = io.Copy(io.Discard, s.in)
 		return errCut

@@ -27,15 +27,24 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	if s.unknown(r.Key) {
 		return out, s.gate.Enter(ctx, op)
 	}
-	found, err := s.query(ctx, op, r.Key, 0, s.sql.get, sql.Named("K", r.Key))
+	found, err := s.query(ctx, op, r.Key, 1, 0, s.sql.get, sql.Named("K", r.Key))
 	if err != nil {
 		return state.Item{}, err
 	}
 	for _, item := range found {
+		if item.Key != r.Key {
+			return state.Item{}, stranger(op, r.Key)
+		}
 		item.Proof = s.proof()
 		return item, item.Err
 	}
 	return out, nil
+}
+
+// stranger returns the error of an answer with a row that was not requested.
+func stranger(op, key string) error {
+	return &fault.Error{Code: fault.Corrupt, Op: op, Key: key,
+		Msg: "SQL Server answered with a row that was not requested", Hint: "check the address of the server"}
 }
 
 // BulkGet implements state.BulkGetter. It reads all keys in one statement, or in chunks if bulkGetChunkSize is set.
@@ -61,7 +70,7 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	}
 	found, total := map[string]state.Item{}, int64(0)
 	for some := range slices.Chunk(keys, size) {
-		items, err := s.query(ctx, op, "", r.MaxBytes, s.sql.bulk, keysParameter(some))
+		items, err := s.query(ctx, op, "", len(some), r.MaxBytes, s.sql.bulk, keysParameter(some))
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +125,8 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 		args = append(args, sql.Named("End", end))
 	}
 	var err error
-	if page.Items, err = s.query(ctx, "sqlserver.List", "", 0, s.sql.page(after, end), args...); err != nil {
+	page.Items, err = s.query(ctx, "sqlserver.List", "", limit+1, 0, s.sql.page(after, end), args...)
+	if err != nil {
 		return state.Page{}, err
 	}
 	if page.More = len(page.Items) > limit; page.More {
@@ -143,11 +153,11 @@ func (s *Store) unknown(key string) bool {
 	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
 }
 
-// query executes a query and returns the items in its rows. The parameter most is the maximum size of all values
-// together in bytes; 0 = no limit. A larger result causes fault.TooLarge.
-func (s *Store) query(ctx context.Context, op, key string, most int64, statement string, args ...any) ([]state.Item,
-	error,
-) {
+// query executes a query and returns the items in its rows, of which there must not be more than the argument limit.
+// The parameter most is the maximum size of all values together in bytes; 0 = no limit. A larger result causes
+// fault.TooLarge.
+func (s *Store) query(ctx context.Context, op, key string, limit int, most int64, statement string, args ...any,
+) ([]state.Item, error) {
 	var out []state.Item
 	err := s.call(ctx, op, key, reading, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
 		items, size := []state.Item(nil), int64(0)
@@ -160,6 +170,9 @@ func (s *Store) query(ctx context.Context, op, key string, most int64, statement
 			item, err := s.item(rows)
 			if err != nil {
 				return err
+			}
+			if len(items) == limit {
+				return stranger(op, key)
 			}
 			if size += int64(len(item.Value)); most > 0 && size > most {
 				return state.ValuesTooLarge(op, most)

@@ -106,10 +106,12 @@ func read(m component.Values, version Version) (settings, error) {
 // connector returns a connector that opens connections to a database. If database is empty, SQL Server selects the
 // user's default database.
 func (s *Store) connector(database string) (*mssql.Connector, error) {
-	config := s.settings.client
+	config, d := check(s.settings.client, s.longest)
 	config.Database = database
 	if s.identity == nil {
-		return mssql.NewConnectorConfig(config), nil
+		connector := mssql.NewConnectorConfig(config)
+		connector.Dialer = d
+		return connector, nil
 	}
 	connector, err := mssql.NewSecurityTokenConnector(config, func(ctx context.Context) (string, error) {
 		token, err := s.identity.GetToken(ctx, policy.TokenRequestOptions{Scopes: []string{s.scope}})
@@ -121,6 +123,7 @@ func (s *Store) connector(database string) (*mssql.Connector, error) {
 	if err != nil {
 		return nil, invalid("the client of SQL Server cannot be made: "+err.Error(), "")
 	}
+	connector.Dialer = d
 	return connector, nil
 }
 

@@ -2,15 +2,16 @@
 // Server or Azure SQL.
 //
 // It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of SQL
-// Server's errors to fault codes. One goroutine removes expired rows. Each call to the database runs in its own
-// goroutine, because the client library may return seconds after the context has ended. Close waits for all
-// goroutines.
+// Server's errors to fault codes. The file dial.go makes the connections: they do TLS instead of the client library,
+// and check what SQL Server sends. One goroutine removes expired rows. Each call to the database runs in its own
+// goroutine, because the client library may return seconds after the context has ended. Close waits for all goroutines.
 //
 // The ETag of a row is its rowversion in hexadecimal. In v1, every value is in a text column. In v2, a value that is
 // not JSON is in a column of bytes. The file value.go describes both formats.
 package sqlserver
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -53,12 +54,15 @@ type Options struct {
 	Identity entra.Settings   // for useAzureAD
 	Logger   *slog.Logger
 	Now      func() time.Time // nil = time.Now
+	// LargestValue is the largest value in bytes that is read; 0 = state.LargestValue.
+	LargestValue int64
 }
 
 // Store implements state.Store and all optional interfaces.
 type Store struct {
 	db        *sql.DB
 	settings  settings
+	longest   int64             // value in bytes that is read
 	identity  *entra.Credential // nil without useAzureAD
 	scope     string            // of its tokens
 	transport http.RoundTripper // to Entra ID
@@ -86,7 +90,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{settings: set, version: o.Version, now: o.Now, log: o.Logger}
+	s := &Store{settings: set, version: o.Version, now: o.Now, log: o.Logger,
+		longest: cmp.Or(o.LargestValue, state.LargestValue)}
 	if set.entra {
 		o.Identity.Transport = rest.Limit(o.Identity.Transport)
 		s.transport, s.scope = o.Identity.Transport, scope(o.Identity)
@@ -99,6 +104,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s.db = pool(connector)
+	if unchecked(set.client) {
+		s.log.Warn("epa enabled: a hostile server can use up the memory, because its messages are not checked")
+	}
 	if s.now == nil {
 		s.now = time.Now
 	}

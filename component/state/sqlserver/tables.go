@@ -71,6 +71,9 @@ func (s *Store) prepare(ctx context.Context) error {
 // column can have this name.
 const metadataColumn = "\x00metadata"
 
+// maxColumns is the largest number of columns that SQL Server allows in a table.
+const maxColumns = 30_000
+
 func (s *Store) hasMetadata(columns map[string]column) bool {
 	return columns[metadataColumn].kind != ""
 }
@@ -96,6 +99,9 @@ func (s *Store) columns(ctx context.Context) (map[string]column, error) {
 			var metadata bool
 			if err := rows.Scan(&name, &c.kind, &c.length, &c.collation, &metadata); err != nil {
 				return err
+			}
+			if len(found) > maxColumns {
+				return stranger("sqlserver.Open", "")
 			}
 			found[name] = c
 			if metadata {
@@ -237,7 +243,7 @@ func (s *Store) removeExpired(ctx context.Context) error {
 		claimed := false
 		statement := strings.ReplaceAll(claim, "@metadata", s.settings.full(s.settings.metadata))
 		err := s.call(ctx, op, "", writing, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
-			numbers, err := outputs(ctx, conn, statement, sql.Named("Interval", s.settings.cleanup.Milliseconds()))
+			numbers, err := outputs(ctx, conn, 2, statement, sql.Named("Interval", s.settings.cleanup.Milliseconds()))
 			claimed = len(numbers) > 0
 			return err
 		})

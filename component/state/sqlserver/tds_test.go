@@ -210,7 +210,11 @@ func parseRPC(body []byte) (request, error) {
 }
 
 // login is what a client says of itself.
-type login struct{ user, password, database, app string }
+type login struct {
+	user, password, database, app string
+	version                       uint32
+	asked                         byte // encryption
+}
 
 func parseLogin(body []byte) login {
 	field := func(at int) string {
@@ -223,7 +227,8 @@ func parseLogin(body []byte) login {
 		b ^= 0xa5
 		hidden[i] = b<<4 | b>>4
 	}
-	return login{user: field(40), password: text(hidden), app: field(48), database: field(68)}
+	return login{user: field(40), password: text(hidden), app: field(48), database: field(68),
+		version: binary.LittleEndian.Uint32(body[4:])}
 }
 
 // tokens is an answer under construction.
@@ -262,10 +267,10 @@ func (t *tokens) refuse(number int32, class byte, msg string) {
 	t.sized(tokenError, number, byte(1), class, uint16(len(raw)/2), raw, "fake", "", int32(1)) //nolint:gosec // short
 }
 
-// prelogin answers that there is no encryption.
-func (t *tokens) prelogin() {
+// prelogin answers with what is encrypted.
+func (t *tokens) prelogin(encrypts byte) {
 	const options = 2*5 + 1
-	t.put([]byte{0, 0, options, 0, 6, 1, 0, options + 6, 0, 1, 0xff}, []byte{16, 0, 0, 0, 0, 0}, byte(2))
+	t.put([]byte{0, 0, options, 0, 6, 1, 0, options + 6, 0, 1, 0xff}, []byte{16, 0, 0, 0, 0, 0}, encrypts)
 }
 
 // welcome accepts a login.

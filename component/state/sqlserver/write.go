@@ -194,15 +194,13 @@ func (c *change) statements(keys []string) (string, []any) {
 func (c *change) write(ctx context.Context, on querier, text string, args []any, keys []string) (map[string]string,
 	error,
 ) {
-	numbers, err := outputs(ctx, on, text, args...)
+	numbers, err := outputs(ctx, on, len(keys), text, args...)
 	if err != nil {
 		return nil, err
 	}
 	written := map[string]string{}
 	for i, version := range numbers {
-		if i >= 0 && i < len(keys) {
-			written[keys[i]] = hex.EncodeToString(version)
-		}
+		written[keys[i]] = hex.EncodeToString(version)
 	}
 	return written, nil
 }
@@ -213,8 +211,8 @@ type querier interface {
 }
 
 // outputs executes a batch and collects the output rows of all its statements. It returns a map from the item number
-// in a row to the rowversion, which may be nil.
-func outputs(ctx context.Context, on querier, text string, args ...any) (map[int][]byte, error) {
+// in a row to the rowversion, which may be nil. It ignores rows whose number is not below the argument limit.
+func outputs(ctx context.Context, on querier, limit int, text string, args ...any) (map[int][]byte, error) {
 	rows, err := on.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, err
@@ -233,7 +231,9 @@ func outputs(ctx context.Context, on querier, text string, args ...any) (map[int
 			if err := rows.Scan(into[:min(len(names), len(into))]...); err != nil {
 				return nil, err
 			}
-			out[number] = version
+			if number >= 0 && number < limit {
+				out[number] = version
+			}
 		}
 		if !rows.NextResultSet() {
 			return out, rows.Err()
@@ -284,7 +284,7 @@ func (c *change) lock(ctx context.Context, tx *sql.Tx, keys []string) (map[strin
 		if err := rows.Scan(&key, &version, &expired); err != nil {
 			return nil, err
 		}
-		if !expired {
+		if _, ok := c.last[key]; ok && !expired { // the collation may take other keys for the same ones
 			out[key] = hex.EncodeToString(version)
 		}
 	}
