@@ -202,7 +202,7 @@ func ErrClosed(op string) error {
 
 // Unreadable returns the error of a read whose answer a check of the connection has refused. server names the server.
 func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
-	e := &fault.Error{Code: fault.Unavailable, Op: op, Key: key, Err: cause, Hint: "check the address of the server",
+	e := &fault.Error{Code: fault.Unavailable, Op: op, Key: key, Hint: "check the address of the server",
 		Msg: "the answer of " + server + " cannot be read: " + cause.Error()}
 	if cause.TooLarge {
 		e.Code, e.Hint = fault.TooLarge, "raise "+state.MetadataMaxValueSize+", or read fewer keys at once"

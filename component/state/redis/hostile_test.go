@@ -171,6 +171,9 @@ func TestStore_ReadsValuesUpToTheLimit(t *testing.T) {
 	}
 	_, err = statetest.Get(t.Context(), store, "a||k")
 	statetest.WantFault(t, err, fault.TooLarge, "1048576", "maxValueSize")
+	if strings.Count(err.Error(), "1048576") != 1 {
+		t.Errorf("the error gives its cause twice: %v", err)
+	}
 }
 
 // go-redis reads messages of sentinels in a goroutine of its own, where a panic would end the process.
