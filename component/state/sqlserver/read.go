@@ -31,14 +31,15 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	if err != nil {
 		return state.Item{}, err
 	}
-	for _, item := range found {
-		if item.Key != r.Key {
-			return state.Item{}, stranger(op, r.Key)
-		}
-		item.Proof = s.proof()
-		return item, item.Err
+	if len(found) == 0 {
+		return out, nil
 	}
-	return out, nil
+	item := found[0]
+	if item.Key != r.Key {
+		return state.Item{}, stranger(op, r.Key)
+	}
+	item.Proof = s.proof()
+	return item, item.Err
 }
 
 // stranger returns the error of an answer with a row that was not requested.
