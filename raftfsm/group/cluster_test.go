@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -367,6 +368,11 @@ func (w *wire) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *raf
 func (w *wire) TimeoutNow(id raft.ServerID, to raft.ServerAddress, args *raft.TimeoutNowRequest,
 	resp *raft.TimeoutNowResponse) error {
 	return w.over(to, func(*wire) error { return w.InmemTransport.TimeoutNow(id, to, args, resp) })
+}
+
+func (w *wire) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest,
+	resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	return w.over(to, func(*wire) error { return w.InmemTransport.InstallSnapshot(id, to, args, resp, data) })
 }
 
 // ConfirmTerm queries the server at the other end of the wire.
