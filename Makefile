@@ -43,7 +43,7 @@ VULN     := $(GO) tool -modfile=internal/tools/go.mod govulncheck
 #   G404  math/rand: internal/archtest lists the packages that may use it, none of which makes secrets
 # A correct line is excluded with: // #nosec G402 -- and the reason.
 SECURITY := $(GO) tool -modfile=internal/tools/go.mod gosec -quiet -exclude=G101,G103,G104,G204,G304,G404 \
-  -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist -exclude-dir=internal/lab/browsertest
+  -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist -exclude-dir=cmd/lab/browsertest
 VULNDB   ?= https://vuln.go.dev
 GOFMT     = $(shell $(GO) env GOROOT)/bin/gofmt
 
@@ -70,7 +70,7 @@ flags: # for scripts that call go themselves
 # The packages that take longest begin first. Most of their tests wait, so four run at a time. make lint vets.
 FIRST = ./node ./raftfsm ./raftfsm/group ./cmd/quorate ./node/clusterctl $(addprefix ./component/state/,postgresql \
   sqlserver mongodb azure/cosmosdb) ./raftfsm/raftlog ./node/shareddir ./membership
-MODULES = deploy/kubernetes deploy/dist cmd/compare internal/lab/browsertest internal/tools
+MODULES = deploy/kubernetes deploy/dist cmd/compare cmd/lab/browsertest internal/tools
 
 test: ## run the tests that take seconds (make test-long runs all in full)
 	$(GO) test -short -vet=off -timeout 20m -p 4 $(FIRST) ./...
@@ -81,7 +81,7 @@ test-long: ## run all tests in full (SKIP='KillNine' skips some); takes a quarte
 test-modules: ## run the tests of the nested modules
 	@code=0; for m in deploy/kubernetes deploy/dist cmd/compare; do \
 	  (cd $$m && $(GO) test -short ./...) || code=1; done; \
-	(cd internal/lab/browsertest && $(GO) vet ./...) || code=1; exit $$code
+	(cd cmd/lab/browsertest && $(GO) vet ./...) || code=1; exit $$code
 
 # What the race detector checks for every change. The tests of the other packages start processes or have few
 # goroutines; make verify checks all (RACED=./...). A test that is left out says so: testutil.SkipUnderRace.
@@ -135,7 +135,7 @@ bench-check: ## compare the processor time per request with node/testdata/costs.
 	$(GO) run ./cmd/lab bench-check $(if $(UPDATE),-update) <$(BIN)/costs.txt
 
 console-test: build ## test the web console and watches in headless Chromium (SCREENSHOTS=dir keeps pictures)
-	cd internal/lab/browsertest && QUORATE=$(abspath $(BIN))/quorate $(GO) test -count=1 -timeout 15m ./...
+	cd cmd/lab/browsertest && QUORATE=$(abspath $(BIN))/quorate $(GO) test -count=1 -timeout 15m ./...
 
 # The key that Microsoft's emulator of Cosmos DB always has. It is public.
 COSMOSKEY = C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw==
@@ -155,7 +155,7 @@ compare: build ## compare with etcd, Redis, nginx and daprd (ETCD=etcd RUN='-cli
 
 faults: build ## inject faults into clusters of real processes (FAULTS=15 rounds of each kind; root on Linux)
 	QUORATE_FAULT_ROUNDS=$(FAULTS) QUORATE_FAULT_BINARY=$(abspath $(BIN))/quorate \
-	  $(GO) test -count=1 -timeout 60m -p 1 -parallel 1 -v ./internal/lab/faulttest ./internal/lab/proof
+	  $(GO) test -count=1 -timeout 60m -p 1 -parallel 1 -v ./cmd/lab/internal/faulttest ./cmd/lab/internal/proof
 
 # CLOCK=0 skips faults that need a rebuilt standard library, whose clock can be shifted.
 prove: ## run one long campaign of faults and write a report (DURATION=30m SEED=n; root on Linux)
@@ -209,7 +209,7 @@ image: build ## build the container image IMAGE (quorate) from the binary, witho
 	docker build -q $(DOCKERFLAGS) -f deploy/container/Dockerfile.prebuilt -t '$(IMAGE)' $(BIN)/image
 
 shop-image: ## build the image of the demo applications of deploy/compose
-	mkdir -p $(BIN)/shop && $(GO) build -ldflags '-s -w' -o $(BIN)/shop/shop ./internal/lab/shop
+	mkdir -p $(BIN)/shop && $(GO) build -ldflags '-s -w' -o $(BIN)/shop/shop ./cmd/lab/shop
 	docker build -q $(DOCKERFLAGS) -f deploy/container/Dockerfile.shop -t '$(SHOPIMAGE)' $(BIN)/shop
 
 containers: ## inject faults into the demo in containers, watched by Prometheus (needs a Docker engine; takes minutes)

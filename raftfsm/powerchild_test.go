@@ -14,7 +14,7 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 
 	"github.com/quorate/quorate/component/state"
-	"github.com/quorate/quorate/internal/lab/powercut"
+	"github.com/quorate/quorate/internal/powercut"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )

@@ -23,7 +23,7 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/lab/powercut"
+	"github.com/quorate/quorate/internal/powercut"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )

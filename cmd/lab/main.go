@@ -1,7 +1,7 @@
 // Command lab tests and demonstrates Quorate: demos, a cluster in one terminal, and a campaign of fault tests. If the
 // environment has settings for fault tests, it runs as the quorate command with those settings.
 //
-// It owns only the table of its subcommands. The packages below internal/lab do the work.
+// It owns only the table of its subcommands. The packages below cmd/lab/internal do the work.
 package main
 
 import (
@@ -13,15 +13,15 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/quorate/quorate/internal/lab/benchcheck"
-	"github.com/quorate/quorate/internal/lab/cluster"
-	"github.com/quorate/quorate/internal/lab/demo"
-	"github.com/quorate/quorate/internal/lab/demoactors"
-	"github.com/quorate/quorate/internal/lab/demoapps"
-	"github.com/quorate/quorate/internal/lab/eventgrid"
-	"github.com/quorate/quorate/internal/lab/proof"
-	"github.com/quorate/quorate/internal/lab/tuned"
-	"github.com/quorate/quorate/internal/lab/turnclock"
+	"github.com/quorate/quorate/cmd/lab/internal/benchcheck"
+	"github.com/quorate/quorate/cmd/lab/internal/cluster"
+	"github.com/quorate/quorate/cmd/lab/internal/demo"
+	"github.com/quorate/quorate/cmd/lab/internal/demoactors"
+	"github.com/quorate/quorate/cmd/lab/internal/demoapps"
+	"github.com/quorate/quorate/cmd/lab/internal/eventgrid"
+	"github.com/quorate/quorate/cmd/lab/internal/proof"
+	"github.com/quorate/quorate/cmd/lab/internal/tuned"
+	"github.com/quorate/quorate/cmd/lab/internal/turnclock"
 )
 
 // version is set by the linker: -X main.version=v1.2.3.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/quorate/quorate/cmd/internal/cli"
 	"github.com/quorate/quorate/cmd/internal/command"
-	"github.com/quorate/quorate/internal/lab/tuned"
+	"github.com/quorate/quorate/cmd/lab/internal/tuned"
 	"github.com/quorate/quorate/node"
 )
 

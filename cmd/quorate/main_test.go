@@ -147,7 +147,7 @@ func TestReadme_CommandsWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, _, _ := strings.Cut(string(page), "\n## Three nodes") // internal/lab/cluster tests those
+	one, _, _ := strings.Cut(string(page), "\n## Three nodes") // cmd/lab/internal/cluster tests those
 	lines := regexp.MustCompile(`(?m)^curl .*$`).FindAllString(one, -1)
 	address := runNode(t)
 	var got []string

@@ -17,8 +17,8 @@ type room struct {
 // rooms are the layers, from the top. The first pattern that matches counts.
 func rooms() []room {
 	return []room{
+		{"cmd/lab/internal/...", 8},
 		{"cmd/...", 9}, {"deploy", 9}, {"docs", 9},
-		{"internal/lab/...", 8},
 		{"node", 7}, {"node/nodetest", 7}, {"node/*", 6},
 		{"api/http", 5}, {"api/http/*", 5}, {"api/apitest", 5}, {"api/remoteinvoke", 5}, {"api/grpc", 5},
 		{"api/admin", 5}, {"api/console", 5},
@@ -52,8 +52,8 @@ type rule struct{ from, to string }
 // siblings are the allowed imports within one layer.
 func siblings() []rule {
 	return []rule{
-		{"cmd/...", "cmd/internal/..."},
-		{"internal/lab/...", "internal/lab/..."},
+		{"cmd/*", "cmd/internal/..."}, {"cmd/internal/...", "cmd/internal/..."},
+		{"cmd/lab/internal/...", "cmd/lab/internal/..."},
 		{"node/nodetest", "node"},
 		{"node/network", "node/credentials"},
 		{"node/doctor", "node/credentials"}, {"node/doctor", "node/network"},
@@ -91,7 +91,7 @@ func forbidden() []rule {
 	return []rule{
 		{"api/...", "raftfsm/..."},             // the service layer sees contracts
 		{"api/...", "membership"},              //
-		{"internal/lab/demo", "..."},           // the demo uses the binary and plain HTTP
+		{"cmd/lab/internal/demo", "..."},       // the demo uses the binary and plain HTTP
 		{"component/state/...", "raftfsm/..."}, // node brings state.raft in
 		{"component/loader", "component/*/*"},  // the types it opens are handed in
 	}
@@ -100,8 +100,8 @@ func forbidden() []rule {
 // proofs are programs that test: they may import test packages.
 func proofs() []rule {
 	return []rule{
-		{"internal/lab/proof", "internal/lab/faulttest"},
-		{"internal/lab/eventgrid", "component/bindings/azure/eventgrid/eventgridtest"},
+		{"cmd/lab/internal/proof", "cmd/lab/internal/faulttest"},
+		{"cmd/lab/internal/eventgrid", "component/bindings/azure/eventgrid/eventgridtest"},
 	}
 }
 
@@ -174,6 +174,28 @@ func TestImports_GoDown(t *testing.T) {
 	}
 }
 
+// TestInternal_KnowsNoProduct holds that internal has only what every package may use: none of its packages imports the
+// node, an API or a component. Tests are no exception.
+func TestInternal_KnowsNoProduct(t *testing.T) {
+	seen := 0
+	for _, s := range module(t) {
+		if !matches("internal/...", s.pkg()) {
+			continue
+		}
+		seen++
+		for _, imported := range s.imports() {
+			for _, product := range []string{"node/...", "api/...", "component/...", "cmd/..."} {
+				if to, ours := strings.CutPrefix(imported, modulePath+"/"); ours && matches(product, to) {
+					t.Errorf("%s imports %s: packages below internal know no part of the product", s.name, to)
+				}
+			}
+		}
+	}
+	if seen < 50 {
+		t.Errorf("only %d files below internal were found", seen)
+	}
+}
+
 // TestLayers_Refuse shows that the table can refuse.
 func TestLayers_Refuse(t *testing.T) {
 	for _, c := range []struct {
@@ -203,13 +225,13 @@ func TestLayers_Refuse(t *testing.T) {
 		{"component/state", "component", false},
 		{"component/loader", "component/state/inmemory", false},
 		{"component/state/inmemory", "component/state/statetest", false},
-		{"cmd/lab", "internal/lab/demo", true},
-		{"internal/lab/tuned", "node", true},
-		{"internal/lab/proof", "internal/lab/faulttest", true},
-		{"internal/lab/cluster", "internal/lab/faulttest", false},
-		{"internal/lab/tuned", "cmd/internal/cli", false},
-		{"internal/lab/demo", "internal/fault", false},
-		{"node", "internal/lab/tuned", false},
+		{"cmd/lab", "cmd/lab/internal/demo", true},
+		{"cmd/lab/internal/tuned", "node", true},
+		{"cmd/lab/internal/proof", "cmd/lab/internal/faulttest", true},
+		{"cmd/lab/internal/cluster", "cmd/lab/internal/faulttest", false},
+		{"cmd/lab/internal/tuned", "cmd/internal/cli", false},
+		{"cmd/lab/internal/demo", "internal/fault", false},
+		{"node", "cmd/lab/internal/tuned", false},
 		{"internal/fault", "internal/listen", false},
 		{"internal/listen", "internal/suggest", false},
 		{"helpers", "internal/fault", false},

@@ -404,7 +404,7 @@ func TestModel_SeedDecidesEverything(t *testing.T) {
 	}
 }
 
-// The model finds hosts that break a rule. Mutants of the Keeper are in internal/lab/faulttest.
+// The model finds hosts that break a rule. Mutants of the Keeper are in cmd/lab/internal/faulttest.
 func TestModel_FindsMutants(t *testing.T) {
 	mutants := map[string]struct {
 		rules rules

@@ -1,0 +1,225 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/cmd/lab/internal/labtest"
+	"github.com/quorate/quorate/internal/testutil"
+)
+
+// call sends a request to a node and returns status and body.
+func call(n *child, method, path, body string) (int, string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.address()+path, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
+}
+
+func save(n *child, value string) error {
+	status, text, err := call(n, "POST", "/v1.0/state/statestore",
+		`[{"key":"k","value":"`+value+`","options":{"consistency":"strong"}}]`)
+	if err == nil && status != 204 {
+		err = fmt.Errorf("save: %d %s", status, text)
+	}
+	return err
+}
+
+func read(n *child, want string) error {
+	status, text, err := call(n, "GET", "/v1.0/state/statestore/k?consistency=strong", "")
+	if err == nil && (status != 200 || text != `"`+want+`"`) {
+		err = fmt.Errorf("read: %d %s", status, text)
+	}
+	return err
+}
+
+// TestCluster_SurvivesLeaderFailure runs make cluster from start to end.
+func TestCluster_SurvivesLeaderFailure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts real processes")
+	}
+	var out testutil.Output
+	c := &cluster{out: &lines{w: &out}, binary: labtest.Build(t, "cmd/quorate"), logLevel: "warn"}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(out.String())
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- c.run(ctx, ready) }()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatalf("the cluster did not start: %v", err)
+	}
+	for _, want := range []string{"http://" + c.nodes[2].address(), fmt.Sprintf("kill -9 %d", leaderOf(t, c).pid())} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the output lacks %q", want)
+		}
+	}
+	if err := save(c.nodes[0], "before"); err != nil {
+		t.Fatal(err)
+	}
+	if err := read(c.nodes[1], "before"); err != nil {
+		t.Fatal(err)
+	}
+
+	theReadMeIsTrue(t, c)
+
+	leader := leaderOf(t, c)
+	if err := leader.process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	rest := others(c, leader)
+	testutil.Eventually(t, func() error { return save(rest[0], "after") })
+	t.Logf("writes resumed %s after the leader was killed", time.Since(begin).Round(time.Millisecond))
+	if err := read(rest[1], "after"); err != nil {
+		t.Error(err)
+	}
+	testutil.Eventually(t, func() error {
+		if !strings.Contains(out.String(), leader.id+" has ended (signal: killed)") {
+			return fmt.Errorf("the end of %s was not reported", leader.id)
+		}
+		return nil
+	})
+
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("the end: %v", err)
+	}
+	for _, n := range c.nodes {
+		if !n.gone() {
+			t.Errorf("%s still runs", n.id)
+		}
+	}
+	if _, err := os.Stat(c.dir); !os.IsNotExist(err) {
+		t.Errorf("the directory was not removed: %v", err)
+	}
+}
+
+// theReadMeIsTrue runs the commands of the README for three nodes.
+func theReadMeIsTrue(t *testing.T, c *cluster) {
+	t.Helper()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Log("curl is not installed: the commands of the README are not run")
+		return
+	}
+	page, err := os.ReadFile("../../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Three nodes")
+	section, _, _ = strings.Cut(section, "\n## ")
+	port := strings.NewReplacer("localhost:3500", c.nodes[0].address(), "localhost:3501", c.nodes[1].address())
+	var got []string
+	for _, line := range regexp.MustCompile(`(?m)^curl .*$`).FindAllString(section, -1) {
+		out, err := exec.Command("sh", "-c", port.Replace(line)).Output()
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		head, _, _ := strings.Cut(string(out), "\r\n")
+		got = append(got, head)
+	}
+	if want := []string{"HTTP/1.1 204 No Content", "HTTP/1.1 200 OK"}; !slices.Equal(got, want) {
+		t.Errorf("the lines answered %q", got)
+	}
+}
+
+func leaderOf(t *testing.T, c *cluster) *child {
+	t.Helper()
+	s, err := c.status(t.Context(), c.nodes[0].id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := c.leader(s); n != nil {
+		return n
+	}
+	t.Fatalf("there is no leader: %+v", s)
+	return nil
+}
+
+func others(c *cluster, not *child) (out []*child) {
+	for _, n := range c.nodes {
+		if n != not {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func TestStart_ReportsAProgramThatExits(t *testing.T) {
+	var out testutil.Output
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "quorate")
+	if err := os.WriteFile(binary, []byte("#!/bin/sh\necho refused >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{out: &lines{w: &out}, binary: binary, dir: filepath.Join(dir, "kept")}
+	err := c.run(t.Context(), nil)
+	if err == nil || !strings.Contains(err.Error(), "ended before the cluster was ready") ||
+		!strings.Contains(out.String(), " | refused") {
+		t.Errorf("%v; output: %s", err, out.String())
+	}
+	if _, err := os.Stat(c.dir); err != nil {
+		t.Errorf("a chosen directory was not kept: %v", err)
+	}
+}
+
+func TestStart_ReplacesATakenAPIPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	c := cluster{httpPort: port}
+	if got := c.apiPort(t.Context(), 0); got != 0 {
+		t.Errorf("taken port %d: %d", port, got)
+	}
+	_ = l.Close()
+	if got := c.apiPort(t.Context(), 0); got != port {
+		t.Errorf("free port %d: %d", port, got)
+	}
+}
+
+func TestAddress_IsFoundInTheLog(t *testing.T) {
+	for line, want := range map[string]string{
+		"  API      http://127.0.0.1:3500":               "127.0.0.1:3500",
+		"  Metrics  http://127.0.0.1:9090/metrics":       "",
+		"Quorate v1 is running for application \"API\".": "",
+		"": "",
+	} {
+		if got := announced(line); got != want {
+			t.Errorf("%s: %q", line, got)
+		}
+	}
+}
+
+func TestCommand_IsQuotedForAShell(t *testing.T) {
+	n := &child{process: exec.Command("/bin/a b/quorate", "run", "it's", "")}
+	if got, want := n.command(), `'/bin/a b/quorate' run 'it'\''s' ''`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

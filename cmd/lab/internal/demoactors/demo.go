@@ -1,0 +1,271 @@
+package demoactors
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/quorate/quorate/cmd/lab/internal/demonode"
+	"github.com/quorate/quorate/internal/child"
+)
+
+const (
+	pause    = 50 * time.Millisecond // between two attempts
+	interval = 2 * time.Second       // from the start of a pair to the next kill
+	backTime = time.Minute           // for a pair to host actors again, and for an account to be served again
+)
+
+// demo is one run of the demo.
+type demo struct {
+	out      *demonode.Lines
+	binary   string
+	app      []string // the command that runs the application
+	duration time.Duration
+	stay     bool
+
+	cluster *demonode.Cluster
+	apps    []*child.Process // of the nodes
+	turns   turns
+	ledger  ledger
+}
+
+func (d *demo) run(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp("", "quorate-actors-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if d.cluster, err = demonode.New(ctx, d.out, d.binary, dir); err != nil {
+		return err
+	}
+	d.turns = turns{dir: filepath.Join(dir, "turns")}
+	if err := os.Mkdir(d.turns.dir, 0o700); err != nil {
+		return err
+	}
+	d.ledger = ledger{orders: map[string]transfer{}, acknowledged: map[string]transfer{}}
+	d.apps = make([]*child.Process, demonode.Size)
+	defer d.end()
+	for i := range d.apps {
+		if err := d.start(i); err != nil {
+			return err
+		}
+	}
+	d.out.Say("Three nodes are starting. A server becomes a voter when it is up to date, which takes about twenty " +
+		"seconds.")
+	if err := d.cluster.Formed(ctx); err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	d.out.Say("\nThe books balance: every account has what its transfers say, and no money was lost or made.")
+	if d.stay {
+		d.out.Say("The nodes run until Ctrl-C.")
+		<-ctx.Done()
+	}
+	return nil
+}
+
+// start starts a node and the application beside it.
+func (d *demo) start(i int) (err error) {
+	n := d.cluster.Nodes[i]
+	if d.apps[i], err = child.Start(child.Options{Command: d.app, Env: append(os.Environ(),
+		fmt.Sprintf("APP_PORT=%d", n.AppPort), fmt.Sprintf("DAPR_HTTP_PORT=%d", n.HTTPPort),
+		turnsVariable+"="+d.turns.dir), Prefix: "  application of " + n.ID + " | ", Stdout: d.out, Stderr: d.out,
+	}); err != nil {
+		return err
+	}
+	return n.Start("--app-id", "bank", "--console", "--console-port", "0")
+}
+
+// show moves money, kills pairs meanwhile, and checks the books.
+func (d *demo) show(ctx context.Context) error {
+	for i := range d.cluster.Nodes {
+		if err := d.hosted(ctx, i, i); err != nil {
+			return err
+		}
+	}
+	if _, err := d.balances(ctx); err != nil { // activates the accounts, on all nodes
+		return err
+	}
+	d.out.Say("\nThree nodes form one cluster. Each has an instance of the bank beside it:\n")
+	for i, n := range d.cluster.Nodes {
+		d.out.Say("  %s  %s  pid %d, application pid %d", n.ID, n.Base(), n.Pid(), d.apps[i].Pid())
+	}
+	first := d.cluster.Nodes[0]
+	d.out.Say("\nTypes, owners, epochs and reminders, in a terminal and in the browser (page Actors):\n\n"+
+		"  %s actors list --data-dir %s\n  %s console --data-dir %s", d.binary, first.Dir, d.binary, first.Dir)
+	d.out.Say("\n%d accounts have %d each. %d clients transfer money, through all nodes.\n", accounts, opening, clients)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for number := range clients {
+		all.Go(func() { d.client(ctx, number, stop) })
+	}
+	err := d.killPairs(ctx)
+	close(stop)
+	all.Wait()
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	return d.audit(ctx)
+}
+
+// killPairs kills each pair in turn, the leader first, and starts it again.
+func (d *demo) killPairs(ctx context.Context) error {
+	begin := time.Now()
+	leader, err := d.cluster.Nodes[0].Leader(ctx)
+	if err != nil {
+		return err
+	}
+	first := max(0, slices.IndexFunc(d.cluster.Nodes, func(n *demonode.Node) bool { return n.ID == leader }))
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for i := first; i < first+demonode.Size || time.Since(begin) < d.duration; i++ {
+		tick.Reset(interval)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := d.killPair(ctx, i%demonode.Size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// killPair kills a node and its application. It measures how long the accounts that they hosted are not served, and
+// starts both again.
+func (d *demo) killPair(ctx context.Context, i int) error {
+	n, other := d.cluster.Nodes[i], (i+1)%demonode.Size
+	leader, err := n.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := d.list(ctx, other)
+	if err != nil {
+		return err
+	}
+	var owned []string
+	for _, a := range list.Actors {
+		if a.Type == "Account" && a.Node == n.ID {
+			owned = append(owned, a.ID)
+		}
+	}
+	role := ""
+	if leader == n.ID {
+		role = ", the leader,"
+	}
+	d.out.Say("kill -9 %d %d  ends %s%s and its application, with %d accounts", n.Pid(), d.apps[i].Pid(), n.ID, role,
+		len(owned))
+	killed := time.Now()
+	n.Kill()
+	d.apps[i].Signal(syscall.SIGKILL)
+	<-d.apps[i].Done()
+	stopped, err := d.servedAgain(ctx, other, owned, killed)
+	if err != nil {
+		return err
+	}
+	if len(stopped) > 0 {
+		d.out.Say("  the next calls of these accounts were served after %s (median), %s (slowest)",
+			stopped[len(stopped)/2].Round(time.Millisecond), stopped[len(stopped)-1].Round(time.Millisecond))
+	}
+	started := time.Now()
+	if err := d.start(i); err != nil {
+		return err
+	}
+	if err := n.Ready(ctx); err != nil {
+		return err
+	}
+	if err := d.hosted(ctx, other, i); err != nil {
+		return err
+	}
+	moved, err := n.Quorate(ctx, "actors", "rebalance", "Account")
+	if err != nil {
+		return err
+	}
+	d.out.Say("  %s hosts actors again %s after its start; quorate actors rebalance Account: %s", n.ID,
+		time.Since(started).Round(time.Millisecond), moved[:max(0, len(moved)-1)])
+	return nil
+}
+
+// servedAgain repeats a call to each of the accounts in owned until it succeeds. It returns the sorted times from the
+// kill of their node to these successes.
+func (d *demo) servedAgain(ctx context.Context, at int, owned []string, killed time.Time) ([]time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, backTime)
+	defer cancel()
+	stopped := make([]time.Duration, len(owned))
+	var all sync.WaitGroup
+	errs := make([]error, len(owned))
+	for i, id := range owned {
+		all.Go(func() {
+			errs[i] = poll(ctx, func() error {
+				return d.call(ctx, at+i%2, "Account/"+id, "balance", struct{}{}, nil)
+			})
+			stopped[i] = time.Since(killed)
+		})
+	}
+	all.Wait()
+	slices.Sort(stopped)
+	return stopped, errors.Join(errs...)
+}
+
+// actors is the part of the output of quorate actors list that is needed here.
+type actors struct {
+	Hosts []struct {
+		Node  string
+		Types []string
+	}
+	Actors []struct{ Type, ID, Node string }
+}
+
+// list returns the actors of the bank, as the node with that number shows them.
+func (d *demo) list(ctx context.Context, at int) (actors, error) {
+	out, err := d.cluster.Nodes[at].Quorate(ctx, "actors", "list", "--json", "--limit", "10000")
+	if err != nil {
+		return actors{}, err
+	}
+	var apps []actors
+	if err := json.Unmarshal(out, &apps); err != nil || len(apps) == 0 {
+		return actors{}, err
+	}
+	return apps[0], nil
+}
+
+// hosted waits until a node is listed as a host of accounts. The parameter host is the number of this node. The
+// parameter at is the number of the node whose list is read.
+func (d *demo) hosted(ctx context.Context, at, host int) error {
+	ctx, cancel := context.WithTimeout(ctx, backTime)
+	defer cancel()
+	id := d.cluster.Nodes[host].ID
+	return poll(ctx, func() error {
+		a, err := d.list(ctx, at)
+		if err != nil {
+			return err
+		}
+		for _, h := range a.Hosts {
+			if h.Node == id && slices.Contains(h.Types, "Account") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s does not host accounts", id)
+	})
+}
+
+// end stops the nodes and their applications.
+func (d *demo) end() {
+	d.cluster.End()
+	for _, p := range d.apps {
+		if p != nil {
+			p.Signal(syscall.SIGTERM)
+			<-p.Done()
+		}
+	}
+}

@@ -1,0 +1,385 @@
+package faulttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/lab/internal/tuned"
+)
+
+const (
+	apiAddress     = "127.0.0.1:3500" // the same for every node, each in its own network
+	metricsAddress = "127.0.0.1:9090"
+	gossipPort     = 7946
+
+	// endPatience is how long a process may take to end after SIGTERM.
+	endPatience = 30 * time.Second
+	// statusPatience is the timeout of a status request. A paused node does not respond.
+	statusPatience = 2 * time.Second
+)
+
+// appAddress returns the address at which a node serves an application.
+func appAddress(app int) string { return fmt.Sprintf("127.0.0.1:%d", 3500+app) }
+
+// writeApps writes the settings file with the additional applications.
+func (n *Node) writeApps(path string) error {
+	text := "apps:\n"
+	for i, id := range n.cluster.options.Apps {
+		text += fmt.Sprintf("  - id: %s\n    httpPort: %d\n", id, 3500+i+1)
+	}
+	return os.WriteFile(path, []byte(text), 0o600)
+}
+
+// Node is a server of the cluster, running or not. It is safe for concurrent use.
+type Node struct {
+	Name string
+	Addr netip.Addr
+	Disk *Disk // nil unless the cluster has disks and the node holds data
+	// Sidecar is set for a node that holds no data.
+	Sidecar bool
+
+	cluster *Cluster
+	ns      *namespace
+	join    []string
+	expect  int
+	flags   []string
+	dir     string
+	log     *os.File
+	http    http.Client // client of its API, from inside its network
+	admin   http.Client
+	app     *http.Server // the application of the node; nil = none
+
+	mu      sync.Mutex
+	life    *process  // guarded by mu; nil before the first start
+	paused  bool      // guarded by mu
+	resumed time.Time // guarded by mu: end of the last pause
+	env     []string  // guarded by mu: for the next start only
+}
+
+// sidecarFlags make a node a sidecar.
+var sidecarFlags = []string{"--role", "sidecar"}
+
+// DataDir returns the directory of the node's data.
+func (n *Node) DataDir() string {
+	if n.Disk != nil {
+		return n.Disk.Dir()
+	}
+	return filepath.Join(n.dir, "data")
+}
+
+// Start starts the process. It must not be running.
+func (n *Node) Start() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.life != nil && !n.life.gone() {
+		return fmt.Errorf("%s runs already", n.Name)
+	}
+	args := []string{
+		"run", "--node-id", n.Name, "--data-dir", n.DataDir(), "--bind-address", n.Addr.String(), "--insecure",
+		"--http-port", "3500", "--enable-grpc=false", "--metrics-port", "9090", "--gossip-port", "7946",
+		"--peer-port", "7947",
+	}
+	if len(n.join) > 0 {
+		args = append(args, "--join", strings.Join(n.join, ","))
+	}
+	if n.expect > 0 {
+		args = append(args, "--bootstrap-expect", fmt.Sprint(n.expect))
+	}
+	if len(n.cluster.options.Apps) > 0 {
+		file := filepath.Join(n.dir, "settings.yaml")
+		if err := n.writeApps(file); err != nil {
+			return err
+		}
+		args = append(args, "--config-file", file)
+	}
+	fmt.Fprintf(n.log, "--- %s starts at %s\n", n.Name, time.Now().Format(time.RFC3339Nano))
+	life, err := n.cluster.options.Program.start(n.ns, n.log,
+		append([]string{"XDG_RUNTIME_DIR=" + n.dir, "HOME=" + n.dir, tuned.Control + "=" + n.dir}, n.env...),
+		append(args, n.flags...))
+	if err != nil {
+		return fmt.Errorf("%s does not start: %w", n.Name, err)
+	}
+	n.life, n.paused, n.env = life, false, nil
+	return nil
+}
+
+// StartWith starts the process with additional environment variables, for this start only.
+func (n *Node) StartWith(env ...string) error {
+	n.mu.Lock()
+	n.env = env
+	n.mu.Unlock()
+	return n.Start()
+}
+
+// Anew removes the data of the node, and makes it join the existing nodes at its next start. An operator does the same
+// for a server whose disk was lost. The process of the node must not run.
+func (n *Node) Anew() error {
+	n.Mark("wiped")
+	n.expect = 0
+	n.joinAll()
+	list, err := os.ReadDir(n.DataDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range list {
+		if err := os.RemoveAll(filepath.Join(n.DataDir(), e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// joinAll makes the node contact all existing servers when it joins.
+func (n *Node) joinAll() {
+	n.join = nil
+	for _, other := range n.cluster.Nodes() {
+		if other != n && !other.Sidecar {
+			n.join = append(n.join, fmt.Sprintf("%s:%d", other.Addr, gossipPort))
+		}
+	}
+}
+
+// Order writes value into a control file of the node's process; see package tuned.
+func (n *Node) Order(file string, value int64) error {
+	path := filepath.Join(n.dir, file)
+	n.Mark(fmt.Sprintf("%s = %d", file, value))
+	if err := os.WriteFile(path+".new", fmt.Append(nil, value), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Pid returns the id of the process, which must have been started.
+func (n *Node) Pid() int { return n.current().cmd.Process.Pid }
+
+func (n *Node) current() *process {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.life
+}
+
+// Running reports whether there is a process, paused or not.
+func (n *Node) Running() bool {
+	life := n.current()
+	return life != nil && !life.gone()
+}
+
+// Ended returns a channel that is closed when the process of the node has ended. The process must have been started.
+func (n *Node) Ended() <-chan struct{} { return n.current().ended }
+
+// Kill ends the process with SIGKILL.
+func (n *Node) Kill() error {
+	n.Mark("kill -9")
+	if life := n.current(); life != nil {
+		return life.kill(endPatience)
+	}
+	return nil
+}
+
+// Stop sends SIGTERM to the process and waits until it has ended.
+func (n *Node) Stop() error {
+	n.Mark("SIGTERM")
+	life := n.current()
+	if life == nil {
+		return nil
+	}
+	return errors.Join(life.signal(syscall.SIGTERM), life.wait(endPatience))
+}
+
+// Pause stops the process with SIGSTOP.
+func (n *Node) Pause() error { return n.freeze(syscall.SIGSTOP, true) }
+
+// Resume continues a paused process with SIGCONT.
+func (n *Node) Resume() error { return n.freeze(syscall.SIGCONT, false) }
+
+func (n *Node) freeze(s syscall.Signal, paused bool) error {
+	n.Mark(s.String())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.paused = paused
+	if !paused {
+		n.resumed = time.Now()
+	}
+	return n.life.signal(s)
+}
+
+// Mark writes a line into the log of the node.
+func (n *Node) Mark(what string) {
+	fmt.Fprintf(n.log, "--- %s: %s at %s\n", n.Name, what, time.Now().Format(time.RFC3339Nano))
+}
+
+// active reports whether the process runs and is not paused.
+func (n *Node) active() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.life != nil && !n.life.gone() && !n.paused
+}
+
+// pausedWithin reports whether the process is paused, or was during the last d.
+func (n *Node) pausedWithin(d time.Duration) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.paused || time.Since(n.resumed) < d
+}
+
+// Status returns the status of the node.
+func (n *Node) Status(ctx context.Context) (schema.NodeStatus, error) {
+	var s schema.NodeStatus
+	if !n.active() {
+		return s, fmt.Errorf("%s does not run", n.Name)
+	}
+	return s, n.ask(ctx, adminapi.StatusPath, &s)
+}
+
+// ask requests a path from the admin socket of the node and decodes the response.
+func (n *Node) ask(ctx context.Context, path string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := n.admin.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(resp.Body)
+		return fmt.Errorf("%s of %s: status %d: %s, %w", path, n.Name, resp.StatusCode, text, err)
+	}
+	return json.NewDecoder(resp.Body).Decode(into)
+}
+
+// Metric returns the sum of the values of metrics whose name and labels start with prefix.
+func (n *Node) Metric(ctx context.Context, prefix string) (float64, error) {
+	text, err := n.Metrics(ctx)
+	return text.Sum(prefix), err
+}
+
+// Metrics is the text of all metrics of a node, in the format of Prometheus.
+type Metrics string
+
+// Metrics reads all metrics of the node.
+func (n *Node) Metrics(ctx context.Context) (Metrics, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := n.http.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	return Metrics(text), err
+}
+
+// Sum returns the sum of the values of metrics whose name and labels start with prefix.
+func (m Metrics) Sum(prefix string) float64 {
+	sum := 0.0
+	for line := range strings.Lines(string(m)) {
+		var v float64
+		if i := strings.LastIndexByte(line, ' '); strings.HasPrefix(line, prefix) && i > 0 {
+			if _, err := fmt.Sscan(line[i:], &v); err == nil {
+				sum += v
+			}
+		}
+	}
+	return sum
+}
+
+// line returns the rest of the first line that starts with name.
+func (m Metrics) line(name string) string {
+	for line := range strings.Lines(string(m)) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}
+
+// Open returns the number of files and connections that the process has open.
+func (n *Node) Open() (int, error) {
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.current().cmd.Process.Pid))
+	return len(list), err
+}
+
+// CloseIdle closes idle connections to its API.
+func (n *Node) CloseIdle() { n.http.CloseIdleConnections() }
+
+// Dial connects to the API of the node, from inside its network.
+func (n *Node) Dial(ctx context.Context) (net.Conn, error) { return n.ns.dial(ctx, apiAddress) }
+
+// clients creates the clients of the node.
+func (n *Node) clients() {
+	n.http.Transport = &http.Transport{
+		MaxIdleConnsPerHost: 64,
+		DialContext: func(ctx context.Context, _, address string) (net.Conn,
+			error) {
+			return n.ns.dial(ctx, address)
+		},
+	}
+	n.admin.Transport = &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			path, err := adminapi.FindSocket(n.DataDir())
+			if err != nil {
+				return nil, err
+			}
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}}
+}
+
+// close ends the process and removes everything.
+func (n *Node) close() error {
+	var errs []error
+	if n.Disk != nil && n.Disk.root != nil {
+		errs = append(errs, n.Disk.Resume()) // otherwise the process cannot end
+	}
+	errs = append(errs, n.Kill())
+	n.http.CloseIdleConnections()
+	if n.app != nil {
+		errs = append(errs, n.app.Close())
+	}
+	if n.Disk != nil && n.Disk.root != nil {
+		errs = append(errs, n.Disk.Close())
+	}
+	errs = append(errs, n.cluster.Net.detach(n.Addr), n.log.Close())
+	n.ns.close()
+	return errors.Join(errs...)
+}
+
+// end ends the process and resumes its disk.
+func (n *Node) end() error {
+	err := n.Kill()
+	n.http.CloseIdleConnections()
+	if n.Disk != nil && n.Disk.root != nil {
+		err = errors.Join(err, n.Disk.Close())
+	}
+	return err
+}
+
+// Tail returns the last lines of the node's log.
+func (n *Node) Tail(lines int) string {
+	text, err := os.ReadFile(n.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

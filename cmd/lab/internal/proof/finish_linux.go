@@ -1,0 +1,308 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/quorate/quorate/cmd/lab/internal/faulttest"
+)
+
+// checkpoint runs the checks between faults. It waits until all nodes know each other. It then pauses the load, checks
+// that no acknowledged write is lost, and waits until all nodes have the same contents. It records failures as
+// violations.
+func (r *campaign) checkpoint(ctx context.Context) {
+	limit, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	if err := r.cluster.Acquainted(limit); err != nil && ctx.Err() == nil {
+		r.violated("C14", "nodes do not find each other: "+err.Error(), nil)
+	}
+	err := r.cluster.Quiet(func() error {
+		if err := r.ledgers(limit); err != nil {
+			return err
+		}
+		d, err := r.cluster.Digest(limit)
+		if err != nil {
+			r.violated("C7", "nodes do not hold the same: "+err.Error(), r.tails())
+			return nil
+		}
+		r.mu.Lock()
+		r.digested = d
+		r.mu.Unlock()
+		r.done("C7", len(r.cluster.Running()))
+		if d.Applied != nil {
+			r.done("C7 at one index", len(r.cluster.Running()))
+		}
+		r.Log("checkpoint: all nodes hold the same %d keys at %v: %s", d.Keys, d.Applied, d.Hash)
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		r.violated("C14", "a checkpoint: "+err.Error(), r.tails())
+	}
+}
+
+// excuse limits when the loss of an acknowledged eventual write is permitted. Leadership must have changed at most 2 s
+// before the acknowledgement, or at most this time after it. Any other loss is a violation.
+const excuse = 30 * time.Second
+
+// ledgers checks that acknowledged writes are not lost.
+func (r *campaign) ledgers(ctx context.Context) error {
+	missing, err := r.sure.Missing(ctx)
+	if err != nil {
+		return err
+	}
+	r.done("C6", r.sure.Acknowledged())
+	if len(missing) > 0 {
+		r.violated("C6", fmt.Sprintf("%d of %d acknowledged strong writes are lost", len(missing),
+			r.sure.Acknowledged()), firsts(missing, r.times(r.sure, missing)))
+		r.sure.Forget(missing)
+	}
+	if missing, err = r.eventual.Missing(ctx); err != nil {
+		return err
+	}
+	r.done("C5", r.eventual.Acknowledged())
+	when := r.times(r.eventual, missing)
+	var unexplained []string
+	var at []time.Duration
+	for i, k := range missing {
+		if !r.sampler.changed(when[i]-2*time.Second, when[i]+excuse) {
+			unexplained, at = append(unexplained, k), append(at, when[i])
+		}
+	}
+	if len(unexplained) > 0 {
+		r.violated("C5", fmt.Sprintf("%d acknowledged eventual writes are lost although leadership did not change",
+			len(unexplained)), firsts(unexplained, at))
+	}
+	r.eventual.Forget(missing)
+	r.mu.Lock()
+	r.excused += len(missing)
+	r.mu.Unlock()
+	return nil
+}
+
+// times returns when writes were acknowledged.
+func (r *campaign) times(l *faulttest.Ledger, keys []string) []time.Duration {
+	out := make([]time.Duration, len(keys))
+	for i, t := range l.When(keys) {
+		out[i] = t.Sub(r.begun)
+	}
+	return out
+}
+
+// firsts describes at most 50 of the lost keys, with the times of their acknowledgement.
+func firsts(keys []string, at []time.Duration) (out []string) {
+	for i, k := range keys {
+		if i == 50 {
+			return append(out, fmt.Sprintf("and %d more", len(keys)-i))
+		}
+		out = append(out, fmt.Sprintf("%s, acknowledged at %s", k, at[i].Round(time.Millisecond)))
+	}
+	return out
+}
+
+// finish stops the load and runs the last checks. The parameter whole is false if the cluster has not recovered from
+// its last fault. The checks then have 10 s instead of 5 min, and the checks that need all nodes are skipped.
+func (r *campaign) finish(ctx context.Context, whole bool) {
+	r.Log("the last checks")
+	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	if !whole { // no node would answer
+		limit, cancel = context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+	}
+	r.sure.Stop()
+	r.eventual.Stop()
+	for _, text := range r.sessions.Stop() {
+		r.report("C3", text)
+	}
+	if err := r.strong.Stop(limit); err != nil {
+		r.violated("C14", err.Error(), nil)
+	}
+	r.linearizable(r.strong.History)
+	for _, text := range r.watches.Stop(limit) {
+		r.report("C15", text)
+	}
+	r.done("C15", r.watches.Events())
+	r.locked()
+	r.acted(limit, whole)
+	late, err := r.expiries.Stop(limit)
+	if err != nil {
+		r.violated("C10", "an expired key: "+err.Error(), nil)
+	}
+	for _, text := range late {
+		r.report("C10", text)
+	}
+	r.checks.Wait()
+	if whole {
+		r.checkpoint(limit)
+		r.bounded(limit)
+	}
+	for _, f := range r.sure.Failed() {
+		r.violated("C11", "a strong write did not succeed within a minute at any node: "+f, nil)
+	}
+	r.done("C3", r.sessions.Reads())
+	r.done("C10", r.expiries.Kept())
+}
+
+// locked stops the clients of locks and checks their history.
+func (r *campaign) locked() {
+	r.locks.Stop()
+	r.done("C16", r.locks.History.Size())
+	err := r.locks.History.Check(checkTime, os.TempDir())
+	var n *faulttest.NotLinearizable
+	switch {
+	case errors.As(err, &n):
+		r.violated("C16", err.Error(), n.History)
+	case err != nil:
+		r.violated("C16", err.Error(), nil)
+	}
+}
+
+// acted stops the clients of actors, reminders and jobs, and checks their histories.
+func (r *campaign) acted(ctx context.Context, whole bool) {
+	acted, fired := r.actors.Stop(ctx, whole)
+	for _, text := range acted {
+		r.report("C17", text)
+	}
+	for _, text := range fired {
+		r.report("C18", text)
+	}
+	r.done("C17", r.actors.History.Size())
+	r.done("C18", r.actors.Due.Size())
+}
+
+// The resources that an idle node may use.
+const (
+	mostOpen     = 200
+	mostRoutines = 600
+	mostMemory   = 900 << 20
+)
+
+// bounded waits until no running node uses more open files, goroutines or memory than an idle node should. If that
+// takes longer than patience, it records a violation.
+func (r *campaign) bounded(ctx context.Context) {
+	limit, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, n := range r.cluster.Running() {
+		n.CloseIdle()
+		var text string
+		err := faulttest.Until(limit, func() error {
+			open, err := n.Open()
+			if err != nil {
+				return err
+			}
+			resident, err := n.Resident()
+			if err != nil {
+				return err
+			}
+			m, err := n.Metrics(limit)
+			if err != nil {
+				return err
+			}
+			routines := m.Sum("go_goroutines")
+			text = fmt.Sprintf("%s: %d files and connections, %.0f goroutines, %d MB", n.Name, open, routines,
+				resident>>20)
+			if open > mostOpen || routines > mostRoutines || resident > mostMemory {
+				return fmt.Errorf("it holds on to too much: %s", text)
+			}
+			return nil
+		})
+		if err != nil {
+			r.violated("C12", err.Error(), nil)
+		}
+		r.done("C12", 1)
+		r.mu.Lock()
+		r.result.Totals = append(r.result.Totals, Total{"at rest", text})
+		r.mu.Unlock()
+	}
+}
+
+// sum sets the totals at the end.
+func (r *campaign) sum() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.result
+	out.Histories = map[string]io.WriterTo{"actors.txt": r.actors.History, "due.txt": r.actors.Due,
+		"locks.txt": r.locks.History}
+	out.Took = time.Since(r.begun)
+	out.Timeline = r.record.seconds()
+	out.Requests = map[string]int{"strong": r.record.Strong, "eventual": r.record.Other,
+		"of unknown outcome": r.record.Unknown, "refused": r.record.Refused}
+	out.Changes, out.Elections, out.Stalls = r.sampler.changes, len(r.sampler.changes), r.sampler.stalls
+	total := func(name, format string, args ...any) {
+		out.Totals = append(out.Totals, Total{name, fmt.Sprintf(format, args...)})
+	}
+	names := counted()
+	for _, metric := range slices.Sorted(maps.Keys(names)) {
+		total(names[metric], "%.0f", r.sampler.sum(metric))
+	}
+	total("strong operations", "%s", r.strong.History)
+	total("sessions", "%s", r.sessions)
+	total("strong ledger", "%s", r.sure)
+	total("eventual ledger", "%s; %d lost, all shortly before a change of leadership", r.eventual, r.excused)
+	total("locks", "%s", r.locks.History)
+	total("watches", "%s", r.watches)
+	total("actors", "%s", r.actors.History)
+	total("reminders and jobs", "%s", r.actors.Due)
+	total("life times", "%s", r.expiries)
+	total("state in the end", "%d keys at index %v, hash %s", r.digested.Keys, r.digested.Applied, r.digested.Hash)
+	total("most memory of a node", "%d MB", r.sampler.resident>>20)
+	total("most goroutines of a node", "%.0f", r.sampler.routines)
+	for _, c := range classes() {
+		out.Classes = append(out.Classes, ClassSummary{c.ID, c.Name, c.How, c.skipped, out.Faults[c.ID]})
+		if c.skipped != "" {
+			out.NotRun = append(out.NotRun, [2]string{c.ID + ", " + c.Name, c.skipped})
+		}
+		var took []time.Duration
+		for _, p := range out.Played {
+			if p.Class == c.ID {
+				took = append(took, p.Healthy-p.Healed)
+			}
+		}
+		if len(took) > 0 {
+			out.Resumed[c.ID] = summed(took)
+		}
+	}
+	r.checked["C1"] = r.strong.History.Size() // all were checked, most of them during the campaign
+	out.Checks = r.summary()
+}
+
+// summary returns what was checked.
+func (r *campaign) summary() []Check {
+	return []Check{
+		{"C1", "strong operations are linearizable, for each family of keys (Porcupine)", r.checked["C1"],
+			"operations"},
+		{"C2", "the same through every node: leader, followers, sidecar", r.checked["C1"],
+			"operations, at nodes chosen at random"},
+		{"C3", "reads of a session never go back, with and without a token", r.checked["C3"], r.sessions.String()},
+		{"C4", "sessions read their own writes", r.checked["C3"], "the same"},
+		{"C5", "acknowledged eventual writes are lost only with a leader", r.checked["C5"], "keys read"},
+		{"C6", "no acknowledged strong write is lost", r.checked["C6"], "keys read"},
+		{"C7", "equal state at equal index on all nodes", r.checked["C7"],
+			fmt.Sprintf("replicas read completely, %d of them at one index that did not change",
+				r.checked["C7 at one index"])},
+		{"C9", "a repeated request is applied once and has the same result", r.checked["C1"],
+			"operations, some repeated"},
+		{"C10", "nothing expires early", r.checked["C10"], r.expiries.String()},
+		{"C11", "a client that retries a strong write succeeds within a minute", r.sure.Acknowledged(), "writes"},
+		{"C12", "memory, goroutines and files are bounded after healing", r.checked["C12"], "nodes"},
+		{"C13", "after every fault each node knows exactly the running instances of the application", r.checked["C13"],
+			fmt.Sprintf("times a node, at the latest %s after the cluster was whole",
+				r.slowest.Round(time.Millisecond))},
+		{"C14", "no node is stuck: after every fault each serves a strong write, and all voters are present",
+			r.checked["C14"], "times a node"},
+		{"C15", "every watcher receives every acknowledged write of a watched key once and in order", r.checked["C15"],
+			r.watches.String()},
+		{"C16", "a lock has one owner, ends never early, and no write with an old token is applied (Porcupine)",
+			r.checked["C16"], "operations on locks"},
+		{"C17", "increments of actors are not lost, no two epochs write, and turns do not overlap", r.checked["C17"],
+			r.actors.History.String()},
+		{"C18", "reminders and jobs fire at least once, never early, and not after they were deleted",
+			r.checked["C18"], r.actors.Due.String()},
+	}
+}
