@@ -3,6 +3,7 @@ package invoke
 import (
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/discovery/records"
@@ -71,7 +72,7 @@ func (c *Callee) TakeRemote(in *Inbound) (Answer, error) {
 	if ctx := span.Context(); ctx != in.Request.Context() {
 		in.Request = in.Request.WithContext(ctx)
 	}
-	meter := c.metrics.start(hopCallee, in.Caller.App, in.Target, in.Request.Header)
+	meter := c.metrics.start(hopCallee, in.Caller.App, in.Target, in.Request.Header, time.Now())
 	answer, err := c.Take(in)
 	meter.end(answer.Response, err)
 	span.End(answer.Response, err)

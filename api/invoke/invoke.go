@@ -102,12 +102,11 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 		invoke: i, call: c, target: target, external: external, method: method,
 		policy: i.policies.For(target), body: newReplay(c.Body, c.Length),
 	}
-	span := i.tracer.Start(ctx, c.Header, SpanCaller, "invoke "+target.String())
-	a.trace = span
-	meter := i.metrics.begin(i.app, target, c.Header)
-	answer, err := a.run(span.Context())
-	meter.end(answer.Response, err)
-	span.End(answer.Response, err)
+	a.begun, a.trace = time.Now(), i.tracer.Start(ctx, c.Header, SpanCaller, "invoke "+target.String())
+	answer, err := a.run(a.trace.Context())
+	a.measure()
+	a.meter.end(answer.Response, err)
+	a.trace.End(answer.Response, err)
 	return answer, err
 }
 
@@ -161,6 +160,8 @@ type attempts struct {
 	session  string    // verified session token of the request; empty = none
 	body     *replay
 	trace    Span
+	begun    time.Time
+	meter    invokeMeter // the zero value until measure
 
 	pauses *resiliency.Pauses // between attempts; nil = there was one attempt
 	tried  []discovery.Instance
@@ -179,7 +180,6 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 		a.session = session
 	}
 	a.invoke.budget.Earn()
-	a.observePolicies()
 	for {
 		answer, err := a.once(ctx)
 		if err == nil && !a.policy.RetryStatus(answer.Response) {
@@ -209,6 +209,9 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 // once calls one instance.
 func (a *attempts) once(ctx context.Context) (Answer, error) {
 	lease, err := a.choose(ctx)
+	if a.measure() {
+		a.observePolicies()
+	}
 	if err != nil && a.last != nil {
 		return Answer{}, a.last // more useful than the error that there is no other instance
 	}
@@ -229,6 +232,17 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 		return Answer{}, a.last
 	}
 	return answer, nil
+}
+
+// measure starts the metrics of the call, and reports whether it did. Only the first call of measure does. A node that
+// has just started learns which applications exist while the first attempt looks for an instance. Metrics that started
+// earlier would count such calls for an unknown application.
+func (a *attempts) measure() bool {
+	if a.meter.of != nil {
+		return false
+	}
+	a.meter = a.invoke.metrics.begin(a.invoke.app, a.target, a.call.Header, a.begun)
+	return true
 }
 
 // choose returns the instance for the next attempt. If attempts.again has already chosen an instance, choose returns

@@ -119,12 +119,12 @@ type invokeMeter struct {
 	streaming          bool
 }
 
-func (m *Metrics) begin(source, target api.App, h http.Header) invokeMeter {
-	return m.start(hopCaller, source, target, h)
+func (m *Metrics) begin(source, target api.App, h http.Header, begun time.Time) invokeMeter {
+	return m.start(hopCaller, source, target, h, begun)
 }
 
-func (m *Metrics) start(hop string, source, target api.App, h http.Header) invokeMeter {
-	i := invokeMeter{of: m, labels: invokeLabels{hop, m.label(source), m.label(target)}, begun: time.Now()}
+func (m *Metrics) start(hop string, source, target api.App, h http.Header, begun time.Time) invokeMeter {
+	i := invokeMeter{of: m, labels: invokeLabels{hop, m.label(source), m.label(target)}, begun: begun}
 	i.series = m.series(i.labels)
 	i.series.inFlight.Inc()
 	if m.observer != nil {
