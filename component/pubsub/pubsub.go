@@ -1,0 +1,129 @@
+// Package pubsub defines the contract of a publish/subscribe component: topics, messages, consumer groups, and how a
+// delivery is settled.
+//
+// It owns the request and answer types, the scopes of topics, and a wrapper that adds metrics to a broker.
+// Implementations are in the folders below and pass the suite in pubsubtest. This package starts no goroutines.
+package pubsub
+
+import (
+	"context"
+	"time"
+)
+
+// Limits of the brokers that are built in. The service layer checks them for every broker.
+const (
+	MaxTopic           = 1024 // bytes of the name of a topic
+	MaxGroup           = 512  // bytes of the name of a consumer group
+	MaxMessageMetadata = 128  // pairs of metadata of one message
+)
+
+// Message is one message of a topic. Data is a CloudEvent in JSON, or raw data if the publisher wanted that.
+type Message struct {
+	ID          string            // of the CloudEvent; "" = raw data. Brokers may use it to find duplicates
+	Data        []byte            // never changed after Publish
+	ContentType string            // of Data
+	Metadata    map[string]string // travels to the subscriber; never changed; nil = none
+	Key         string            // messages with the same key keep their order; "" = none
+	TTL         time.Duration     // the message expires after it; 0 = as the topic has it
+	DeliverAt   time.Time         // the message is not delivered before; zero = at once
+}
+
+// PublishRequest publishes messages to one topic, in their order.
+type PublishRequest struct {
+	Topic    string
+	Messages []Message         // at least one
+	Metadata map[string]string // of the request; nil = none
+}
+
+// Failure is the reason why one message of a request was not published.
+type Failure struct {
+	Index int // into PublishRequest.Messages
+	Err   error
+}
+
+// SubscribeRequest joins a consumer group of a topic. Each message goes to one member of every group.
+type SubscribeRequest struct {
+	Topic    string
+	Group    string            // consumerID; never empty
+	Metadata map[string]string // of the subscription; nil = none
+}
+
+// Outcome is what became of a delivery.
+type Outcome int
+
+// The outcomes.
+const (
+	Acknowledged Outcome = iota // handled: the message is not delivered to this group again
+	Failed                      // the message is delivered again later, at a time that the broker chooses
+	Released                    // the message is delivered again at once, to any member; this is no attempt
+)
+
+// String returns the outcome as a label of metrics.
+func (o Outcome) String() string {
+	switch o {
+	case Acknowledged:
+		return "acknowledged"
+	case Failed:
+		return "failed"
+	case Released:
+		return "released"
+	}
+	return "unknown"
+}
+
+// Delivery is one message that a member of a group has received and not settled yet.
+type Delivery struct {
+	Message
+	Topic string
+	// Sequence is not empty if order matters. The receiver handles deliveries of one sequence one after another, in
+	// the order of Receive. If it does not acknowledge one, it releases the later ones. A broker sets it to the key of
+	// the message, or to one value for all messages of a group that handles one message at a time.
+	Sequence string
+	Attempt  int    // 1 = the first
+	Ref      string // identifies the delivery to the broker; opaque
+	Token    string // acknowledges the delivery in a state transaction; "" = the broker cannot do that
+}
+
+// Subscription receives the messages of one member of a group. It is safe for concurrent use.
+type Subscription interface {
+	// Receive waits for messages until ctx ends. It returns at least one and at most limit messages, in their order,
+	// or an error: fault.Timeout when ctx ends, fault.Unavailable after Close. Messages of one sequence come in one
+	// call, or the later one comes after the earlier one is settled. A broker bounds how many deliveries of a
+	// subscription are not settled. Receive waits while the bound is reached.
+	Receive(ctx context.Context, limit int) ([]Delivery, error)
+	// Settle reports the outcome of a delivery. After nil, the broker has noted the outcome. A broker may gather
+	// acknowledgements for some milliseconds before it stores them. After a crash within this time it delivers the
+	// messages again. Settle returns fault.NotFound if the delivery was settled already.
+	Settle(ctx context.Context, d *Delivery, o Outcome) error
+	// DeadLetter moves a message to another topic and acknowledges the delivery. A broker with Abilities.Atomic does
+	// both or nothing. Others publish first, so that no message is lost. After an error the delivery is not settled.
+	DeadLetter(ctx context.Context, d *Delivery, topic string) error
+	// Close leaves the group and releases the deliveries that are not settled. It is idempotent.
+	Close()
+}
+
+// Abilities are what a broker can do.
+type Abilities struct {
+	TTL         bool // messages expire in the broker
+	Bulk        bool // a request with several messages is published as a whole or not at all
+	Ordered     bool // messages of one key are delivered in order
+	Delayed     bool // Message.DeliverAt works
+	Deduplicate bool // a second message with the ID of an earlier one is dropped
+	Atomic      bool // Subscription.DeadLetter is one step
+}
+
+// Broker is implemented by every publish/subscribe component. All methods are safe for concurrent use and return when
+// ctx ends. Errors are *fault.Error with the codes of state.Store. A topic that has no room for a message refuses it
+// with fault.Overloaded.
+type Broker interface {
+	// Publish returns nil, nil when all messages are stored as durably as the broker promises. If single messages
+	// were not published, it returns their failures and a nil error. After an error, no message is known to be
+	// published.
+	Publish(ctx context.Context, r PublishRequest) ([]Failure, error)
+	// Subscribe joins a group. ctx applies only until Subscribe returns. A new group begins with the oldest message
+	// that the topic has, unless metadata says otherwise.
+	Subscribe(ctx context.Context, r SubscribeRequest) (Subscription, error)
+	Abilities() Abilities
+	// Close ends all subscriptions and waits for the goroutines of the broker. It is idempotent.
+	Close() error
+}
