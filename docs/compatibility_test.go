@@ -19,25 +19,32 @@ func source(t *testing.T, path ...string) string {
 	return string(text)
 }
 
+// goFiles returns the text of all Go files of a folder, without tests.
+func goFiles(t *testing.T, folder ...string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(append(folder, "*.go")...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := ""
+	for _, file := range files {
+		if !strings.HasSuffix(file, "_test.go") {
+			text += source(t, file)
+		}
+	}
+	return text
+}
+
 // TestCompatibility_ListsEveryPathMethodAndSection compares dapr-compatibility.md with the code.
 func TestCompatibility_ListsEveryPathMethodAndSection(t *testing.T) {
 	page := source(t, "dapr-compatibility.md")
 	for _, m := range regexp.MustCompile(`path: "(/v1\.0/[^"]*)"`).FindAllStringSubmatch(
-		source(t, "..", "api", "http", "routes.go"), -1) {
+		goFiles(t, "..", "api", "http"), -1) {
 		if !strings.Contains(page, "| `"+m[1]+"` | works |") {
 			t.Errorf("docs/dapr-compatibility.md does not list the path %s as works: add a row", m[1])
 		}
 	}
-	files, err := filepath.Glob(filepath.Join("..", "api", "grpc", "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	grpc := ""
-	for _, file := range files {
-		if !strings.HasSuffix(file, "_test.go") {
-			grpc += source(t, file)
-		}
-	}
+	grpc := goFiles(t, "..", "api", "grpc")
 	var methods []string
 	for _, m := range runtimev1.Dapr_ServiceDesc.Methods {
 		methods = append(methods, m.MethodName)

@@ -9,7 +9,7 @@ import (
 
 // callActor serves calls of actor methods. The request timeout applies only to the search for the owner of the actor,
 // not to the execution of the method.
-func (f *Face) callActor(p *reply, r *http.Request) error {
+func (a *actorRoutes) callActor(p *reply, r *http.Request) error {
 	actor, _, err := actorPath(r.URL)
 	if err != nil {
 		return err
@@ -18,16 +18,16 @@ func (f *Face) callActor(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := f.state.CheckActors(); err != nil {
+	if err := a.state.CheckActors(); err != nil {
 		return err
 	}
-	body, err := f.body(p, r)
+	body, err := a.body(p, r)
 	if err != nil {
 		return err
 	}
-	defer f.release(body)
+	defer a.release(body)
 	p.share.Work()
-	answer, err := f.actors.Do(r.Context(), &actors.Call{Actor: actor, Method: method, Verb: r.Method, Header: r.Header,
+	answer, err := a.actors.Do(r.Context(), &actors.Call{Actor: actor, Method: method, Verb: r.Method, Header: r.Header,
 		Body: bytes.Clone(body.data)}) // the application may read it after the caller has gone
 	if err != nil {
 		return err

@@ -26,18 +26,18 @@ type reminderBody struct {
 
 // reminder decodes a request that sets a reminder or a timer. overwrite says whether the request may replace an
 // existing one with the same name.
-func (f *Face) reminder(p *reply, r *http.Request) (out actors.Reminder, overwrite bool, err error) {
+func (a *actorRoutes) reminder(p *reply, r *http.Request) (out actors.Reminder, overwrite bool, err error) {
 	if out.Actor, out.Name, err = actorPath(r.URL); err != nil {
 		return out, false, err
 	}
-	if err := f.state.CheckActors(); err != nil {
+	if err := a.state.CheckActors(); err != nil {
 		return out, false, err
 	}
-	body, err := f.body(p, r)
+	body, err := a.body(p, r)
 	if err != nil {
 		return out, false, err
 	}
-	defer f.release(body)
+	defer a.release(body)
 	var in reminderBody
 	if err := json.Unmarshal(body.data, &in); err != nil {
 		return out, false, api.MalformedRequest("the body is no JSON object with dueTime, period, ttl and data")
@@ -55,14 +55,14 @@ func (f *Face) reminder(p *reply, r *http.Request) (out actors.Reminder, overwri
 }
 
 // setReminder serves POST and PUT /v1.0/actors/{type}/{id}/reminders/{name}.
-func (f *Face) setReminder(p *reply, r *http.Request) error {
-	reminder, overwrite, err := f.reminder(p, r)
+func (a *actorRoutes) setReminder(p *reply, r *http.Request) error {
+	reminder, overwrite, err := a.reminder(p, r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := a.deadline(p, r)
 	defer ctx.end()
-	if err := f.actors.SetReminder(ctx, &reminder, overwrite); err != nil {
+	if err := a.actors.SetReminder(ctx, &reminder, overwrite); err != nil {
 		return err
 	}
 	p.empty()
@@ -70,14 +70,14 @@ func (f *Face) setReminder(p *reply, r *http.Request) error {
 }
 
 // getReminder serves GET /v1.0/actors/{type}/{id}/reminders/{name}.
-func (f *Face) getReminder(p *reply, r *http.Request) error {
+func (a *actorRoutes) getReminder(p *reply, r *http.Request) error {
 	actor, name, err := actorPath(r.URL)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := a.deadline(p, r)
 	defer ctx.end()
-	reminder, err := f.actors.Reminder(ctx, actor, name)
+	reminder, err := a.actors.Reminder(ctx, actor, name)
 	if err != nil {
 		return err
 	}
@@ -97,14 +97,14 @@ func (f *Face) getReminder(p *reply, r *http.Request) error {
 }
 
 // deleteReminder serves DELETE /v1.0/actors/{type}/{id}/reminders/{name}.
-func (f *Face) deleteReminder(p *reply, r *http.Request) error {
+func (a *actorRoutes) deleteReminder(p *reply, r *http.Request) error {
 	actor, name, err := actorPath(r.URL)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := a.deadline(p, r)
 	defer ctx.end()
-	if err := f.actors.RemoveReminder(ctx, actor, name); err != nil {
+	if err := a.actors.RemoveReminder(ctx, actor, name); err != nil {
 		return err
 	}
 	p.empty()
@@ -112,14 +112,14 @@ func (f *Face) deleteReminder(p *reply, r *http.Request) error {
 }
 
 // setTimer serves POST and PUT /v1.0/actors/{type}/{id}/timers/{name}.
-func (f *Face) setTimer(p *reply, r *http.Request) error {
-	timer, _, err := f.reminder(p, r)
+func (a *actorRoutes) setTimer(p *reply, r *http.Request) error {
+	timer, _, err := a.reminder(p, r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := a.deadline(p, r)
 	defer ctx.end()
-	if err := f.actors.SetTimer(ctx, &timer); err != nil {
+	if err := a.actors.SetTimer(ctx, &timer); err != nil {
 		return err
 	}
 	p.empty()
@@ -127,12 +127,12 @@ func (f *Face) setTimer(p *reply, r *http.Request) error {
 }
 
 // deleteTimer serves DELETE /v1.0/actors/{type}/{id}/timers/{name}.
-func (f *Face) deleteTimer(p *reply, r *http.Request) error {
+func (a *actorRoutes) deleteTimer(p *reply, r *http.Request) error {
 	actor, name, err := actorPath(r.URL)
 	if err != nil {
 		return err
 	}
-	if err := f.actors.RemoveTimer(actor, name); err != nil {
+	if err := a.actors.RemoveTimer(actor, name); err != nil {
 		return err
 	}
 	p.empty()

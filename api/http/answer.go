@@ -30,10 +30,10 @@ const (
 // waits for a reservation. For this, the first call of read has a small options.MaxValue, which read must pass on. If
 // the value is larger, or the reservation has to wait, held drops the value and calls read again after the
 // reservation.
-func (f *Face) held(
+func (c *core) held(
 	p *reply, r *http.Request, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
-	if f.answers == nil {
+	if c.answers == nil {
 		return read()
 	}
 	options.MaxValue = api.UnreservedValue
@@ -42,7 +42,7 @@ func (f *Face) held(
 	if err != nil || size < countedAnswer {
 		return item, err
 	}
-	p.answer = f.answers.Share()
+	p.answer = c.answers.Share()
 	if p.answer.TryAdd(size) && item.Size == 0 {
 		return item, nil
 	}
@@ -58,11 +58,11 @@ func (f *Face) held(
 
 // bulk reads several keys within the memory budget for answers. The size of the result is not known before the read.
 // So bulk first reads with a small limit. If the values are larger, it reads them again with a large limit.
-func (f *Face) bulk(
+func (c *core) bulk(
 	p *reply, r *http.Request, request api.BulkGetRequest, read func(api.BulkGetRequest) (api.Bulk, error),
 ) (api.Bulk, error) {
 	within := func(bound int64) (api.Bulk, error) {
-		p.answer = f.answers.Share()
+		p.answer = c.answers.Share()
 		if err := p.answer.Add(r.Context(), bulkCopies*bound); err != nil {
 			return api.Bulk{}, api.Overloaded(err)
 		}

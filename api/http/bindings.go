@@ -12,6 +12,8 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 )
 
+const bindingsPrefix = "/v1.0/bindings/"
+
 // bindingBody is the body of a call of an output binding.
 type bindingBody struct {
 	Data      json.RawMessage   `json:"data"`
@@ -23,26 +25,38 @@ type bindingBody struct {
 // as metadata.
 func traceHeaders() []string { return []string{"Traceparent", "Tracestate", "Baggage"} }
 
+// bindingRoutes serves output bindings.
+type bindingRoutes struct {
+	*core
+	bindings *api.Bindings
+}
+
+func (b *bindingRoutes) routes() []route {
+	return []route{
+		{verbs: "POST PUT", path: "/v1.0/bindings/{name}", serve: b.invokeBinding},
+	}
+}
+
 // invokeBinding serves POST and PUT /v1.0/bindings/{name}. The metadata of the external system's response becomes
 // headers with names of the form metadata.<name>, also if the operation failed.
-func (f *Face) invokeBinding(p *reply, r *http.Request) error {
+func (b *bindingRoutes) invokeBinding(p *reply, r *http.Request) error {
 	path := restOf(r.URL, bindingsPrefix)
 	name, err := path.all()
 	if err != nil {
 		return err
 	}
-	body, err := f.body(p, r)
+	body, err := b.body(p, r)
 	if err != nil {
 		return err
 	}
-	defer f.release(body)
-	request, err := f.decodeBinding(p, r, body.data)
+	defer b.release(body)
+	request, err := b.decodeBinding(p, r, body.data)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := b.deadline(p, r)
 	defer ctx.end()
-	response, err := f.bindings.Invoke(ctx, strings.TrimSuffix(name, "/"), request)
+	response, err := b.bindings.Invoke(ctx, strings.TrimSuffix(name, "/"), request)
 	if response != nil {
 		metadataHeaders(p.Header(), response.Metadata)
 	}
@@ -57,9 +71,9 @@ func (f *Face) invokeBinding(p *reply, r *http.Request) error {
 	return nil
 }
 
-func (f *Face) decodeBinding(p *reply, r *http.Request, body []byte) (bindings.Request, error) {
+func (b *bindingRoutes) decodeBinding(p *reply, r *http.Request, body []byte) (bindings.Request, error) {
 	t := jsonbody.TallyBinding(body)
-	if err := f.afford(p, r, body, &t, nil); err != nil {
+	if err := b.afford(p, r, body, &t, nil); err != nil {
 		return bindings.Request{}, err
 	}
 	var in bindingBody

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/jsonbody"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -19,14 +20,14 @@ type buffer struct{ data []byte }
 // collected.
 const maxPooled = 1 << 20
 
-func (f *Face) buffer() *buffer { return f.buffers.Get().(*buffer) }
+func (c *core) buffer() *buffer { return c.buffers.Get().(*buffer) }
 
-func (f *Face) release(b *buffer) {
+func (c *core) release(b *buffer) {
 	if cap(b.data) > maxPooled {
 		return
 	}
 	b.data = b.data[:0]
-	f.buffers.Put(b)
+	c.buffers.Put(b)
 }
 
 // The memory reserved for a request with a body of n bytes is costFixed + costCopies*n bytes. The three copies are
@@ -43,8 +44,8 @@ func cost(n int64) int64 { return costFixed + costCopies*n }
 const firstPiece = 64 << 10
 
 // reserve takes memory for the request from the budget of the node; finish gives it back.
-func (f *Face) reserve(p *reply, r *http.Request, bytes int64) error {
-	if bytes <= 0 || f.requests == nil {
+func (c *core) reserve(p *reply, r *http.Request, bytes int64) error {
+	if bytes <= 0 || c.requests == nil {
 		return nil
 	}
 	if err := p.share.Add(r.Context(), bytes); err != nil {
@@ -55,41 +56,57 @@ func (f *Face) reserve(p *reply, r *http.Request, bytes int64) error {
 
 // body reserves memory and reads the whole body of a request, within the size limit and the request timeout. The
 // caller must release the returned buffer.
-func (f *Face) body(p *reply, r *http.Request) (*buffer, error) {
-	limit := f.bodyLimit
+func (c *core) body(p *reply, r *http.Request) (*buffer, error) {
+	limit := c.bodyLimit
 	if limit >= 0 && r.ContentLength > limit {
 		return nil, api.BodyTooLarge(limit)
 	}
-	p.share = f.requests.Share()
+	p.share = c.requests.Share()
 	size := r.ContentLength
 	if size < 0 {
 		size = firstPiece
 	}
-	if err := f.reserve(p, r, cost(size)); err != nil {
+	if err := c.reserve(p, r, cost(size)); err != nil {
 		return nil, err
 	}
-	b := f.buffer()
-	if err := f.readInto(b, p, r); err != nil {
-		f.release(b)
+	b := c.buffer()
+	if err := c.readInto(b, p, r); err != nil {
+		c.release(b)
 		return nil, err
 	}
 	if p.received = int64(len(b.data)); limit >= 0 && p.received > limit {
-		f.release(b)
+		c.release(b)
 		return nil, api.BodyTooLarge(limit)
 	}
 	return b, nil
 }
 
+// afford reserves memory for the decoded values of a body. tooMany is the error for too many elements, or nil if their
+// number is permitted. If the body has too many elements or too much metadata, afford reserves nothing. It then
+// returns the JSON error of an invalid body, and otherwise the error for too many parts.
+func (c *core) afford(p *reply, r *http.Request, body []byte, t *jsonbody.Tally, tooMany error) error {
+	if tooMany == nil {
+		tooMany = api.CheckMetadata(t.Metadata)
+	}
+	if tooMany == nil {
+		return c.reserve(p, r, t.Memory())
+	}
+	if err := jsonbody.Check(body); err != nil {
+		return err
+	}
+	return tooMany
+}
+
 // readInto reads the body into b. It may stop early if the body exceeds the size limit.
-func (f *Face) readInto(b *buffer, p *reply, r *http.Request) error {
+func (c *core) readInto(b *buffer, p *reply, r *http.Request) error {
 	if r.ContentLength == 0 || r.Body == nil {
 		return nil
 	}
 	// Without a deadline, a body that never ends would hold its goroutine forever. Response writers in tests
 	// support no deadlines, so the error is ignored.
 	control := http.NewResponseController(p.ResponseWriter)
-	_ = control.SetReadDeadline(p.start.Add(f.timeout))
-	err := f.fill(b, p, r, control)
+	_ = control.SetReadDeadline(p.start.Add(c.timeout))
+	err := c.fill(b, p, r, control)
 	if err == nil {
 		_ = control.SetReadDeadline(time.Time{})
 		return nil
@@ -98,14 +115,14 @@ func (f *Face) readInto(b *buffer, p *reply, r *http.Request) error {
 		return e
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return api.BodyUnreadable("the body did not arrive within " + f.timeout.String() + " (--request-timeout)")
+		return api.BodyUnreadable("the body did not arrive within " + c.timeout.String() + " (--request-timeout)")
 	}
 	return api.BodyUnreadable("the body could not be read to its end")
 }
 
 // fill appends the body to b. It may stop early if the body exceeds the size limit, which the caller checks. It may
 // abort the request if the client sends slowly while other requests wait for memory.
-func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.ResponseController) error {
+func (c *core) fill(b *buffer, p *reply, r *http.Request, control *http.ResponseController) error {
 	const least = 512
 	reserved := r.ContentLength
 	if reserved < 0 {
@@ -116,8 +133,8 @@ func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 	}
 	var transfer *admission.Transfer
 	defer func() { transfer.End() }()
-	for f.bodyLimit < 0 || int64(len(b.data)) <= f.bodyLimit {
-		if err := f.grow(b, p, r, &reserved); err != nil {
+	for c.bodyLimit < 0 || int64(len(b.data)) <= c.bodyLimit {
+		if err := c.grow(b, p, r, &reserved); err != nil {
 			return err
 		}
 		if cap(b.data)-len(b.data) < least {
@@ -136,7 +153,7 @@ func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 			}
 			return err
 		}
-		if transfer == nil && f.requests != nil {
+		if transfer == nil && c.requests != nil {
 			transfer = p.share.Transfer(func() { _ = control.SetReadDeadline(time.Now()) })
 			transfer.Moved(n)
 		}
@@ -146,15 +163,15 @@ func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 
 // grow reserves more memory for a body of unknown length when the reserved bytes have arrived. *reserved is the
 // number of bytes reserved so far. grow updates it.
-func (f *Face) grow(b *buffer, p *reply, r *http.Request, reserved *int64) error {
+func (c *core) grow(b *buffer, p *reply, r *http.Request, reserved *int64) error {
 	if r.ContentLength >= 0 || int64(len(b.data)) < *reserved {
 		return nil
 	}
 	next := 4 * *reserved
-	if f.bodyLimit >= 0 {
-		next = f.bodyLimit // in one step, so that a request that holds much memory never waits for more
+	if c.bodyLimit >= 0 {
+		next = c.bodyLimit // in one step, so that a request that holds much memory never waits for more
 	}
-	err := f.reserve(p, r, costCopies*(next-*reserved))
+	err := c.reserve(p, r, costCopies*(next-*reserved))
 	*reserved = max(next, *reserved)
 	return err
 }

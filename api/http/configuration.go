@@ -15,6 +15,29 @@ import (
 // configurationMemory is the memory in bytes for one decoded field of a request body.
 const configurationMemory = 128
 
+// configurationRoutes serves configuration.
+type configurationRoutes struct {
+	*core
+	configurations *api.Configurations
+}
+
+func (c *configurationRoutes) routes() []route {
+	return []route{
+		{verbs: "GET", path: "/v1.0/configuration/{store}", serve: c.getConfiguration},
+		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}", serve: c.getConfiguration},
+		{verbs: "POST PUT", path: "/v1.0/configuration/{store}", serve: c.putConfiguration},
+		{verbs: "DELETE", path: "/v1.0/configuration/{store}", serve: c.deleteConfiguration},
+		{verbs: "GET", path: "/v1.0/configuration/{store}/subscribe", serve: c.subscribeConfiguration,
+			noHead: true},
+		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}/subscribe", serve: c.subscribeConfiguration,
+			noHead: true},
+		{verbs: "GET", path: "/v1.0/configuration/{store}/{id}/unsubscribe", serve: c.unsubscribeConfiguration,
+			noHead: true},
+		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}/{id}/unsubscribe", serve: c.unsubscribeConfiguration,
+			noHead: true},
+	}
+}
+
 // configurationPath returns the two path segments after "configuration". The first one is the store.
 func configurationPath(u *url.URL) (store, second string, err error) {
 	path, store, err := storePath(u)
@@ -43,14 +66,14 @@ func configurationRequest(r *http.Request) (c api.ConfigurationRequest, err erro
 }
 
 // getConfiguration serves GET /v1.0/configuration/{store} and its alpha form.
-func (f *Face) getConfiguration(p *reply, r *http.Request) error {
+func (c *configurationRoutes) getConfiguration(p *reply, r *http.Request) error {
 	request, err := configurationRequest(r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := c.deadline(p, r)
 	defer ctx.end()
-	found, err := f.configurations.Get(ctx, request)
+	found, err := c.configurations.Get(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -78,14 +101,14 @@ func itemsByKey(items []configuration.Item) map[string]api.ConfigurationItem {
 }
 
 // subscribeConfiguration serves GET /v1.0/configuration/{store}/subscribe, also with the prefix /v1.0-alpha1.
-func (f *Face) subscribeConfiguration(p *reply, r *http.Request) error {
+func (c *configurationRoutes) subscribeConfiguration(p *reply, r *http.Request) error {
 	request, err := configurationRequest(r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := c.deadline(p, r)
 	defer ctx.end()
-	id, err := f.configurations.SubscribeCallback(ctx, request)
+	id, err := c.configurations.SubscribeCallback(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -95,12 +118,12 @@ func (f *Face) subscribeConfiguration(p *reply, r *http.Request) error {
 
 // unsubscribeConfiguration serves GET /v1.0/configuration/{store}/{id}/unsubscribe, also with the prefix
 // /v1.0-alpha1.
-func (f *Face) unsubscribeConfiguration(p *reply, r *http.Request) error {
+func (c *configurationRoutes) unsubscribeConfiguration(p *reply, r *http.Request) error {
 	store, id, err := configurationPath(r.URL)
 	if err != nil {
 		return err
 	}
-	if err = f.configurations.UnsubscribeCallback(store, id); err == nil {
+	if err = c.configurations.UnsubscribeCallback(store, id); err == nil {
 		p.send(http.StatusOK, valueJSON, []byte(`{"ok":true}`))
 		return nil
 	}
@@ -115,17 +138,17 @@ func (f *Face) unsubscribeConfiguration(p *reply, r *http.Request) error {
 }
 
 // putConfiguration serves PUT and POST /v1.0/configuration/{store}.
-func (f *Face) putConfiguration(p *reply, r *http.Request) error {
+func (c *configurationRoutes) putConfiguration(p *reply, r *http.Request) error {
 	request, err := configurationRequest(r)
 	if err != nil {
 		return err
 	}
-	body, err := f.body(p, r)
+	body, err := c.body(p, r)
 	if err != nil {
 		return err
 	}
-	defer f.release(body)
-	if err := f.reserve(p, r, int64(bytes.Count(body.data, []byte{':'}))*configurationMemory); err != nil {
+	defer c.release(body)
+	if err := c.reserve(p, r, int64(bytes.Count(body.data, []byte{':'}))*configurationMemory); err != nil {
 		return err
 	}
 	var changes []api.ConfigurationChange
@@ -136,11 +159,11 @@ func (f *Face) putConfiguration(p *reply, r *http.Request) error {
 	for i := range changes {
 		changes[i].Delete = false
 	}
-	return f.writeConfiguration(p, r, request, changes)
+	return c.writeConfiguration(p, r, request, changes)
 }
 
 // deleteConfiguration serves DELETE /v1.0/configuration/{store}?key=.
-func (f *Face) deleteConfiguration(p *reply, r *http.Request) error {
+func (c *configurationRoutes) deleteConfiguration(p *reply, r *http.Request) error {
 	request, err := configurationRequest(r)
 	if err != nil {
 		return err
@@ -152,14 +175,14 @@ func (f *Face) deleteConfiguration(p *reply, r *http.Request) error {
 	for i, key := range request.Keys {
 		changes[i] = api.ConfigurationChange{Key: key, Delete: true}
 	}
-	return f.writeConfiguration(p, r, request, changes)
+	return c.writeConfiguration(p, r, request, changes)
 }
 
-func (f *Face) writeConfiguration(p *reply, r *http.Request, request api.ConfigurationRequest,
+func (c *configurationRoutes) writeConfiguration(p *reply, r *http.Request, request api.ConfigurationRequest,
 	changes []api.ConfigurationChange) error {
-	ctx := f.deadline(p, r)
+	ctx := c.deadline(p, r)
 	defer ctx.end()
-	session, err := f.configurations.Write(ctx, api.ConfigurationWrite{Store: request.Store, Changes: changes,
+	session, err := c.configurations.Write(ctx, api.ConfigurationWrite{Store: request.Store, Changes: changes,
 		Session: request.Session, Trace: request.Trace})
 	if err != nil {
 		return err

@@ -20,8 +20,8 @@ type deadline struct {
 
 // deadline returns a context for the service calls of a request. It ends at the request timeout. The caller must call
 // its end method.
-func (f *Face) deadline(p *reply, r *http.Request) *deadline {
-	return &deadline{parent: r.Context(), at: p.start.Add(f.timeout)}
+func (c *core) deadline(p *reply, r *http.Request) *deadline {
+	return &deadline{parent: r.Context(), at: p.start.Add(c.timeout)}
 }
 
 // end releases the timer.

@@ -3,6 +3,7 @@ package http
 import (
 	"log/slog"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -14,8 +15,6 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
-	"github.com/quorate/quorate/api/http/watches"
-	"github.com/quorate/quorate/api/httpcopy"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/fault"
@@ -66,61 +65,31 @@ type Config struct {
 
 // Face serves the API of one application over HTTP. It is safe for concurrent use.
 type Face struct {
-	app            api.App
-	state          *api.State
-	secrets        *api.Secrets
-	bindings       *api.Bindings
-	locks          *api.Locks
-	jobs           *api.Jobs
-	configurations *api.Configurations
-	health         *api.Health
-	metadata       *api.Metadata
-	actors         *actors.Service
-	invoke         *invoke.Service
-	copier         httpcopy.Copier
-	stop           func(force bool)
-	start          *api.StartGate
-	pipeline       *Pipeline
-	surface        *api.Surface
-	calls          *api.CallLog
-
-	requests  *admission.Budget
-	answers   *admission.Budget
-	bodyLimit int64
-	timeout   time.Duration
-	log       *slog.Logger
+	*core
+	start    *api.StartGate
+	pipeline *Pipeline
+	surface  *api.Surface
+	calls    *api.CallLog
+	log      *slog.Logger
 
 	mux      *chi.Mux
 	get      *endpoint       // serves GET of one key; see direct
 	save     *endpoint       // serves POST of items; see direct
-	call     *endpoint       // serves calls of applications; see direct
+	call     *endpoint       // serves calls of applications; see direct. nil = they are not served
 	exempt   map[string]bool // paths that need no token
 	guard    guard
 	away     api.TurnedAway
 	metrics  *metrics
 	observer Observer  // of requests; nil = none
 	replies  sync.Pool // of *reply
-	buffers  sync.Pool // of *buffer
-	watches  *watches.Sender
 }
 
 // New creates a Face and registers its metrics. It does no I/O. It returns fault.Invalid if an allowed origin is
 // malformed.
 func New(c Config) (*Face, error) {
 	f := &Face{
-		app: c.App, state: c.State, secrets: c.Secrets, bindings: c.Bindings, locks: c.Locks, jobs: c.Jobs,
-		configurations: c.Configurations, health: c.Health,
-		metadata: c.Metadata, actors: c.Actors,
-		invoke: c.Invoke, stop: c.Shutdown, requests: c.Requests, answers: c.Answers, bodyLimit: c.MaxBodySize,
-		timeout: c.RequestTimeout, log: c.Logger, mux: chi.NewMux(),
-		exempt: map[string]bool{}, observer: c.Observer, start: c.Start,
-		pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls,
-	}
-	if f.bodyLimit == 0 {
-		f.bodyLimit = DefaultMaxBodySize
-	}
-	if f.timeout <= 0 {
-		f.timeout = DefaultRequestTimeout
+		core: newCore(c), start: c.Start, pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls, log: c.Logger,
+		mux: chi.NewMux(), exempt: map[string]bool{}, observer: c.Observer,
 	}
 	var err error
 	if f.guard, err = newGuard(c); err != nil {
@@ -130,9 +99,12 @@ func New(c Config) (*Face, error) {
 		return nil, fault.Wrap(err, "http.New", "registering metrics")
 	}
 	f.replies.New = func() any { return new(reply) }
-	f.buffers.New = func() any { return new(buffer) }
-	f.watches = watches.NewSender(&f.metrics.inFlight)
-	f.register(f.routes())
+	for _, b := range f.blocks(c) {
+		f.register(b.routes())
+	}
+	unmatched := f.metrics.route("unmatched", "")
+	f.mux.NotFound((&endpoint{face: f, serve: f.notFound, count: unmatched}).ServeHTTP)
+	f.mux.MethodNotAllowed((&endpoint{face: f, serve: f.methodNotAllowed, count: unmatched}).ServeHTTP)
 	return f, nil
 }
 
@@ -174,9 +146,6 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // the route is exact.
 func (f *Face) register(routes []route) {
 	for _, rt := range routes {
-		if rt.verbs == anyVerb && f.invoke == nil {
-			continue
-		}
 		for _, verb := range verbs(rt) {
 			e := &endpoint{face: f, serve: rt.serve, path: rt.path, count: f.metrics.route(rt.path, verb),
 				open: rt.open, early: rt.open || rt.early}
@@ -199,9 +168,6 @@ func (f *Face) register(routes []route) {
 			}
 		}
 	}
-	unmatched := f.metrics.route("unmatched", "")
-	f.mux.NotFound((&endpoint{face: f, serve: f.notFound, count: unmatched}).ServeHTTP)
-	f.mux.MethodNotAllowed((&endpoint{face: f, serve: f.methodNotAllowed, count: unmatched}).ServeHTTP)
 }
 
 func verbs(rt route) []string {
@@ -221,15 +187,21 @@ func paths(rt route) []string {
 
 func (f *Face) notFound(p *reply, r *http.Request) error {
 	if f.byHeader(r) {
-		return f.invokeMethod(p, r)
+		return f.call.serve(p, r)
 	}
 	return api.PathNotFound(r.URL.Path)
 }
 
+// byHeader reports whether a request that matches no endpoint is a call to an application. Such a call names the
+// application in a header. byHeader returns false for other spellings of an endpoint that needs no token.
+func (f *Face) byHeader(r *http.Request) bool {
+	return f.call != nil && !f.exempt[strings.ToLower(path.Clean("/"+r.URL.Path))] && namesApp(r)
+}
+
 func (f *Face) methodNotAllowed(p *reply, r *http.Request) error {
 	// chi also calls this for verbs that it does not know, on any path.
-	if f.byHeader(r) || f.invoke != nil && strings.HasPrefix(r.URL.Path, invokePrefix) {
-		return f.invokeMethod(p, r)
+	if f.byHeader(r) || f.call != nil && strings.HasPrefix(r.URL.Path, invokePrefix) {
+		return f.call.serve(p, r)
 	}
 	allowed := f.allowed(r)
 	if len(allowed) == 0 {

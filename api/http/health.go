@@ -9,13 +9,29 @@ import (
 	"github.com/quorate/quorate/api/http/jsonbody"
 )
 
+// healthRoutes serves health probes.
+type healthRoutes struct {
+	*core
+	health *api.Health
+}
+
+func (h *healthRoutes) routes() []route {
+	return []route{
+		{verbs: "GET", path: "/v1.0/healthz", serve: h.healthz, open: true},
+		{verbs: "GET", path: "/v1.0/healthz/outbound", serve: h.healthzOutbound, open: true},
+		{verbs: "GET", path: "/livez", serve: h.livez, open: true},
+		{verbs: "GET", path: "/readyz", serve: h.readyz, open: true},
+		{verbs: "GET", path: "/readyz/placed", serve: h.readyzPlaced, open: true},
+	}
+}
+
 // healthz serves GET /v1.0/healthz: 204 once the start is complete, permanently.
-func (f *Face) healthz(p *reply, r *http.Request) error {
+func (h *healthRoutes) healthz(p *reply, r *http.Request) error {
 	q, err := parseQuery(r)
 	if err != nil {
 		return err
 	}
-	if err := f.health.Started(q.appID); err != nil {
+	if err := h.health.Started(q.appID); err != nil {
 		return err
 	}
 	p.empty()
@@ -23,8 +39,8 @@ func (f *Face) healthz(p *reply, r *http.Request) error {
 }
 
 // healthzOutbound serves GET /v1.0/healthz/outbound.
-func (f *Face) healthzOutbound(p *reply, _ *http.Request) error {
-	if err := f.health.Outbound(); err != nil {
+func (h *healthRoutes) healthzOutbound(p *reply, _ *http.Request) error {
+	if err := h.health.Outbound(); err != nil {
 		return err
 	}
 	p.empty()
@@ -32,27 +48,27 @@ func (f *Face) healthzOutbound(p *reply, _ *http.Request) error {
 }
 
 // livez serves GET /livez, which always succeeds.
-func (f *Face) livez(p *reply, _ *http.Request) error {
+func (h *healthRoutes) livez(p *reply, _ *http.Request) error {
 	p.empty()
 	return nil
 }
 
 // readyz serves GET /readyz: which stores and groups work now.
-func (f *Face) readyz(p *reply, r *http.Request) error {
-	return f.works(p, r, f.health.Ready)
+func (h *healthRoutes) readyz(p *reply, r *http.Request) error {
+	return h.works(p, r, h.health.Ready)
 }
 
 // readyzPlaced serves GET /readyz/placed. It is like /readyz, but a server that waits to become a voter is not ready.
-func (f *Face) readyzPlaced(p *reply, r *http.Request) error {
-	return f.works(p, r, f.health.Placed)
+func (h *healthRoutes) readyzPlaced(p *reply, r *http.Request) error {
+	return h.works(p, r, h.health.Placed)
 }
 
-func (f *Face) works(p *reply, r *http.Request, ask func(context.Context) ([]api.Check, error)) error {
-	ctx := f.deadline(p, r)
+func (h *healthRoutes) works(p *reply, r *http.Request, ask func(context.Context) ([]api.Check, error)) error {
+	ctx := h.deadline(p, r)
 	defer ctx.end()
 	checks, err := ask(ctx)
-	b := f.buffer()
-	defer f.release(b)
+	b := h.buffer()
+	defer h.release(b)
 	if err != nil {
 		b.data = append(jsonbody.AppendError(b.data, api.AsError(err)), `,"ready":false`...)
 		b.data = append(appendChecks(b.data, checks), '}')

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"path"
 	"strings"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/httpcopy"
 	"github.com/quorate/quorate/api/invoke"
 )
@@ -18,13 +18,26 @@ const (
 	basicAppID    = "dapr-app-id" // user of the form dapr-app-id:<app id>@host
 )
 
-// byHeader reports whether a request that matches no endpoint is a call to an application. Such a call names the
-// application in the header dapr-app-id or in the user info of the URL. byHeader returns false for other spellings of
-// an endpoint that needs no token.
-func (f *Face) byHeader(r *http.Request) bool {
-	if f.invoke == nil || f.exempt[strings.ToLower(path.Clean("/"+r.URL.Path))] {
-		return false
+// invokeRoutes serves calls to methods of applications. Calls are streamed, so the core, which bounds bodies, is not
+// needed.
+type invokeRoutes struct {
+	service *invoke.Service // nil = calls are not served
+	surface *api.Surface
+	copier  httpcopy.Copier
+}
+
+// routes returns one route. Face also sends it requests that match no endpoint but name an application.
+func (i *invokeRoutes) routes() []route {
+	if i.service == nil {
+		return nil
 	}
+	return []route{
+		{verbs: anyVerb, path: "/v1.0/invoke/*", serve: i.invokeMethod},
+	}
+}
+
+// namesApp reports whether a request names an application in the header dapr-app-id or in the user info of the URL.
+func namesApp(r *http.Request) bool {
 	if header(r, headerAppID) != "" {
 		return true
 	}
@@ -34,8 +47,8 @@ func (f *Face) byHeader(r *http.Request) bool {
 
 // invokeMethod serves calls to methods of applications. The body limit and the request timeout do not apply, because
 // requests and answers are streamed.
-func (f *Face) invokeMethod(p *reply, r *http.Request) error {
-	if err := f.surface.HTTP(invokePrefix); err != nil {
+func (i *invokeRoutes) invokeMethod(p *reply, r *http.Request) error {
+	if err := i.surface.HTTP(invokePrefix); err != nil {
 		return err
 	}
 	call, err := decodeCall(r)
@@ -46,7 +59,7 @@ func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	call.Body = body
 	defer func() { p.received = body.Count() }()
 	ctx := httpcopy.Informational(p, r, invoke.CleanHeader)
-	answer, err := f.invoke.Do(ctx, call)
+	answer, err := i.service.Do(ctx, call)
 	if err != nil {
 		return err
 	}
@@ -59,7 +72,7 @@ func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		p.status = answer.StatusCode // the tunnel bypasses the reply
 	}
-	if err := f.copier.Relay(p, r, body, answer.Response); err != nil {
+	if err := i.copier.Relay(p, r, body, answer.Response); err != nil {
 		if !errors.Is(err, httpcopy.ErrStarted) {
 			p.status = 0
 			return invoke.Failed(call.Target, err)

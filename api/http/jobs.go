@@ -11,6 +11,25 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
+// jobRoutes serves jobs.
+type jobRoutes struct {
+	*core
+	jobs *api.Jobs
+}
+
+func (s *jobRoutes) routes() []route {
+	return []route{
+		{verbs: "GET", path: "/v1.0/jobs", serve: s.listJobs},
+		{verbs: "DELETE", path: "/v1.0/jobs", serve: s.deleteJobs},
+		{verbs: "POST", path: "/v1.0/jobs/*", serve: s.scheduleJob},
+		{verbs: "POST", path: "/v1.0-alpha1/jobs/*", serve: s.scheduleJob},
+		{verbs: "GET", path: "/v1.0/jobs/*", serve: s.getJob},
+		{verbs: "GET", path: "/v1.0-alpha1/jobs/*", serve: s.getJob},
+		{verbs: "DELETE", path: "/v1.0/jobs/*", serve: s.deleteJob},
+		{verbs: "DELETE", path: "/v1.0-alpha1/jobs/*", serve: s.deleteJob},
+	}
+}
+
 // jobName returns the part of a path after "jobs": the name of a job.
 func jobName(u *url.URL) (string, error) {
 	path := restOf(u, "/")
@@ -23,7 +42,7 @@ func jobName(u *url.URL) (string, error) {
 }
 
 // scheduleJob serves POST /v1.0/jobs/{name} and its alpha form.
-func (f *Face) scheduleJob(p *reply, r *http.Request) error {
+func (s *jobRoutes) scheduleJob(p *reply, r *http.Request) error {
 	name, err := jobName(r.URL)
 	if err != nil {
 		return err
@@ -31,11 +50,11 @@ func (f *Face) scheduleJob(p *reply, r *http.Request) error {
 	if failure := api.CheckJobName(name); failure != nil {
 		return failure // before the name is encoded
 	}
-	body, err := f.body(p, r)
+	body, err := s.body(p, r)
 	if err != nil {
 		return err
 	}
-	defer f.release(body)
+	defer s.release(body)
 	in, overwrite, err := jobproto.Parse(name, body.data)
 	if err != nil {
 		return err
@@ -44,9 +63,9 @@ func (f *Face) scheduleJob(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	if err := f.jobs.Schedule(ctx, &j, overwrite); err != nil {
+	if err := s.jobs.Schedule(ctx, &j, overwrite); err != nil {
 		return err
 	}
 	p.empty()
@@ -54,14 +73,14 @@ func (f *Face) scheduleJob(p *reply, r *http.Request) error {
 }
 
 // getJob serves GET /v1.0/jobs/{name} and its alpha form.
-func (f *Face) getJob(p *reply, r *http.Request) error {
+func (s *jobRoutes) getJob(p *reply, r *http.Request) error {
 	name, err := jobName(r.URL)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	j, err := f.jobs.Get(ctx, name)
+	j, err := s.jobs.Get(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -82,14 +101,14 @@ func jobText(j *api.Job) (json.RawMessage, error) {
 }
 
 // deleteJob serves DELETE /v1.0/jobs/{name} and its alpha form.
-func (f *Face) deleteJob(p *reply, r *http.Request) error {
+func (s *jobRoutes) deleteJob(p *reply, r *http.Request) error {
 	name, err := jobName(r.URL)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	if err := f.jobs.Delete(ctx, name); err != nil {
+	if err := s.jobs.Delete(ctx, name); err != nil {
 		return err
 	}
 	p.empty()
@@ -97,7 +116,7 @@ func (f *Face) deleteJob(p *reply, r *http.Request) error {
 }
 
 // listJobs serves GET /v1.0/jobs.
-func (f *Face) listJobs(p *reply, r *http.Request) error {
+func (s *jobRoutes) listJobs(p *reply, r *http.Request) error {
 	q := r.URL.Query()
 	limit := 0
 	if text := q.Get("limit"); text != "" {
@@ -106,9 +125,9 @@ func (f *Face) listJobs(p *reply, r *http.Request) error {
 			return api.MalformedRequest("limit is no number from 1 to " + strconv.Itoa(api.MaxJobs))
 		}
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	list, more, err := f.jobs.List(ctx, q.Get("prefix"), q.Get("token"), limit)
+	list, more, err := s.jobs.List(ctx, q.Get("prefix"), q.Get("token"), limit)
 	if err != nil {
 		return err
 	}
@@ -133,14 +152,14 @@ func (f *Face) listJobs(p *reply, r *http.Request) error {
 }
 
 // deleteJobs serves DELETE /v1.0/jobs?prefix=.
-func (f *Face) deleteJobs(p *reply, r *http.Request) error {
+func (s *jobRoutes) deleteJobs(p *reply, r *http.Request) error {
 	q := r.URL.Query()
 	if !q.Has("prefix") {
 		return api.MalformedRequest("prefix is missing (an empty one deletes all jobs of the application)")
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	if err := f.jobs.DeletePrefix(ctx, q.Get("prefix")); err != nil {
+	if err := s.jobs.DeletePrefix(ctx, q.Get("prefix")); err != nil {
 		return err
 	}
 	p.empty()

@@ -20,6 +20,23 @@ const (
 	headerLockExpiresIn = "Quorate-Lock-Expires-In-Ms"
 )
 
+// lockRoutes serves locks.
+type lockRoutes struct {
+	*core
+	locks *api.Locks
+}
+
+func (l *lockRoutes) routes() []route {
+	return []route{
+		{verbs: "POST", path: "/v1.0/lock/{store}", serve: l.tryLock},
+		{verbs: "POST", path: "/v1.0-alpha1/lock/{store}", serve: l.tryLock},
+		{verbs: "POST", path: "/v1.0/lock/{store}/renew", serve: l.renewLock},
+		{verbs: "GET", path: "/v1.0/lock/{store}/*", serve: l.getLock},
+		{verbs: "POST", path: "/v1.0/unlock/{store}", serve: l.unlock},
+		{verbs: "POST", path: "/v1.0-alpha1/unlock/{store}", serve: l.unlock},
+	}
+}
+
 // lockPath returns the parts of a path after "lock" or "unlock": the store, and the rest.
 func lockPath(u *url.URL) (store, after string, err error) {
 	path, store, err := storePath(u)
@@ -30,16 +47,16 @@ func lockPath(u *url.URL) (store, after string, err error) {
 }
 
 // lockRequest decodes a request to lock, renew or unlock. The body has the fields of Dapr's TryLockRequest.
-func (f *Face) lockRequest(p *reply, r *http.Request) (api.LockRequest, error) {
+func (l *lockRoutes) lockRequest(p *reply, r *http.Request) (api.LockRequest, error) {
 	store, _, err := lockPath(r.URL)
 	if err != nil {
 		return api.LockRequest{}, err
 	}
-	body, err := f.body(p, r)
+	body, err := l.body(p, r)
 	if err != nil {
 		return api.LockRequest{}, err
 	}
-	defer f.release(body)
+	defer l.release(body)
 	var in runtimev1.TryLockRequest
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body.data, &in); err != nil {
 		return api.LockRequest{}, api.MalformedRequest(
@@ -50,8 +67,8 @@ func (f *Face) lockRequest(p *reply, r *http.Request) (api.LockRequest, error) {
 }
 
 // tryLock serves POST /v1.0/lock/{store} and its alpha form.
-func (f *Face) tryLock(p *reply, r *http.Request) error {
-	request, err := f.lockRequest(p, r)
+func (l *lockRoutes) tryLock(p *reply, r *http.Request) error {
+	request, err := l.lockRequest(p, r)
 	if err != nil {
 		return err
 	}
@@ -60,34 +77,34 @@ func (f *Face) tryLock(p *reply, r *http.Request) error {
 			return api.MalformedRequest("wait is no duration such as 30s")
 		}
 	}
-	ctx := &deadline{parent: r.Context(), at: p.start.Add(f.timeout + min(max(request.Wait, 0), api.MaxLockWait))}
+	ctx := &deadline{parent: r.Context(), at: p.start.Add(l.timeout + min(max(request.Wait, 0), api.MaxLockWait))}
 	defer ctx.end()
-	g, err := f.locks.TryLock(ctx, request)
+	g, err := l.locks.TryLock(ctx, request)
 	if err != nil {
 		return err
 	}
-	f.granted(p, &g)
+	l.granted(p, &g)
 	return nil
 }
 
 // renewLock serves POST /v1.0/lock/{store}/renew.
-func (f *Face) renewLock(p *reply, r *http.Request) error {
-	request, err := f.lockRequest(p, r)
+func (l *lockRoutes) renewLock(p *reply, r *http.Request) error {
+	request, err := l.lockRequest(p, r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := l.deadline(p, r)
 	defer ctx.end()
-	g, err := f.locks.Renew(ctx, request)
+	g, err := l.locks.Renew(ctx, request)
 	if err != nil {
 		return err
 	}
-	f.granted(p, &g)
+	l.granted(p, &g)
 	return nil
 }
 
 // granted answers with the result of a claim.
-func (f *Face) granted(p *reply, g *lock.Grant) {
+func (l *lockRoutes) granted(p *reply, g *lock.Grant) {
 	if g.Granted && g.Token != 0 {
 		p.Header()[headerLockRevision] = []string{strconv.FormatUint(g.Token, 10)}
 		p.Header()[headerLockExpiresIn] = []string{strconv.FormatInt(g.Expiry.Milliseconds(), 10)}
@@ -96,14 +113,14 @@ func (f *Face) granted(p *reply, g *lock.Grant) {
 }
 
 // unlock serves POST /v1.0/unlock/{store} and its alpha form.
-func (f *Face) unlock(p *reply, r *http.Request) error {
-	request, err := f.lockRequest(p, r)
+func (l *lockRoutes) unlock(p *reply, r *http.Request) error {
+	request, err := l.lockRequest(p, r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := l.deadline(p, r)
 	defer ctx.end()
-	s, err := f.locks.Unlock(ctx, request)
+	s, err := l.locks.Unlock(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -112,14 +129,14 @@ func (f *Face) unlock(p *reply, r *http.Request) error {
 }
 
 // getLock serves GET /v1.0/lock/{store}/{resource}.
-func (f *Face) getLock(p *reply, r *http.Request) error {
+func (l *lockRoutes) getLock(p *reply, r *http.Request) error {
 	store, resource, err := lockPath(r.URL)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := l.deadline(p, r)
 	defer ctx.end()
-	g, err := f.locks.Look(ctx, api.LockRequest{Store: store, Resource: resource})
+	g, err := l.locks.Look(ctx, api.LockRequest{Store: store, Resource: resource})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,25 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
+const metadataPrefix = "/v1.0/metadata/"
+
+// runtimeRoutes serves what belongs to the runtime itself: its metadata, its shutdown and the description of the API.
+type runtimeRoutes struct {
+	*core
+	app      api.App
+	metadata *api.Metadata
+	stop     func(force bool)
+}
+
+func (s *runtimeRoutes) routes() []route {
+	return []route{
+		{verbs: "GET", path: "/v1.0/metadata", serve: s.getMetadata, early: true},
+		{verbs: "PUT", path: "/v1.0/metadata/*", serve: s.putMetadata, early: true},
+		{verbs: "POST", path: "/v1.0/shutdown", serve: s.shutdown, early: true},
+		{verbs: "GET", path: "/openapi.json", serve: s.getOpenAPI, early: true},
+	}
+}
+
 // metadataBody is the body of the answer to GET /v1.0/metadata. Lists are never null, because clients iterate over
 // them.
 type metadataBody struct {
@@ -98,9 +117,9 @@ func activeActors(all []api.ActiveActors) []activeActorsBody {
 const extendedVersion = "daprRuntimeVersion"
 
 // getMetadata serves GET /v1.0/metadata.
-func (f *Face) getMetadata(p *reply, _ *http.Request) error {
-	description, set := f.metadata.Describe()
-	body, err := json.Marshal(describeNode(f.app, description, set))
+func (s *runtimeRoutes) getMetadata(p *reply, _ *http.Request) error {
+	description, set := s.metadata.Describe()
+	body, err := json.Marshal(describeNode(s.app, description, set))
 	if err != nil {
 		return err
 	}
@@ -161,18 +180,18 @@ func list(in []string) []string {
 }
 
 // putMetadata serves PUT /v1.0/metadata/{key}. The body is the text to store.
-func (f *Face) putMetadata(p *reply, r *http.Request) error {
+func (s *runtimeRoutes) putMetadata(p *reply, r *http.Request) error {
 	path := restOf(r.URL, metadataPrefix)
 	name, err := path.all()
 	if err != nil {
 		return err
 	}
-	body, err := f.body(p, r)
+	body, err := s.body(p, r)
 	if err != nil {
 		return err
 	}
-	defer f.release(body)
-	if err := f.metadata.Set(name, string(body.data)); err != nil {
+	defer s.release(body)
+	if err := s.metadata.Set(name, string(body.data)); err != nil {
 		return err
 	}
 	p.empty()

@@ -21,7 +21,7 @@ type Observer interface {
 }
 
 // metrics are the metrics of the requests at one application's listener. The label values are bounded: the path
-// patterns of routes.go, the standard verbs, and the classes of status codes.
+// patterns of the routes, the standard verbs, and the classes of status codes.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// openAPI describes every endpoint of routes. A test checks that both agree.
+// openAPI describes every route. A test checks that both agree.
 //
 //go:embed openapi.json
 var openAPI []byte
@@ -14,7 +14,7 @@ var openAPI []byte
 func OpenAPI() []byte { return openAPI }
 
 // getOpenAPI serves GET /openapi.json.
-func (f *Face) getOpenAPI(p *reply, _ *http.Request) error {
+func (s *runtimeRoutes) getOpenAPI(p *reply, _ *http.Request) error {
 	p.send(http.StatusOK, valueJSON, openAPI)
 	return nil
 }

@@ -9,18 +9,33 @@ import (
 	"github.com/quorate/quorate/api/http/jsonbody"
 )
 
+const secretsPrefix = "/v1.0/secrets/"
+
 // headerCacheControl keeps answers with secrets out of every cache.
 const headerCacheControl = "Cache-Control"
 
+// secretRoutes serves secrets.
+type secretRoutes struct {
+	*core
+	secrets *api.Secrets
+}
+
+func (s *secretRoutes) routes() []route {
+	return []route{
+		{verbs: "GET", path: "/v1.0/secrets/{store}/bulk", serve: s.bulkGetSecrets},
+		{verbs: "GET", path: "/v1.0/secrets/{store}/*", serve: s.getSecret},
+	}
+}
+
 // getSecret serves GET /v1.0/secrets/{store}/{name}.
-func (f *Face) getSecret(p *reply, r *http.Request) error {
+func (s *secretRoutes) getSecret(p *reply, r *http.Request) error {
 	request, err := decodeSecret(r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	secret, err := f.secrets.Get(ctx, request)
+	secret, err := s.secrets.Get(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -28,23 +43,23 @@ func (f *Face) getSecret(p *reply, r *http.Request) error {
 		p.empty()
 		return nil
 	}
-	f.sendSecrets(p, func(dst []byte) []byte { return appendSecret(dst, secret) })
+	s.sendSecrets(p, func(dst []byte) []byte { return appendSecret(dst, secret) })
 	return nil
 }
 
 // bulkGetSecrets serves GET /v1.0/secrets/{store}/bulk.
-func (f *Face) bulkGetSecrets(p *reply, r *http.Request) error {
+func (s *secretRoutes) bulkGetSecrets(p *reply, r *http.Request) error {
 	request, err := decodeSecret(r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	secrets, err := f.secrets.BulkGet(ctx, request)
+	secrets, err := s.secrets.BulkGet(ctx, request)
 	if err != nil {
 		return err
 	}
-	f.sendSecrets(p, func(dst []byte) []byte { return appendSecrets(dst, secrets) })
+	s.sendSecrets(p, func(dst []byte) []byte { return appendSecrets(dst, secrets) })
 	return nil
 }
 
@@ -62,9 +77,9 @@ func decodeSecret(r *http.Request) (s api.SecretRequest, err error) {
 }
 
 // sendSecrets answers with secrets. The buffer is cleared before it is used again.
-func (f *Face) sendSecrets(p *reply, fill func([]byte) []byte) {
-	b := f.buffer()
-	defer f.release(b)
+func (s *secretRoutes) sendSecrets(p *reply, fill func([]byte) []byte) {
+	b := s.buffer()
+	defer s.release(b)
 	b.data = fill(b.data)
 	p.Header()[headerCacheControl] = []string{"no-store"}
 	p.send(http.StatusOK, valueJSON, b.data)

@@ -6,10 +6,10 @@ import "net/http"
 const headerForce = "Dapr-Force-Shutdown"
 
 // shutdown serves POST /v1.0/shutdown: it answers, then asks the process to stop.
-func (f *Face) shutdown(p *reply, r *http.Request) error {
+func (s *runtimeRoutes) shutdown(p *reply, r *http.Request) error {
 	p.Header()["Connection"] = []string{"close"}
 	p.empty()
 	_ = http.NewResponseController(p.ResponseWriter).Flush() // the answer should go out before the listener ends
-	f.stop(header(r, headerForce) == "true")
+	s.stop(header(r, headerForce) == "true")
 	return nil
 }

@@ -2,15 +2,39 @@ package http
 
 import (
 	"net/http"
+	"net/url"
 	"strconv"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/http/jsonbody"
+	"github.com/quorate/quorate/api/http/watches"
 	"github.com/quorate/quorate/component/state"
 )
 
+// statePrefix is where the paths of state begin.
+const statePrefix = "/v1.0/state/"
+
+// stateRoutes serves state and its watches. Face.direct finds its most frequent routes without the mux.
+type stateRoutes struct {
+	*core
+	state   *api.State
+	watches *watches.Sender
+}
+
+func (s *stateRoutes) routes() []route {
+	return []route{
+		{verbs: "GET", path: "/v1.0/state/{store}", serve: s.listState, exact: true},
+		{verbs: "POST PUT", path: "/v1.0/state/{store}", serve: s.saveState, often: true},
+		{verbs: "POST PUT", path: "/v1.0/state/{store}/bulk", serve: s.bulkGetState},
+		{verbs: "POST PUT", path: "/v1.0/state/{store}/transaction", serve: s.transactState},
+		{verbs: "GET", path: "/v1.0/state/{store}/*", serve: s.getState, often: true},
+		{verbs: "DELETE", path: "/v1.0/state/{store}/*", serve: s.deleteState},
+		{verbs: "GET", path: "/v1.0/watch/{store}", serve: s.watchState, noHead: true},
+	}
+}
+
 // getState serves GET /v1.0/state/{store}/{key}.
-func (f *Face) getState(p *reply, r *http.Request) error {
+func (s *stateRoutes) getState(p *reply, r *http.Request) error {
 	store, key, err := stateKey(r.URL)
 	if err != nil {
 		return err
@@ -19,10 +43,10 @@ func (f *Face) getState(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
 	request := api.GetRequest{Store: store, Key: key, ReadOptions: options}
-	item, err := f.held(p, r, &request.ReadOptions, func() (state.Item, error) { return f.state.Get(ctx, request) })
+	item, err := s.held(p, r, &request.ReadOptions, func() (state.Item, error) { return s.state.Get(ctx, request) })
 	if err != nil {
 		return err
 	}
@@ -31,24 +55,24 @@ func (f *Face) getState(p *reply, r *http.Request) error {
 }
 
 // saveState serves POST and PUT /v1.0/state/{store}.
-func (f *Face) saveState(p *reply, r *http.Request) error {
-	store, query, err := f.openState(r)
+func (s *stateRoutes) saveState(p *reply, r *http.Request) error {
+	store, query, err := s.openState(r)
 	if err != nil {
 		return err
 	}
-	body, err := f.body(p, r)
+	body, err := s.body(p, r)
 	if err != nil {
 		return err
 	}
-	defer f.release(body)
-	items, err := f.decodeSave(p, r, body.data)
+	defer s.release(body)
+	items, err := s.decodeSave(p, r, body.data)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
 	p.share.Work()
-	written, err := f.state.Save(ctx, api.SaveRequest{Store: store, Items: items, WriteOptions: query.writeOptions(r)})
+	written, err := s.state.Save(ctx, api.SaveRequest{Store: store, Items: items, WriteOptions: query.writeOptions(r)})
 	if err != nil {
 		return err
 	}
@@ -65,38 +89,38 @@ func onlyETag(w *state.Written) string {
 }
 
 // bulkGetState serves POST and PUT /v1.0/state/{store}/bulk.
-func (f *Face) bulkGetState(p *reply, r *http.Request) error {
-	request, err := f.decodeBulkGet(p, r)
+func (s *stateRoutes) bulkGetState(p *reply, r *http.Request) error {
+	request, err := s.decodeBulkGet(p, r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	bulk, err := f.bulk(p, r, request, func(request api.BulkGetRequest) (api.Bulk, error) {
-		return f.state.BulkGet(ctx, request)
+	bulk, err := s.bulk(p, r, request, func(request api.BulkGetRequest) (api.Bulk, error) {
+		return s.state.BulkGet(ctx, request)
 	})
 	if err != nil {
 		return err
 	}
 	proofHeaders(p.Header(), nil, &bulk.Proof)
-	b := f.buffer()
-	defer f.release(b)
+	b := s.buffer()
+	defer s.release(b)
 	b.data = jsonbody.AppendBulk(b.data, bulk.Items)
 	p.send(http.StatusOK, valueJSON, b.data)
 	return nil
 }
 
-func (f *Face) decodeBulkGet(p *reply, r *http.Request) (api.BulkGetRequest, error) {
-	store, query, err := f.openState(r)
+func (s *stateRoutes) decodeBulkGet(p *reply, r *http.Request) (api.BulkGetRequest, error) {
+	store, query, err := s.openState(r)
 	if err != nil {
 		return api.BulkGetRequest{}, err
 	}
-	body, err := f.body(p, r)
+	body, err := s.body(p, r)
 	if err != nil {
 		return api.BulkGetRequest{}, err
 	}
-	defer f.release(body)
-	in, err := f.decodeBulk(p, r, body.data)
+	defer s.release(body)
+	in, err := s.decodeBulk(p, r, body.data)
 	if err != nil {
 		return api.BulkGetRequest{}, err
 	}
@@ -117,14 +141,14 @@ func overlay(body, query map[string]string) map[string]string {
 }
 
 // deleteState serves DELETE /v1.0/state/{store}/{key}.
-func (f *Face) deleteState(p *reply, r *http.Request) error {
+func (s *stateRoutes) deleteState(p *reply, r *http.Request) error {
 	request, err := decodeDelete(r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	written, err := f.state.Delete(ctx, request)
+	written, err := s.state.Delete(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -152,24 +176,24 @@ func decodeDelete(r *http.Request) (d api.DeleteRequest, err error) {
 }
 
 // transactState serves POST and PUT /v1.0/state/{store}/transaction.
-func (f *Face) transactState(p *reply, r *http.Request) error {
-	store, query, err := f.openState(r)
+func (s *stateRoutes) transactState(p *reply, r *http.Request) error {
+	store, query, err := s.openState(r)
 	if err != nil {
 		return err
 	}
-	body, err := f.body(p, r)
+	body, err := s.body(p, r)
 	if err != nil {
 		return err
 	}
-	defer f.release(body)
-	operations, metadata, err := f.decodeTransaction(p, r, store, body.data)
+	defer s.release(body)
+	operations, metadata, err := s.decodeTransaction(p, r, store, body.data)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
 	p.share.Work()
-	written, err := f.state.Transact(ctx, api.TransactRequest{
+	written, err := s.state.Transact(ctx, api.TransactRequest{
 		Store: store, Operations: operations, StoreMetadata: metadata, WriteOptions: query.writeOptions(r),
 	})
 	if err != nil {
@@ -180,20 +204,20 @@ func (f *Face) transactState(p *reply, r *http.Request) error {
 }
 
 // listState serves GET /v1.0/state/{store}.
-func (f *Face) listState(p *reply, r *http.Request) error {
+func (s *stateRoutes) listState(p *reply, r *http.Request) error {
 	request, err := decodeList(r)
 	if err != nil {
 		return err
 	}
-	ctx := f.deadline(p, r)
+	ctx := s.deadline(p, r)
 	defer ctx.end()
-	page, err := f.state.List(ctx, request)
+	page, err := s.state.List(ctx, request)
 	if err != nil {
 		return err
 	}
 	proofHeaders(p.Header(), nil, &page.Proof)
-	b := f.buffer()
-	defer f.release(b)
+	b := s.buffer()
+	defer s.release(b)
 	b.data = jsonbody.AppendPage(b.data, &page)
 	p.send(http.StatusOK, valueJSON, b.data)
 	return nil
@@ -228,11 +252,11 @@ func parseLimit(text string) (int, error) {
 
 // openState reads the store name and the query parameters of a request, before its body is read. It returns an error
 // if the store cannot be used.
-func (f *Face) openState(r *http.Request) (store string, q query, err error) {
+func (s *stateRoutes) openState(r *http.Request) (store string, q query, err error) {
 	if store, err = stateStore(r.URL); err != nil {
 		return "", q, err
 	}
-	if err = f.state.Check(store); err != nil {
+	if err = s.state.Check(store); err != nil {
 		return "", q, err
 	}
 	q, err = parseQuery(r)
@@ -249,4 +273,48 @@ func readOptions(r *http.Request) (api.ReadOptions, error) {
 		return api.ReadOptions{}, err
 	}
 	return q.readOptions(r)
+}
+
+// decodeSave reads the body of a save.
+func (s *stateRoutes) decodeSave(p *reply, r *http.Request, body []byte) ([]api.Item, error) {
+	t := jsonbody.TallyItems(body)
+	if err := s.afford(p, r, body, &t, s.state.CheckItems(t.List)); err != nil {
+		return nil, err
+	}
+	return jsonbody.DecodeSave(body, t.List)
+}
+
+// decodeTransaction decodes the body of a state transaction.
+func (s *stateRoutes) decodeTransaction(p *reply, r *http.Request, store string, body []byte) ([]api.Operation,
+	map[string]string, error) {
+	t := jsonbody.TallyTransaction(body)
+	if err := s.afford(p, r, body, &t, s.state.CheckOperations(store, t.List)); err != nil {
+		return nil, nil, err
+	}
+	return jsonbody.DecodeTransaction(body)
+}
+
+// decodeBulk reads the body of a bulk read.
+func (s *stateRoutes) decodeBulk(p *reply, r *http.Request, body []byte) (jsonbody.Bulk, error) {
+	t := jsonbody.TallyBulk(body)
+	if err := s.afford(p, r, body, &t, s.state.CheckKeys(t.List)); err != nil {
+		return jsonbody.Bulk{}, err
+	}
+	return jsonbody.DecodeBulk(body)
+}
+
+// stateStore returns the store of a path without a key.
+func stateStore(u *url.URL) (string, error) {
+	path := restOf(u, statePrefix)
+	return path.next()
+}
+
+// stateKey returns the store and the key of a path.
+func stateKey(u *url.URL) (store, key string, err error) {
+	path := restOf(u, statePrefix)
+	if store, err = path.next(); err != nil {
+		return "", "", err
+	}
+	key, err = path.all()
+	return store, key, err
 }

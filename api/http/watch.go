@@ -14,14 +14,16 @@ import (
 
 const headerLastEvent = "Last-Event-Id"
 
+const watchPrefix = "/v1.0/watch/"
+
 // watchState serves GET /v1.0/watch/{store}. The request timeout does not apply.
-func (f *Face) watchState(p *reply, r *http.Request) error {
+func (s *stateRoutes) watchState(p *reply, r *http.Request) error {
 	request, values, err := decodeWatch(r)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), f.timeout)
-	w, err := f.state.Watch(ctx, request)
+	ctx, cancel := context.WithTimeout(r.Context(), s.timeout)
+	w, err := s.state.Watch(ctx, request)
 	cancel()
 	if err != nil {
 		if last := header(r, headerLastEvent); last != "" && wantsEvents(r) && isTransient(err) {
@@ -30,8 +32,8 @@ func (f *Face) watchState(p *reply, r *http.Request) error {
 		}
 		return err
 	}
-	s := &watches.Stream{Watch: w, Values: values, Events: wantsEvents(r), Snapshot: request.Snapshot}
-	if f.watches.Serve(p, r, s, p.count.series(http.MethodGet).sent) {
+	stream := &watches.Stream{Watch: w, Values: values, Events: wantsEvents(r), Snapshot: request.Snapshot}
+	if s.watches.Serve(p, r, stream, p.count.series(http.MethodGet).sent) {
 		p.status = http.StatusOK
 	}
 	return nil
