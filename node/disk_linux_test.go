@@ -219,7 +219,7 @@ func TestDisk_NearlyFullIsReadOnlyUntilFreed(t *testing.T) {
 // the reserve stops it.
 func TestDisk_DeletedValuesMakeRoom(t *testing.T) {
 	if testing.Short() {
-		t.Skip("fills a disk, and expects that the reserve is measured in time")
+		t.Skip("fills a disk")
 	}
 	dir := smallDisk(t, "192m")
 	c := config(t)

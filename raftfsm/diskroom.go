@@ -1,6 +1,7 @@
 package raftfsm
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -37,6 +38,22 @@ func (s *server) writesAllowed(gid uint32) error {
 		return e
 	}
 	return nil
+}
+
+// admitValues returns nil if values of this size can be stored in a group now. It counts them against the free space of
+// this server (see datadir.Space.Admit). The caller must call done after the write.
+func (s *server) admitValues(ctx context.Context, gid uint32, size int) (done func(), err error) {
+	if err := s.writesAllowed(gid); err != nil {
+		return nil, err
+	}
+	if done, err = s.space.Admit(ctx, uint64(size)); err != nil { //nolint:gosec // not negative
+		return nil, err
+	}
+	if err := s.writesAllowed(gid); err != nil { // the disk may have been measured
+		done()
+		return nil, err
+	}
+	return done, nil
 }
 
 // anyReadOnly reports whether any group is read-only.

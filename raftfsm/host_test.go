@@ -269,6 +269,29 @@ func TestDiskSpace_LowMakesStoreReadOnly(t *testing.T) {
 	set(t, s, "k", "3", state.Strong)
 }
 
+// Large values do not use up the reserve between two measurements.
+func TestDiskSpace_IsMeasuredBeforeLargeWrites(t *testing.T) {
+	t.Parallel()
+	const reserve, size = 64 << 20, 1 << 20
+	var free atomic.Uint64
+	free.Store(reserve + 32<<20)
+	o := options(t, t.TempDir())
+	o.MinFree = reserve
+	o.FreeBytes = func(string) (uint64, error) { return free.Load(), nil }
+	s := open(t, o).Store("", "s")
+	for n := 0; ; n++ {
+		_, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "k", Value: make([]byte, size)}}})
+		if fault.Is(err, fault.ReadOnly) {
+			break
+		}
+		must(t, err)
+		free.Add(^uint64(4*size - 1))
+		if left := free.Load(); left < reserve/2 {
+			t.Fatalf("%d MiB of a reserve of %d MiB are left after %d writes", left>>20, reserve>>20, n+1)
+		}
+	}
+}
+
 // With Durable, the answer comes before the entry is committed or applied. The reader must wait for the entry
 // and must not consider it lost.
 func TestEventualWrite_IsReadAtOnce(t *testing.T) {

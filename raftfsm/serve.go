@@ -65,14 +65,17 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 
 // serveDue answers a call about due work of a group that this server leads.
 func (s *server) serveDue(ctx context.Context, gid uint32, r *peercalls.Frame) ([]byte, error) {
+	size := len(r.Rest)
 	c, err := due.ReadCall(&r.Reader)
 	if err != nil {
 		return nil, err
 	}
 	if c.Stores() {
-		if err := s.writesAllowed(gid); err != nil {
+		done, err := s.admitValues(ctx, gid, size)
+		if err != nil {
 			return nil, err
 		}
+		defer done()
 	}
 	return s.due[gid].Serve(ctx, &c)
 }

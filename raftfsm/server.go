@@ -175,6 +175,8 @@ func (g groupServer) DiskLow() bool { return g.server.space.Low() != nil }
 
 func (g groupServer) FreeDisk() uint64 { return g.server.space.Free() }
 
+func (g groupServer) Wrote(bytes int) { g.server.space.Wrote(uint64(bytes)) } //nolint:gosec // not negative
+
 // Newest returns the answer of Options.Cluster.
 func (g groupServer) Newest(id raft.ServerID) (version uint8, known bool) {
 	return g.server.opts.Cluster.NewestFormat(string(id))
@@ -326,9 +328,11 @@ func (s *server) holds(n session.Seen) bool {
 func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Encoded, ack group.Ack,
 	values bool) (group.Answer, error) {
 	if values {
-		if err := s.writesAllowed(g.ID()); err != nil {
+		done, err := s.admitValues(ctx, g.ID(), len(data))
+		if err != nil {
 			return group.Answer{}, err
 		}
+		defer done()
 	} else if err := s.keepers[g.ID()].Admit(data); err != nil {
 		return group.Answer{}, err
 	}

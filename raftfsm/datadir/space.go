@@ -1,18 +1,30 @@
 package datadir
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/signal"
 )
 
 // Space measures the free bytes on the disk of a data directory. The disk becomes low when fewer than min bytes are
 // free. It stays low until 1.5 times min is free. The methods are safe for concurrent use, except Measure and Watch,
 // which only one goroutine may call at a time.
+//
+// Watch measures at intervals. A busy server can write more than the reserve of min bytes in such an interval, so the
+// bytes of writes count as well:
+//
+//	While the disk is not low, writeCost times the bytes that were written since the last measurement, or that Admit
+//	has let pass and that are not written yet, are at most the free bytes less half of the reserve.
+//
+// So when the disk becomes low, half of the reserve is left at least for what is written in the background. Admit
+// measures again as soon as a write would break this rule.
 type Space struct {
 	dir    string
 	min    uint64
@@ -22,7 +34,29 @@ type Space struct {
 	full  atomic.Pointer[fault.Error]
 	left  atomic.Uint64
 	known atomic.Bool // left has been measured
+
+	ask     chan struct{} // capacity 1: Watch is to measure now
+	ended   chan struct{} // closed when Watch ends
+	changed *signal.Signal
+
+	mu       sync.Mutex
+	budget   uint64 // bytes that may be written until the next measurement
+	written  uint64 // since the last measurement
+	admitted uint64 // by Admit, and not ended
+	looks    uint64 // number of measurements by Watch
+	waiting  int    // calls of Admit that wait
 }
+
+const (
+	// writeCost is how many bytes of the disk a written byte takes at most until Pebble has removed older files: in the
+	// log, in a table, and twice while a compaction rewrites that table.
+	writeCost = 4
+	// leastBudget is how many bytes may be written between two measurements in any case. It is below the reserve,
+	// except in tests that fill a disk.
+	leastBudget = 1 << 20
+	// unknownBudget is the budget while the free space is not known.
+	unknownBudget = 1 << 62
+)
 
 // NewSpace returns a Space for the disk of dir. minimum is the number of free bytes below which the disk is low. The
 // function free measures the free bytes on the disk of a directory; nil = ask the operating system.
@@ -30,7 +64,8 @@ func NewSpace(dir string, minimum uint64, free func(dir string) (uint64, error),
 	if free == nil {
 		free = freeBytes
 	}
-	return &Space{dir: dir, min: minimum, free: free, logger: logger}
+	return &Space{dir: dir, min: minimum, free: free, logger: logger, ask: make(chan struct{}, 1),
+		ended: make(chan struct{}), changed: signal.New(), budget: unknownBudget}
 }
 
 // freeBytes returns how many bytes an unprivileged user may still write.
@@ -44,7 +79,17 @@ func freeBytes(dir string) (uint64, error) {
 
 // Measure measures the free bytes once.
 func (s *Space) Measure() {
+	s.mu.Lock()
+	counted := s.written
+	s.mu.Unlock()
 	n, err := s.free(s.dir)
+	s.mu.Lock()
+	s.written -= counted // the measurement has seen these
+	s.budget = unknownBudget
+	if err == nil {
+		s.budget = max((n-min(n, s.min/2))/writeCost, leastBudget)
+	}
+	s.mu.Unlock()
 	if err != nil {
 		s.logger.Warn("cannot tell the free space of the data directory", "dir", s.dir, "error", err)
 		return
@@ -93,18 +138,100 @@ func (s *Space) Measured() (free, reserve uint64, known bool) {
 	return s.left.Load(), s.min, s.known.Load()
 }
 
-// Watch measures the free space once per period and calls a callback after each measurement. It returns when stop is
-// closed.
+// Watch measures the free space once per period, and when Admit or Wrote needs it. It calls a callback after each
+// measurement. It returns when stop is closed, and may be called only once.
 func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
+	defer close(s.ended)
 	t := time.NewTicker(period)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			s.Measure()
-			then()
+		case <-s.ask:
 		case <-stop:
 			return
 		}
+		s.Measure()
+		then()
+		s.mu.Lock()
+		s.looks++
+		s.mu.Unlock()
+		s.changed.Fire()
+	}
+}
+
+// Wrote counts bytes that were written to the disk. It does not block.
+func (s *Space) Wrote(n uint64) {
+	s.mu.Lock()
+	s.written += n
+	over := s.written+s.admitted > s.budget
+	s.mu.Unlock()
+	if over {
+		s.look()
+	}
+}
+
+// look makes Watch measure now.
+func (s *Space) look() {
+	select {
+	case s.ask <- struct{}{}:
+	default:
+	}
+}
+
+// Admit counts n bytes that are about to be written. The caller must call the result done when Wrote has counted the
+// bytes, or when they will not be written.
+//
+// If the bytes could use up the reserve, Admit waits until Watch has measured and called its callback. If the disk is
+// then low, Admit returns nil: the callback has decided whether values can be stored. Otherwise Admit waits until
+// enough earlier writes have ended. It returns fault.ReadOnly if the write is too large for the free space,
+// fault.Timeout if ctx ends, and fault.Unavailable if Watch ends.
+func (s *Space) Admit(ctx context.Context, n uint64) (done func(), err error) {
+	s.mu.Lock()
+	for before := s.looks; ; s.mu.Lock() {
+		fresh, low := s.looks > before, s.Low() != nil
+		switch {
+		case s.written+s.admitted+n <= s.budget, fresh && low:
+			s.admitted += n
+			s.mu.Unlock()
+			return func() { s.end(n) }, nil
+		case fresh && n > s.budget:
+			s.mu.Unlock()
+			return nil, &fault.Error{Code: fault.ReadOnly, Op: "raftfsm.space", Key: s.dir,
+				Msg: fmt.Sprintf("a write of %d KiB could fill the disk of %s: %d MiB are free", n>>10, s.dir,
+					s.Free()>>20),
+				Hint: "free some space, or write less at once"}
+		}
+		change, measure := s.changed.Wait(), !fresh || s.written > 0
+		s.waiting++
+		s.mu.Unlock()
+		if measure {
+			s.look()
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			err = &fault.Error{Code: fault.Timeout, Op: "raftfsm.space", Err: context.Cause(ctx),
+				Msg: "the write was not started in time: earlier writes must end first, as the disk is nearly full"}
+		case <-s.ended:
+			err = fault.New(fault.Unavailable, "raftfsm.space", "this node is shutting down")
+		}
+		s.mu.Lock()
+		s.waiting--
+		s.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// end ends a write that Admit has let pass.
+func (s *Space) end(n uint64) {
+	s.mu.Lock()
+	s.admitted -= n
+	waited := s.waiting > 0
+	s.mu.Unlock()
+	if waited {
+		s.changed.Fire()
 	}
 }

@@ -72,6 +72,7 @@ type logEvents struct {
 func (e *logEvents) Appended(took time.Duration, entries, bytes int) {
 	e.obs.appended(took, entries, bytes)
 	e.pace.Add(took)
+	e.o.Server.Wrote(bytes)
 }
 
 // Lost counts and logs acknowledged writes that a new leader has overwritten.

@@ -88,6 +88,8 @@ type Server interface {
 	DiskLow() bool
 	// FreeDisk returns the free bytes of that disk as last measured; 0 = unknown.
 	FreeDisk() uint64
+	// Wrote reports that bytes were written to the log. It must not block.
+	Wrote(bytes int)
 	// Raise records durably that the log may contain entries of a version above Options.Level. It is called before
 	// such an entry is written to this disk.
 	Raise(version uint8) error
@@ -113,6 +115,9 @@ func (NoServer) DiskLow() bool { return false }
 
 // FreeDisk returns 0.
 func (NoServer) FreeDisk() uint64 { return 0 }
+
+// Wrote does nothing.
+func (NoServer) Wrote(int) {}
 
 // Raise records nothing.
 func (NoServer) Raise(uint8) error { return nil }
