@@ -57,7 +57,7 @@ func reminderData(data json.RawMessage) (*anypb.Any, error) {
 }
 
 // RegisterActorReminder stores a reminder.
-func (s *Server) RegisterActorReminder(ctx context.Context,
+func (s *actorMethods) RegisterActorReminder(ctx context.Context,
 	in *runtimev1.RegisterActorReminderRequest) (*emptypb.Empty, error) {
 	if err := s.state.CheckActors(); err != nil {
 		return nil, err
@@ -71,14 +71,14 @@ func (s *Server) RegisterActorReminder(ctx context.Context,
 }
 
 // UnregisterActorReminder removes a reminder.
-func (s *Server) UnregisterActorReminder(ctx context.Context,
+func (s *actorMethods) UnregisterActorReminder(ctx context.Context,
 	in *runtimev1.UnregisterActorReminderRequest) (*emptypb.Empty, error) {
 	return &emptypb.Empty{}, s.actors.RemoveReminder(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()},
 		in.GetName())
 }
 
 // GetActorReminder returns a reminder.
-func (s *Server) GetActorReminder(ctx context.Context,
+func (s *actorMethods) GetActorReminder(ctx context.Context,
 	in *runtimev1.GetActorReminderRequest) (*runtimev1.GetActorReminderResponse, error) {
 	r, err := s.actors.Reminder(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, in.GetName())
 	if err != nil {
@@ -98,7 +98,7 @@ func given(text string) *string {
 }
 
 // ListActorReminders returns the reminders of an actor, or of all actors of a type.
-func (s *Server) ListActorReminders(ctx context.Context,
+func (s *actorMethods) ListActorReminders(ctx context.Context,
 	in *runtimev1.ListActorRemindersRequest) (*runtimev1.ListActorRemindersResponse, error) {
 	list, err := s.actors.Reminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()})
 	if err != nil {
@@ -120,14 +120,14 @@ func (s *Server) ListActorReminders(ctx context.Context,
 
 // UnregisterActorRemindersByType removes all reminders of one actor. If the request has no actor id, it removes those
 // of all actors of the type.
-func (s *Server) UnregisterActorRemindersByType(ctx context.Context,
+func (s *actorMethods) UnregisterActorRemindersByType(ctx context.Context,
 	in *runtimev1.UnregisterActorRemindersByTypeRequest) (*runtimev1.UnregisterActorRemindersByTypeResponse, error) {
 	err := s.actors.RemoveReminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()})
 	return &runtimev1.UnregisterActorRemindersByTypeResponse{}, err
 }
 
 // RegisterActorTimer starts a timer.
-func (s *Server) RegisterActorTimer(ctx context.Context,
+func (s *actorMethods) RegisterActorTimer(ctx context.Context,
 	in *runtimev1.RegisterActorTimerRequest) (*emptypb.Empty, error) {
 	if err := s.state.CheckActors(); err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (s *Server) RegisterActorTimer(ctx context.Context,
 }
 
 // UnregisterActorTimer ends a timer.
-func (s *Server) UnregisterActorTimer(_ context.Context,
+func (s *actorMethods) UnregisterActorTimer(_ context.Context,
 	in *runtimev1.UnregisterActorTimerRequest) (*emptypb.Empty, error) {
 	return &emptypb.Empty{}, s.actors.RemoveTimer(api.Actor{Type: in.GetActorType(), ID: in.GetActorId()},
 		in.GetName())

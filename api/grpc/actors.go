@@ -12,8 +12,16 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
+// actorMethods serves actors: their state, calls of their methods, reminders and timers, and the stream of their host.
+type actorMethods struct {
+	*core
+	state    *api.State
+	actors   *actors.Service
+	metadata *api.Metadata // of the connection to the application
+}
+
 // GetActorState reads one key of an actor. If the key does not exist, the answer is empty.
-func (s *Server) GetActorState(ctx context.Context,
+func (s *actorMethods) GetActorState(ctx context.Context,
 	in *runtimev1.GetActorStateRequest) (*runtimev1.GetActorStateResponse, error) {
 	options := api.ReadOptions{Session: first(ctx, keySession)}
 	item, err := s.held(ctx, &options, func() (state.Item, error) {
@@ -29,7 +37,7 @@ func (s *Server) GetActorState(ctx context.Context,
 }
 
 // ExecuteActorStateTransaction applies operations to the state of one actor atomically.
-func (s *Server) ExecuteActorStateTransaction(ctx context.Context,
+func (s *actorMethods) ExecuteActorStateTransaction(ctx context.Context,
 	in *runtimev1.ExecuteActorStateTransactionRequest) (*emptypb.Empty, error) {
 	operations := make([]api.Operation, len(in.GetOperations()))
 	for i, o := range in.GetOperations() {
@@ -45,7 +53,7 @@ func (s *Server) ExecuteActorStateTransaction(ctx context.Context,
 }
 
 // InvokeActor calls a method of an actor. Metadata are the headers of the call.
-func (s *Server) InvokeActor(ctx context.Context,
+func (s *actorMethods) InvokeActor(ctx context.Context,
 	in *runtimev1.InvokeActorRequest) (*runtimev1.InvokeActorResponse, error) {
 	if err := s.state.CheckActors(); err != nil {
 		return nil, err

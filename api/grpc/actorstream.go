@@ -40,7 +40,7 @@ type actorStream struct {
 // SubscribeActorEventsAlpha1 lets an application host actors over a stream that it opens. A new stream of the
 // application replaces the previous one. When the stream ends, the node no longer hosts these actors. An application
 // that is called over HTTP hosts its actors with GET /dapr/config, so its stream is refused.
-func (s *Server) SubscribeActorEventsAlpha1(out runtimev1.Dapr_SubscribeActorEventsAlpha1Server) error {
+func (s *actorMethods) SubscribeActorEventsAlpha1(out runtimev1.Dapr_SubscribeActorEventsAlpha1Server) error {
 	if err := s.state.CheckActors(); err != nil {
 		return err
 	}

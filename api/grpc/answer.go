@@ -40,20 +40,20 @@ type answer struct {
 // answering returns the value to pass to grpc-go for a message of size bytes. A small message is returned unchanged.
 // For a large message, answering reserves memory and returns an *answer, which the caller must send or end. It
 // returns an error if the memory cannot be reserved.
-func (s *Server) answering(ctx context.Context, message any, size int) (any, error) {
-	c := connOf(ctx)
-	if s.answers == nil || size <= freeAnswer || c == nil {
+func (c *core) answering(ctx context.Context, message any, size int) (any, error) {
+	to := connOf(ctx)
+	if c.answers == nil || size <= freeAnswer || to == nil {
 		return message, nil
 	}
-	a := &answer{message: message, conn: c, share: s.answers.Share()}
+	a := &answer{message: message, conn: to, share: c.answers.Share()}
 	if call := arrivalOf(ctx); call != nil && call.answer.Held() {
 		a.share, call.answer = call.answer, admission.Share{}
-	} else if err := s.room(ctx, a, int64(size)); err != nil {
+	} else if err := c.room(ctx, a, int64(size)); err != nil {
 		return nil, api.Overloaded(err)
 	}
 	// grpc-go cannot end a single call whose answer is already queued, so the whole connection is closed.
-	a.transfer = a.share.Transfer(func() { go func() { _ = c.Close() }() })
-	if !c.begin(a) {
+	a.transfer = a.share.Transfer(func() { go func() { _ = to.Close() }() })
+	if !to.begin(a) {
 		a.end()
 	}
 	return a, nil
@@ -63,11 +63,11 @@ func (s *Server) answering(ctx context.Context, message any, size int) (any, err
 // waits for a reservation. For this, the first call of read has a small options.MaxValue, which read must pass on. If
 // the value is larger, or the reservation has to wait, held drops the value and calls read again after the
 // reservation.
-func (s *Server) held(
+func (c *core) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
 	a := arrivalOf(ctx)
-	if s.answers == nil || a == nil {
+	if c.answers == nil || a == nil {
 		return read()
 	}
 	options.MaxValue = api.UnreservedValue
@@ -76,7 +76,7 @@ func (s *Server) held(
 	if err != nil || size <= freeAnswer+costFixed {
 		return item, err
 	}
-	a.answer, size = s.answers.Share(), answerCopies*size
+	a.answer, size = c.answers.Share(), answerCopies*size
 	if a.answer.TryAdd(size) && item.Size == 0 {
 		return item, nil
 	}
@@ -99,19 +99,21 @@ const (
 )
 
 // bulk reads several keys within the memory for answers.
-func (s *Server) bulk(ctx context.Context, request api.BulkGetRequest) (api.Bulk, error) {
+func (c *core) bulk(
+	ctx context.Context, request api.BulkGetRequest, read func(api.BulkGetRequest) (api.Bulk, error),
+) (api.Bulk, error) {
 	a := arrivalOf(ctx)
 	if a == nil {
 		request.MaxBytes = largeBulk
-		return s.state.BulkGet(ctx, request)
+		return read(request)
 	}
 	within := func(bound int64) (api.Bulk, error) {
-		a.answer = s.answers.Share()
+		a.answer = c.answers.Share()
 		if err := a.answer.Add(ctx, bulkCopies*bound); err != nil {
 			return api.Bulk{}, api.Overloaded(err)
 		}
 		request.MaxBytes = bound
-		return s.state.BulkGet(ctx, request)
+		return read(request)
 	}
 	out, err := within(smallBulk)
 	if fault.Is(err, fault.TooLarge) {
@@ -123,12 +125,12 @@ func (s *Server) bulk(ctx context.Context, request api.BulkGetRequest) (api.Bulk
 
 // room reserves size bytes for an answer that is already in memory, and waits while the budget is exhausted. It
 // returns fault.Overloaded if more than maxAnswers bytes of answers would wait.
-func (s *Server) room(ctx context.Context, a *answer, size int64) error {
+func (c *core) room(ctx context.Context, a *answer, size int64) error {
 	if a.share.TryAdd(size) {
 		return nil
 	}
-	queued := s.queued.Add(size)
-	defer s.queued.Add(-size)
+	queued := c.queued.Add(size)
+	defer c.queued.Add(-size)
 	if queued > maxAnswers && queued > size {
 		return fault.New(fault.Overloaded, "grpc.answer", "too many large answers wait for clients that read slowly")
 	}

@@ -13,12 +13,17 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 )
 
+// bindingMethods serves output bindings.
+type bindingMethods struct {
+	bindings *api.Bindings // nil = they are not served
+}
+
 // InvokeBinding executes one operation of an output binding. If the external system returns an error, the metadata of
 // its response becomes header fields with names of the form metadata.<name>.
-func (s *Server) InvokeBinding(ctx context.Context,
+func (s *bindingMethods) InvokeBinding(ctx context.Context,
 	in *runtimev1.InvokeBindingRequest) (*runtimev1.InvokeBindingResponse, error) {
 	if s.bindings == nil {
-		return s.UnimplementedDaprServer.InvokeBinding(ctx, in)
+		return unimplemented{}.InvokeBinding(ctx, in)
 	}
 	if err := api.CheckBaggage(metadata.ValueFromIncomingContext(ctx, "baggage")); err != nil {
 		return nil, err

@@ -10,11 +10,18 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/runtimepb"
 	"github.com/quorate/quorate/component/configuration"
 )
 
+// configurationMethods serves configuration as Dapr does. Items are written with configurationServer.
+type configurationMethods struct {
+	*core
+	configurations *api.Configurations
+}
+
 // GetConfiguration reads items.
-func (s *Server) GetConfiguration(ctx context.Context,
+func (s *configurationMethods) GetConfiguration(ctx context.Context,
 	in *runtimev1.GetConfigurationRequest) (*runtimev1.GetConfigurationResponse, error) {
 	found, err := s.configurations.Get(ctx, api.ConfigurationRequest{Store: in.GetStoreName(), Keys: in.GetKeys(),
 		Metadata: in.GetMetadata(), Session: first(ctx, keySession), Trace: trace(ctx)})
@@ -28,7 +35,7 @@ func (s *Server) GetConfiguration(ctx context.Context,
 }
 
 // GetConfigurationAlpha1 is GetConfiguration under its older name.
-func (s *Server) GetConfigurationAlpha1(ctx context.Context,
+func (s *configurationMethods) GetConfigurationAlpha1(ctx context.Context,
 	in *runtimev1.GetConfigurationRequest) (*runtimev1.GetConfigurationResponse, error) {
 	return s.GetConfiguration(ctx, in)
 }
@@ -44,13 +51,13 @@ func configurationItems(items []configuration.Item) map[string]*commonv1.Configu
 
 // SubscribeConfiguration sends the id of a new subscription, and then each change. The stream ends when the client
 // closes it or calls UnsubscribeConfiguration.
-func (s *Server) SubscribeConfiguration(in *runtimev1.SubscribeConfigurationRequest,
+func (s *configurationMethods) SubscribeConfiguration(in *runtimev1.SubscribeConfigurationRequest,
 	out runtimev1.Dapr_SubscribeConfigurationServer) error {
 	return s.subscribeConfiguration(in, out)
 }
 
 // SubscribeConfigurationAlpha1 is SubscribeConfiguration under its older name.
-func (s *Server) SubscribeConfigurationAlpha1(in *runtimev1.SubscribeConfigurationRequest,
+func (s *configurationMethods) SubscribeConfigurationAlpha1(in *runtimev1.SubscribeConfigurationRequest,
 	out runtimev1.Dapr_SubscribeConfigurationAlpha1Server) error {
 	return s.subscribeConfiguration(in, out)
 }
@@ -61,7 +68,8 @@ type configurationSender interface {
 	Context() context.Context
 }
 
-func (s *Server) subscribeConfiguration(in *runtimev1.SubscribeConfigurationRequest, out configurationSender) error {
+func (s *configurationMethods) subscribeConfiguration(in *runtimev1.SubscribeConfigurationRequest,
+	out configurationSender) error {
 	start, cancel := context.WithTimeout(out.Context(), s.timeout)
 	stream, err := s.configurations.Subscribe(start, api.ConfigurationRequest{Store: in.GetStoreName(),
 		Keys: in.GetKeys(), Metadata: in.GetMetadata()})
@@ -90,14 +98,14 @@ func (s *Server) subscribeConfiguration(in *runtimev1.SubscribeConfigurationRequ
 }
 
 // cut aborts a call that has not ended after the stall timeout of connections.
-func (s *Server) cut(ctx context.Context) {
+func (s *configurationMethods) cut(ctx context.Context) {
 	if a := arrivalOf(ctx); a != nil {
 		time.AfterFunc(s.stall, a.cancel)
 	}
 }
 
 // UnsubscribeConfiguration ends a subscription.
-func (s *Server) UnsubscribeConfiguration(_ context.Context,
+func (s *configurationMethods) UnsubscribeConfiguration(_ context.Context,
 	in *runtimev1.UnsubscribeConfigurationRequest) (*runtimev1.UnsubscribeConfigurationResponse, error) {
 	ok, err := s.configurations.Unsubscribe(in.GetStoreName(), in.GetId())
 	if err != nil {
@@ -111,7 +119,46 @@ func (s *Server) UnsubscribeConfiguration(_ context.Context,
 }
 
 // UnsubscribeConfigurationAlpha1 is UnsubscribeConfiguration under its older name.
-func (s *Server) UnsubscribeConfigurationAlpha1(ctx context.Context,
+func (s *configurationMethods) UnsubscribeConfigurationAlpha1(ctx context.Context,
 	in *runtimev1.UnsubscribeConfigurationRequest) (*runtimev1.UnsubscribeConfigurationResponse, error) {
 	return s.UnsubscribeConfiguration(ctx, in)
+}
+
+// configurationServer implements the service quorate.runtime.v1.Configuration, which Dapr does not have.
+type configurationServer struct {
+	runtimepb.UnimplementedConfigurationServer
+	configurations *api.Configurations
+}
+
+// Set writes configuration items, all or none.
+func (s *configurationServer) Set(ctx context.Context, in *runtimepb.SetConfigurationRequest) (
+	*runtimepb.SetConfigurationResponse, error) {
+	changes := make([]api.ConfigurationChange, len(in.GetItems()))
+	for i, item := range in.GetItems() {
+		changes[i] = api.ConfigurationChange{Key: item.GetKey(), Value: item.GetValue(), Metadata: item.GetMetadata(),
+			Version: item.GetVersion()}
+	}
+	return &runtimepb.SetConfigurationResponse{}, s.write(ctx, in.GetStoreName(), changes)
+}
+
+// Delete removes configuration items.
+func (s *configurationServer) Delete(ctx context.Context, in *runtimepb.DeleteConfigurationRequest) (
+	*runtimepb.DeleteConfigurationResponse, error) {
+	if len(in.GetKeys()) == 0 {
+		return nil, api.MalformedRequest("the request names no key")
+	}
+	changes := make([]api.ConfigurationChange, len(in.GetKeys()))
+	for i, key := range in.GetKeys() {
+		changes[i] = api.ConfigurationChange{Key: key, Delete: true}
+	}
+	return &runtimepb.DeleteConfigurationResponse{}, s.write(ctx, in.GetStoreName(), changes)
+}
+
+func (s *configurationServer) write(ctx context.Context, store string, changes []api.ConfigurationChange) error {
+	session, err := s.configurations.Write(ctx, api.ConfigurationWrite{Store: store, Changes: changes,
+		Session: first(ctx, keySession), Trace: trace(ctx)})
+	if err == nil && session != "" {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(keySession, session)) // fails only outside of a call
+	}
+	return err
 }

@@ -124,8 +124,8 @@ func FuzzTally(f *testing.F) {
 
 // The memory of a large answer of an application is reserved before it is read.
 func TestInvoke_AnswerWaitsForMemory(t *testing.T) {
-	s := &Server{limit: DefaultMaxBodySize,
-		answers: admission.New(admission.Options{Bytes: 8 << 20, LargePatience: 1, LargeTarget: 1, Penalty: 1})}
+	s := &invokeMethods{core: &core{limit: DefaultMaxBodySize,
+		answers: admission.New(admission.Options{Bytes: 8 << 20, LargePatience: 1, LargeTarget: 1, Penalty: 1})}}
 	for _, length := range []int64{3 << 20, -1} {
 		call := &arrival{Context: t.Context()}
 		answer := func() (*http.Response, *strings.Reader) {

@@ -33,12 +33,19 @@ const (
 	errorText      = 63 // bytes of the application's answer that the details of an error may hold
 )
 
+// invokeMethods serves calls to methods and gRPC services of applications.
+type invokeMethods struct {
+	*core
+	invoke *invoke.Service // nil = calls are not served
+}
+
 // InvokeService calls a method of an application, with one request message and one response message. The request
 // timeout does not apply, because methods of applications may take any time.
-func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*commonv1.InvokeResponse,
+func (s *invokeMethods) InvokeService(ctx context.Context,
+	in *runtimev1.InvokeServiceRequest) (*commonv1.InvokeResponse,
 	error) {
 	if s.invoke == nil {
-		return s.UnimplementedDaprServer.InvokeService(ctx, in)
+		return unimplemented{}.InvokeService(ctx, in)
 	}
 	call, err := decodeCall(ctx, in)
 	if err != nil {
@@ -99,7 +106,7 @@ func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*invok
 
 // readAnswer reads the body of an application's answer, which must fit into one message. After the first freeAnswer
 // bytes, it reserves memory before it reads the rest.
-func (s *Server) readAnswer(ctx context.Context, r *http.Response) ([]byte, error) {
+func (s *invokeMethods) readAnswer(ctx context.Context, r *http.Response) ([]byte, error) {
 	var read bytes.Buffer
 	_, err := read.ReadFrom(io.LimitReader(r.Body, freeAnswer))
 	if a := arrivalOf(ctx); err == nil && read.Len() == freeAnswer && a != nil {

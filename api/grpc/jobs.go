@@ -9,8 +9,14 @@ import (
 	"github.com/quorate/quorate/api/jobproto"
 )
 
+// jobMethods serves jobs.
+type jobMethods struct {
+	jobs *api.Jobs
+}
+
 // ScheduleJob stores a job.
-func (s *Server) ScheduleJob(ctx context.Context, in *runtimev1.ScheduleJobRequest) (*runtimev1.ScheduleJobResponse,
+func (s *jobMethods) ScheduleJob(ctx context.Context,
+	in *runtimev1.ScheduleJobRequest) (*runtimev1.ScheduleJobResponse,
 	error) {
 	if in.GetJob() == nil {
 		in.Job = &runtimev1.Job{}
@@ -26,13 +32,13 @@ func (s *Server) ScheduleJob(ctx context.Context, in *runtimev1.ScheduleJobReque
 }
 
 // ScheduleJobAlpha1 is ScheduleJob under its older name.
-func (s *Server) ScheduleJobAlpha1(ctx context.Context,
+func (s *jobMethods) ScheduleJobAlpha1(ctx context.Context,
 	in *runtimev1.ScheduleJobRequest) (*runtimev1.ScheduleJobResponse, error) {
 	return s.ScheduleJob(ctx, in)
 }
 
 // GetJob returns a job.
-func (s *Server) GetJob(ctx context.Context, in *runtimev1.GetJobRequest) (*runtimev1.GetJobResponse, error) {
+func (s *jobMethods) GetJob(ctx context.Context, in *runtimev1.GetJobRequest) (*runtimev1.GetJobResponse, error) {
 	j, err := s.jobs.Get(ctx, in.GetName())
 	if err != nil {
 		return nil, err
@@ -42,12 +48,14 @@ func (s *Server) GetJob(ctx context.Context, in *runtimev1.GetJobRequest) (*runt
 }
 
 // GetJobAlpha1 is GetJob under its older name.
-func (s *Server) GetJobAlpha1(ctx context.Context, in *runtimev1.GetJobRequest) (*runtimev1.GetJobResponse, error) {
+func (s *jobMethods) GetJobAlpha1(ctx context.Context,
+	in *runtimev1.GetJobRequest) (*runtimev1.GetJobResponse, error) {
 	return s.GetJob(ctx, in)
 }
 
 // DeleteJob removes a job.
-func (s *Server) DeleteJob(ctx context.Context, in *runtimev1.DeleteJobRequest) (*runtimev1.DeleteJobResponse, error) {
+func (s *jobMethods) DeleteJob(ctx context.Context,
+	in *runtimev1.DeleteJobRequest) (*runtimev1.DeleteJobResponse, error) {
 	if err := s.jobs.Delete(ctx, in.GetName()); err != nil {
 		return nil, err
 	}
@@ -55,25 +63,25 @@ func (s *Server) DeleteJob(ctx context.Context, in *runtimev1.DeleteJobRequest) 
 }
 
 // DeleteJobAlpha1 is DeleteJob under its older name.
-func (s *Server) DeleteJobAlpha1(ctx context.Context,
+func (s *jobMethods) DeleteJobAlpha1(ctx context.Context,
 	in *runtimev1.DeleteJobRequest) (*runtimev1.DeleteJobResponse, error) {
 	return s.DeleteJob(ctx, in)
 }
 
 // ListJobs returns all jobs of the application.
-func (s *Server) ListJobs(ctx context.Context, _ *runtimev1.ListJobsRequest) (*runtimev1.ListJobsResponse, error) {
+func (s *jobMethods) ListJobs(ctx context.Context, _ *runtimev1.ListJobsRequest) (*runtimev1.ListJobsResponse, error) {
 	list, err := s.listJobs(ctx)
 	return &runtimev1.ListJobsResponse{Jobs: list}, err
 }
 
 // ListJobsAlpha1 is ListJobs under its older name.
-func (s *Server) ListJobsAlpha1(ctx context.Context,
+func (s *jobMethods) ListJobsAlpha1(ctx context.Context,
 	_ *runtimev1.ListJobsRequestAlpha1) (*runtimev1.ListJobsResponseAlpha1, error) {
 	list, err := s.listJobs(ctx)
 	return &runtimev1.ListJobsResponseAlpha1{Jobs: list}, err
 }
 
-func (s *Server) listJobs(ctx context.Context) ([]*runtimev1.Job, error) {
+func (s *jobMethods) listJobs(ctx context.Context) ([]*runtimev1.Job, error) {
 	all, err := s.jobs.All(ctx)
 	if err != nil {
 		return nil, err
@@ -94,13 +102,13 @@ func decodeJobs(all []api.Job) ([]*runtimev1.Job, error) {
 
 // DeleteJobsByPrefix deletes the jobs whose names begin with the prefix of the request. An empty prefix deletes all
 // jobs of the application.
-func (s *Server) DeleteJobsByPrefix(ctx context.Context,
+func (s *jobMethods) DeleteJobsByPrefix(ctx context.Context,
 	in *runtimev1.DeleteJobsByPrefixRequest) (*runtimev1.DeleteJobsByPrefixResponse, error) {
 	return &runtimev1.DeleteJobsByPrefixResponse{}, s.jobs.DeletePrefix(ctx, in.GetNamePrefix())
 }
 
 // DeleteJobsByPrefixAlpha1 is DeleteJobsByPrefix under its older name.
-func (s *Server) DeleteJobsByPrefixAlpha1(ctx context.Context,
+func (s *jobMethods) DeleteJobsByPrefixAlpha1(ctx context.Context,
 	in *runtimev1.DeleteJobsByPrefixRequestAlpha1) (*runtimev1.DeleteJobsByPrefixResponseAlpha1, error) {
 	return &runtimev1.DeleteJobsByPrefixResponseAlpha1{}, s.jobs.DeletePrefix(ctx, in.GetNamePrefix())
 }

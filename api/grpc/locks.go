@@ -19,8 +19,14 @@ const (
 	keyLockExpiresIn = "quorate-lock-expires-in-ms"
 )
 
+// lockMethods serves locks.
+type lockMethods struct {
+	locks *api.Locks
+}
+
 // TryLockAlpha1 makes a caller the owner of a lock, unless the lock has an owner.
-func (s *Server) TryLockAlpha1(ctx context.Context, in *runtimev1.TryLockRequest) (*runtimev1.TryLockResponse, error) {
+func (s *lockMethods) TryLockAlpha1(ctx context.Context,
+	in *runtimev1.TryLockRequest) (*runtimev1.TryLockResponse, error) {
 	g, err := s.locks.TryLock(ctx, api.LockRequest{Store: in.GetStoreName(), Resource: in.GetResourceId(),
 		Owner: in.GetLockOwner(), Expiry: time.Duration(in.GetExpiryInSeconds()) * time.Second})
 	if err != nil {
@@ -34,7 +40,8 @@ func (s *Server) TryLockAlpha1(ctx context.Context, in *runtimev1.TryLockRequest
 }
 
 // UnlockAlpha1 ends a lock, if the caller owns it.
-func (s *Server) UnlockAlpha1(ctx context.Context, in *runtimev1.UnlockRequest) (*runtimev1.UnlockResponse, error) {
+func (s *lockMethods) UnlockAlpha1(ctx context.Context,
+	in *runtimev1.UnlockRequest) (*runtimev1.UnlockResponse, error) {
 	status, err := s.locks.Unlock(ctx, api.LockRequest{Store: in.GetStoreName(), Resource: in.GetResourceId(),
 		Owner: in.GetLockOwner()})
 	if err != nil {

@@ -10,14 +10,24 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/quorate/quorate/api"
 )
 
 // keyVersion is the metadata key of the runtime version. The field runtime_version has the same value, but some
 // clients read only this key.
 const keyVersion = "daprRuntimeVersion"
 
+// runtimeMethods serves what belongs to the runtime itself: its metadata and its shutdown.
+type runtimeMethods struct {
+	app      api.App
+	metadata *api.Metadata
+	stop     func(force bool)
+}
+
 // GetMetadata describes the runtime as the application sees it.
-func (s *Server) GetMetadata(context.Context, *runtimev1.GetMetadataRequest) (*runtimev1.GetMetadataResponse, error) {
+func (s *runtimeMethods) GetMetadata(context.Context,
+	*runtimev1.GetMetadataRequest) (*runtimev1.GetMetadataResponse, error) {
 	d, set := s.metadata.Describe()
 	set[keyVersion] = d.RuntimeVersion
 	out := &runtimev1.GetMetadataResponse{
@@ -59,7 +69,7 @@ func (s *Server) GetMetadata(context.Context, *runtimev1.GetMetadataRequest) (*r
 }
 
 // SetMetadata stores a value that GetMetadata returns.
-func (s *Server) SetMetadata(_ context.Context, in *runtimev1.SetMetadataRequest) (*emptypb.Empty, error) {
+func (s *runtimeMethods) SetMetadata(_ context.Context, in *runtimev1.SetMetadataRequest) (*emptypb.Empty, error) {
 	if err := s.metadata.Set(in.GetKey(), in.GetValue()); err != nil {
 		return nil, err
 	}
@@ -71,7 +81,7 @@ const keyForce = "dapr-force-shutdown"
 
 // Shutdown makes the process stop. The process first answers all calls in progress, including this one. If the
 // metadata key keyForce of the request has the value "true", the process waits only a short time for them.
-func (s *Server) Shutdown(ctx context.Context, _ *runtimev1.ShutdownRequest) (*emptypb.Empty, error) {
+func (s *runtimeMethods) Shutdown(ctx context.Context, _ *runtimev1.ShutdownRequest) (*emptypb.Empty, error) {
 	s.stop(first(ctx, keyForce) == "true")
 	return &emptypb.Empty{}, nil
 }
@@ -80,7 +90,8 @@ func (s *Server) Shutdown(ctx context.Context, _ *runtimev1.ShutdownRequest) (*e
 // when the start of the node is complete.
 type healthServer struct {
 	healthv1.UnimplementedHealthServer
-	owner *Server
+	*core
+	health *api.Health
 }
 
 // watchEvery is the interval at which a health watch checks the health of the node. The health changes only once, at
@@ -101,7 +112,7 @@ func known(service string) bool {
 }
 
 func (h *healthServer) status() healthv1.HealthCheckResponse_ServingStatus {
-	if h.owner.life.Err() != nil || h.owner.health.Started("") != nil {
+	if h.life.Err() != nil || h.health.Started("") != nil {
 		return healthv1.HealthCheckResponse_NOT_SERVING
 	}
 	return healthv1.HealthCheckResponse_SERVING
@@ -126,7 +137,7 @@ func (h *healthServer) Watch(in *healthv1.HealthCheckRequest,
 		select {
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
-		case <-h.owner.life.Done():
+		case <-h.life.Done():
 			return status.Error(codes.Unavailable, "the runtime is stopping")
 		case <-tick.C:
 		}

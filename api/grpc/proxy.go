@@ -31,7 +31,7 @@ const keyAppID = "dapr-app-id"
 // that receives it. The call is an invocation of the method /<service>/<method> with the stream of messages as its
 // body. Discovery, load balancing, policies, access control and sessions apply as for other invocations. Messages are
 // forwarded unchanged, one at a time in each direction.
-func (s *Server) proxy(_ any, stream grpc.ServerStream) error {
+func (s *invokeMethods) proxy(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	method, _ := grpc.Method(ctx)
 	if strings.HasPrefix(method, ownServices) {
@@ -90,7 +90,7 @@ func notGRPC(code int) codes.Code {
 }
 
 // relay forwards the messages of an answer until the answer ends.
-func (s *Server) relay(ctx context.Context, stream grpc.ServerStream, from io.Reader) error {
+func (s *invokeMethods) relay(ctx context.Context, stream grpc.ServerStream, from io.Reader) error {
 	var prefix [prefixSize]byte
 	for {
 		if _, err := io.ReadFull(from, prefix[:]); errors.Is(err, io.EOF) {
@@ -114,7 +114,7 @@ func (s *Server) relay(ctx context.Context, stream grpc.ServerStream, from io.Re
 	}
 }
 
-func (s *Server) relayOne(ctx context.Context, stream grpc.ServerStream, from io.Reader, size int) error {
+func (s *invokeMethods) relayOne(ctx context.Context, stream grpc.ServerStream, from io.Reader, size int) error {
 	m := &frame{}
 	out, err := s.answering(ctx, m, size)
 	if err != nil {

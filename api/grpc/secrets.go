@@ -8,8 +8,14 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
+// secretMethods serves secrets.
+type secretMethods struct {
+	secrets *api.Secrets
+}
+
 // GetSecret reads one secret. If the secret does not exist, the answer is empty.
-func (s *Server) GetSecret(ctx context.Context, in *runtimev1.GetSecretRequest) (*runtimev1.GetSecretResponse, error) {
+func (s *secretMethods) GetSecret(ctx context.Context,
+	in *runtimev1.GetSecretRequest) (*runtimev1.GetSecretResponse, error) {
 	secret, err := s.secrets.Get(ctx, api.SecretRequest{Store: in.GetStoreName(), Name: in.GetKey(),
 		Metadata: in.GetMetadata()})
 	if err != nil {
@@ -19,7 +25,7 @@ func (s *Server) GetSecret(ctx context.Context, in *runtimev1.GetSecretRequest) 
 }
 
 // GetBulkSecret reads all secrets of a store that the application may read.
-func (s *Server) GetBulkSecret(ctx context.Context,
+func (s *secretMethods) GetBulkSecret(ctx context.Context,
 	in *runtimev1.GetBulkSecretRequest) (*runtimev1.GetBulkSecretResponse, error) {
 	secrets, err := s.secrets.BulkGet(ctx, api.SecretRequest{Store: in.GetStoreName(), Metadata: in.GetMetadata()})
 	if err != nil {

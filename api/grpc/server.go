@@ -11,11 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
@@ -24,7 +22,6 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/invoke"
-	"github.com/quorate/quorate/api/runtimepb"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/connlimit"
 	"github.com/quorate/quorate/internal/fault"
@@ -89,59 +86,33 @@ type Config struct {
 
 // Server serves the API of one application over gRPC. It is safe for concurrent use.
 type Server struct {
-	runtimev1.UnimplementedDaprServer
+	*core
+	start   *api.StartGate
+	surface *api.Surface
+	calls   *api.CallLog
+	log     *slog.Logger
 
-	app            api.App
-	state          *api.State
-	health         *api.Health
-	metadata       *api.Metadata
-	secrets        *api.Secrets
-	actors         *actors.Service
-	invoke         *invoke.Service
-	bindings       *api.Bindings
-	locks          *api.Locks
-	jobs           *api.Jobs
-	configurations *api.Configurations
-	stop           func(force bool)
-	start          *api.StartGate
-	limit          int64 // bytes of one message
-	crowded        int   // connections of one listener
-	stall          time.Duration
-	ping           time.Duration
-	timeout        time.Duration
-	log            *slog.Logger
-	surface        *api.Surface
-	calls          *api.CallLog
-
-	requests, answers *admission.Budget
-	waiting           atomic.Int64 // bytes of messages that arrived before a reservation
-	queued            atomic.Int64 // bytes of answers that wait for memory
-	buffers           mem.BufferPool
-	shapes            sync.Map // see tally
+	maxConns int // of one listener
+	ping     time.Duration
+	requests *admission.Budget
+	waiting  atomic.Int64 // bytes of messages that arrived before a reservation
+	buffers  mem.BufferPool
+	shapes   sync.Map   // see tally
+	state    *api.State // for the limits of messages; see tally
 
 	tokens  *api.Tokens
 	away    api.TurnedAway
 	metrics *metrics
 	server  *grpc.Server
-	life    context.Context // ends when Close is called
-	end     context.CancelFunc
-	running sync.WaitGroup
 	conns   openConns
 }
 
 // New creates a Server and registers its metrics. It does no I/O.
 func New(c Config) (*Server, error) {
 	s := &Server{
-		app: c.App, state: c.State, health: c.Health, metadata: c.Metadata, secrets: c.Secrets, invoke: c.Invoke,
-		actors:   c.Actors,
-		bindings: c.Bindings, locks: c.Locks, jobs: c.Jobs,
-		configurations: c.Configurations, stop: c.Shutdown, start: c.Start,
-		tokens: c.Tokens, timeout: c.RequestTimeout, crowded: c.MaxConnections, log: c.Logger,
-		requests: c.Requests, answers: c.Answers, surface: c.Surface, calls: c.Calls,
-		stall: cmp.Or(c.WriteStall, connlimit.DefaultWriteStall), ping: cmp.Or(c.PingEvery, DefaultPingEvery),
-	}
-	if s.timeout <= 0 {
-		s.timeout = DefaultRequestTimeout
+		core: newCore(c), start: c.Start, surface: c.Surface, calls: c.Calls, log: c.Logger,
+		maxConns: c.MaxConnections, ping: cmp.Or(c.PingEvery, DefaultPingEvery), requests: c.Requests, tokens: c.Tokens,
+		state: c.State,
 	}
 	var err error
 	// From 256 bytes to 4 MiB, a buffer is at most twice as large as its message. The default pool of grpc-go has no
@@ -152,35 +123,20 @@ func New(c Config) (*Server, error) {
 	if s.metrics, err = newMetrics(c.App, c.Registerer); err != nil {
 		return nil, fault.Wrap(err, "grpc.New", "registering metrics")
 	}
-	s.life, s.end = context.WithCancel(context.Background())
-	s.limit = messageLimit(c.MaxBodySize)
-	s.server = grpc.NewServer(s.options(uint32(max(c.MaxHeaderSize, maxHeaderBytes)), c.Stats)...)
-	s.server.RegisterService(s.guarded(&runtimev1.Dapr_ServiceDesc), s)
-	own := &ownServer{owner: s}
-	s.server.RegisterService(s.guarded(&runtimepb.State_ServiceDesc), own)
-	s.server.RegisterService(s.guarded(&runtimepb.Configuration_ServiceDesc), own)
-	s.server.RegisterService(s.guarded(&healthv1.Health_ServiceDesc), &healthServer{owner: s})
+	dapr := newDaprMethods(c, s.core)
+	s.server = grpc.NewServer(s.options(uint32(max(c.MaxHeaderSize, maxHeaderBytes)), c.Stats, dapr.proxy)...)
+	s.register(c, dapr)
 	reflection.Register(s.server)
 	s.metrics.know(s.server.GetServiceInfo())
 	return s, nil
 }
 
-func messageLimit(size int64) int64 {
-	switch {
-	case size == 0:
-		return DefaultMaxBodySize
-	case size < 0:
-		return math.MaxInt32
-	}
-	return min(size, math.MaxInt32)
-}
-
-func (s *Server) options(header uint32, observer stats.Handler) []grpc.ServerOption {
+func (s *Server) options(header uint32, observer stats.Handler, unknown grpc.StreamHandler) []grpc.ServerOption {
 	out := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(s.limit)),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
-		grpc.UnknownServiceHandler(s.proxy),
+		grpc.UnknownServiceHandler(unknown),
 		grpc.MaxHeaderListSize(header),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.StaticStreamWindowSize(streamWindow), // otherwise grpc-go grows the window of each call to megabytes
@@ -202,7 +158,7 @@ func (s *Server) options(header uint32, observer stats.Handler) []grpc.ServerOpt
 
 // Serve accepts connections from l until Close, in its own goroutine. The Server closes l.
 func (s *Server) Serve(l net.Listener) {
-	w := connlimit.New(connlimit.Options{Max: s.crowded, Open: s.metrics.open, Cut: s.metrics.cut, Logger: s.log})
+	w := connlimit.New(connlimit.Options{Max: s.maxConns, Open: s.metrics.open, Cut: s.metrics.cut, Logger: s.log})
 	s.running.Go(func() {
 		err := s.server.Serve(&bounded{connlimit.Impatient(l, s.stall), w, &s.conns})
 		if err != nil && !errors.Is(err, grpc.ErrServerStopped) {

@@ -10,8 +10,15 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
+// stateMethods serves state.
+type stateMethods struct {
+	*core
+	state *api.State
+}
+
 // GetState reads one key. If the key does not exist, the answer is empty.
-func (s *Server) GetState(ctx context.Context, in *runtimev1.GetStateRequest) (*runtimev1.GetStateResponse, error) {
+func (s *stateMethods) GetState(ctx context.Context,
+	in *runtimev1.GetStateRequest) (*runtimev1.GetStateResponse, error) {
 	options, err := readOptions(ctx, in.GetConsistency(), in.GetMetadata())
 	if err != nil {
 		return nil, err
@@ -27,11 +34,14 @@ func (s *Server) GetState(ctx context.Context, in *runtimev1.GetStateRequest) (*
 }
 
 // GetBulkState reads several keys. The item of a key that cannot be read has its own error.
-func (s *Server) GetBulkState(ctx context.Context,
+func (s *stateMethods) GetBulkState(ctx context.Context,
 	in *runtimev1.GetBulkStateRequest) (*runtimev1.GetBulkStateResponse, error) {
-	bulk, err := s.bulk(ctx, api.BulkGetRequest{
+	request := api.BulkGetRequest{
 		Store: in.GetStoreName(), Keys: in.GetKeys(), Parallelism: int(in.GetParallelism()),
 		ReadOptions: api.ReadOptions{Session: first(ctx, keySession), Trace: trace(ctx), Metadata: in.GetMetadata()},
+	}
+	bulk, err := s.bulk(ctx, request, func(request api.BulkGetRequest) (api.Bulk, error) {
+		return s.state.BulkGet(ctx, request)
 	})
 	if err != nil {
 		return nil, err
@@ -50,7 +60,7 @@ func (s *Server) GetBulkState(ctx context.Context,
 }
 
 // SaveState writes items. If the store supports transactions, it writes all or none.
-func (s *Server) SaveState(ctx context.Context, in *runtimev1.SaveStateRequest) (*emptypb.Empty, error) {
+func (s *stateMethods) SaveState(ctx context.Context, in *runtimev1.SaveStateRequest) (*emptypb.Empty, error) {
 	items, err := decodeItems(in.GetStates())
 	if err != nil {
 		return nil, err
@@ -61,7 +71,7 @@ func (s *Server) SaveState(ctx context.Context, in *runtimev1.SaveStateRequest) 
 }
 
 // DeleteState removes one key.
-func (s *Server) DeleteState(ctx context.Context, in *runtimev1.DeleteStateRequest) (*emptypb.Empty, error) {
+func (s *stateMethods) DeleteState(ctx context.Context, in *runtimev1.DeleteStateRequest) (*emptypb.Empty, error) {
 	concurrency, consistency, err := decodeOptions(in.GetOptions(), "")
 	if err != nil {
 		return nil, err
@@ -76,7 +86,8 @@ func (s *Server) DeleteState(ctx context.Context, in *runtimev1.DeleteStateReque
 }
 
 // DeleteBulkState removes several keys. If the store supports transactions, it removes all keys or none.
-func (s *Server) DeleteBulkState(ctx context.Context, in *runtimev1.DeleteBulkStateRequest) (*emptypb.Empty, error) {
+func (s *stateMethods) DeleteBulkState(ctx context.Context,
+	in *runtimev1.DeleteBulkStateRequest) (*emptypb.Empty, error) {
 	items, err := decodeItems(in.GetStates())
 	if err != nil {
 		return nil, err
@@ -87,7 +98,7 @@ func (s *Server) DeleteBulkState(ctx context.Context, in *runtimev1.DeleteBulkSt
 }
 
 // ExecuteStateTransaction applies all operations or none.
-func (s *Server) ExecuteStateTransaction(ctx context.Context,
+func (s *stateMethods) ExecuteStateTransaction(ctx context.Context,
 	in *runtimev1.ExecuteStateTransactionRequest) (*emptypb.Empty, error) {
 	operations := make([]api.Operation, len(in.GetOperations()))
 	for i, o := range in.GetOperations() {

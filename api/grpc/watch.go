@@ -16,48 +16,15 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// ownServer serves the services of runtimepb.
-type ownServer struct {
+// watchServer implements the service quorate.runtime.v1.State, which Dapr does not have.
+type watchServer struct {
 	runtimepb.UnimplementedStateServer
-	runtimepb.UnimplementedConfigurationServer
-	owner *Server
-}
-
-// Set writes configuration items, all or none.
-func (o *ownServer) Set(ctx context.Context, in *runtimepb.SetConfigurationRequest) (
-	*runtimepb.SetConfigurationResponse, error) {
-	changes := make([]api.ConfigurationChange, len(in.GetItems()))
-	for i, item := range in.GetItems() {
-		changes[i] = api.ConfigurationChange{Key: item.GetKey(), Value: item.GetValue(), Metadata: item.GetMetadata(),
-			Version: item.GetVersion()}
-	}
-	return &runtimepb.SetConfigurationResponse{}, o.write(ctx, in.GetStoreName(), changes)
-}
-
-// Delete removes configuration items.
-func (o *ownServer) Delete(ctx context.Context, in *runtimepb.DeleteConfigurationRequest) (
-	*runtimepb.DeleteConfigurationResponse, error) {
-	if len(in.GetKeys()) == 0 {
-		return nil, api.MalformedRequest("the request names no key")
-	}
-	changes := make([]api.ConfigurationChange, len(in.GetKeys()))
-	for i, key := range in.GetKeys() {
-		changes[i] = api.ConfigurationChange{Key: key, Delete: true}
-	}
-	return &runtimepb.DeleteConfigurationResponse{}, o.write(ctx, in.GetStoreName(), changes)
-}
-
-func (o *ownServer) write(ctx context.Context, store string, changes []api.ConfigurationChange) error {
-	session, err := o.owner.configurations.Write(ctx, api.ConfigurationWrite{Store: store, Changes: changes,
-		Session: first(ctx, keySession), Trace: trace(ctx)})
-	if err == nil && session != "" {
-		_ = grpc.SetHeader(ctx, metadata.Pairs(keySession, session)) // fails only outside of a call
-	}
-	return err
+	*core
+	state *api.State
 }
 
 // Watch sends the changes of the application's keys.
-func (o *ownServer) Watch(in *runtimepb.WatchRequest, out grpc.ServerStreamingServer[runtimepb.WatchEvent]) error {
+func (s *watchServer) Watch(in *runtimepb.WatchRequest, out grpc.ServerStreamingServer[runtimepb.WatchEvent]) error {
 	request := api.WatchRequest{Store: in.GetStoreName(), Prefix: in.GetPrefix(), Keys: in.GetKeys(),
 		HasBoth: in.GetPrefix() != "" && len(in.GetKeys()) > 0, From: in.GetFrom(), Snapshot: in.GetSnapshot()}
 	if text := in.GetBookmark(); text != "" {
@@ -66,14 +33,14 @@ func (o *ownServer) Watch(in *runtimepb.WatchRequest, out grpc.ServerStreamingSe
 			return api.MalformedRequest("bookmark must be a duration such as 15s")
 		}
 	}
-	ctx, cancel := context.WithTimeout(out.Context(), o.owner.timeout)
-	w, err := o.owner.state.Watch(ctx, request)
+	ctx, cancel := context.WithTimeout(out.Context(), s.timeout)
+	w, err := s.state.Watch(ctx, request)
 	cancel()
 	if err != nil {
 		return err
 	}
 	t := &watchStream{out: out, watch: w, values: !in.GetOmitValues(),
-		snapshot: request.Snapshot, stall: o.owner.stall, cut: func() {}}
+		snapshot: request.Snapshot, stall: s.stall, cut: func() {}}
 	if a := arrivalOf(out.Context()); a != nil {
 		t.cut = a.cancel
 	}
