@@ -234,7 +234,7 @@ func TestReminders_AreReadReplacedAndDeleted(t *testing.T) {
 		`{"period":"R0/PT1S"}`:            "period: the number of ticks",
 		`{"period":"-1s"}`:                "period: ",
 		`{"dueTime":"1h","ttl":"x"}`:      "ttl: ",
-		`{"dueTime":"1h","period":"1ms"}`: "shorter than 100ms",
+		`{"dueTime":"1h","period":"9ms"}`: "shorter than 10ms",
 	} {
 		if text := expect(t, n, 400, "PUT", "a/reminders/r", body); !strings.Contains(text, part) ||
 			!strings.Contains(text, "ERR_ACTOR_REMINDER_CREATE") {

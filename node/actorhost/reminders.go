@@ -323,7 +323,7 @@ func (p *plan) Next() (wait time.Duration, ok bool) {
 	}
 	p.begun = true
 	at, until := p.work.State.At, p.work.Spec.Until
-	if until != 0 && at >= until {
+	if until != 0 && at > until {
 		return 0, false
 	}
 	return time.Duration(min(max(at, now)-now, maxWait)) * time.Millisecond, true //nolint:gosec // bounded

@@ -56,7 +56,8 @@ func TestPlan_TicksOfATimer(t *testing.T) {
 		{actors.Reminder{}, "0s"},
 		{actors.Reminder{DueTime: "5s"}, "5s"},
 		{actors.Reminder{DueTime: "5s", Period: "R3/PT2S"}, "5s 2s 2s"},
-		{actors.Reminder{Period: "1m", TTL: "3m"}, "0s 1m0s 1m0s"},
+		{actors.Reminder{Period: "10ms", TTL: "25ms"}, "0s 10ms 10ms"},
+		{actors.Reminder{Period: "1m", TTL: "3m"}, "0s 1m0s 1m0s 1m0s"},
 		{actors.Reminder{DueTime: "2000-01-01T00:00:00Z", Period: "R2/P1M"}, "0s 744h0m0s"},
 		{actors.Reminder{DueTime: "1h", TTL: "2000-01-01T00:01:00Z"}, ""},
 		{actors.Reminder{DueTime: "P1000Y"}, "1752000h0m0s"}, // the longest wait

@@ -73,6 +73,19 @@ func errorText(err error) string {
 	return fault.Shorten(err.Error(), maxError)
 }
 
+// ttlSlack is how late a tick may be handed out that is due within the ttl. Without it, a tick that is due at the end
+// of the ttl would always be too late.
+const ttlSlack = time.Second
+
+// expired reports whether the ttl of w is over at a cluster time, so that no tick or attempt is handed out any more.
+func (w *Work) expired(now uint64) bool {
+	end := w.Spec.Until
+	if w.State.At <= end {
+		return end != 0 && now > end+uint64(ttlSlack.Milliseconds())
+	}
+	return end != 0 && now >= end
+}
+
 // Advance changes w to its first tick after fired, a cluster time in Unix milliseconds. If there is no such tick,
 // Advance returns false and does not change w.
 func (w *Work) Advance(fired uint64) bool {
@@ -86,7 +99,7 @@ func (w *Work) Advance(fired uint64) bool {
 		w.State.Error = errorText(err)
 		at, ok = last+uint64(unreadablePause.Milliseconds()), true
 	}
-	if !ok || w.Spec.Until != 0 && at >= w.Spec.Until {
+	if !ok || w.Spec.Until != 0 && at > w.Spec.Until {
 		return false
 	}
 	w.State.Ticks++

@@ -89,7 +89,7 @@ func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 			return 0, err
 		}
 		now := g.Now()
-		expired := found && old.Spec.Until != 0 && old.Spec.Until <= now
+		expired := found && old.expired(now)
 		switch {
 		case found && p.Spec.Request != "" && old.Spec.Request == p.Spec.Request:
 			return old.Spec.Revision, nil

@@ -207,7 +207,7 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Delivere
 		return false // its present index record is in the queue, or will be
 	}
 	now := k.group.Now()
-	if w.Spec.Until != 0 && w.Spec.Until <= now {
+	if w.expired(now) {
 		release()
 		k.opts.Logger.Info("due work has ended before its tick: its ttl is over", "kind", KindName(w.Kind), "home",
 			w.Prefix, "name", w.Name)
@@ -329,7 +329,7 @@ func (k *Keeper) expireWaiting(q *queue, now uint64) {
 			return
 		}
 		w, found, err := Read(k.machine, q.home, i.name)
-		if err != nil || !found || w.State.At != i.at || w.Spec.Until == 0 || w.Spec.Until > now {
+		if err != nil || !found || w.State.At != i.at || !w.expired(now) {
 			continue
 		}
 		k.mu.Lock()

@@ -104,6 +104,40 @@ func TestKeeper_TTLEndsWork(t *testing.T) {
 	}
 }
 
+// A tick that is due at the end of the ttl is handed out, although the hand-out comes a little later.
+func TestKeeper_LastTickWithinTheTTLIsDelivered(t *testing.T) {
+	w := newWorld(t)
+	p := every("a")
+	p.TTL = "2s"
+	w.put(p)
+	w.step(time.Second)
+	w.wantFired("a#1/1")
+	w.setRoom(0)
+	w.step(time.Second)
+	w.step(900 * time.Millisecond)
+	w.setRoom(1)
+	w.step(100 * time.Millisecond)
+	w.wantFired("a#2/1")
+	if _, found := w.get("a"); found {
+		t.Error("the job is there after its last tick")
+	}
+}
+
+func TestKeeper_AttemptAfterTheTTLIsDropped(t *testing.T) {
+	w := newWorld(t)
+	p := every("a")
+	p.TTL, p.Spec.Policy = "1500ms", due.NewPolicy(true, nil, time.Second)
+	w.put(p)
+	w.answerWith(due.Failed)
+	w.step(time.Second)
+	w.wantFired("a#1/1")
+	w.step(time.Second)
+	w.wantFired()
+	if _, found := w.get("a"); found {
+		t.Error("the job is there after its ttl")
+	}
+}
+
 func TestKeeper_TTLEndsWorkThatCannotBeDelivered(t *testing.T) {
 	w := newWorld(t)
 	w.setRoom(0)

@@ -197,7 +197,11 @@ func period(schedule string) uint64 {
 func (m *model) judgeTick(c *grouptest.Call, old, next *due.Work) {
 	p := c.Data.(*proposal)
 	until, d := old.Spec.Until, p.flight
-	if next.State.Revision == 0 && until != 0 && until <= p.now {
+	over := p.now > until+1000
+	if old.State.At > until {
+		over = p.now >= until
+	}
+	if next.State.Revision == 0 && until != 0 && over {
 		return // expired
 	}
 	tick := tickID{old.Spec.Revision, old.State.Ticks + 1, old.State.Attempt + 1}
@@ -238,7 +242,7 @@ func (m *model) next(w *due.Work, d *delivery) (s due.State, goes bool) {
 		for at <= last {
 			at += every
 		}
-		if w.Spec.Until == 0 || at < w.Spec.Until {
+		if w.Spec.Until == 0 || at <= w.Spec.Until {
 			return due.State{Ticks: s.Ticks + 1, Due: at, At: at}, true
 		}
 	}

@@ -106,7 +106,7 @@ func NewPolicy(retry bool, retries *uint32, interval time.Duration) Policy {
 type Spec struct {
 	Schedule string // of ParseSchedule or ParsePeriod; empty = one tick
 	Repeats  uint64 // ticks in all; 0 = no limit
-	Until    uint64 // cluster time in Unix milliseconds at which the work ends; 0 = never
+	Until    uint64 // cluster time in Unix milliseconds at which the last tick may be due; 0 = no end
 	Policy   Policy
 	Request  string // identifies the call that has put it
 	Payload  []byte // for the target

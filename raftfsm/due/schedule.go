@@ -13,8 +13,8 @@ import (
 
 // Bounds of schedules.
 const (
-	MaxSchedule = 256                    // bytes
-	MinEvery    = 100 * time.Millisecond // shortest period
+	MaxSchedule = 256                   // bytes
+	MinEvery    = 10 * time.Millisecond // shortest period
 )
 
 // maxTime is the latest time that a schedule can have: the end of the year 9999, in Unix milliseconds.

@@ -66,7 +66,7 @@ func TestResolve_RefusesBadGrammar(t *testing.T) {
 	for _, c := range []struct{ schedule, due, ttl, want string }{
 		{schedule: "* * * * *", want: "schedule: "}, // five fields
 		{schedule: "2026-01-01T00:00:00Z", want: "schedule: "},
-		{schedule: "@every 99ms", want: "schedule: "},
+		{schedule: "@every 9ms", want: "schedule: "},
 		{schedule: "@every", want: "schedule: "},
 		{schedule: "@reboot", want: "schedule: "},
 		{schedule: "TZ=0", want: "schedule: "},
