@@ -147,6 +147,28 @@ func (c *Catalogue) Pick(app App, tried []Instance) (*Lease, error) {
 	return c.lease(best), nil
 }
 
+// PickInTurn is like Pick, except that callers with consecutive turns get the instances one after the other, ordered by
+// node id. It skips instances that Pick would not choose. If all are demoted, it does the same as Pick.
+func (c *Catalogue) PickInTurn(app App, turn uint64, tried []Instance) (*Lease, error) {
+	now := c.elapsed()
+	var ready []*candidate
+	all := c.view.Load().candidates(app.Canonical())
+	for i := range all {
+		if one := &all[i]; one.callable(tried) && !one.standing.demoted(now) {
+			ready = append(ready, one)
+		}
+	}
+	if len(ready) == 0 {
+		return c.Pick(app, tried)
+	}
+	return c.lease(ready[turn%uint64(len(ready))]), nil
+}
+
+// callable reports whether the instance may get a call, and is not in tried.
+func (c *candidate) callable(tried []Instance) bool {
+	return c.Healthy && c.Protocol != "" && !c.unreachable() && !isTried(c, tried)
+}
+
 // choose returns the best candidate, or nil if none can be called.
 func (c *Catalogue) choose(all []candidate, tried []Instance) *candidate {
 	now := c.elapsed()
@@ -155,7 +177,7 @@ func (c *Catalogue) choose(all []candidate, tried []Instance) *candidate {
 	equals := 0
 	for i := range all {
 		one := &all[i]
-		if !one.Healthy || one.Protocol == "" || one.unreachable() || isTried(one, tried) {
+		if !one.callable(tried) {
 			continue
 		}
 		o := one.order(now)

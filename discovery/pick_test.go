@@ -138,6 +138,42 @@ func TestPick_PrefersFewestOutstandingCalls(t *testing.T) {
 	}
 }
 
+func TestPickInTurn(t *testing.T) {
+	s := newSite(t, "n1")
+	s.knows(t, map[string]string{"n2": "orders", "n3": "orders:busy", "n4": "orders:unhealthy", "n5": "orders"})
+	must(t, s.Serve([]discovery.Record{{App: orders, Protocol: "http", Healthy: true}}))
+	turns := func(from, to uint64, not ...discovery.Instance) string {
+		var out []string
+		for turn := from; turn < to; turn++ {
+			l, err := s.PickInTurn(orders, turn, not)
+			must(t, err)
+			defer l.Done(discovery.Failed)
+			out = append(out, l.Instance.Node)
+		}
+		return strings.Join(out, " ")
+	}
+	if got := turns(0, 9); got != "n1 n2 n3 n5 n1 n2 n3 n5 n1" {
+		t.Errorf("picked %s", got)
+	}
+	instances := s.View().Instances(orders)
+	if got := turns(0, 4, instances[1]); got != "n1 n3 n5 n1" {
+		t.Errorf("without n2 picked %s", got)
+	}
+	l, err := s.PickInTurn(orders, 2, nil)
+	must(t, err)
+	l.Done(discovery.Unreachable)
+	if got := turns(0, 4); l.Instance.Node != "n3" || got != "n1 n2 n5 n1" {
+		t.Errorf("%s was not reached, then picked %s", l.Instance.Node, got)
+	}
+	s.SetHealth(orders, false)
+	if got := turns(2, 3, instances[1], instances[4]); got != "n3" { // the last resort
+		t.Errorf("with all demoted picked %s", got)
+	}
+	if _, err := s.PickInTurn(orders, 0, instances); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("with all tried: %v", err)
+	}
+}
+
 func TestPick_DemotesUnreachableInstance(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders", "n3": "orders"})

@@ -11,6 +11,27 @@ import (
 	"github.com/quorate/quorate/raftfsm/due"
 )
 
+func TestTurn_GoesOnWithEveryTickAndDelivery(t *testing.T) {
+	tick := due.Tick{Revision: 41, Number: 1, Attempt: 1}
+	first := turn(&tick)
+	for i, next := range []due.Tick{{Number: 2, Attempt: 1}, {Number: 1, Attempt: 2},
+		{Number: 1, Attempt: 1, Lost: 1}} {
+		next.Revision = tick.Revision
+		if got := turn(&next); got != first+1 {
+			t.Errorf("%d: turn %d after %d", i, got, first)
+		}
+	}
+	counts := [3]int{} // of jobs with one tick, whose revisions are multiples of 3
+	for i := range uint64(300) {
+		counts[turn(&due.Tick{Revision: 3 * i, Number: 1, Attempt: 1})%3]++
+	}
+	for _, n := range counts {
+		if n < 80 {
+			t.Errorf("the first ticks of 300 jobs are spread as %d", counts)
+		}
+	}
+}
+
 func TestHistory_KeepsTheLastRunsOfEveryJob(t *testing.T) {
 	var j Jobs
 	tick := func(name string, n int) *due.Tick {

@@ -186,8 +186,8 @@ func (j *Jobs) Room(h due.Home) int {
 }
 
 // Deliver implements due.Deliverer. It delivers a tick of a job to an instance of the application, and records the
-// attempt in the history. It chooses the instance like service invocation, among those with fewer than PerInstance
-// ticks in progress.
+// attempt in the history. The ticks of a job go to the instances in turn. An instance with PerInstance ticks in
+// progress gets none.
 func (j *Jobs) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
 	p, err := j.parts()
 	if err != nil {
@@ -201,7 +201,7 @@ func (j *Jobs) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
 
 // deliver also returns the id of the node whose application it has called.
 func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result, node string, err error) {
-	l, key, err := j.pick(p, appOf(t.Home))
+	l, key, err := j.pick(p, appOf(t.Home), turn(t))
 	if err != nil {
 		return due.Undelivered, "", err
 	}
@@ -229,8 +229,15 @@ func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result
 	return due.Failed, key.Node, fault.New(fault.Internal, "jobs", string(answer[1:]))
 }
 
+// turn returns the turn of a delivery. It is one higher for the next tick of the job and for the next delivery of the
+// same tick. Jobs begin at different turns, so that those with one tick are spread, too.
+func turn(t *due.Tick) uint64 {
+	const golden = 0x9e3779b97f4a7c15 // spreads revisions that are multiples of the number of instances
+	return t.Revision*golden>>32 + t.Number + t.Attempt + t.Lost
+}
+
 // pick chooses an instance, and counts the tick.
-func (j *Jobs) pick(p *parts, app api.App) (*discovery.Lease, discovery.Instance, error) {
+func (j *Jobs) pick(p *parts, app api.App, turn uint64) (*discovery.Lease, discovery.Instance, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var full []discovery.Instance
@@ -239,7 +246,7 @@ func (j *Jobs) pick(p *parts, app api.App) (*discovery.Lease, discovery.Instance
 			full = append(full, key)
 		}
 	}
-	l, err := p.places().Pick(app, full)
+	l, err := p.places().PickInTurn(app, turn, full)
 	if err != nil {
 		return nil, discovery.Instance{}, err
 	}

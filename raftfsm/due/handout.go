@@ -215,8 +215,8 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Delivere
 	}
 	k.opts.Observer.Fired(key.home.Kind, time.Duration(max(now, at)-at)*time.Millisecond) //nolint:gosec // not negative
 	r, err := d.Deliver(ctx, &Tick{Home: key.home, Name: key.name, Payload: w.Spec.Payload,
-		Revision: w.Spec.Revision, Number: w.State.Ticks + 1, Attempt: w.State.Attempt + 1, Due: w.State.Due,
-		Final: w.final()})
+		Revision: w.Spec.Revision, Number: w.State.Ticks + 1, Attempt: w.State.Attempt + 1, Lost: k.lost(key),
+		Due: w.State.Due, Final: w.final()})
 	release()
 	if r == Undelivered {
 		k.opts.Observer.Ended(key.home.Kind, "undelivered")
@@ -268,6 +268,13 @@ func (k *Keeper) confirm() bool {
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()
 	return k.group.Confirm(ctx) == nil
+}
+
+// lost returns how many deliveries strike has counted.
+func (k *Keeper) lost(key flightKey) uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return uint64(k.strikes[key]) //nolint:gosec // not negative
 }
 
 // strike counts a delivery without an answer, and returns the pause before the next one.

@@ -36,6 +36,7 @@ type Tick struct {
 	Revision uint64 // of the work; together with Number it identifies the tick
 	Number   uint64 // 1 for the first tick
 	Attempt  uint64 // 1 for the first attempt; deliveries without an answer do not count
+	Lost     uint64 // deliveries without an answer since the last answer, as far as this leader knows
 	Due      uint64 // cluster time in Unix milliseconds
 	Final    bool   // the failure policy allows no further attempt
 }
