@@ -14,120 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
-
+	"github.com/quorate/quorate/internal/history"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// register is one key as the clients see it through the API. An operation with an unknown outcome may have taken
-// effect at any later moment, or never.
-type register struct {
-	value, etag string // empty etag = absent
-}
-
-type regOp struct {
-	kind  string // get, set, cas, create, delete
-	key   int
-	value string
-	etag  string // cas: the condition
-}
-
-type regResult struct {
-	value    string
-	found    bool
-	etag     string // get: what was read
-	conflict bool
-	unknown  bool
-}
-
-// regModel is the sequential specification. A state has the set of ETags that the value may have, because the answer
-// to a write does not contain the ETag.
-func regModel() porcupine.Model {
-	m := porcupine.NondeterministicModel{
-		Partition: func(h []porcupine.Operation) [][]porcupine.Operation {
-			byKey := map[int][]porcupine.Operation{}
-			for _, o := range h {
-				k := o.Input.(regOp).key
-				byKey[k] = append(byKey[k], o)
-			}
-			var out [][]porcupine.Operation
-			for _, p := range byKey {
-				out = append(out, p)
-			}
-			return out
-		},
-		Init: func() []any { return []any{register{}} },
-		Step: func(s, in, out any) []any { return step(s.(register), in.(regOp), out.(regResult)) },
-	}
-	return m.ToModel()
-}
-
-// unread stands for the ETag of a value that no client has read yet.
-const unread = "?"
-
-func step(s register, in regOp, out regResult) []any {
-	exists := s.etag != ""
-	written := register{value: in.value, etag: unread}
-	switch in.kind {
-	case "get":
-		if out.unknown {
-			return []any{s}
-		}
-		if out.found != exists || (exists && (out.value != s.value || (s.etag != unread && s.etag != out.etag))) {
-			return nil
-		}
-		if exists {
-			s.etag = out.etag
-		}
-		return []any{s}
-	case "set":
-		return maybe(s, written, out, true, true)
-	case "delete":
-		return maybe(s, register{}, out, true, true)
-	case "create":
-		return maybe(s, written, out, !exists, exists)
-	default: // cas; an unread ETag may equal the condition
-		return maybe(s, written, out, exists && (s.etag == in.etag || s.etag == unread), !exists || s.etag != in.etag)
-	}
-}
-
-// maybe returns the possible next states of a write in state s. may means that the write can succeed, and mayNot
-// that it can conflict.
-func maybe(s, next register, out regResult, may, mayNot bool) []any {
-	switch {
-	case out.unknown && may:
-		return []any{s, next}
-	case out.unknown || (out.conflict && mayNot):
-		return []any{s}
-	case !out.conflict && may:
-		return []any{next}
-	}
-	return nil
-}
-
-// history records the operations of several clients.
-type history struct {
-	mu    sync.Mutex
-	begun time.Time
-	ops   []porcupine.Operation
-}
-
-func (h *history) add(client int, in regOp, out regResult, call, ret time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if out.unknown {
-		ret = time.Hour // it may take effect at any later time
-	}
-	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call),
-		Return: int64(ret)})
-}
-
-func (h *history) size() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.ops)
-}
+// seenValue is a value as a client has read it.
+type seenValue struct{ value, etag string }
 
 // regClient makes random strong requests to random nodes.
 type regClient struct {
@@ -135,56 +28,52 @@ type regClient struct {
 	nodes []*node.Node
 	rnd   *rand.Rand
 	http  http.Client
-	etags map[int]string
-	h     *history
+	seen  map[string]seenValue // by key
+	h     *history.Keys
 	count int
 }
 
 func (c *regClient) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.count++
-		in := regOp{key: c.rnd.IntN(3), value: fmt.Sprintf("c%d-%d", c.id, c.count)}
+		key, change := "k"+strconv.Itoa(c.rnd.IntN(3)), history.Change{Value: fmt.Sprintf("c%d-%d", c.id, c.count)}
+		in := history.KeyCall{Family: key, Write: []history.Change{change}}
 		switch p := c.rnd.IntN(10); {
-		case p < 4:
-			in.kind = "get"
+		case p < 4, p >= 8 && c.seen[key].value == "":
+			in = history.KeyCall{Family: key, Read: []int{0}}
 		case p < 6:
-			in.kind = "set"
 		case p < 7:
-			in.kind = "delete"
+			in.Write[0].Value = ""
 		case p < 8:
-			in.kind = "create"
+			in.Write[0].Absent = true
 		default:
-			in.kind, in.etag = "cas", c.etags[in.key]
-			if in.etag == "" {
-				in.kind = "get"
-			}
+			in.Write[0].Expect = c.seen[key].value
 		}
-		begin := time.Since(c.h.begun)
-		out, done := c.do(in)
-		if done {
-			c.h.add(c.id, in, out, begin, time.Since(c.h.begun))
+		begin := c.h.Now()
+		if out, done := c.do(in); done {
+			c.h.Add(c.id, begin, in, out)
 		}
 	}
 }
 
 // do executes one operation. done is false if the operation certainly had no effect and returned nothing.
-func (c *regClient) do(in regOp) (out regResult, done bool) {
+func (c *regClient) do(in history.KeyCall) (out history.KeyAnswer, done bool) {
 	base := "http://" + c.nodes[c.rnd.IntN(len(c.nodes))].Addresses().API[0] + "/v1.0/state/statestore"
-	key := "k" + strconv.Itoa(in.key)
+	key := in.Family
 	method, url, body := http.MethodPost, base, ""
-	switch in.kind {
-	case "get":
+	switch {
+	case len(in.Read) > 0:
 		method, url = http.MethodGet, base+"/"+key+"?consistency=strong"
-	case "delete":
+	case in.Write[0].Value == "":
 		method, url = http.MethodDelete, base+"/"+key+"?consistency=strong"
-	case "set":
-		body = fmt.Sprintf(`[{"key":%q,"value":%q,"options":{"consistency":"strong"}}]`, key, in.value)
-	case "create":
+	case in.Write[0].Absent:
 		body = fmt.Sprintf(`[{"key":%q,"value":%q,"options":{"consistency":"strong","concurrency":"first-write"}}]`,
-			key, in.value)
-	case "cas":
-		body = fmt.Sprintf(`[{"key":%q,"value":%q,"etag":%q,"options":{"consistency":"strong"}}]`, key, in.value,
-			in.etag)
+			key, in.Write[0].Value)
+	case in.Write[0].Expect != "":
+		body = fmt.Sprintf(`[{"key":%q,"value":%q,"etag":%q,"options":{"consistency":"strong"}}]`, key,
+			in.Write[0].Value, c.seen[key].etag)
+	default:
+		body = fmt.Sprintf(`[{"key":%q,"value":%q,"options":{"consistency":"strong"}}]`, key, in.Write[0].Value)
 	}
 	req, err := http.NewRequest(method, url, bytes.NewBufferString(body)) //nolint:noctx // the client has a time-out
 	if err != nil {
@@ -192,26 +81,29 @@ func (c *regClient) do(in regOp) (out regResult, done bool) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return regResult{unknown: true}, in.kind != "get"
+		return history.KeyAnswer{Unknown: true}, true
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	switch {
 	case err != nil:
-		return regResult{unknown: true}, in.kind != "get"
+		return history.KeyAnswer{Unknown: true}, true
 	case resp.StatusCode == 200:
-		c.etags[in.key] = resp.Header.Get("Etag")
 		var value string
 		if json.Unmarshal(text, &value) != nil {
 			value = string(text)
 		}
-		return regResult{found: true, value: value, etag: resp.Header.Get("Etag")}, true
+		c.seen[key] = seenValue{value, resp.Header.Get("Etag")}
+		c.h.ETag(key, 0, resp.Header.Get("Etag"), value)
+		return history.KeyAnswer{Values: []string{value}}, true
+	case resp.StatusCode == 204 && len(in.Read) > 0:
+		return history.KeyAnswer{Values: []string{""}}, true
 	case resp.StatusCode == 204:
 		return out, true
 	case resp.StatusCode == 409:
-		return regResult{conflict: true}, true
+		return history.KeyAnswer{Conflict: true}, true
 	case bytes.Contains(text, []byte(`"reason":"indeterminate"`)):
-		return regResult{unknown: true}, in.kind != "get"
+		return history.KeyAnswer{Unknown: true}, true
 	}
 	return out, false // refused, so it was not executed
 }
@@ -243,19 +135,19 @@ func TestHistory_LinearizableUnderNetworkFaults(t *testing.T) {
 	if s := os.Getenv("QUORATE_FAULT_ROUNDS"); s != "" {
 		rounds, _ = strconv.Atoi(s)
 	}
-	h := &history{begun: time.Now()}
+	h := history.NewKeys(history.WallClock())
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for i := range 6 {
 		rnd := rand.New(rand.NewPCG(seed, uint64(i+2))) //nolint:gosec // see above
 		c := &regClient{id: i, nodes: nodes, rnd: rnd, http: http.Client{Timeout: 3 * time.Second},
-			etags: map[int]string{}, h: h}
+			seen: map[string]seenValue{}, h: h}
 		wg.Go(func() { c.run(ctx) })
 	}
 	for range rounds {
-		calm := h.size()
+		calm := h.Size()
 		poll(t, func() error { // waits for a number of operations without faults
-			if n := h.size() - calm; n < 100 {
+			if n := h.Size() - calm; n < 100 {
 				return fmt.Errorf("only %d operations since the last fault", n)
 			}
 			return nil
@@ -284,15 +176,8 @@ func TestHistory_LinearizableUnderNetworkFaults(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	result, info := porcupine.CheckOperationsVerbose(regModel(), h.ops, 5*time.Minute)
-	if result != porcupine.Ok {
-		path := t.TempDir() + "/history.html"
-		if f, err := os.CreateTemp("", "history-*.html"); err == nil {
-			path = f.Name()
-			_ = porcupine.Visualize(regModel(), info, f)
-			_ = f.Close()
-		}
-		t.Fatalf("the history of %d operations is %s; see %s", len(h.ops), result, path)
+	if err := h.Check(5*time.Minute, os.TempDir()); err != nil {
+		t.Fatal(err)
 	}
-	t.Logf("%d operations are linearizable", len(h.ops))
+	t.Logf("linearizable: %s", h)
 }

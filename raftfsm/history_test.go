@@ -11,120 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
-
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/history"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// The model: a few keys of one application, so that any of them may be changed in one transaction. Every value
-// is written once only, so a condition on an ETag is a condition on its value.
-const historyKeys = 3
-
-type keys [historyKeys]string // value by key; empty = absent
-
-// change is one operation of a write.
-type change struct {
-	key    int
-	value  string // empty = delete
-	expect string // for cond
-	cond   cond
-}
-
-type cond uint8
-
-const (
-	always cond = iota
-	ifValue
-	ifAbsent
-)
-
-// input is a write of one or several changes, or a read of one or all keys.
-type input struct {
-	changes []change
-	read    []int
-}
-
-type output struct {
-	values   []string
-	conflict bool
-	unknown  bool
-}
-
-func storeModel() porcupine.Model {
-	return porcupine.Model{
-		Init: func() any { return keys{} },
-		Step: func(s, in, out any) (bool, any) {
-			have, i, o := s.(keys), in.(input), out.(output)
-			for n, k := range i.read {
-				if o.values[n] != have[k] {
-					return false, s
-				}
-			}
-			if len(i.read) > 0 {
-				return true, s
-			}
-			next, holds := apply(have, i.changes)
-			switch {
-			case o.unknown && !holds:
-				return true, s
-			case o.unknown:
-				return true, next
-			case holds == o.conflict:
-				return false, s
-			case !holds:
-				return true, s
-			}
-			return true, next
-		},
-		DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v -> %+v", in, out) },
-	}
-}
-
-// apply checks all conditions first, then makes the changes in order.
-func apply(have keys, changes []change) (keys, bool) {
-	for _, c := range changes {
-		if (c.cond == ifValue && (have[c.key] != c.expect || c.expect == "")) ||
-			(c.cond == ifAbsent && have[c.key] != "") {
-			return have, false
-		}
-	}
-	for _, c := range changes {
-		have[c.key] = c.value
-	}
-	return have, true
-}
-
-// recorder collects a history, and checks that an ETag belongs to one value.
-type recorder struct {
-	start time.Time
-	mu    sync.Mutex
-	ops   []porcupine.Operation
-	tags  map[string]string // value by key and ETag
-}
-
-func (r *recorder) now() int64 { return int64(time.Since(r.start)) }
-
-func (r *recorder) add(client int, begin int64, in input, out output) {
-	end := r.now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if out.unknown {
-		client, end = 1000+len(r.ops), int64(1)<<62
-	}
-	r.ops = append(r.ops, porcupine.Operation{ClientId: client, Input: in, Call: begin, Output: out, Return: end})
-}
-
-func (r *recorder) tag(t *testing.T, key int, etag, value string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	id := fmt.Sprintf("%d/%s", key, etag)
-	if had, ok := r.tags[id]; ok && had != value {
-		t.Errorf("ETag %s of key %d names %q and %q", etag, key, had, value)
-	}
-	r.tags[id] = value
-}
+// The history is of a few keys of one application, so that any of them may be changed in one transaction.
+const historyKeys = history.FamilySize
 
 // storeClient performs random operations.
 type storeClient struct {
@@ -136,7 +30,7 @@ type storeClient struct {
 		state.Transactor
 		state.BulkGetter
 	}
-	r    *recorder
+	h    *history.Keys
 	seen [historyKeys]struct{ value, etag string } // as read last
 }
 
@@ -162,65 +56,63 @@ func (c *storeClient) one() {
 }
 
 // change returns a random change of key.
-func (c *storeClient) change(key int) change {
+func (c *storeClient) change(key int) history.Change {
 	c.n++
-	ch := change{key: key, value: fmt.Sprintf("c%d-%d", c.id, c.n)}
+	ch := history.Change{Key: key, Value: fmt.Sprintf("c%d-%d", c.id, c.n)}
 	switch c.rnd.IntN(6) {
 	case 0:
-		ch.value = ""
+		ch.Value = ""
 	case 1:
-		ch.cond = ifAbsent
+		ch.Absent = true
 	case 2, 3:
-		if c.seen[key].value != "" {
-			ch.cond, ch.expect = ifValue, c.seen[key].value
-		}
+		ch.Expect = c.seen[key].value
 	case 4:
 		if c.seen[key].value != "" {
-			ch.value, ch.cond, ch.expect = "", ifValue, c.seen[key].value
+			ch.Value, ch.Expect = "", c.seen[key].value
 		}
 	}
 	return ch
 }
 
-func (c *storeClient) item(ch change) state.Write {
-	w := state.Write{Key: historyKey(ch.key), Value: []byte(ch.value)}
-	switch ch.cond {
-	case ifValue:
-		w.ETag = c.seen[ch.key].etag
-	case ifAbsent:
+func (c *storeClient) item(ch history.Change) state.Write {
+	w := state.Write{Key: historyKey(ch.Key), Value: []byte(ch.Value)}
+	if ch.Expect != "" {
+		w.ETag = c.seen[ch.Key].etag
+	}
+	if ch.Absent {
 		w.Concurrency = state.FirstWrite
 	}
 	return w
 }
 
 func (c *storeClient) get(ctx context.Context, key int) {
-	begin := c.r.now()
+	begin := c.h.Now()
 	item, err := c.s.Get(ctx, state.GetRequest{Key: historyKey(key),
 		ReadOptions: state.ReadOptions{Consistency: state.Strong}})
 	if err != nil {
 		c.failed(err)
 		return
 	}
-	c.r.add(c.id, begin, input{read: []int{key}}, output{values: []string{string(item.Value)}})
+	c.h.Add(c.id, begin, history.KeyCall{Read: []int{key}}, history.KeyAnswer{Values: []string{string(item.Value)}})
 	c.note(key, item)
 }
 
 func (c *storeClient) getAll(ctx context.Context) {
 	req := state.BulkGetRequest{ReadOptions: state.ReadOptions{Consistency: state.Strong}}
-	in, out := input{}, output{}
+	in, out := history.KeyCall{}, history.KeyAnswer{}
 	for k := range historyKeys {
-		req.Keys, in.read = append(req.Keys, historyKey(k)), append(in.read, k)
+		req.Keys, in.Read = append(req.Keys, historyKey(k)), append(in.Read, k)
 	}
-	begin := c.r.now()
+	begin := c.h.Now()
 	items, err := c.s.BulkGet(ctx, req)
 	if err != nil {
 		c.failed(err)
 		return
 	}
 	for k := range items {
-		out.values = append(out.values, string(items[k].Value))
+		out.Values = append(out.Values, string(items[k].Value))
 	}
-	c.r.add(c.id, begin, in, out)
+	c.h.Add(c.id, begin, in, out)
 	for k := range items {
 		c.note(k, items[k])
 	}
@@ -228,53 +120,51 @@ func (c *storeClient) getAll(ctx context.Context) {
 
 func (c *storeClient) note(key int, item state.Item) {
 	c.seen[key] = struct{ value, etag string }{string(item.Value), item.ETag}
-	if item.Found() {
-		c.r.tag(c.t, key, item.ETag, string(item.Value))
-	}
+	c.h.ETag("", key, item.ETag, string(item.Value))
 }
 
-func (c *storeClient) write(ctx context.Context, ch change) {
-	begin := c.r.now()
+func (c *storeClient) write(ctx context.Context, ch history.Change) {
+	begin := c.h.Now()
 	var w state.Written
 	var err error
 	item := c.item(ch)
-	if ch.value == "" && ch.cond != ifAbsent {
+	if ch.Value == "" {
 		w, err = c.s.Delete(ctx, state.DeleteRequest{Key: item.Key, ETag: item.ETag, Consistency: state.Strong})
 	} else {
 		w, err = c.s.Set(ctx, state.SetRequest{Items: []state.Write{item}, Consistency: state.Strong})
 	}
-	c.written(begin, []change{ch}, w, err)
+	c.written(begin, []history.Change{ch}, w, err)
 }
 
 func (c *storeClient) transact(ctx context.Context) {
 	var req state.TransactRequest
-	var changes []change
+	var changes []history.Change
 	for _, key := range c.rnd.Perm(historyKeys)[:2] {
 		ch := c.change(key)
 		op := state.Operation{Write: c.item(ch)}
-		if ch.value == "" {
+		if ch.Value == "" {
 			op.Kind = state.Remove
 		}
 		changes, req.Operations = append(changes, ch), append(req.Operations, op)
 	}
-	begin := c.r.now()
+	begin := c.h.Now()
 	w, err := c.s.Transact(ctx, req)
 	c.written(begin, changes, w, err)
 }
 
 // written records the outcome of a write.
-func (c *storeClient) written(begin int64, changes []change, w state.Written, err error) {
-	out := output{conflict: fault.Is(err, fault.Conflict), unknown: fault.Is(err, fault.Indeterminate)}
-	if err != nil && !out.conflict && !out.unknown {
+func (c *storeClient) written(begin int64, changes []history.Change, w state.Written, err error) {
+	out := history.KeyAnswer{Conflict: fault.Is(err, fault.Conflict), Unknown: fault.Is(err, fault.Indeterminate)}
+	if err != nil && !out.Conflict && !out.Unknown {
 		c.failed(err) // certainly not applied; it must have no effect
 		return
 	}
-	c.r.add(c.id, begin, input{changes: changes}, out)
+	c.h.Add(c.id, begin, history.KeyCall{Write: changes}, out)
 	for i, ch := range changes {
-		c.seen[ch.key] = struct{ value, etag string }{}
-		if err == nil && ch.value != "" {
-			c.seen[ch.key].value, c.seen[ch.key].etag = ch.value, w.ETags[i]
-			c.r.tag(c.t, ch.key, w.ETags[i], ch.value)
+		c.seen[ch.Key] = struct{ value, etag string }{}
+		if err == nil && ch.Value != "" {
+			c.seen[ch.Key].value, c.seen[ch.Key].etag = ch.Value, w.ETags[i]
+			c.h.ETag("", ch.Key, w.ETags[i], ch.Value)
 		}
 	}
 }
@@ -294,46 +184,25 @@ func TestHistory_OneNodeIsLinearizable(t *testing.T) {
 		o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries, o.Bounds.EntryCount = 100, 64, 3
 		o.Timing.SnapshotPoll = 5 * time.Millisecond
 		s := open(t, o).Store("", "s")
-		r := &recorder{start: time.Now(), tags: map[string]string{}}
+		h := history.NewKeys(history.WallClock())
 		var wg sync.WaitGroup
 		for id := range 6 {
 			wg.Go(func() {
-				c := &storeClient{t: t, id: id, rnd: rand.New(rand.NewPCG(seed, uint64(id))), s: s, r: r}
+				c := &storeClient{t: t, id: id, rnd: rand.New(rand.NewPCG(seed, uint64(id))), s: s, h: h}
 				for range 120 {
 					c.one()
 				}
 			})
 		}
 		wg.Wait()
-		last := &storeClient{t: t, id: 100, s: s, r: r}
+		last := &storeClient{t: t, id: 100, s: s, h: h}
 		last.getAll(context.Background())
-		checkHistory(t, seed, r)
+		t.Logf("seed %d: %s", seed, h)
+		if h.Size() < 300 || h.Conflicts() == 0 {
+			t.Error("the history shows too little")
+		}
+		if err := h.Check(5*time.Minute, os.TempDir()); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
 	})
-}
-
-func checkHistory(t *testing.T, seed uint64, r *recorder) {
-	t.Helper()
-	unknown, conflicts := 0, 0
-	for _, op := range r.ops {
-		if op.Output.(output).unknown {
-			unknown++
-		}
-		if op.Output.(output).conflict {
-			conflicts++
-		}
-	}
-	t.Logf("seed %d: %d operations, %d conflicts, %d of unknown outcome", seed, len(r.ops), conflicts, unknown)
-	if len(r.ops) < 300 || conflicts == 0 {
-		t.Error("the history shows too little")
-	}
-	result, info := porcupine.CheckOperationsVerbose(storeModel(), r.ops, 5*time.Minute)
-	if result == porcupine.Ok {
-		return
-	}
-	path := filepath.Join(os.TempDir(), fmt.Sprintf("history-%d.html", seed))
-	if f, err := os.Create(path); err == nil {
-		_ = porcupine.Visualize(storeModel(), info, f)
-		_ = f.Close()
-	}
-	t.Fatalf("seed %d: the history is not linearizable (%s); see %s", seed, result, path)
 }

@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/anishathalye/porcupine"
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/internal/history"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
@@ -31,33 +31,26 @@ const simBound = 2 * time.Minute
 // simulate runs the schedule of a seed and returns the first broken guarantee, if any.
 func simulate(t *testing.T, seed uint64, b simBreak) (simTotals, error) {
 	t.Helper()
-	s, h := newSim(seed, b), &simHistory{ledger: map[string]string{}}
+	s, h := newSim(seed, b), newSimHistory()
 	if os.Getenv("QUORATE_SIM_LOG") != "" {
 		s.logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	synctest.Test(t, func(*testing.T) {
 		s.play(h)
 	})
-	s.totals.Schedules, s.totals.Operations = 1, len(h.ops)
-	for _, op := range h.ops {
-		if op.Output.(opOutput).unknown {
-			s.totals.Unknown++
-		}
-	}
+	s.totals.Schedules, s.totals.Operations, s.totals.Unknown = 1, h.Size(), h.Unknown()
 	if s.broken != nil {
 		return s.totals, fmt.Errorf("%w\n%s", s.broken, strings.Join(s.events, "\n"))
 	}
 	// Outside the bubble, because in it the time limit would never pass.
-	if porcupine.CheckOperationsTimeout(registerModel(), h.ops, time.Minute) == porcupine.Illegal {
-		return s.totals, fmt.Errorf("%w\n%s", errHistory, strings.Join(s.events, "\n"))
+	var n *history.NotLinearizable
+	if err := h.Check(time.Minute, os.TempDir()); err != nil && !(errors.As(err, &n) && n.Undecided) {
+		return s.totals, fmt.Errorf("%w\n%s", err, strings.Join(s.events, "\n"))
 	}
 	return s.totals, nil
 }
 
-var (
-	errHistory = errors.New("the history is not linearizable")
-	errLost    = errors.New("an acknowledged write is lost")
-)
+var errLost = errors.New("an acknowledged write is lost")
 
 // play runs the schedule inside the bubble.
 func (s *sim) play(h *simHistory) {
@@ -389,7 +382,7 @@ func (s *sim) audit(h *simHistory) {
 			return tried(ok)
 		})
 		s.within(simBound, "after healing, a write", func() error {
-			return tried(c.write(opInput{kind: opSet, key: key, value: fmt.Sprint("last", c.seq)}))
+			return tried(c.write(key, history.Change{Value: fmt.Sprint("last", c.seq)}))
 		})
 	}
 	equal := func() error {

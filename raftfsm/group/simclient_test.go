@@ -5,42 +5,34 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/anishathalye/porcupine"
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/history"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// simHistory collects operations. Its clock counts events, because virtual time stands still while much
-// happens.
+// simHistory is the history of all clients, with the values of the keys that were written once and acknowledged.
 type simHistory struct {
+	*history.Keys
+
 	mu     sync.Mutex
-	clock  int64
-	ops    []porcupine.Operation
-	ledger map[string]string // values of keys written once and acknowledged
+	ledger map[string]string // guarded by mu
 }
 
-func (h *simHistory) now() int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.clock++
-	return h.clock
+func newSimHistory() *simHistory {
+	return &simHistory{Keys: history.NewKeys(history.CallClock()), ledger: map[string]string{}}
 }
 
-func (h *simHistory) add(client int, begin int64, in opInput, out opOutput) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.clock++
-	end := h.clock
-	if out.unknown {
-		end, client = forever, 1000+len(h.ops) // the client continues as a new one
-	}
-	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Call: begin, Output: out, Return: end})
+// seenValue is a value as a client has read or written it.
+type seenValue struct {
+	value    string
+	revision uint64
 }
 
 // simClient performs one operation after the other.
@@ -75,24 +67,24 @@ func (c *simClient) pause() int {
 }
 
 func (c *simClient) one() {
-	in := opInput{key: "k" + strconv.Itoa(c.rnd.IntN(2)), value: fmt.Sprintf("c%d-%d", c.id, c.seq+1)}
+	key, change := "k"+strconv.Itoa(c.rnd.IntN(2)), history.Change{Value: fmt.Sprintf("c%d-%d", c.id, c.seq+1)}
 	switch c.rnd.IntN(12) {
 	case 0, 1, 2, 3:
-		c.get(in.key, 3*time.Second)
+		c.get(key, 3*time.Second)
 		return
 	case 4, 5:
-		in.kind = opSet
 	case 6:
-		in.kind, in.value = opDelete, ""
+		change.Value = ""
 	case 7, 8: // a key that only this client writes, once, and that must exist at the end
-		in.kind, in.key = opSet, fmt.Sprintf("once-%s", in.value)
+		key = "once-" + change.Value
 	case 9:
 		c.eventual()
 		return
 	default:
-		in.kind, in.expect = opCAS, c.seen[in.key].value
+		change.Expect = c.seen[key].value
+		change.Absent = change.Expect == ""
 	}
-	c.write(in)
+	c.write(key, change)
 }
 
 // pick chooses a server, mostly one that claims to lead.
@@ -112,12 +104,14 @@ func (c *simClient) rest() { after(time.Duration(5+c.rnd.IntN(40)) * time.Millis
 func (c *simClient) get(key string, limit time.Duration) (string, bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	begin := c.h.now()
+	begin := c.h.Now()
 	for ctx.Err() == nil {
 		v, err := c.tryGet(ctx, key)
 		if err == nil {
 			c.seen[key] = seenValue{string(v.Value), v.Revision}
-			c.h.add(c.id, begin, opInput{kind: opGet, key: key}, opOutput{value: string(v.Value)})
+			c.h.ETag(key, 0, strconv.FormatUint(v.Revision, 10), string(v.Value))
+			c.h.Add(c.id, begin, history.KeyCall{Family: key, Read: []int{0}},
+				history.KeyAnswer{Values: []string{string(v.Value)}})
 			return string(v.Value), true
 		}
 		c.rest()
@@ -154,35 +148,36 @@ func (c *simClient) tryGet(ctx context.Context, key string) (kv.Value, error) {
 	return v, err
 }
 
-func (c *simClient) write(in opInput) bool {
+func (c *simClient) write(key string, change history.Change) bool {
 	c.seq++
-	op := command.Op{Kind: command.OpSet, Store: store, Key: in.key, Value: []byte(in.value)}
+	op := command.Op{Kind: command.OpSet, Store: store, Key: key, Value: []byte(change.Value)}
 	switch {
-	case in.kind == opDelete:
+	case change.Value == "":
 		op.Kind, op.Value = command.OpDelete, nil
-	case in.kind == opCAS && in.expect == "":
+	case change.Absent:
 		op.Cond = command.CondAbsent
-	case in.kind == opCAS:
-		op.Cond, op.Revision = command.CondRevision, c.seen[in.key].revision
+	case change.Expect != "":
+		op.Cond, op.Revision = command.CondRevision, c.seen[key].revision
 	}
 	r := &command.Request{Kind: command.KindWrite, ID: command.RequestID{Origin: c.origin, Seq: c.seq, Done: c.done},
 		Ops: []command.Op{op}}
-	begin := c.h.now()
+	begin := c.h.Now()
 	res, known := c.send(r, 1500*time.Millisecond)
 	c.done = c.seq // the request is not sent again
-	out := opOutput{unknown: !known, conflict: known && res.Outcome == kv.Conflict}
+	out := history.KeyAnswer{Unknown: !known, Conflict: known && res.Outcome == kv.Conflict}
 	switch {
-	case !known || out.conflict:
-		delete(c.seen, in.key)
-	case in.kind == opDelete:
-		c.seen[in.key] = seenValue{}
+	case !known || out.Conflict:
+		delete(c.seen, key)
+	case change.Value == "":
+		c.seen[key] = seenValue{}
 	default:
-		c.seen[in.key] = seenValue{in.value, res.Revisions[0]}
+		c.seen[key] = seenValue{change.Value, res.Revisions[0]}
+		c.h.ETag(key, 0, strconv.FormatUint(res.Revisions[0], 10), change.Value)
 	}
-	c.h.add(c.id, begin, in, out)
-	if known && in.kind == opSet && in.key[:2] == "on" {
+	c.h.Add(c.id, begin, history.KeyCall{Family: key, Write: []history.Change{change}}, out)
+	if known && strings.HasPrefix(key, "once-") {
 		c.h.mu.Lock()
-		c.h.ledger[in.key] = in.value
+		c.h.ledger[key] = change.Value
 		c.h.mu.Unlock()
 	}
 	return known

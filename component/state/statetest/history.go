@@ -2,190 +2,138 @@ package statetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
+	"os"
+	"strconv"
 	"sync"
 	"time"
 
-	"github.com/anishathalye/porcupine"
-
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/history"
 )
 
 func historyCases() []testCase {
 	return []testCase{{"ConcurrentStrongCallsAreLinearizable", linearizable}}
 }
 
-// input is one call on one key, in the model of a register with ETags.
-type input struct {
+// keyCall is one call on one key.
+type keyCall struct {
 	key   string
 	kind  byte // 'g' get, 's' set, 'c' create, 'u' update with an ETag, 'd' delete, 'x' delete with an ETag
 	value string
-	etag  string
+	seen  seenValue // of kinds 'u' and 'x': what the ETag stands for
 }
 
-// output is its answer.
-type output struct {
-	conflict bool
-	value    string
-	etag     string
+// seenValue is a value as a client has read or written it.
+type seenValue struct{ value, etag string }
+
+// record returns the call as the history sees it.
+func (c keyCall) record() history.KeyCall {
+	change := history.Change{Value: c.value}
+	switch c.kind {
+	case 'g':
+		return history.KeyCall{Family: c.key, Read: []int{0}}
+	case 'c':
+		change.Absent = true
+	case 'u':
+		change.Expect = c.seen.value
+	case 'd':
+		change.Value = ""
+	case 'x':
+		change.Value, change.Expect = "", c.seen.value
+	}
+	return history.KeyCall{Family: c.key, Write: []history.Change{change}}
 }
 
-// register is the state of one key. An empty ETag means that it is absent.
-type register struct {
-	value string
-	etag  string
+// perform makes a call with strong consistency. It returns the value that the call has read or written, with its ETag,
+// if the store tells it.
+func (c keyCall) perform(ctx context.Context, store state.Store) (seenValue, error) {
+	w := state.Write{Key: c.key, Value: []byte(strconv.Quote(c.value))}
+	switch c.kind {
+	case 'g':
+		item, err := store.Get(ctx, state.GetRequest{Key: c.key, ReadOptions: strong()})
+		if err != nil || !item.Found() {
+			return seenValue{}, err
+		}
+		value, err := strconv.Unquote(string(item.Value))
+		return seenValue{value, item.ETag}, err
+	case 'd', 'x':
+		_, err := store.Delete(ctx, state.DeleteRequest{Key: c.key, ETag: c.etag(), Consistency: state.Strong})
+		return seenValue{}, err
+	case 'c':
+		w.Concurrency = state.FirstWrite
+	case 'u':
+		w.ETag = c.etag()
+	}
+	written, err := store.Set(ctx, state.SetRequest{Items: []state.Write{w}, Consistency: state.Strong})
+	switch {
+	case err != nil || len(written.ETags) == 0:
+		return seenValue{value: c.value}, err
+	case len(written.ETags) == 1:
+		return seenValue{c.value, written.ETags[0]}, nil
+	}
+	return seenValue{}, errors.New("a write of one item returned several ETags")
+}
+
+// etag returns the ETag that the call is conditional on.
+func (c keyCall) etag() string {
+	if c.kind == 'u' || c.kind == 'x' {
+		return c.seen.etag
+	}
+	return ""
 }
 
 // linearizable runs concurrent clients on a few keys and records their calls. The test fails unless the calls are
 // linearizable: some sequential order of them explains all answers.
 func linearizable(s *suite) {
 	const clients, calls, keys = 6, 40, 3
-	m := model()
-	if s.options.UnknownETags {
-		m = outageModel()
-	}
 	for round := range s.options.Rounds {
-		h := history{suite: s, ctx: s.ctx(), begin: time.Now()}
+		h := history.NewKeys(history.WallClock())
 		var wg sync.WaitGroup
 		for client := range clients {
 			source := rand.New(rand.NewPCG(uint64(round), uint64(client)))
-			wg.Go(func() { h.client(client, calls, keys, round, source) })
+			wg.Go(func() { s.record(h, client, calls, keys, round, source) })
 		}
 		wg.Wait()
 		if s.Failed() {
 			return
 		}
-		result := porcupine.CheckOperationsTimeout(m, h.operations, time.Minute)
-		if result != porcupine.Ok {
-			s.Fatalf("round %d: no order of the %d calls explains their answers: %s\n%+v", round, len(h.operations),
-				result, h.operations)
+		if err := h.Check(time.Minute, os.TempDir()); err != nil {
+			s.Fatalf("round %d: %v", round, err)
 		}
 	}
 }
 
-// history is a recording. Its clients share the list of operations.
-type history struct {
-	suite *suite
-	ctx   context.Context
-	begin time.Time
-
-	mu         sync.Mutex // guards operations
-	operations []porcupine.Operation
-}
-
-func (h *history) client(id, calls, keys, round int, source *rand.Rand) {
-	etags := make([]string, keys)
+// record makes random calls and records them.
+func (s *suite) record(h *history.Keys, id, calls, keys, round int, source *rand.Rand) {
+	seen := make([]seenValue, keys)
 	for i := range calls {
 		k := source.IntN(keys)
-		in := input{
-			key: h.suite.key(fmt.Sprintf("round %d key %d", round, k)), kind: "ggsscuuudx"[source.IntN(10)],
-			value: fmt.Sprintf("%d-%d", id, i), etag: etags[k],
-		}
-		if in.etag == "" && (in.kind == 'u' || in.kind == 'x') {
+		in := keyCall{key: s.key(fmt.Sprintf("round %d key %d", round, k)), kind: "ggsscuuudx"[source.IntN(10)],
+			value: fmt.Sprintf("%d-%d", id, i), seen: seen[k]}
+		if in.seen.etag == "" && (in.kind == 'u' || in.kind == 'x') {
 			in.kind = 'g'
 		}
-		call := time.Since(h.begin)
-		out := h.call(in)
-		back := time.Since(h.begin)
-		if out.etag != "" && out.etag != anyETag {
-			etags[k] = out.etag
+		begin := h.Now()
+		got, err := in.perform(s.ctx(), s.store)
+		conflict := fault.Is(err, fault.Conflict)
+		if err != nil && !conflict { // no other error may happen in a store without faults
+			s.Errorf("a call failed: %v", err)
+			return
 		}
-		var answer any = out
-		if h.suite.options.UnknownETags {
-			answer = outcome{output: out}
+		h.Add(id, begin, in.record(), history.KeyAnswer{Values: []string{got.value}, Conflict: conflict})
+		if conflict || got.value == "" {
+			continue
 		}
-		h.mu.Lock()
-		h.operations = append(h.operations, porcupine.Operation{
-			ClientId: id, Input: in, Output: answer, Call: int64(call), Return: int64(back),
-		})
-		h.mu.Unlock()
-	}
-}
-
-func (h *history) call(in input) output {
-	w := state.Write{Key: in.key, Value: []byte(in.value)}
-	switch in.kind {
-	case 'g':
-		item, err := h.suite.store.Get(h.ctx, state.GetRequest{Key: in.key, ReadOptions: strong()})
-		if err != nil {
-			h.suite.Errorf("Get: %v", err)
+		if got.etag == "" && (in.kind == 'g' || !s.options.UnknownETags) {
+			s.Errorf("a call of kind %c returned no ETag", in.kind)
 		}
-		return output{value: string(item.Value), etag: item.ETag}
-	case 'd', 'x':
-		r := state.DeleteRequest{Key: in.key, Consistency: state.Strong}
-		if in.kind == 'x' {
-			r.ETag = in.etag
+		h.ETag(in.key, 0, got.etag, got.value)
+		if got.etag != "" {
+			seen[k] = got
 		}
-		_, err := h.suite.store.Delete(h.ctx, r)
-		return h.judge(err)
-	case 'c':
-		w.Concurrency = state.FirstWrite
-	case 'u':
-		w.ETag = in.etag
 	}
-	written, err := h.suite.store.Set(h.ctx, state.SetRequest{Items: []state.Write{w}, Consistency: state.Strong})
-	out := h.judge(err)
-	switch {
-	case err != nil:
-	case h.suite.options.UnknownETags:
-		out.etag = anyETag
-	case len(written.ETags) == 1:
-		out.etag = written.ETags[0]
-	}
-	return out
-}
-
-// judge accepts success and conflicts. No other error may happen in a store without faults.
-func (h *history) judge(err error) output {
-	conflict := fault.Is(err, fault.Conflict)
-	if err != nil && !conflict {
-		h.suite.Errorf("a call failed: %v", err)
-	}
-	return output{conflict: conflict}
-}
-
-// model returns the sequential specification: independent registers.
-func model() porcupine.Model {
-	return porcupine.Model{
-		Init:      func() any { return register{} },
-		Partition: byKey,
-		Step: func(before, in, out any) (bool, any) {
-			return step(before.(register), in.(input), out.(output))
-		},
-	}
-}
-
-func step(before register, in input, out output) (bool, register) {
-	allowed := true
-	after := register{value: in.value, etag: out.etag}
-	switch in.kind {
-	case 'g':
-		return out == output{value: before.value, etag: before.etag}, before
-	case 'd':
-		after = register{}
-	case 'c':
-		allowed = before.etag == ""
-	case 'u':
-		allowed = before.etag == in.etag
-	case 'x':
-		allowed, after = before.etag == in.etag, register{}
-	}
-	if out.conflict {
-		return !allowed, before
-	}
-	deletes := in.kind == 'd' || in.kind == 'x'
-	return allowed && (deletes || out.etag != ""), after
-}
-
-func byKey(all []porcupine.Operation) [][]porcupine.Operation {
-	parts := map[string][]porcupine.Operation{}
-	for _, op := range all {
-		key := op.Input.(input).key
-		parts[key] = append(parts[key], op)
-	}
-	return slices.Collect(maps.Values(parts))
 }

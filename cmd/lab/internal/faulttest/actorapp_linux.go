@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/quorate/quorate/internal/history"
 )
 
 const (
@@ -47,16 +49,16 @@ func (a *counterApp) routes() http.Handler {
 }
 
 // begin begins a turn.
-func (a *counterApp) begin(r *http.Request, what string) *actorTurn {
-	t := &actorTurn{actor: r.PathValue("id"), node: a.node.Name, life: a.node.Pid(), what: what,
-		begin: a.load.History.now(), paused: a.node.pausedWithin(time.Second)}
-	t.epoch, _ = strconv.ParseUint(r.Header.Get("Quorate-Actor-Epoch"), 10, 64) // always a number
+func (a *counterApp) begin(r *http.Request, what string) *history.Turn {
+	t := &history.Turn{Actor: r.PathValue("id"), Node: a.node.Name, Life: a.node.Pid(), What: what,
+		Begin: a.load.History.Now(), Paused: a.node.pausedWithin(time.Second)}
+	t.Epoch, _ = strconv.ParseUint(r.Header.Get("Quorate-Actor-Epoch"), 10, 64) // always a number
 	return t
 }
 
-func (a *counterApp) end(t *actorTurn) {
-	t.end = a.load.History.now()
-	a.load.History.addTurn(t)
+func (a *counterApp) end(t *history.Turn) {
+	t.End = a.load.History.Now()
+	a.load.History.AddTurn(t)
 }
 
 // chance reports true once in n times.
@@ -78,13 +80,13 @@ func (a *counterApp) add(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_, _ = fmt.Fprint(w, t.read+1)
+	_, _ = fmt.Fprint(w, t.Read+1)
 }
 
-func (a *counterApp) increment(ctx context.Context, t *actorTurn) (err error) {
+func (a *counterApp) increment(ctx context.Context, t *history.Turn) (err error) {
 	var kept bool
-	if t.read, kept = a.remembered(t); !kept {
-		if t.read, err = a.read(ctx, t.actor); err != nil {
+	if t.Read, kept = a.remembered(t); !kept {
+		if t.Read, err = a.read(ctx, t.Actor); err != nil {
 			return err
 		}
 	}
@@ -94,24 +96,36 @@ func (a *counterApp) increment(ctx context.Context, t *actorTurn) (err error) {
 		pause(ctx, 150*time.Millisecond)
 	}
 	body := text([]any{map[string]any{"operation": "upsert",
-		"request": map[string]any{"key": "n", "value": t.read + 1}}})
-	t.sent = a.load.History.now()
-	reply, err := a.node.raw(ctx, "PUT", a.path(t.actor), body)
+		"request": map[string]any{"key": "n", "value": t.Read + 1}}})
+	t.Sent = a.load.History.Now()
+	reply, err := a.node.raw(ctx, "PUT", a.path(t.Actor), body)
 	switch {
 	case err != nil:
-		t.result = lost(Request{}, err).Outcome
+		t.Result = written(lost(Request{}, err).Outcome)
 	case reply.status == 204:
-		t.result = Done
+		t.Result = history.Written
 	case reply.status == 400: // the actor is not active
-		t.result = Refused
+		t.Result = history.Refused
 	default:
-		t.result = failure(Request{}, reply.status, reply.body).Outcome
+		t.Result = written(failure(Request{}, reply.status, reply.body).Outcome)
 	}
 	a.remember(t)
-	if t.result != Done {
+	if t.Result != history.Written {
 		return fmt.Errorf("the write is answered with %d %s %w", reply.status, reply.body, err)
 	}
 	return nil
+}
+
+// written returns what became of a write with this outcome.
+func written(o Outcome) history.Result {
+	switch o {
+	case Done:
+		return history.Written
+	case Conflict, Refused:
+		return history.Refused
+	case Unknown:
+	}
+	return history.Unknown
 }
 
 // path returns the path of the state of an actor.
@@ -135,25 +149,25 @@ func (a *counterApp) read(ctx context.Context, actor string) (n uint64, err erro
 }
 
 // remembered returns the counter that is in memory.
-func (a *counterApp) remembered(t *actorTurn) (n uint64, kept bool) {
+func (a *counterApp) remembered(t *history.Turn) (n uint64, kept bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.life != t.life {
-		a.life = t.life
+	if a.life != t.Life {
+		a.life = t.Life
 		clear(a.memory)
 	}
-	n, kept = a.memory[t.actor]
+	n, kept = a.memory[t.Actor]
 	return n, kept
 }
 
 // remember keeps the counter in memory, or forgets it if it is not known.
-func (a *counterApp) remember(t *actorTurn) {
+func (a *counterApp) remember(t *history.Turn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if last := t.actor[len(t.actor)-1]; t.result == Done && a.life == t.life && last%2 == 0 {
-		a.memory[t.actor] = t.read + 1
+	if last := t.Actor[len(t.Actor)-1]; t.Result == history.Written && a.life == t.Life && last%2 == 0 {
+		a.memory[t.Actor] = t.Read + 1
 	} else {
-		delete(a.memory, t.actor)
+		delete(a.memory, t.Actor)
 	}
 }
 
@@ -166,7 +180,7 @@ func (a *counterApp) deactivate(_ http.ResponseWriter, r *http.Request) {
 // get answers a counter. It is a turn that writes nothing.
 func (a *counterApp) get(w http.ResponseWriter, r *http.Request) {
 	t := a.begin(r, "get")
-	n, err := a.read(r.Context(), t.actor)
+	n, err := a.read(r.Context(), t.Actor)
 	a.end(t)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -190,6 +204,6 @@ func (a *counterApp) job(_ http.ResponseWriter, r *http.Request) { a.tick(r, "Qu
 
 // tick records the begin of a tick.
 func (a *counterApp) tick(r *http.Request, header string) {
-	a.load.Due.addTick(dueTick{name: r.PathValue("name"), id: r.Header.Get(header), node: a.node.Name,
-		begin: a.load.Due.now()})
+	a.load.Due.AddTick(history.Tick{Name: r.PathValue("name"), ID: r.Header.Get(header), Node: a.node.Name,
+		Begin: a.load.Due.Now()})
 }

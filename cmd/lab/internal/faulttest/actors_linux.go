@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/quorate/quorate/internal/history"
 )
 
 const (
@@ -24,14 +26,14 @@ const (
 )
 
 // ActorLoad has clients that call counters through random nodes. It has other clients, which store reminders and jobs,
-// wait for them and delete them. Counters are actors, and every node hosts some. ActorHistory.Check and
-// DueHistory.Check describe what is checked.
+// wait for them and delete them. Counters are actors, and every node hosts some. Check of
+// history.Actors and of history.Due describe what is checked.
 //
 // The application of every node runs in this process. So it continues while its node is paused or dead, and all times
 // are from one clock.
 type ActorLoad struct {
-	History *ActorHistory
-	Due     *DueHistory
+	History *history.Actors
+	Due     *history.Due
 
 	seed    uint64
 	slow    atomic.Int64 // see Slow
@@ -42,7 +44,7 @@ type ActorLoad struct {
 
 // NewActors returns a load without clients.
 func NewActors(seed uint64) *ActorLoad {
-	return &ActorLoad{History: NewActorHistory(), Due: NewDueHistory(), seed: seed}
+	return &ActorLoad{History: history.NewActors(), Due: history.NewDue(), seed: seed}
 }
 
 // Application returns the application that hosts the counters at a node; see Options.
@@ -112,20 +114,20 @@ func (c *actorClient) increment(ctx context.Context) {
 		return
 	}
 	h := c.load.History
-	call := actorCall{id: fmt.Sprintf("c%d-%d", c.id, c.n), actor: counterName(c.rnd.IntN(counters)), node: n.Name,
-		begin: h.now()}
+	call := history.ActorCall{ID: fmt.Sprintf("c%d-%d", c.id, c.n), Actor: counterName(c.rnd.IntN(counters)),
+		Node: n.Name, Begin: h.Now()}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
-	reply, err := n.raw(limit, "POST", methodPath(call.actor, "add"), call.id)
+	reply, err := n.raw(limit, "POST", methodPath(call.Actor, "add"), call.ID)
 	cancel()
-	call.end = h.now()
+	call.End = h.Now()
 	switch {
 	case err != nil:
 	case reply.status == 200:
-		call.answered, _ = strconv.ParseUint(string(reply.body), 10, 64) // 0 would be found as a wrong answer
+		call.Answered, _ = strconv.ParseUint(string(reply.body), 10, 64) // 0 would be found as a wrong answer
 	default:
-		call.refused = undelivered(reply.body)
+		call.Refused = undelivered(reply.body)
 	}
-	h.addCall(&call)
+	h.AddCall(&call)
 	if err != nil || reply.status != 200 {
 		pause(ctx, 10*time.Millisecond)
 	}
@@ -172,26 +174,31 @@ func (c *actorClient) await(ctx context.Context) {
 		body["period"] = "R10/PT0.2S"
 	}
 	h := c.load.Due
-	h.change(name, func(w *dueWork) { w.reminder, w.due, w.sent = !job, due, h.now() })
+	h.Change(name, func(w *history.Work) {
+		w.Reminder, w.Due, w.Sent = !job, due, h.Now()
+		if once {
+			w.Ticks = 1
+		}
+	})
 	stored := c.insist(ctx, "POST", path, text(body), func() {
-		h.change(name, func(w *dueWork) { w.attempts++ })
+		h.Change(name, func(w *history.Work) { w.Attempts++ })
 	})
 	if !stored {
 		return
 	}
-	h.change(name, func(w *dueWork) { w.stored, w.kept = h.now(), !early })
+	h.Change(name, func(w *history.Work) { w.Stored, w.Kept = h.Now(), !early })
 	if !early {
 		limit, cancel := context.WithTimeout(ctx, fireTime)
 		_ = Until(limit, func() error { // Stop waits for those that have not fired
-			if h.fired(name) == 0 {
+			if h.Fired(name) == 0 {
 				return errors.New("it has not fired")
 			}
 			return nil
 		})
 		cancel()
 	}
-	if !once && (early || h.fired(name) > 0) && c.insist(ctx, "DELETE", path, "", func() {}) {
-		h.change(name, func(w *dueWork) { w.removed = h.now() })
+	if !once && (early || h.Fired(name) > 0) && c.insist(ctx, "DELETE", path, "", func() {}) {
+		h.Change(name, func(w *history.Work) { w.Removed = h.Now() })
 	}
 }
 
@@ -220,7 +227,7 @@ func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string)
 	l.wg.Wait()
 	if whole {
 		err := Until(ctx, func() error {
-			if names := l.Due.missing(); len(names) > 0 {
+			if names := l.Due.Missing(); len(names) > 0 {
 				return fmt.Errorf("%d reminders and jobs were stored, not deleted, and have not fired: %v", len(names),
 					names)
 			}
@@ -234,7 +241,7 @@ func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string)
 				actors = append(actors, err.Error())
 			}
 		}
-		if l.History.acknowledged() == 0 || l.Due.Size() == 0 {
+		if l.History.Acknowledged() == 0 || l.Due.Size() == 0 {
 			actors = append(actors, "no increment was acknowledged, or nothing has fired")
 		}
 	}
@@ -256,7 +263,7 @@ func (l *ActorLoad) final(ctx context.Context, actor string) error {
 		}
 		value, err := strconv.ParseUint(string(reply.body), 10, 64)
 		if err == nil {
-			l.History.ended(actor, value)
+			l.History.Ended(actor, value)
 		}
 		return err
 	})

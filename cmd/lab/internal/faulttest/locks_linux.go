@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/quorate/quorate/internal/history"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 // checked for these guarantees: a lock never has two owners and never expires early, its tokens increase, and no write
 // with an older token succeeds.
 type LockLoad struct {
-	History *LockHistory
+	History *history.Locks
 
 	cluster *Cluster
 	stop    context.CancelFunc
@@ -33,7 +35,7 @@ type LockLoad struct {
 // StartLocks starts clients.
 func StartLocks(c *Cluster, seed uint64, clients int) *LockLoad {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &LockLoad{History: NewLockHistory(), cluster: c, stop: cancel}
+	l := &LockLoad{History: history.NewLocks(history.WallClock()), cluster: c, stop: cancel}
 	for id := range clients {
 		one := &lockClient{load: l, id: id, rnd: rand.New(rand.NewPCG(seed, uint64(id)+6000))} //nolint:gosec // chance
 		l.wg.Go(func() {
@@ -69,42 +71,42 @@ func (c *lockClient) one(ctx context.Context) {
 		return
 	}
 	n := nodes[c.rnd.IntN(len(nodes))]
-	in := lockIn{lock: c.name, owner: c.owner, token: c.token}
+	in := history.LockCall{Lock: c.name, Owner: c.owner, Token: c.token}
 	dice := c.rnd.IntN(20)
 	switch {
 	case c.holds && dice < 5:
-		in.call, in.expiry = callRenew, c.expiry()
+		in.Op, in.Expiry = history.OpRenew, c.expiry()
 	case c.holds && dice < 10:
-		in.call = callWrite
+		in.Op = history.OpWrite
 	case c.holds && dice < 16:
-		in.call = callUnlock
+		in.Op = history.OpUnlock
 		c.holds = false
 	case c.holds && dice < 18:
-		in.call = callLook
+		in.Op = history.OpLook
 	case c.holds: // it forgets the lock
 		c.holds = false
 		return
 	case dice < 3 && c.token != 0:
-		in.call = callWrite // with the token of a former owner
+		in.Op = history.OpWrite // with the token of a former owner
 	case dice < 4 && c.owner != "":
-		in.call = callUnlock
+		in.Op = history.OpUnlock
 	case dice < 5 && c.owner != "":
-		in.call, in.expiry = callRenew, c.expiry()
+		in.Op, in.Expiry = history.OpRenew, c.expiry()
 	case dice < 8 && c.name != "":
-		in.call = callLook
+		in.Op = history.OpLook
 	default:
 		c.n++
 		c.name = fmt.Sprintf("r%d-%d", c.load.History.Size()/lockLife, c.rnd.IntN(locksInUse))
 		c.owner, c.token = fmt.Sprintf("c%d-%d", c.id, c.n), 0
-		in = lockIn{lock: c.name, owner: c.owner, call: callLock, expiry: c.expiry()}
+		in = history.LockCall{Lock: c.name, Owner: c.owner, Op: history.OpLock, Expiry: c.expiry()}
 	}
-	if out, known := c.do(ctx, n, in); known && out.ok {
-		switch in.call {
-		case callLock, callRenew:
-			c.holds, c.token = true, out.token
-		case callUnlock, callLook, callWrite:
+	if out, known := c.do(ctx, n, in); known && out.OK {
+		switch in.Op {
+		case history.OpLock, history.OpRenew:
+			c.holds, c.token = true, out.Token
+		case history.OpUnlock, history.OpLook, history.OpWrite:
 		}
-	} else if in.call == callRenew || in.call == callWrite {
+	} else if in.Op == history.OpRenew || in.Op == history.OpWrite {
 		c.holds = false
 	}
 }
@@ -113,47 +115,47 @@ func (c *lockClient) expiry() time.Duration { return time.Duration(1+c.rnd.IntN(
 
 // do sends an operation and records it in the history. known is false if the node did not return the result of the
 // operation.
-func (c *lockClient) do(ctx context.Context, n *Node, in lockIn) (out lockOut, known bool) {
+func (c *lockClient) do(ctx context.Context, n *Node, in history.LockCall) (out history.LockAnswer, known bool) {
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
-	in.begin = c.load.History.now()
+	in.Begin = c.load.History.Now()
 	out, outcome := lockDo(limit, n, in)
-	changes := in.call == callLock || in.call == callUnlock || in.call == callRenew
+	changes := in.Op == history.OpLock || in.Op == history.OpUnlock || in.Op == history.OpRenew
 	switch {
 	case outcome == Done:
-		c.load.History.add(c.id, in, out)
+		c.load.History.Add(c.id, in, out)
 		return out, true
 	case outcome == Unknown && changes:
-		c.load.History.add(c.id, in, lockOut{unknown: true})
+		c.load.History.Add(c.id, in, history.LockAnswer{Unknown: true})
 	}
 	pause(ctx, 10*time.Millisecond)
 	return out, false
 }
 
 // lockDo sends an operation on a lock to a node.
-func lockDo(ctx context.Context, n *Node, in lockIn) (out lockOut, outcome Outcome) {
-	body := text(map[string]any{"resourceId": in.lock, "lockOwner": in.owner,
-		"expiryInSeconds": int(in.expiry.Seconds())})
+func lockDo(ctx context.Context, n *Node, in history.LockCall) (out history.LockAnswer, outcome Outcome) {
+	body := text(map[string]any{"resourceId": in.Lock, "lockOwner": in.Owner,
+		"expiryInSeconds": int(in.Expiry.Seconds())})
 	var r reply
 	var err error
-	switch in.call {
-	case callLock:
+	switch in.Op {
+	case history.OpLock:
 		r, err = n.raw(ctx, "POST", "/v1.0/lock/"+lockStore, body)
-	case callRenew:
+	case history.OpRenew:
 		r, err = n.raw(ctx, "POST", "/v1.0/lock/"+lockStore+"/renew", body)
-	case callUnlock:
+	case history.OpUnlock:
 		r, err = n.raw(ctx, "POST", "/v1.0/unlock/"+lockStore, body)
-	case callLook:
-		r, err = n.raw(ctx, "GET", "/v1.0/lock/"+lockStore+"/"+in.lock, "")
-	case callWrite:
-		write := Set("fenced-"+in.lock, in.owner, Strong)
+	case history.OpLook:
+		r, err = n.raw(ctx, "GET", "/v1.0/lock/"+lockStore+"/"+in.Lock, "")
+	case history.OpWrite:
+		write := Set("fenced-"+in.Lock, in.Owner, Strong)
 		r, err = n.raw(ctx, write.Method, write.Path, write.Body, "Quorate-Lock",
-			fmt.Sprintf("%s/%s@%d", lockStore, in.lock, in.token))
+			fmt.Sprintf("%s/%s@%d", lockStore, in.Lock, in.Token))
 		switch {
 		case err == nil && r.status == 204:
-			return lockOut{ok: true}, Done
+			return history.LockAnswer{OK: true}, Done
 		case err == nil && r.status == 412:
-			return lockOut{}, Done
+			return history.LockAnswer{}, Done
 		}
 	}
 	if err != nil {
@@ -170,11 +172,11 @@ func lockDo(ctx context.Context, n *Node, in lockIn) (out lockOut, outcome Outco
 	if err := json.Unmarshal(r.body, &answer); err != nil {
 		return out, Unknown
 	}
-	out.ok, out.status = answer.Success || answer.Held, answer.Status
+	out.OK, out.Status = answer.Success || answer.Held, answer.Status
 	token := answer.Revision
 	if token == "" {
 		token = r.header.Get("Quorate-Lock-Revision")
 	}
-	out.token, _ = strconv.ParseUint(token, 10, 64) // 0 if there is none
+	out.Token, _ = strconv.ParseUint(token, 10, 64) // 0 if there is none
 	return out, Done
 }

@@ -6,28 +6,46 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/quorate/quorate/internal/history"
 )
 
 const (
 	// answerTime is the timeout of an attempt. A paused node never responds.
 	answerTime = 3 * time.Second
+	// familyLife is the number of operations after which clients use a new family of keys. Short histories can be
+	// checked fast, even if the outcome of many operations is unknown.
+	familyLife = 150
+	// families is the number of families in use at a time.
+	families = 2
 )
+
+// key returns the key with the number k of the family with the number f.
+func key(f, k int) string { return fmt.Sprintf("f%d-%d", f, k) }
+
+// familyName returns the name that the family with the number f has in the history.
+func familyName(f int) string { return fmt.Sprintf("family %d", f) }
 
 // StrongLoad makes random strong operations on all running nodes.
 type StrongLoad struct {
-	History *History
+	History *history.Keys
 
 	cluster *Cluster
 	pad     int
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
+
+	mu   sync.Mutex
+	busy map[int]int // by family, clients with an operation in flight; guarded by mu, as is next
+	next int         // families below this were taken out of the history
 }
 
 // StartStrong starts clients that read and write with strong consistency. Each value ends with pad additional bytes.
 // Stop ends the clients.
 func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &StrongLoad{History: NewHistory(), cluster: c, pad: pad, stop: cancel}
+	l := &StrongLoad{History: history.NewKeys(history.WallClock()), cluster: c, pad: pad, stop: cancel,
+		busy: map[int]int{}}
 	for id := range clients {
 		s := &strongClient{load: l, id: id, rnd: rand.New(rand.NewPCG(seed, uint64(id)+100)),
 			seen: map[string]Item{}} //nolint:gosec // chance, not a secret
@@ -36,23 +54,65 @@ func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	return l
 }
 
+// enter begins an operation of a client, and returns the number of the family whose keys it must use. The client calls
+// leave when the operation has ended.
+func (l *StrongLoad) enter(random int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.History.Size()/familyLife*families + random
+	l.busy[f]++
+	return f
+}
+
+func (l *StrongLoad) leave(f int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy[f]--; l.busy[f] == 0 {
+		delete(l.busy, f)
+	}
+}
+
+// done returns the finished families that are still in the history: all f with from <= f < to. A family is finished
+// when clients begin no new operations on it and none is in progress.
+func (l *StrongLoad) done() (from, to int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	to = l.History.Size() / familyLife * families
+	for f := range l.busy {
+		to = min(to, f)
+	}
+	return l.next, max(l.next, to)
+}
+
+// take removes the families f with from <= f < to from the history.
+func (l *StrongLoad) take(from, to int) *history.Keys {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next = to
+	var names []string
+	for f := from; f < to; f++ {
+		names = append(names, familyName(f))
+	}
+	return l.History.Take(names...)
+}
+
 // Stop stops the clients. It then reads the keys of all families that Verify has not returned yet, so that their
 // history ends with a read. It uses the running nodes in turn.
 func (l *StrongLoad) Stop(ctx context.Context) error {
 	l.stop()
 	l.wg.Wait()
-	from, _ := l.History.done()
+	from, _ := l.done()
 	return l.last(ctx, from, (l.History.Size()/familyLife+1)*families)
 }
 
 // Verify removes the finished families of keys from the history of the load, and returns them as a separate history.
 // Before that it reads their keys once more. The separate history can be checked while the load continues.
-func (l *StrongLoad) Verify(ctx context.Context) (*History, error) {
-	from, to := l.History.done()
+func (l *StrongLoad) Verify(ctx context.Context) (*history.Keys, error) {
+	from, to := l.done()
 	if err := l.last(ctx, from, to); err != nil {
 		return nil, err
 	}
-	return l.History.take(from, to), nil
+	return l.take(from, to), nil
 }
 
 // last reads all families f with from <= f < to once more, on all running nodes in turn.
@@ -88,8 +148,8 @@ func (s *strongClient) run(ctx context.Context) {
 
 // one makes one operation.
 func (s *strongClient) one(ctx context.Context) {
-	f := s.load.History.enter(s.rnd.IntN(families))
-	defer s.load.History.leave(f)
+	f := s.load.enter(s.rnd.IntN(families))
+	defer s.load.leave(f)
 	nodes := s.load.cluster.Running()
 	if len(nodes) == 0 {
 		pause(ctx, 10*time.Millisecond)
@@ -99,14 +159,14 @@ func (s *strongClient) one(ctx context.Context) {
 	var a Answer
 	switch s.rnd.IntN(10) {
 	case 0, 1, 2:
-		a = s.read(ctx, node, f, []int{s.rnd.IntN(FamilySize)})
+		a = s.read(ctx, node, f, []int{s.rnd.IntN(history.FamilySize)})
 	case 3:
 		a = s.read(ctx, node, f, []int{0, 1, 2})
 	case 4, 5:
-		keys := s.rnd.Perm(FamilySize)[:2]
+		keys := s.rnd.Perm(history.FamilySize)[:2]
 		a = s.write(ctx, node, f, s.change(f, keys[0]), s.change(f, keys[1]))
 	default:
-		a = s.write(ctx, node, f, s.change(f, s.rnd.IntN(FamilySize)))
+		a = s.write(ctx, node, f, s.change(f, s.rnd.IntN(history.FamilySize)))
 	}
 	if a.Outcome == Refused || a.Outcome == Unknown {
 		pause(ctx, 5*time.Millisecond)
@@ -127,23 +187,23 @@ func pause(ctx context.Context, t time.Duration) {
 func (s *strongClient) app(f int) int { return f % (len(s.load.cluster.options.Apps) + 1) }
 
 // change returns a random change of a key.
-func (s *strongClient) change(f, k int) change {
+func (s *strongClient) change(f, k int) history.Change {
 	s.n++
-	c := change{key: k, value: fmt.Sprintf("c%d-%d", s.id, s.n)}
+	c := history.Change{Key: k, Value: fmt.Sprintf("c%d-%d", s.id, s.n)}
 	if s.load.pad > 0 {
-		c.value += fmt.Sprintf("%0*d", s.load.pad, 0)
+		c.Value += fmt.Sprintf("%0*d", s.load.pad, 0)
 	}
 	known := s.seen[key(f, k)].Value
 	switch s.rnd.IntN(6) {
 	case 0:
-		c.value = ""
+		c.Value = ""
 	case 1:
-		c.absent = true
+		c.Absent = true
 	case 2, 3:
-		c.expect = known
+		c.Expect = known
 	case 4:
 		if known != "" {
-			c.value, c.expect = "", known
+			c.Value, c.Expect = "", known
 		}
 	}
 	return c
@@ -162,27 +222,27 @@ func (s *strongClient) read(ctx context.Context, n *Node, f int, keys []int) Ans
 		r = GetAll(names, Strong)
 	}
 	r.App = s.app(f)
-	call := s.load.History.now()
+	call := s.load.History.Now()
 	a := n.Do(ctx, r)
 	if a.Outcome != Done {
 		return a
 	}
-	in, out := input{family: f, read: keys}, output{}
+	in, out := history.KeyCall{Family: familyName(f), Read: keys}, history.KeyAnswer{}
 	for i, item := range a.Items {
-		out.values = append(out.values, item.Value)
+		out.Values = append(out.Values, item.Value)
 		s.seen[names[i]] = item
-		s.load.History.tag(names[i], item.ETag, item.Value)
+		s.load.History.ETag(familyName(f), keys[i], item.ETag, item.Value)
 	}
-	s.load.History.add(s.id, call, in, out)
+	s.load.History.Add(s.id, call, in, out)
 	return a
 }
 
 // write makes changes of a family atomically.
-func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...change) Answer {
+func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...history.Change) Answer {
 	writes := make([]Write, len(changes))
 	for i, c := range changes {
-		writes[i] = Write{Key: key(f, c.key), Value: c.value, Condition: Condition{Absent: c.absent}}
-		if c.expect != "" {
+		writes[i] = Write{Key: key(f, c.Key), Value: c.Value, Condition: Condition{Absent: c.Absent}}
+		if c.Expect != "" {
 			writes[i].ETag = s.seen[writes[i].Key].ETag
 		}
 	}
@@ -195,21 +255,22 @@ func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...cha
 		r = r.With("Quorate-Request-Id", fmt.Sprintf("c%d-%d", s.id, s.n))
 	}
 	r.App = s.app(f)
-	call := s.load.History.now()
+	call := s.load.History.Now()
 	a := s.attempts(ctx, n, r, repeats)
 	if a.Outcome == Refused {
 		return a // it must not have been applied
 	}
-	in, out := input{family: f, writes: changes}, output{conflict: a.Outcome == Conflict, unknown: a.Outcome == Unknown}
-	s.load.History.add(s.id, call, in, out)
+	in := history.KeyCall{Family: familyName(f), Write: changes}
+	out := history.KeyAnswer{Conflict: a.Outcome == Conflict, Unknown: a.Outcome == Unknown}
+	s.load.History.Add(s.id, call, in, out)
 	if repeats > 0 && a.Outcome != Unknown && s.rnd.IntN(4) == 0 {
 		s.again(ctx, n, r, a)
 	}
 	for i, c := range changes {
 		delete(s.seen, writes[i].Key)
-		if a.Outcome == Done && c.value != "" && a.ETag != "" {
-			s.seen[writes[i].Key] = Item{Value: c.value, ETag: a.ETag}
-			s.load.History.tag(writes[i].Key, a.ETag, c.value)
+		if a.Outcome == Done && c.Value != "" && a.ETag != "" {
+			s.seen[writes[i].Key] = Item{Value: c.Value, ETag: a.ETag}
+			s.load.History.ETag(familyName(f), c.Key, a.ETag, c.Value)
 		}
 	}
 	return a
@@ -224,7 +285,7 @@ func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answ
 		return
 	}
 	if a.Outcome != first.Outcome || a.ETag != first.ETag {
-		s.load.History.fault("%s %s with the id %s was answered with %d and ETag %q, and its repetition with %d "+
+		s.load.History.Fault("%s %s with the id %s was answered with %d and ETag %q, and its repetition with %d "+
 			"and ETag %q",
 			r.Method, r.Path, r.Header["Quorate-Request-Id"], first.Status, first.ETag, a.Status, a.ETag)
 	}

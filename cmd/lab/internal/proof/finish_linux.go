@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cmd/lab/internal/faulttest"
+	"github.com/quorate/quorate/internal/history"
 )
 
 // checkpoint runs the checks between faults. It waits until all nodes know each other. It then pauses the load, checks
@@ -154,7 +155,7 @@ func (r *campaign) locked() {
 	r.locks.Stop()
 	r.done("C16", r.locks.History.Size())
 	err := r.locks.History.Check(checkTime, os.TempDir())
-	var n *faulttest.NotLinearizable
+	var n *history.NotLinearizable
 	switch {
 	case errors.As(err, &n):
 		r.violated("C16", err.Error(), n.History)

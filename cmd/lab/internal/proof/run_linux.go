@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/cmd/lab/internal/faulttest"
 	"github.com/quorate/quorate/cmd/lab/internal/tuned"
+	"github.com/quorate/quorate/internal/history"
 )
 
 // Options are the options of a campaign. Program is required.
@@ -363,9 +364,9 @@ func (r *campaign) histories(ctx context.Context) {
 // checkTime limits the search for a linearization of one family.
 const checkTime = 3 * time.Minute
 
-func (r *campaign) linearizable(h *faulttest.History) {
+func (r *campaign) linearizable(h *history.Keys) {
 	err := h.Check(checkTime, os.TempDir())
-	var n *faulttest.NotLinearizable
+	var n *history.NotLinearizable
 	switch {
 	case errors.As(err, &n):
 		r.violated("C1", err.Error(), n.History)

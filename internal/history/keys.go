@@ -1,0 +1,222 @@
+package history
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// FamilySize is the greatest number of keys in a family.
+const FamilySize = 3
+
+// KeyCall is a request on keys of one family: a read, or changes that are applied all or none. Calls on different
+// families are checked independently, so one call must not touch two families. The family of a single key is its name.
+type KeyCall struct {
+	Family string
+	Read   []int // keys, less than FamilySize
+	Write  []Change
+}
+
+// Change is a change of one key. Each value is written to a key at most once in a history. So a condition on an ETag is
+// a condition on the value that has this ETag.
+type Change struct {
+	Key    int    // less than FamilySize
+	Value  string // empty = delete
+	Absent bool   // only if the key has no value
+	Expect string // only if this is the value; empty = any
+}
+
+// KeyAnswer is the answer to a KeyCall.
+type KeyAnswer struct {
+	Values   []string // of the keys that were read, in their order; empty = no value
+	Conflict bool     // the condition of a change was not met
+	Unknown  bool     // the changes may have been applied, or may still be applied at any later time
+}
+
+// family is the state of the keys of one family; an empty string is a key without a value.
+type family [FamilySize]string
+
+// keysModel returns the model of a single store that never fails. A call of unknown outcome has no end. So its changes
+// can come last in the order, where no call sees them.
+func keysModel() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return family{} },
+		Step: func(s, in, out any) (bool, any) {
+			possible, next := keysStep(s.(family), in.(KeyCall), out.(KeyAnswer))
+			return possible, next
+		},
+		DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v -> %+v", in, out) },
+	}
+}
+
+// keysStep returns whether the store can give the answer in this state, and the state after it. All conditions are
+// checked before the first change.
+func keysStep(have family, in KeyCall, out KeyAnswer) (bool, family) {
+	for i, k := range in.Read {
+		if out.Values[i] != have[k] {
+			return false, have
+		}
+	}
+	met := true
+	for _, c := range in.Write {
+		if (c.Absent && have[c.Key] != "") || (c.Expect != "" && have[c.Key] != c.Expect) {
+			met = false
+		}
+	}
+	switch {
+	case !met:
+		return out.Conflict || out.Unknown, have
+	case out.Conflict:
+		return false, have
+	}
+	for _, c := range in.Write {
+		have[c.Key] = c.Value
+	}
+	return true, have
+}
+
+// Keys records calls on keys. It is safe for concurrent use.
+type Keys struct {
+	clock func() int64
+
+	mu        sync.Mutex
+	calls     map[string][]porcupine.Operation // by family; guarded by mu, as are the fields below
+	values    map[taggedKey]string             // by ETag
+	etags     map[taggedKey]string             // by value
+	size      int
+	conflicts int
+	unknown   int
+	broken    []string // violations that were found without a search
+}
+
+// taggedKey is a key with an ETag or with a value.
+type taggedKey struct {
+	family string
+	key    int
+	text   string
+}
+
+// NewKeys starts a history. The times of its calls are from clock, for example WallClock or CallClock.
+func NewKeys(clock func() int64) *Keys {
+	return &Keys{clock: clock, calls: map[string][]porcupine.Operation{}, values: map[taggedKey]string{},
+		etags: map[taggedKey]string{}}
+}
+
+// Now returns the time at which a call begins.
+func (h *Keys) Now() int64 { return h.clock() }
+
+// Add records a call that began at the time begin and ends now. A read of unknown outcome tells nothing and is not
+// recorded.
+func (h *Keys) Add(client int, begin int64, in KeyCall, out KeyAnswer) {
+	end := h.clock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if out.Unknown {
+		if len(in.Write) == 0 {
+			return
+		}
+		h.unknown++
+		client, end = 1_000_000+h.size, never // the client continues as another one
+	}
+	if out.Conflict {
+		h.conflicts++
+	}
+	h.size++
+	h.calls[in.Family] = append(h.calls[in.Family],
+		porcupine.Operation{ClientId: client, Input: in, Call: begin, Output: out, Return: end})
+}
+
+// ETag records that a client has seen a value with an ETag. A value has one ETag, and an ETag names one value. An empty
+// ETag or value is not recorded.
+func (h *Keys) ETag(family string, key int, etag, value string) {
+	if etag == "" || value == "" {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	byETag, byValue := taggedKey{family, key, etag}, taggedKey{family, key, value}
+	if had, ok := h.values[byETag]; ok && had != value {
+		h.broken = append(h.broken, fmt.Sprintf("ETag %s of %s (key %d) names both %q and %q", etag, family, key,
+			brief(had), brief(value)))
+	}
+	if had, ok := h.etags[byValue]; ok && had != etag {
+		h.broken = append(h.broken, fmt.Sprintf("the value %q of %s (key %d) has both ETag %s and ETag %s",
+			brief(value), family, key, had, etag))
+	}
+	h.values[byETag], h.etags[byValue] = value, etag
+}
+
+// Fault records a violation that a client has seen.
+func (h *Keys) Fault(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.broken = append(h.broken, fmt.Sprintf(format, args...))
+}
+
+// Size returns the number of calls that were recorded, including those that Take has removed.
+func (h *Keys) Size() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.size
+}
+
+// Conflicts returns the number of calls whose condition was not met.
+func (h *Keys) Conflicts() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.conflicts
+}
+
+// Unknown returns the number of calls of unknown outcome.
+func (h *Keys) Unknown() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unknown
+}
+
+// Take removes families from the history and returns them as a new history. The new history also gets all violations
+// that were recorded without a search so far.
+func (h *Keys) Take(families ...string) *Keys {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := NewKeys(h.clock)
+	for _, f := range families {
+		out.calls[f] = h.calls[f]
+		out.size += len(h.calls[f])
+		delete(h.calls, f)
+	}
+	for _, tags := range []map[taggedKey]string{h.values, h.etags} {
+		maps.DeleteFunc(tags, func(k taggedKey, _ string) bool { return slices.Contains(families, k.family) })
+	}
+	out.broken, h.broken = h.broken, nil
+	return out
+}
+
+// Check returns an error if a violation was recorded, or if no order explains the answers of a family, or if the search
+// for an order takes too long. The searches of all families share the time limit, but each has at least one second. The
+// error of a search is a NotLinearizable, with a visualization in the directory dir.
+func (h *Keys) Check(limit time.Duration, dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.broken) > 0 {
+		return fmt.Errorf("%s, and %d more", h.broken[0], len(h.broken)-1)
+	}
+	deadline := time.Now().Add(limit)
+	for _, f := range slices.Sorted(maps.Keys(h.calls)) {
+		if err := search(keysModel(), f, h.calls[f], time.Until(deadline), dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// String returns a summary.
+func (h *Keys) String() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return fmt.Sprintf("%d operations, %d conflicts, %d of unknown outcome", h.size, h.conflicts, h.unknown)
+}
