@@ -14,8 +14,10 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/internal/listen"
 )
 
 // invokePath is the path of a call through a sidecar.
@@ -45,15 +47,11 @@ func (f *forwarder) client() *caller {
 	return &caller{bare: bare{address: f.address}, path: f.path, app: f.app}
 }
 
-// end stops the servers with SIGTERM and waits for them. After 10 s it kills a server that still runs. An immediate
+// end stops the servers with SIGTERM and waits for them. After 15 s it kills a server that still runs. An immediate
 // kill would leave child processes of nginx running.
 func (f *forwarder) end() {
-	for _, c := range f.cmds {
-		_ = c.Process.Signal(syscall.SIGTERM)
-		kill := time.AfterFunc(10*time.Second, func() { _ = c.Process.Kill() })
-		_ = c.Wait()
-		kill.Stop()
-	}
+	_ = launcher.StopAll(f.all...) // its data is removed with the directory
+	f.close()
 }
 
 // started waits until a call through the servers succeeds.
@@ -135,24 +133,14 @@ func callNode(ctx context.Context, title, name string, s *settings, dir string) 
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	c, err := p.startCluster(ctx, program, 1, "--app-id", "app", "--app-port", s.app.port)
 	if err != nil {
-		return nil, err
+		defer p.end()
+		return nil, p.failed(err)
 	}
 	f := &forwarder{processes: p, title: title, text: firstLine(program, "version") + ", one node",
-		address: "127.0.0.1:" + ports[0], path: invokePath, app: s.app}
-	if err := p.start("one", program, appNode("one", ports, s.app.port)...); err != nil {
-		return nil, err
-	}
+		address: c.Nodes[0].Address(), path: invokePath, app: s.app}
 	return f.started(ctx)
-}
-
-// appNode returns the arguments of a node that serves the application. ports has the ports of the API, of gossip and
-// of calls between nodes, in this order.
-func appNode(id string, ports []string, app string) []string {
-	return []string{"run", "--node-id", id, "--data-dir", id, "--app-id", "app", "--app-port", app, "--bind-address",
-		"127.0.0.1", "--http-port", ports[0], "--gossip-port", ports[1], "--peer-port", ports[2], "--metrics-port", "0",
-		"--enable-grpc=false", "--log-level", "warn"}
 }
 
 // callQuorateElsewhere starts two nodes and calls the application of one through the other. So a call passes both
@@ -174,19 +162,20 @@ func callNodes(ctx context.Context, title, name string, s *settings, dir string)
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(6)
+	c, err := p.startCluster(ctx, program, 1, "--app-id", "app", "--app-port", s.app.port)
+	if err != nil {
+		defer p.end()
+		return nil, p.failed(err)
+	}
+	ports, err := listen.Spare(ctx, 2)
 	if err != nil {
 		return nil, err
 	}
+	caller := launcher.Loopback("caller", program, filepath.Join(p.dir, "caller"), ports[0], ports[1])
 	f := &forwarder{processes: p, title: title, text: firstLine(program, "version") + ", two nodes",
-		address: "127.0.0.1:" + ports[3], path: invokePath, app: s.app}
-	if err := p.start("app", program, appNode("app", ports[:3], s.app.port)...); err != nil {
-		return nil, err
-	}
-	if err := p.start("caller", program, "run", "--node-id", "caller", "--data-dir", "caller", "--role", "sidecar",
-		"--join", "127.0.0.1:"+ports[1], "--bind-address", "127.0.0.1", "--http-port", ports[3], "--gossip-port",
-		ports[4], "--peer-port", ports[5], "--metrics-port", "0", "--enable-grpc=false", "--log-level",
-		"warn"); err != nil {
+		address: caller.Address(), path: invokePath, app: s.app}
+	if err := p.startNode(caller, "--role", "sidecar", "--join", c.Nodes[0].Gossip(), "--enable-grpc=false",
+		"--log-level", "warn"); err != nil {
 		p.end()
 		return nil, err
 	}

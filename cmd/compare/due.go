@@ -313,39 +313,23 @@ func dueQuorate(n int) opener {
 		if err != nil {
 			return nil, err
 		}
-		ports, err := freePorts(3 * n)
-		if err != nil {
-			return nil, err
-		}
 		app, err := startDueApp()
 		if err != nil {
 			return nil, err
 		}
 		f := &forwarder{processes: p, title: "quorate", text: fmt.Sprintf("%s, nodes: %d %s",
 			firstLine(program, "version"), n, strings.Join(s.quorateArgs, " "))}
-		q := &quorate{processes: p, program: program}
-		var join, nodes []string
-		for i := range n {
-			join = append(join, "127.0.0.1:"+ports[3*i+1])
-			nodes = append(nodes, "127.0.0.1:"+ports[3*i])
+		c, err := p.startCluster(ctx, program, n, append([]string{"--app-id", "app", "--app-port", app.port},
+			s.quorateArgs...)...)
+		if err != nil {
+			defer func() { f.end(); app.end() }()
+			return nil, f.failed(err)
 		}
-		for i := range n {
-			args := appNode("n"+strconv.Itoa(i+1), ports[3*i:3*i+3], app.port)
-			if n > 1 {
-				args = append(args, "--join", strings.Join(join, ","), "--bootstrap-expect", strconv.Itoa(n))
-			}
-			if err := p.start("n"+strconv.Itoa(i+1), program, append(args, s.quorateArgs...)...); err != nil {
-				f.end()
-				return nil, err
-			}
+		var nodes []string
+		for _, node := range c.Nodes {
+			nodes = append(nodes, node.Address())
 		}
 		r := newRunner(f, nodes, app, s.keys)
-		if n > 1 {
-			if err := until(ctx, func() error { return q.voters(ctx) }); err != nil {
-				defer r.end()
-				return nil, r.failed(err)
-			}
-		}
 		return r.running(ctx)
 	}
 }

@@ -2,16 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // failing is a cluster whose leader can be killed.
@@ -111,58 +109,28 @@ func firstSave(ctx context.Context, clients []client, since time.Time) (time.Dur
 
 // kill ends a process with SIGKILL.
 func (p *processes) kill(process int) error {
-	if err := p.cmds[process].Process.Kill(); err != nil {
-		return err
-	}
-	_ = p.cmds[process].Wait() // its error says that it was killed
+	p.all[process].Kill()
 	return nil
 }
 
 // restart starts a killed process with the same arguments. Its output is added to its log file.
-func (p *processes) restart(process int) error {
-	old := p.cmds[process]
-	cmd := exec.Command(old.Path, old.Args[1:]...) // #nosec G204 -- the program that the user named
-	cmd.Dir = old.Dir
-	name := old.Stdout.(*os.File).Name() //nolint:forcetypeassert // see start
-	log, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer log.Close() // the process has its own descriptor
-	cmd.Stdout, cmd.Stderr = log, log
-	p.cmds[process] = cmd
-	return cmd.Start()
-}
+func (p *processes) restart(process int) error { return p.all[process].Start() }
 
 // leader implements failing. It asks the first node for the leader of the first group. It returns an error until every
 // voter has caught up, so that each kill finds a whole cluster.
 func (q *quorate) leader(ctx context.Context) (int, error) {
-	if err := q.voters(ctx); err != nil {
+	if err := q.cluster.Check(ctx); err != nil {
 		return 0, err
 	}
-	out, err := exec.CommandContext(ctx, q.program, "status", "--json", "--data-dir",
-		filepath.Join(q.dir, "n1")).Output()
+	status, err := q.cluster.Nodes[0].Status(ctx)
 	if err != nil {
 		return 0, err
 	}
-	return quorateLeader(out)
+	return quorateLeader(status)
 }
 
-// quorateLeader returns the number of the node that leads the first group, from the output of quorate status.
-func quorateLeader(status []byte) (int, error) {
-	var s struct {
-		Groups []struct {
-			Leader  string `json:"leader"`
-			Writes  bool   `json:"writes"`
-			Servers []struct {
-				Node string  `json:"node"`
-				Lag  *uint64 `json:"lag"`
-			} `json:"servers"`
-		} `json:"groups"`
-	}
-	if err := json.Unmarshal(status, &s); err != nil {
-		return 0, err
-	}
+// quorateLeader returns the number of the node that leads the first group.
+func quorateLeader(s schema.NodeStatus) (int, error) {
 	if len(s.Groups) == 0 || s.Groups[0].Leader == "" || !s.Groups[0].Writes {
 		return 0, errors.New("quorate: no leader is known")
 	}
@@ -178,7 +146,9 @@ func quorateLeader(status []byte) (int, error) {
 	return n - 1, nil
 }
 
-func (q *quorate) at(process int) client { return quorateClientOf(q.nodes[process], q.bare) }
+func (q *quorate) at(process int) client {
+	return quorateClientOf(q.cluster.Nodes[process].Base(), q.bare)
+}
 
 // leader implements failing. It asks every member, and returns an error until all of them have the same leader and
 // have applied the same entries.

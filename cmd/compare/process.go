@@ -2,15 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/internal/listen"
 )
 
 // missingError is the error for a program that is not found.
@@ -20,25 +22,36 @@ func (e *missingError) Error() string {
 	return fmt.Sprintf("%s: the program %q is not found; give its path with -%s", e.name, e.program, e.name)
 }
 
-// processes are the processes of one store.
+// processes are the processes of one store. Each has its own log file.
 type processes struct {
 	dir  string
-	cmds []*exec.Cmd
+	all  []*launcher.Process
+	logs []*os.File
 }
 
-// start runs a program until end. Its output goes to its own log file.
+// start runs a program until end.
 func (p *processes) start(name, program string, args ...string) error {
+	c := &launcher.Process{}
+	c.Options.Command = append([]string{program}, args...)
+	return p.add(name, c, c.Start)
+}
+
+// startNode runs a node of Quorate until end.
+func (p *processes) startNode(n *launcher.Node, more ...string) error {
+	return p.add(n.ID, &n.Process, func() error { return n.Start(more...) })
+}
+
+func (p *processes) add(name string, c *launcher.Process, start func() error) error {
 	log, err := os.Create(filepath.Join(p.dir, name+".log"))
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the process has its own descriptor
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, p.dir
-	if err := cmd.Start(); err != nil {
+	p.logs = append(p.logs, log)
+	c.Options.Stdout, c.Options.Stderr, c.Options.Dir = log, log, p.dir
+	if err := start(); err != nil {
 		return err
 	}
-	p.cmds = append(p.cmds, cmd)
+	p.all = append(p.all, c)
 	return nil
 }
 
@@ -47,8 +60,8 @@ func (p *processes) start(name, program string, args ...string) error {
 func (p *processes) cpu() (time.Duration, bool) {
 	var ticks int64
 	var pids []string
-	for _, c := range p.cmds {
-		id := strconv.Itoa(c.Process.Pid)
+	for _, c := range p.all {
+		id := strconv.Itoa(c.Pid())
 		children, err := os.ReadFile("/proc/" + id + "/task/" + id + "/children")
 		if err != nil {
 			return 0, false
@@ -77,10 +90,18 @@ func (p *processes) cpu() (time.Duration, bool) {
 	return time.Duration(ticks) * (time.Second / 100), true
 }
 
+// end kills the processes. Their data is removed with the directory.
 func (p *processes) end() {
-	for _, c := range p.cmds {
-		_ = c.Process.Kill() // its data is removed with the directory
-		_ = c.Wait()
+	for _, c := range p.all {
+		c.Kill()
+	}
+	p.close()
+}
+
+// close closes the log files.
+func (p *processes) close() {
+	for _, log := range p.logs {
+		_ = log.Close() // people read it only after a failure
 	}
 }
 
@@ -95,24 +116,14 @@ func (p *processes) failed(err error) error {
 	return err
 }
 
-// freePorts returns n ports of 127.0.0.1 that are free now. They are below the usual range of ports for outgoing
-// connections, so that no such connection takes one of them before the processes start.
+// freePorts returns n ports of 127.0.0.1 that are free now.
 func freePorts(n int) ([]string, error) {
-	const first, end = 10240, 32768
-	var out []string
-	for _, i := range rand.Perm(end - first) {
-		if len(out) == n {
-			return out, nil
-		}
-		port := strconv.Itoa(first + i)
-		l, err := net.Listen("tcp", "127.0.0.1:"+port)
-		if err != nil {
-			continue
-		}
-		_ = l.Close()
-		out = append(out, port)
+	ports, err := listen.Spare(context.Background(), n)
+	out := make([]string, len(ports))
+	for i, port := range ports {
+		out[i] = strconv.Itoa(port)
 	}
-	return nil, fmt.Errorf("127.0.0.1 has fewer than %d free ports between %d and %d", n, first, end-1)
+	return out, err
 }
 
 // find returns the path of a program, and a directory for its processes.

@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/quorate/quorate/cmd/internal/launcher"
 )
 
 // quorate is a cluster of three nodes on this machine, or one node.
@@ -22,13 +21,13 @@ type quorate struct {
 	program string
 	version string
 	args    []string
-	nodes   []string // addresses of the API
+	cluster *launcher.Cluster
 	bare    bool
 	conns   []client
 }
 
 func openQuorate(ctx context.Context, s *settings, dir string) (store, error) {
-	return startQuorate(ctx, "quorate", s.quorate, s, dir)
+	return startQuorate(ctx, "quorate", s.quorate, 3, s, dir)
 }
 
 // openBeside starts another Quorate program, if one is given.
@@ -36,12 +35,12 @@ func openBeside(ctx context.Context, s *settings, dir string) (store, error) {
 	if s.beside == "" {
 		return nil, nil
 	}
-	return startQuorate(ctx, "beside", s.beside, s, dir)
+	return startQuorate(ctx, "beside", s.beside, 3, s, dir)
 }
 
 // openOne starts a single node.
 func openOne(ctx context.Context, s *settings, dir string) (store, error) {
-	return startOne(ctx, "quorate", s.quorate, s, dir)
+	return startQuorate(ctx, "quorate", s.quorate, 1, s, dir)
 }
 
 // openOneBeside starts a single node of another Quorate program, if one is given.
@@ -49,96 +48,38 @@ func openOneBeside(ctx context.Context, s *settings, dir string) (store, error) 
 	if s.beside == "" {
 		return nil, nil
 	}
-	return startOne(ctx, "beside", s.beside, s, dir)
+	return startQuorate(ctx, "beside", s.beside, 1, s, dir)
 }
 
-func startOne(ctx context.Context, title, name string, s *settings, dir string) (store, error) {
+// startQuorate starts a cluster of size nodes and waits until all of them vote.
+func startQuorate(ctx context.Context, title, name string, size int, s *settings, dir string) (store, error) {
 	program, p, err := find(title, name, dir)
-	if err != nil {
-		return nil, err
-	}
-	ports, err := freePorts(3)
-	if err != nil {
-		return nil, err
-	}
-	q := &quorate{processes: p, title: title, program: program, version: firstLine(program, "version"),
-		args: s.quorateArgs, bare: s.bare, nodes: []string{"http://127.0.0.1:" + ports[0]}}
-	if err := p.start("one", program, append([]string{"run", "--node-id", "one", "--data-dir", "one", "--bind-address",
-		"127.0.0.1", "--http-port", ports[0], "--gossip-port", ports[1], "--peer-port", ports[2], "--metrics-port", "0",
-		"--enable-grpc=false", "--log-level", "warn"}, s.quorateArgs...)...); err != nil {
-		return nil, err
-	}
-	c := quorateClientOf(q.nodes[0], q.bare)
-	if err := until(ctx, func() error { return c.save(ctx, "ready", "yes") }); err != nil {
-		defer p.end()
-		return nil, p.failed(err)
-	}
-	return q, nil
-}
-
-func startQuorate(ctx context.Context, title, name string, s *settings, dir string) (store, error) {
-	program, p, err := find(title, name, dir)
-	if err != nil {
-		return nil, err
-	}
-	ports, err := freePorts(9)
 	if err != nil {
 		return nil, err
 	}
 	q := &quorate{processes: p, title: title, program: program, version: firstLine(program, "version"),
 		args: s.quorateArgs, bare: s.bare}
-	gossip := ports[3:6]
-	join := "127.0.0.1:" + strings.Join(gossip, ",127.0.0.1:")
-	for i := range 3 {
-		id := "n" + strconv.Itoa(i+1)
-		args := append([]string{"run", "--node-id", id, "--data-dir", id, "--join", join, "--bootstrap-expect", "3",
-			"--bind-address", "127.0.0.1", "--http-port", ports[i],
-			"--gossip-port", gossip[i], "--peer-port", ports[6+i], "--metrics-port", "0", "--enable-grpc=false",
-			"--log-level", "warn"}, s.quorateArgs...)
-		if err := p.start(id, program, args...); err != nil {
-			p.end()
-			return nil, err
-		}
-		q.nodes = append(q.nodes, "http://127.0.0.1:"+ports[i])
-	}
-	if err := until(ctx, func() error { return q.voters(ctx) }); err != nil {
+	if q.cluster, err = p.startCluster(ctx, program, size, s.quorateArgs...); err != nil {
 		defer p.end()
 		return nil, p.failed(err)
 	}
 	return q, nil
 }
 
-// voters returns nil when all three servers are voters in every group.
-func (q *quorate) voters(ctx context.Context) error {
-	for _, dir := range []string{"n1", "n2", "n3"} {
-		out, err := exec.CommandContext(ctx, q.program, "status", "--json", "--data-dir",
-			filepath.Join(q.dir, dir)).Output()
-		if err != nil {
-			return fmt.Errorf("quorate status of %s: %w", dir, err)
-		}
-		var status struct {
-			Groups []struct {
-				Servers []struct {
-					Voter bool `json:"voter"`
-				} `json:"servers"`
-			} `json:"groups"`
-		}
-		if err := json.Unmarshal(out, &status); err != nil {
-			return fmt.Errorf("quorate status of %s: %w", dir, err)
-		}
-		voters := 0
-		for _, g := range status.Groups {
-			for _, server := range g.Servers {
-				if server.Voter {
-					voters++
-				}
-			}
-		}
-		if groups := len(status.Groups); groups == 0 || voters != 3*groups {
-			return fmt.Errorf("quorate: %s has %d voters in %d groups instead of 3 in each", dir, voters, groups)
+// startCluster starts a cluster of Quorate with additional flags, and waits until all nodes vote.
+func (p *processes) startCluster(ctx context.Context, program string, size int, flags ...string) (*launcher.Cluster,
+	error) {
+	c, err := launcher.New(ctx, launcher.Plan{Program: program, Dir: p.dir, Size: size,
+		Flags: append([]string{"--enable-grpc=false", "--log-level", "warn"}, flags...)})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range c.Nodes {
+		if err := p.startNode(n); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return c, c.Formed(ctx, func(string) {})
 }
 
 func (q *quorate) name() string { return q.title }
@@ -147,13 +88,13 @@ func (q *quorate) about() string {
 	if q.bare {
 		client = "a bare one over HTTP/1.1"
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s, nodes: %d, client %s %s", q.version, len(q.nodes), client,
+	return strings.TrimSpace(fmt.Sprintf("%s, nodes: %d, client %s %s", q.version, len(q.cluster.Nodes), client,
 		strings.Join(q.args, " ")))
 }
 
 func (q *quorate) clients(n int) ([]client, error) {
 	for i := len(q.conns); i < n; i++ {
-		q.conns = append(q.conns, quorateClientOf(q.nodes[i%len(q.nodes)], q.bare))
+		q.conns = append(q.conns, q.at(i%len(q.cluster.Nodes)))
 	}
 	return q.conns[:n], nil
 }
@@ -238,7 +179,7 @@ func (q *quorate) printSizes(out io.Writer) error {
 	}
 	size := megabytes(float64(program.Size()) / 1e6)
 	fmt.Fprintf(out, "quorate: the program has %s%s", size, exceeded(size, programGoal))
-	if memory, ok := resident(q.cmds[0].Process.Pid); ok {
+	if memory, ok := resident(q.all[0].Pid()); ok {
 		fmt.Fprintf(out, ", the idle node %s%s", memory, exceeded(memory, memoryGoal))
 	}
 	fmt.Fprintln(out)

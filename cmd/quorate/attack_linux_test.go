@@ -12,13 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cmd/internal/launcher"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
@@ -30,11 +31,9 @@ func thorough() bool { return os.Getenv("QUORATE_ATTACKS") == "all" }
 
 // victim is one server of the attacked cluster, in its own process.
 type victim struct {
-	id                         string
+	*launcher.Node
 	api, metrics, gossip, peer string // host:port
-	data                       string
 	log                        *testutil.Output
-	cmd                        *exec.Cmd
 }
 
 // siege is a secured cluster of three real processes. The first node has an application.
@@ -125,11 +124,7 @@ spec:
 	s.quorate(t, "token", "create", "--file", filepath.Join(dir, "token"))
 	var joins []string
 	for i := range 3 {
-		v := &victim{id: fmt.Sprintf("n%d", i+1), log: &testutil.Output{}}
-		v.data = filepath.Join(dir, v.id)
-		for _, a := range []*string{&v.api, &v.metrics, &v.gossip, &v.peer} {
-			*a = "127.0.0.1:" + sure(freePort())(t)
-		}
+		v := s.victim(t, fmt.Sprintf("n%d", i+1))
 		joins, s.nodes = append(joins, v.gossip), append(s.nodes, v)
 	}
 	s.joins = strings.Join(joins, ",")
@@ -149,7 +144,7 @@ func newSiege(t *testing.T) *siege {
 		s.start(t, v, flags...)
 	}
 	for _, v := range s.nodes {
-		s.eventually(t, v.id+" becomes ready", time.Minute,
+		s.eventually(t, v.ID+" becomes ready", time.Minute,
 			func() bool { return v.status("GET", "/v1.0/healthz") == http.StatusNoContent })
 	}
 	return s
@@ -176,18 +171,32 @@ func (s *siege) write(t *testing.T, name, text string) {
 	}
 }
 
-// command returns a command that runs this test binary as the quorate program.
-func (s *siege) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(os.Args[0], args...) //nolint:gosec // it is this program
-	cmd.Args[0] = "quorate"                  // TestMain checks the name
-	cmd.Env = append(append([]string(nil), s.cleared...), "HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return cmd
+// victim assigns a directory and ports to a server. It does not start it.
+func (s *siege) victim(t *testing.T, id string) *victim {
+	t.Helper()
+	v := &victim{log: &testutil.Output{}}
+	var ports [4]int
+	for i, a := range []*string{&v.api, &v.metrics, &v.gossip, &v.peer} {
+		port := sure(freePort())(t)
+		*a, ports[i] = "127.0.0.1:"+port, sure(strconv.Atoi(port))(t)
+	}
+	v.Node = launcher.Loopback(id, "quorate", filepath.Join(s.dir, id), ports[0], ports[2])
+	v.Flags = append(v.Flags, "--metrics-port", fmt.Sprint(ports[1]), "--peer-port", fmt.Sprint(ports[3]),
+		"--log-as-json", "--api-token-file", filepath.Join(s.dir, "api-token"))
+	v.Options.Env = s.env()
+	return v
+}
+
+// env returns the environment of the servers, which has no settings of the user who runs the test.
+func (s *siege) env() []string {
+	return append(slices.Clone(s.cleared), "HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir)
 }
 
 func (s *siege) quorate(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := s.command(args...).CombinedOutput()
+	cmd := exec.Command("quorate", args...)
+	cmd.Env = s.env()
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("quorate %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -197,28 +206,8 @@ func (s *siege) quorate(t *testing.T, args ...string) string {
 // start runs a server until the end of the test.
 func (s *siege) start(t *testing.T, v *victim, flags ...string) {
 	t.Helper()
-	port := func(address string) string { _, p, _ := net.SplitHostPort(address); return p }
-	v.cmd = s.command(append([]string{
-		"run", "--node-id", v.id, "--data-dir", v.data, "--bind-address", "127.0.0.1", "--join", s.joins,
-		"--log-as-json",
-		"--http-port", port(v.api), "--enable-grpc=false", "--metrics-port", port(v.metrics), "--gossip-port",
-		port(v.gossip), "--peer-port", port(v.peer),
-		"--api-token-file", filepath.Join(s.dir, "api-token"), "--resources-path", filepath.Join(s.dir, "resources"),
-		"--request-timeout", "3s",
-	}, flags...)...)
-	v.cmd.Args = append(v.cmd.Args, "--grpc-port", "0")
-	v.cmd.Stdout, v.cmd.Stderr = v.log, v.log
-	if err := v.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = v.cmd.Process.Kill()
-		_ = v.cmd.Wait()
-		if t.Failed() {
-			text := v.log.String()
-			t.Logf("%s:\n%s", v.id, text[max(0, len(text)-4000):])
-		}
-	})
+	launch(t, v.Node, v.log, append([]string{"--join", s.joins, "--enable-grpc=false", "--resources-path",
+		filepath.Join(s.dir, "resources"), "--request-timeout", "3s"}, flags...)...)
 }
 
 func (s *siege) eventually(t *testing.T, what string, limit time.Duration, ok func() bool) {
@@ -338,7 +327,7 @@ func (v *victim) sum(t *testing.T, prefix string) (total float64) {
 func (s *siege) members(t *testing.T, v *victim) (ids []string) {
 	t.Helper()
 	var list []struct{ Node, State string }
-	text := s.quorate(t, "members", "--json", "--data-dir", v.data)
+	text := s.quorate(t, "members", "--json", "--data-dir", v.DataDir)
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
@@ -358,11 +347,11 @@ func (s *siege) serves(t *testing.T, when string) {
 		resp, text, err := v.ask("POST", "/v1.0/state/statestore",
 			`[{"key":"`+key+`","value":1,"options":{"consistency":"strong"}}]`, "dapr-api-token", attackToken)
 		if err != nil || resp.StatusCode != http.StatusNoContent {
-			t.Errorf("%s: a write on %s fails: %v %v %s", when, v.id, err, resp, text)
+			t.Errorf("%s: a write on %s fails: %v %v %s", when, v.ID, err, resp, text)
 		}
 		if got := v.status("GET", "/v1.0/state/statestore/"+key+"?consistency=strong", "dapr-api-token",
 			attackToken); got != http.StatusOK {
-			t.Errorf("%s: a read on %s returns %d", when, v.id, got)
+			t.Errorf("%s: a read on %s returns %d", when, v.ID, got)
 		}
 	}
 }
@@ -378,7 +367,7 @@ func TestAttacks(t *testing.T) {
 	s.serves(t, "before")
 	before := map[string]usage{}
 	for _, v := range s.nodes {
-		before[v.id] = v.usage(t)
+		before[v.ID] = v.usage(t)
 	}
 	for _, a := range []struct {
 		name string
@@ -402,14 +391,14 @@ func TestAttacks(t *testing.T) {
 		})
 	}
 	for _, v := range s.nodes {
-		s.recovers(t, v, before[v.id])
+		s.recovers(t, v, before[v.ID])
 		if got := len(s.members(t, v)); got != 3 {
-			t.Errorf("%s sees %d members", v.id, got)
+			t.Errorf("%s sees %d members", v.ID, got)
 		}
 		if text := v.log.String(); strings.Contains(text, "the-value-to-keep") ||
 			strings.Contains(text, attackToken) || strings.Contains(text, "panic") ||
 			strings.Contains(text, "DATA RACE") {
-			t.Errorf("the log of %s holds a secret, a panic or a data race", v.id)
+			t.Errorf("the log of %s holds a secret, a panic or a data race", v.ID)
 		}
 	}
 }
@@ -420,11 +409,11 @@ func (s *siege) recovers(t *testing.T, v *victim, before usage) {
 	t.Helper()
 	const goroutines, files, heap = 30, 30, 32 << 20 // tolerance for background work
 	var now usage
-	s.eventually(t, v.id+" uses as little as before", 5*time.Minute, func() bool {
+	s.eventually(t, v.ID+" uses as little as before", 5*time.Minute, func() bool {
 		now = v.usage(t)
 		return now.goroutines <= before.goroutines+goroutines && now.files <= before.files+files &&
 			now.heap <= before.heap+heap
 	})
-	t.Logf("%s: goroutines %v -> %v, files %v -> %v, heap %.1f -> %.1f MiB", v.id, before.goroutines, now.goroutines,
+	t.Logf("%s: goroutines %v -> %v, files %v -> %v, heap %.1f -> %.1f MiB", v.ID, before.goroutines, now.goroutines,
 		before.files, now.files, before.heap/(1<<20), now.heap/(1<<20))
 }

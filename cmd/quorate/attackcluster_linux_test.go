@@ -20,8 +20,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/quorate/quorate/internal/testutil"
 )
 
 // attackSmuggling sends requests with an ambiguous length. A second request begins where one interpretation of the
@@ -134,7 +132,7 @@ func attackClusterPorts(t *testing.T, s *siege) {
 			for name, text := range strangers() {
 				wg.Go(func() { // concurrently: each may last as long as a handshake may
 					if out := raw(t, port, text); leaks(out) {
-						t.Errorf("%s on %s of %s returns %.100q", name, port, v.id, out)
+						t.Errorf("%s on %s of %s returns %.100q", name, port, v.ID, out)
 					}
 				})
 			}
@@ -145,11 +143,11 @@ func attackClusterPorts(t *testing.T, s *siege) {
 	wg.Wait()
 	for _, v := range s.nodes {
 		if v.sum(t, "quorate_peer_refused_total{") == 0 || v.sum(t, "quorate_gossip_refused_total{") == 0 {
-			t.Errorf("%s has not counted the refused connections", v.id)
+			t.Errorf("%s has not counted the refused connections", v.ID)
 		}
 		if log := v.log.String(); !strings.Contains(log, "peer connection refused") ||
 			!strings.Contains(log, "gossip is refused") {
-			t.Errorf("%s has not logged the refused connections", v.id)
+			t.Errorf("%s has not logged the refused connections", v.ID)
 		}
 	}
 }
@@ -237,21 +235,18 @@ func attackMembership(t *testing.T, s *siege) {
 		"x2": nil,
 		"x3": {"--role", "sidecar"},
 	} {
-		x := &victim{id: id, data: filepath.Join(s.dir, id), log: &testutil.Output{}}
-		for _, a := range []*string{&x.api, &x.metrics, &x.gossip, &x.peer} {
-			*a = "127.0.0.1:" + sure(freePort())(t)
-		}
+		x := s.victim(t, id)
 		s.start(t, x, flags...)
 		s.eventually(t, id+" says that it is not let in", 2*time.Minute,
 			func() bool { return strings.Contains(x.log.String(), "no seed can be joined") })
 		if got := x.status("GET", "/v1.0/healthz"); got == http.StatusNoContent {
 			t.Errorf("%s became ready", id)
 		}
-		_ = x.cmd.Process.Signal(syscall.SIGKILL)
+		x.Kill()
 	}
 	for _, v := range s.nodes {
 		if got := s.members(t, v); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"n1", "n2", "n3"}) {
-			t.Errorf("%s sees %v", v.id, got)
+			t.Errorf("%s sees %v", v.ID, got)
 		}
 	}
 }
@@ -285,24 +280,21 @@ func attackHandshakes(t *testing.T, s *siege) {
 		}
 	}
 	for _, v := range s.nodes {
-		s.eventually(t, v.id+" closes surplus connections", time.Minute, func() bool {
+		s.eventually(t, v.ID+" closes surplus connections", time.Minute, func() bool {
 			return v.sum(t, `quorate_gossip_refused_total{reason="busy"}`) > 0 &&
 				v.sum(t, `quorate_peer_refused_total{direction="inbound",reason="busy"}`) > 0
 		})
 	}
-	x := &victim{id: "x4", data: filepath.Join(s.dir, "x4"), log: &testutil.Output{}}
-	for _, a := range []*string{&x.api, &x.metrics, &x.gossip, &x.peer} {
-		*a = "127.0.0.1:" + sure(freePort())(t)
-	}
+	x := s.victim(t, "x4")
 	began := time.Now()
 	s.start(t, x, "--role", "sidecar", "--app-id", "x4", "--cluster-token-file", filepath.Join(s.dir, "token"))
-	s.eventually(t, x.id+" joins", time.Minute,
+	s.eventually(t, x.ID+" joins", time.Minute,
 		func() bool { return x.status("GET", "/v1.0/healthz") == http.StatusNoContent })
-	t.Logf("%s was ready after %s", x.id, time.Since(began).Round(time.Millisecond))
+	t.Logf("%s was ready after %s", x.ID, time.Since(began).Round(time.Millisecond))
 	s.serves(t, "while-handshakes-wait")
-	_ = x.cmd.Process.Signal(syscall.SIGTERM)
+	x.Signal(syscall.SIGTERM)
 	for _, v := range s.nodes {
-		s.eventually(t, v.id+" hears that it left", time.Minute, func() bool { return len(s.members(t, v)) == 3 })
+		s.eventually(t, v.ID+" hears that it left", time.Minute, func() bool { return len(s.members(t, v)) == 3 })
 	}
 }
 
@@ -347,7 +339,7 @@ func attackIdle(t *testing.T, s *siege) {
 	s.serves(t, "while-idle")
 	for _, n := range s.nodes {
 		if got := len(s.members(t, n)); got != 3 {
-			t.Errorf("%s sees %d members", n.id, got)
+			t.Errorf("%s sees %d members", n.ID, got)
 		}
 	}
 	t.Logf("meanwhile: %+v", v.usage(t))

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,8 +29,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
-
-	"github.com/quorate/quorate/internal/testutil"
 )
 
 // lone is a single node that serves gRPC.
@@ -49,29 +46,10 @@ func newLone(t *testing.T, flags ...string) lone {
 		}
 	}
 	s.write(t, "api-token", attackToken)
-	v := lone{victim: &victim{id: "n1", data: filepath.Join(s.dir, "n1"), log: &testutil.Output{}}}
-	ports := make([]string, 5)
-	for i := range ports {
-		ports[i] = sure(freePort())(t)
-	}
-	v.api, v.grpc, v.metrics = "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[1], "127.0.0.1:"+ports[2]
-	v.cmd = s.command(append([]string{"run", "--node-id", v.id, "--data-dir", v.data, "--bind-address", "127.0.0.1",
-		"--log-as-json", "--app-id", "app1",
-		"--http-port", ports[0], "--grpc-port", ports[1], "--metrics-port", ports[2], "--gossip-port", ports[3],
-		"--peer-port", ports[4],
-		"--api-token-file", filepath.Join(s.dir, "api-token")}, flags...)...)
-	v.cmd.Stdout, v.cmd.Stderr = v.log, v.log
-	if err := v.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = v.cmd.Process.Kill()
-		_ = v.cmd.Wait()
-		if t.Failed() {
-			text := v.log.String()
-			t.Logf("%s:\n%s", v.id, text[max(0, len(text)-4000):])
-		}
-	})
+	v := lone{victim: s.victim(t, "n1")}
+	port := sure(freePort())(t)
+	v.grpc = "127.0.0.1:" + port
+	launch(t, v.Node, v.log, append([]string{"--app-id", "app1", "--grpc-port", port}, flags...)...)
 	s.eventually(t, "the node becomes ready", time.Minute,
 		func() bool { return v.status("GET", "/v1.0/healthz") == http.StatusNoContent })
 	return v
@@ -80,7 +58,7 @@ func newLone(t *testing.T, flags ...string) lone {
 // resident returns the resident memory of the process, and its peak since restart.
 func (v lone) resident(t *testing.T) (now, peak int) {
 	t.Helper()
-	text := string(sure(os.ReadFile(fmt.Sprintf("/proc/%d/status", v.cmd.Process.Pid)))(t))
+	text := string(sure(os.ReadFile(fmt.Sprintf("/proc/%d/status", v.Pid())))(t))
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		switch {
@@ -97,7 +75,7 @@ func (v lone) resident(t *testing.T) (now, peak int) {
 func (v lone) rise(t *testing.T, attack func()) int {
 	t.Helper()
 	// 5 resets the peak
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", v.cmd.Process.Pid), []byte("5"), 0o600); err != nil {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", v.Pid()), []byte("5"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	before, _ := v.resident(t)
@@ -111,7 +89,7 @@ func (v lone) rise(t *testing.T, attack func()) int {
 // not count, because the kernel can free them when it needs memory.
 func (v lone) anonymous(t *testing.T) int {
 	t.Helper()
-	text := string(sure(os.ReadFile(fmt.Sprintf("/proc/%d/status", v.cmd.Process.Pid)))(t))
+	text := string(sure(os.ReadFile(fmt.Sprintf("/proc/%d/status", v.Pid())))(t))
 	_, after, found := strings.Cut(text, "RssAnon:")
 	if !found {
 		t.Fatal("no RssAnon")

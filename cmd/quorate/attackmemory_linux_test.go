@@ -20,7 +20,7 @@ import (
 // resident returns the resident memory of a process in bytes.
 func (v *victim) resident(t *testing.T) int64 {
 	t.Helper()
-	for line := range strings.Lines(string(sure(os.ReadFile(fmt.Sprintf("/proc/%d/status", v.cmd.Process.Pid)))(t))) {
+	for line := range strings.Lines(string(sure(os.ReadFile(fmt.Sprintf("/proc/%d/status", v.Pid())))(t))) {
 		if text, ok := strings.CutPrefix(line, "VmRSS:"); ok {
 			return sure(strconv.ParseInt(strings.Fields(text)[0], 10, 64))(t) << 10
 		}

@@ -109,7 +109,7 @@ spec:
 		filepath.Join(s.dir, "rules.yaml"), "--enable-grpc=true")...)
 	s.start(t, caller, append(secured, "--role", "sidecar", "--app-id", "app2")...)
 	for _, v := range []*victim{callee, caller} {
-		s.eventually(t, v.id+" becomes ready", time.Minute,
+		s.eventually(t, v.ID+" becomes ready", time.Minute,
 			func() bool { return v.status("GET", "/v1.0/healthz") == http.StatusNoContent })
 	}
 	s.eventually(t, "app2 may read", time.Minute, func() bool {
@@ -172,7 +172,7 @@ func attackExemptPaths(t *testing.T, callee, _ *victim, app *witness) {
 		{&wire{t: t, network: "tcp", address: callee.api}, nil, []int{400, 401}},
 		{&wire{t: t, network: "tcp", address: callee.metrics}, []string{"/metrics", "/targets"},
 			[]int{200, 301, 307, 400, 404, 405}},
-		{&wire{t: t, network: "unix", address: filepath.Join(callee.data, "admin.sock")},
+		{&wire{t: t, network: "unix", address: filepath.Join(callee.DataDir, "admin.sock")},
 			[]string{"/v1/status", "/v1/members"}, []int{200, 301, 307, 400, 404, 405}},
 	}
 	for _, e := range endpoints(t) {

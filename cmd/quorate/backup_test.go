@@ -12,19 +12,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cmd/internal/launcher"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 // server is one node in its own process.
 type server struct {
-	id, dir, port, gossip string
-	log                   testutil.Output
-	cmd                   *exec.Cmd
-	ended                 chan struct{}
+	*launcher.Node
+	log testutil.Output
 }
 
 // machine is a host that servers are started on.
@@ -32,7 +32,7 @@ type machine struct {
 	t     *testing.T
 	dir   string
 	http  http.Client
-	ports []string // free when the test began
+	ports []int // free when the test began
 }
 
 func newMachine(t *testing.T) *machine {
@@ -44,7 +44,9 @@ func newMachine(t *testing.T) *machine {
 	for range 24 {
 		port, err := freePort()
 		must(t, err)
-		m.ports = append(m.ports, port)
+		n, err := strconv.Atoi(port)
+		must(t, err)
+		m.ports = append(m.ports, n)
 	}
 	return m
 }
@@ -53,7 +55,8 @@ func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }
 
 // server assigns a directory and ports to a node. It does not start it.
 func (m *machine) server(id string) *server {
-	s := &server{id: id, dir: filepath.Join(m.dir, id), port: m.ports[0], gossip: m.ports[1]}
+	s := &server{Node: launcher.Loopback(id, "quorate", filepath.Join(m.dir, id), m.ports[0], m.ports[1])}
+	s.Options.Env = append(os.Environ(), "HOME="+m.dir)
 	m.ports = m.ports[2:]
 	return s
 }
@@ -61,32 +64,12 @@ func (m *machine) server(id string) *server {
 // start runs a node until it is killed or the test ends.
 func (m *machine) start(s *server, args ...string) {
 	m.t.Helper()
-	args = append([]string{"run", "--node-id", s.id, "--data-dir", s.dir, "--http-port", s.port,
-		"--enable-grpc=false", "--gossip-port", s.gossip, "--peer-port", "0",
-		"--metrics-port", "0", "--bind-address", "127.0.0.1"}, args...)
-	s.cmd, s.ended = exec.Command("quorate", args...), make(chan struct{})
-	s.cmd.Stderr, s.cmd.Env = &s.log, append(os.Environ(), "HOME="+m.dir)
-	must(m.t, s.cmd.Start())
-	go func(cmd *exec.Cmd, ended chan struct{}) { _ = cmd.Wait(); close(ended) }(s.cmd, s.ended)
-	m.t.Cleanup(func() {
-		m.kill(s)
-		if m.t.Failed() {
-			if text := s.log.String(); len(text) > 0 {
-				m.t.Logf("the end of the log of %s:\n%s", s.id, text[max(0, len(text)-4000):])
-			}
-		}
-	})
-}
-
-// kill sends SIGKILL.
-func (m *machine) kill(s *server) {
-	_ = s.cmd.Process.Kill() // it may have ended already
-	<-s.ended
+	launch(m.t, s.Node, &s.log, args...)
 }
 
 // quorate runs a command and returns its output.
 func (m *machine) quorate(s *server, args ...string) (out string, ok bool) {
-	cmd := exec.Command("quorate", append(args, "--data-dir", s.dir)...)
+	cmd := exec.Command("quorate", append(args, "--data-dir", s.DataDir)...)
 	cmd.Env = append(os.Environ(), "HOME="+m.dir)
 	text, err := cmd.CombinedOutput()
 	return string(text), err == nil
@@ -124,20 +107,11 @@ func (m *machine) until(f func() error) {
 func (m *machine) voters(s *server, want int) {
 	m.t.Helper()
 	m.until(func() error {
-		out, _ := m.quorate(s, "status", "--json")
-		var st struct {
-			Ready  bool
-			Groups []struct{ Servers []struct{ Voter bool } }
+		st, err := s.Status(m.t.Context())
+		if err != nil || len(st.Groups) == 0 {
+			return fmt.Errorf("status: %+v %w", st, err)
 		}
-		if err := json.Unmarshal([]byte(out), &st); err != nil {
-			return fmt.Errorf("%s", out)
-		}
-		have := 0
-		for _, v := range st.Groups[0].Servers {
-			if v.Voter {
-				have++
-			}
-		}
+		have := launcher.Voters(st.Groups[0])
 		if have != want || !st.Ready {
 			return fmt.Errorf("%d voters, ready %v, want %d", have, st.Ready, want)
 		}
@@ -148,7 +122,7 @@ func (m *machine) voters(s *server, want int) {
 func (m *machine) ask(s *server, method, path string, body any) (int, []byte, error) {
 	text, err := json.Marshal(body)
 	must(m.t, err)
-	req, err := http.NewRequest(method, "http://127.0.0.1:"+s.port+path, bytes.NewReader(text))
+	req, err := http.NewRequest(method, s.Base()+path, bytes.NewReader(text))
 	must(m.t, err)
 	resp, err := m.http.Do(req)
 	if err != nil {
@@ -171,7 +145,7 @@ func (m *machine) save(s *server, values map[string]string) {
 	flush := func() {
 		if code, body, err := m.ask(s, "POST", "/v1.0/state/statestore", items); err != nil ||
 			code != http.StatusNoContent {
-			m.t.Fatalf("save at %s: %d %s %v", s.id, code, body, err)
+			m.t.Fatalf("save at %s: %d %s %v", s.ID, code, body, err)
 		}
 		items = nil
 	}
@@ -201,7 +175,7 @@ func (m *machine) read(s *server) (values, etags map[string]string) {
 			Data      *string
 		}
 		if err != nil || code != http.StatusOK || json.Unmarshal(body, &items) != nil {
-			m.t.Fatalf("bulk get at %s: %d %.300s %v", s.id, code, body, err)
+			m.t.Fatalf("bulk get at %s: %d %.300s %v", s.ID, code, body, err)
 		}
 		for _, it := range items {
 			if it.Data != nil {
@@ -235,7 +209,7 @@ func (m *machine) feed(s *server, file []byte) (close func(), done chan error) {
 	body, feed := io.Pipe()
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn,
 		error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.dir, "admin.sock"))
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.DataDir, "admin.sock"))
 	}}}
 	done = make(chan error, 1)
 	go func() {
@@ -261,7 +235,7 @@ func (m *machine) half(s *server, file []byte) {
 		m.t.Fatalf("the restore ended too early: %v", err)
 	case <-time.After(300 * time.Millisecond): // some chunks are in the log
 	}
-	m.kill(s)
+	s.Kill()
 	closeFeed()
 	<-done
 }
@@ -273,9 +247,9 @@ func (m *machine) whole(s *server, file []byte, after time.Duration) {
 	closeFeed()
 	select {
 	case <-done:
-		m.kill(s)
+		s.Kill()
 	case <-time.After(after):
-		m.kill(s)
+		s.Kill()
 		<-done
 	}
 }
@@ -286,7 +260,7 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 	}
 	m := newMachine(t)
 	all := []*server{m.server("n1"), m.server("n2"), m.server("n3")}
-	seeds := "127.0.0.1:" + all[0].gossip + ",127.0.0.1:" + all[1].gossip + ",127.0.0.1:" + all[2].gossip
+	seeds := all[0].Gossip() + "," + all[1].Gossip() + "," + all[2].Gossip()
 	run := func(s *server) { m.start(s, "--join", seeds, "--bootstrap-expect", "3") }
 	for _, s := range all {
 		run(s)
@@ -337,7 +311,7 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 		run(victim)
 		m.voters(victim, 3)
 		values, etags = m.read(victim)
-		same(t, "after the kill of "+victim.id, changed, values)
+		same(t, "after the kill of "+victim.ID, changed, values)
 		note(etags)
 	}
 
@@ -356,7 +330,7 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 		t.Logf("killed after the last byte: %s", what)
 		for _, s := range all {
 			values, _ = m.read(s)
-			same(t, what+" at "+s.id, want, values)
+			same(t, what+" at "+s.ID, want, values)
 		}
 	}
 
@@ -368,7 +342,7 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 	}
 	for _, s := range all {
 		values, etags = m.read(s)
-		same(t, "restored, at "+s.id, first, values)
+		same(t, "restored, at "+s.ID, first, values)
 		for k, e := range etags {
 			if given[e] {
 				t.Fatalf("%s has ETag %s, which was returned before", k, e)
@@ -399,14 +373,14 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 		t.Errorf("rescue of a running server: %s", out)
 	}
 	for _, s := range all {
-		m.kill(s)
+		s.Kill()
 	}
-	must(t, os.RemoveAll(all[1].dir)) // the one of n3 is used again below
-	before, _ := os.ReadFile(filepath.Join(left.dir, "node.json"))
+	must(t, os.RemoveAll(all[1].DataDir)) // the one of n3 is used again below
+	before, _ := os.ReadFile(filepath.Join(left.DataDir, "node.json"))
 	if out := m.must(left, "rescue", "--dry-run"); !strings.Contains(out, "n2.") || !strings.Contains(out, "n3.") {
 		t.Errorf("dry run: %s", out)
 	}
-	if after, _ := os.ReadFile(filepath.Join(left.dir, "node.json")); !bytes.Equal(before, after) {
+	if after, _ := os.ReadFile(filepath.Join(left.DataDir, "node.json")); !bytes.Equal(before, after) {
 		t.Error("a dry run changed the directory")
 	}
 	if out := m.must(left, "rescue", "--yes"); !strings.Contains(out, "n1 is now the only voter") {
@@ -429,7 +403,7 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 	}
 	grown := []*server{m.server("n4"), m.server("n5")}
 	for _, s := range grown {
-		m.start(s, "--join", "127.0.0.1:"+left.gossip)
+		m.start(s, "--join", left.Gossip())
 	}
 	m.voters(left, 3)
 	values, _ = m.read(grown[1])
@@ -453,9 +427,9 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 		}
 		return nil
 	})
-	m.kill(old)
+	old.Kill()
 	for _, s := range append(grown, left) {
-		m.kill(s)
+		s.Kill()
 	}
 	run(old)
 	m.until(func() error {
@@ -466,18 +440,18 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 		return nil
 	})
 	if out := m.must(old, "status"); strings.Contains(out, "quorate rescue") ||
-		!strings.Contains(out, "move its data directory "+old.dir+" away") {
+		!strings.Contains(out, "move its data directory "+old.DataDir+" away") {
 		t.Errorf("status of a server that was left behind:\n%s", out)
 	}
-	m.kill(old)
+	old.Kill()
 	if out := m.must(old, "rescue", "--dry-run"); !strings.Contains(out, "makes a second cluster") {
 		t.Errorf("rescue of a server that was left behind:\n%s", out)
 	}
 	for _, s := range append(grown, left) {
 		run(s)
 	}
-	must(t, os.RemoveAll(old.dir))
-	m.start(old, "--join", "127.0.0.1:"+left.gossip)
+	must(t, os.RemoveAll(old.DataDir))
+	m.start(old, "--join", left.Gossip())
 	m.until(func() error {
 		code, body, err := m.ask(old, "GET", "/v1.0/healthz", nil)
 		if err != nil || code != http.StatusNoContent {

@@ -7,12 +7,12 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/quorate/quorate/cmd/internal/launcher"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
@@ -86,33 +86,13 @@ func startWatchedNode(b *testing.B) *watchedNode {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	log := &testutil.Output{}
-	//nolint:gosec,noctx // it is this program
-	cmd := exec.Command(os.Args[0], "run", "--config-file", file, "--data-dir", filepath.Join(dir, "data"))
-	cmd.Args[0] = "quorate" // TestMain checks the name
-	cmd.Env = []string{"HOME=" + dir, "XDG_RUNTIME_DIR=" + dir, "PATH=" + os.Getenv("PATH")}
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if b.Failed() {
-			b.Log(log.String())
-		}
-	})
-	testutil.Eventually(b, func() error {
-		resp, err := http.Get("http://127.0.0.1:" + n.ports[0] + "/v1.0/healthz") //nolint:noctx // loopback
-		if err != nil {
-			return err
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != http.StatusNoContent {
-			return fmt.Errorf("the node is not healthy: %d", resp.StatusCode)
-		}
-		return nil
-	})
+	port, err := strconv.Atoi(n.ports[0])
+	must(b, err)
+	process := &launcher.Node{ID: "n1", Program: "quorate", DataDir: filepath.Join(dir, "data"), HTTPPort: port,
+		Flags: []string{"--config-file", file}}
+	process.Options.Env = []string{"HOME=" + dir, "XDG_RUNTIME_DIR=" + dir, "PATH=" + os.Getenv("PATH")}
+	launch(b, process, &testutil.Output{})
+	testutil.Eventually(b, func() error { return process.Healthy(b.Context()) })
 	http.DefaultClient.CloseIdleConnections()
 	return n
 }

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -67,7 +68,7 @@ func (a *application) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (m *machine) port() string {
 	p := m.ports[0]
 	m.ports = m.ports[1:]
-	return p
+	return strconv.Itoa(p)
 }
 
 func cloudEvent(id string) string {
@@ -97,13 +98,13 @@ func TestEventGrid_EventsRoundTrip(t *testing.T) {
 	var nodes, joins []string
 	for _, id := range []string{"a", "b", "c"} {
 		s := m.server(id)
-		servers, joins = append(servers, s), append(joins, "--join", "127.0.0.1:"+s.gossip)
+		servers, joins = append(servers, s), append(joins, "--join", s.Gossip())
 	}
 	runs := map[*server][]string{}
 	for _, s := range servers {
 		port := m.port()
 		nodes = append(nodes, "127.0.0.1:"+port)
-		dir := filepath.Join(m.dir, "components-"+s.id)
+		dir := filepath.Join(m.dir, "components-"+s.ID)
 		must(t, os.Mkdir(dir, 0o700))
 		text := fmt.Sprintf(gridDocument, grid.Tenant, grid.Client, endpoint, port, grid.Topic, grid.URL, grid.URL)
 		must(t, os.WriteFile(filepath.Join(dir, "orders.yaml"), []byte(text), 0o600))
@@ -174,7 +175,7 @@ func TestEventGrid_EventsRoundTrip(t *testing.T) {
 		t.Errorf("a forged token: %+v %v", refused, err)
 	}
 
-	m.kill(servers[2]) // it starts again and finds the subscription
+	servers[2].Kill() // it starts again and finds the subscription
 	m.start(servers[2], runs[servers[2]]...)
 	grid.Lead(nodes[2])
 	deliver(1, "7")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -172,36 +171,9 @@ func TestReadme_CommandsWork(t *testing.T) {
 // runNode starts the program as a child process and returns the address of its API.
 func runNode(t *testing.T) string {
 	t.Helper()
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(os.Args[0], "run", "--http-port", port, "--grpc-port", "0", "--metrics-port", "0",
-		"--data-dir", t.TempDir())
-	cmd.Args[0] = "quorate" // TestMain checks the name
-	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(os.TempDir(),
-		fmt.Sprintf("quorate-test-%d", os.Getpid())))
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	address := "127.0.0.1:" + port
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(2 * time.Minute); ; <-tick.C {
-		resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get(
-			"http://" + address + "/v1.0/healthz")
-		if err == nil {
-			_ = resp.Body.Close()
-		}
-		if err == nil && resp.StatusCode == http.StatusNoContent {
-			return address
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the node does not become ready")
-		}
-	}
+	m := newMachine(t)
+	s := m.server("n1")
+	m.start(s)
+	m.until(func() error { return s.Healthy(t.Context()) })
+	return s.Address()
 }

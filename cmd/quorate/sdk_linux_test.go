@@ -28,7 +28,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 
-	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/launcher"
 )
 
 // sdkPatience limits each wait of the tests with the public SDK.
@@ -177,19 +177,9 @@ func (s *siege) leader(t *testing.T, among []*victim) int {
 	at := -1
 	s.eventually(t, "one of the servers leads", sdkPatience, func() bool {
 		at = slices.IndexFunc(among, func(v *victim) bool {
-			out, err := s.command("status", "--json", "--data-dir", v.data).Output()
-			var status schema.NodeStatus
-			if err != nil || json.Unmarshal(out, &status) != nil || len(status.Groups) == 0 ||
-				status.Groups[0].State != "leader" {
-				return false
-			}
-			voters := 0
-			for _, server := range status.Groups[0].Servers {
-				if server.Voter {
-					voters++
-				}
-			}
-			return voters == 3
+			status, err := v.Status(t.Context())
+			return err == nil && len(status.Groups) > 0 && status.Groups[0].State == "leader" &&
+				launcher.Voters(status.Groups[0]) == 3
 		})
 		return at >= 0
 	})
@@ -230,7 +220,7 @@ spec:
 		s.start(t, v, flags(i)...)
 	}
 	for _, v := range s.nodes {
-		s.eventually(t, v.id+" becomes ready", sdkPatience, healthy(v))
+		s.eventually(t, v.ID+" becomes ready", sdkPatience, healthy(v))
 	}
 	at := s.leader(t, s.nodes)
 	rest := []*victim{s.nodes[(at+1)%3], s.nodes[(at+2)%3]}
@@ -291,10 +281,7 @@ spec:
 		s.eventually(t, "events come "+when, sdkPatience, func() bool { return events() >= from+2 })
 	}
 	more("before")
-	if err := s.nodes[at].cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = s.nodes[at].cmd.Wait()
+	s.nodes[at].Kill()
 	s.leader(t, rest)
 	more("after the leader was killed")
 	stop()
@@ -302,7 +289,7 @@ spec:
 	for i, p := range pens {
 		t.Logf("client %d: %d writes acknowledged, %d failed", i, p.acks.Load(), p.failed.Load())
 		for j, v := range rest {
-			p.check(t, pens[j].client, v.id)
+			p.check(t, pens[j].client, v.ID)
 		}
 		p.check(t, pens[2].client, "wherever the third client went")
 	}
@@ -310,7 +297,7 @@ spec:
 	s.eventually(t, "the killed one comes back", sdkPatience, healthy(s.nodes[at]))
 	back := sdkClient(t, grpcOf(t, s.nodes[at]), attackToken)
 	for _, p := range pens {
-		p.check(t, back, s.nodes[at].id)
+		p.check(t, back, s.nodes[at].ID)
 	}
 	for i, a := range apps {
 		t.Logf("application %d: %d events, %d calls", i, a.events.Load(), a.calls.Load())

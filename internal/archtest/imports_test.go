@@ -17,7 +17,7 @@ type room struct {
 // rooms are the layers, from the top. The first pattern that matches counts.
 func rooms() []room {
 	return []room{
-		{"cmd/lab/internal/...", 8},
+		{"cmd/internal/launcher", 7}, {"cmd/lab/internal/...", 8},
 		{"cmd/...", 9}, {"deploy", 9}, {"docs", 9},
 		{"node", 7}, {"node/nodetest", 7}, {"node/*", 6},
 		{"api/http", 5}, {"api/http/*", 5}, {"api/apitest", 5}, {"api/remoteinvoke", 5}, {"api/grpc", 5},
@@ -234,6 +234,8 @@ func TestLayers_Refuse(t *testing.T) {
 		{"cmd/lab/internal/proof", "cmd/lab/internal/faulttest", true},
 		{"cmd/lab/internal/cluster", "cmd/lab/internal/faulttest", false},
 		{"cmd/lab/internal/tuned", "cmd/internal/cli", false},
+		{"cmd/lab/internal/cluster", "cmd/internal/launcher", true},
+		{"cmd/internal/launcher", "node", false},
 		{"cmd/lab/internal/demo", "internal/fault", false},
 		{"node", "cmd/lab/internal/tuned", false},
 		{"component/state/statetest", "internal/history", true},

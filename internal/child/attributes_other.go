@@ -6,4 +6,4 @@ import "syscall"
 
 // attributes returns the process attributes of the command. The command gets its own process group, so a signal from
 // the terminal reaches only this program, which forwards it.
-func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+func attributes(syscall.Signal) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

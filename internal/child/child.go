@@ -6,6 +6,7 @@
 package child
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,11 @@ type Options struct {
 	Prefix  string   // printed before every line
 	Stdout  io.Writer
 	Stderr  io.Writer
+	// Thread, if set, is called on the OS thread that starts the command. It may change that thread, for example its
+	// network namespace, because the thread runs nothing else and ends with the command.
+	Thread func() error
+	// Death is the signal that the kernel sends to the command when this program dies, on Linux; 0 = SIGTERM.
+	Death syscall.Signal
 }
 
 // Process is a started command. All methods are safe for concurrent use.
@@ -41,7 +47,7 @@ type Process struct {
 // started for another reason.
 func Start(o Options) (*Process, error) {
 	cmd := exec.Command(o.Command[0], o.Command[1:]...) //nolint:gosec // the user chose the command
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = o.Dir, o.Env, attributes()
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = o.Dir, o.Env, attributes(cmp.Or(o.Death, syscall.SIGTERM))
 	out, errs := newPrefixer(o.Stdout, o.Prefix), newPrefixer(o.Stderr, o.Prefix)
 	cmd.Stdout, cmd.Stderr = out, errs
 	p := &Process{cmd: cmd, done: make(chan struct{})}
@@ -50,8 +56,15 @@ func Start(o Options) (*Process, error) {
 		// The kernel kills the command when the thread that started it ends. A locked thread lives
 		// as long as its goroutine.
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		var err error
+		if o.Thread == nil {
+			defer runtime.UnlockOSThread()
+		} else {
+			err = o.Thread()
+		}
+		if err == nil {
+			err = cmd.Start()
+		}
 		started <- err
 		if err != nil {
 			return

@@ -3,6 +3,7 @@ package child_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"sync"
@@ -107,5 +108,22 @@ func until(t *testing.T, ok func() bool) {
 			t.Fatal("it did not happen")
 		case <-time.After(5 * time.Millisecond):
 		}
+	}
+}
+
+func TestStart_ReportsAThreadThatCannotBePrepared(t *testing.T) {
+	prepared := 0
+	o := child.Options{Command: []string{"sh", "-c", "exit 3"}, Stdout: &output{}, Stderr: &output{},
+		Thread: func() error { prepared++; return os.ErrPermission }}
+	if p, err := child.Start(o); !errors.Is(err, os.ErrPermission) || p != nil {
+		t.Errorf("%v, %v", p, err)
+	}
+	o.Thread = func() error { prepared++; return nil }
+	p, err := child.Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if <-p.Done(); p.ExitCode() != 3 || prepared != 2 {
+		t.Errorf("code %d, prepared %d times", p.ExitCode(), prepared)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,15 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cmd/internal/launcher"
 	"github.com/quorate/quorate/cmd/lab/internal/labtest"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 // call sends a request to a node and returns status and body.
-func call(n *child, method, path, body string) (int, string, error) {
+func call(n *launcher.Node, method, path, body string) (int, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.address()+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.Address()+path, strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
 	}
@@ -36,7 +36,7 @@ func call(n *child, method, path, body string) (int, string, error) {
 	return resp.StatusCode, string(text), err
 }
 
-func save(n *child, value string) error {
+func save(n *launcher.Node, value string) error {
 	status, text, err := call(n, "POST", "/v1.0/state/statestore",
 		`[{"key":"k","value":"`+value+`","options":{"consistency":"strong"}}]`)
 	if err == nil && status != 204 {
@@ -45,7 +45,7 @@ func save(n *child, value string) error {
 	return err
 }
 
-func read(n *child, want string) error {
+func read(n *launcher.Node, want string) error {
 	status, text, err := call(n, "GET", "/v1.0/state/statestore/k?consistency=strong", "")
 	if err == nil && (status != 200 || text != `"`+want+`"`) {
 		err = fmt.Errorf("read: %d %s", status, text)
@@ -59,7 +59,7 @@ func TestCluster_SurvivesLeaderFailure(t *testing.T) {
 		t.Skip("starts real processes")
 	}
 	var out testutil.Output
-	c := &cluster{out: &lines{w: &out}, binary: labtest.Build(t, "cmd/quorate"), logLevel: "warn"}
+	c := &cluster{out: launcher.NewLines(&out), binary: labtest.Build(t, "cmd/quorate"), logLevel: "warn"}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(out.String())
@@ -74,24 +74,22 @@ func TestCluster_SurvivesLeaderFailure(t *testing.T) {
 	case err := <-done:
 		t.Fatalf("the cluster did not start: %v", err)
 	}
-	for _, want := range []string{"http://" + c.nodes[2].address(), fmt.Sprintf("kill -9 %d", leaderOf(t, c).pid())} {
+	for _, want := range []string{"http://" + c.Nodes[2].Address(), fmt.Sprintf("kill -9 %d", leaderOf(t, c).Pid())} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q", want)
 		}
 	}
-	if err := save(c.nodes[0], "before"); err != nil {
+	if err := save(c.Nodes[0], "before"); err != nil {
 		t.Fatal(err)
 	}
-	if err := read(c.nodes[1], "before"); err != nil {
+	if err := read(c.Nodes[1], "before"); err != nil {
 		t.Fatal(err)
 	}
 
 	theReadMeIsTrue(t, c)
 
 	leader := leaderOf(t, c)
-	if err := leader.process.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	leader.Kill()
 	begin := time.Now()
 	rest := others(c, leader)
 	testutil.Eventually(t, func() error { return save(rest[0], "after") })
@@ -100,8 +98,8 @@ func TestCluster_SurvivesLeaderFailure(t *testing.T) {
 		t.Error(err)
 	}
 	testutil.Eventually(t, func() error {
-		if !strings.Contains(out.String(), leader.id+" has ended (signal: killed)") {
-			return fmt.Errorf("the end of %s was not reported", leader.id)
+		if !strings.Contains(out.String(), leader.ID+" has ended: ") {
+			return fmt.Errorf("the end of %s was not reported", leader.ID)
 		}
 		return nil
 	})
@@ -110,9 +108,9 @@ func TestCluster_SurvivesLeaderFailure(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("the end: %v", err)
 	}
-	for _, n := range c.nodes {
-		if !n.gone() {
-			t.Errorf("%s still runs", n.id)
+	for _, n := range c.Nodes {
+		if n.Running() {
+			t.Errorf("%s still runs", n.ID)
 		}
 	}
 	if _, err := os.Stat(c.dir); !os.IsNotExist(err) {
@@ -133,7 +131,7 @@ func theReadMeIsTrue(t *testing.T, c *cluster) {
 	}
 	_, section, _ := strings.Cut(string(page), "\n## Three nodes")
 	section, _, _ = strings.Cut(section, "\n## ")
-	port := strings.NewReplacer("localhost:3500", c.nodes[0].address(), "localhost:3501", c.nodes[1].address())
+	port := strings.NewReplacer("localhost:3500", c.Nodes[0].Address(), "localhost:3501", c.Nodes[1].Address())
 	var got []string
 	for _, line := range regexp.MustCompile(`(?m)^curl .*$`).FindAllString(section, -1) {
 		out, err := exec.Command("sh", "-c", port.Replace(line)).Output()
@@ -148,21 +146,17 @@ func theReadMeIsTrue(t *testing.T, c *cluster) {
 	}
 }
 
-func leaderOf(t *testing.T, c *cluster) *child {
+func leaderOf(t *testing.T, c *cluster) *launcher.Node {
 	t.Helper()
-	s, err := c.status(t.Context(), c.nodes[0].id)
-	if err != nil {
-		t.Fatal(err)
+	n, err := c.Leader(t.Context(), c.Nodes[0])
+	if err != nil || n == nil {
+		t.Fatalf("there is no leader: %v", err)
 	}
-	if n := c.leader(s); n != nil {
-		return n
-	}
-	t.Fatalf("there is no leader: %+v", s)
-	return nil
+	return n
 }
 
-func others(c *cluster, not *child) (out []*child) {
-	for _, n := range c.nodes {
+func others(c *cluster, not *launcher.Node) (out []*launcher.Node) {
+	for _, n := range c.Nodes {
 		if n != not {
 			out = append(out, n)
 		}
@@ -177,49 +171,13 @@ func TestStart_ReportsAProgramThatExits(t *testing.T) {
 	if err := os.WriteFile(binary, []byte("#!/bin/sh\necho refused >&2\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{out: &lines{w: &out}, binary: binary, dir: filepath.Join(dir, "kept")}
+	c := &cluster{out: launcher.NewLines(&out), binary: binary, dir: filepath.Join(dir, "kept")}
 	err := c.run(t.Context(), nil)
-	if err == nil || !strings.Contains(err.Error(), "ended before the cluster was ready") ||
+	if err == nil || !strings.Contains(err.Error(), "has ended before the cluster was ready") ||
 		!strings.Contains(out.String(), " | refused") {
 		t.Errorf("%v; output: %s", err, out.String())
 	}
 	if _, err := os.Stat(c.dir); err != nil {
 		t.Errorf("a chosen directory was not kept: %v", err)
-	}
-}
-
-func TestStart_ReplacesATakenAPIPort(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	c := cluster{httpPort: port}
-	if got := c.apiPort(t.Context(), 0); got != 0 {
-		t.Errorf("taken port %d: %d", port, got)
-	}
-	_ = l.Close()
-	if got := c.apiPort(t.Context(), 0); got != port {
-		t.Errorf("free port %d: %d", port, got)
-	}
-}
-
-func TestAddress_IsFoundInTheLog(t *testing.T) {
-	for line, want := range map[string]string{
-		"  API      http://127.0.0.1:3500":               "127.0.0.1:3500",
-		"  Metrics  http://127.0.0.1:9090/metrics":       "",
-		"Quorate v1 is running for application \"API\".": "",
-		"": "",
-	} {
-		if got := announced(line); got != want {
-			t.Errorf("%s: %q", line, got)
-		}
-	}
-}
-
-func TestCommand_IsQuotedForAShell(t *testing.T) {
-	n := &child{process: exec.Command("/bin/a b/quorate", "run", "it's", "")}
-	if got, want := n.command(), `'/bin/a b/quorate' run 'it'\''s' ''`; got != want {
-		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -2,20 +2,22 @@
 // directory, and waits until they have formed a cluster. It prints their addresses, commands to try, and their logs.
 // An interrupt stops them.
 //
-// It owns the processes that it has started and, unless -dir is given, their directory. It uses only the binary and
-// the HTTP API of a node. Each process has one goroutine, which reads its log until the process ends.
+// It owns what it prints and, unless -dir is given, the directory of the nodes. Package launcher has the processes. One
+// goroutine for each waits for its end.
 package cluster
 
 import (
 	"context"
 	"flag"
 	"os"
+
+	"github.com/quorate/quorate/cmd/internal/launcher"
 )
 
 // Command declares the flags of the subcommand and returns a function that runs the cluster until its context ends.
 func Command(f *flag.FlagSet) func(context.Context) error {
-	c := cluster{out: &lines{w: os.Stdout}}
-	f.StringVar(&c.binary, "binary", "", "path of the quorate program; empty = build it")
+	c := cluster{out: launcher.NewLines(os.Stdout)}
+	f.StringVar(&c.binary, "binary", "bin/quorate", "the quorate program")
 	f.StringVar(&c.dir, "dir", "", "directory for the data, which is kept; empty = a temporary one")
 	f.IntVar(&c.httpPort, "http-port", 3500,
 		"API port of the first node, the others use the next ones; a port in use is replaced, and 0 picks free ones")

@@ -10,7 +10,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/quorate/quorate/cmd/lab/internal/demonode"
+	"github.com/quorate/quorate/cmd/internal/launcher"
 )
 
 // opening is the balance of a new account.
@@ -54,10 +54,10 @@ type bank struct {
 // the API on the port in DAPR_HTTP_PORT.
 func serve(ctx context.Context) error {
 	b := bank{base: "http://127.0.0.1:" + os.Getenv("DAPR_HTTP_PORT") + "/v1.0/actors/", client: &http.Client{
-		Timeout: demonode.AnswerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
+		Timeout: launcher.AnswerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
 	}, turns: turns{dir: os.Getenv(turnsVariable)}}
 	server := &http.Server{Addr: "127.0.0.1:" + os.Getenv("APP_PORT"), Handler: b.handler(),
-		ReadHeaderTimeout: demonode.AnswerTime}
+		ReadHeaderTimeout: launcher.AnswerTime}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.ListenAndServe(); ctx.Err() == nil {
 		return err
@@ -234,7 +234,7 @@ func (b *bank) send(ctx context.Context, verb, path string, in, out any) error {
 	if err != nil {
 		return err
 	}
-	if err := demonode.Do(b.client, req, out); err != nil {
+	if err := launcher.Do(b.client, req, out); err != nil {
 		return fmt.Errorf("%s %s: %w", verb, path, err)
 	}
 	return nil

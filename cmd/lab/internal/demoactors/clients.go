@@ -9,8 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/quorate/quorate/cmd/lab/internal/demonode"
 )
 
 const (
@@ -67,7 +65,7 @@ func (d *demo) call(ctx context.Context, at int, actor, method string, in, out a
 		return err
 	}
 	for range d.cluster.Nodes {
-		err = d.cluster.Nodes[at%demonode.Size].Call(ctx, http.MethodPost, "/v1.0/actors/"+actor+"/method/"+method,
+		err = d.cluster.Nodes[at%size].Call(ctx, http.MethodPost, "/v1.0/actors/"+actor+"/method/"+method,
 			string(text), out)
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			return err

@@ -38,7 +38,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/quorate/quorate/cmd/lab/internal/demonode"
+	"github.com/quorate/quorate/cmd/internal/launcher"
 )
 
 // AppWord is the subcommand that runs the application.
@@ -46,7 +46,7 @@ const AppWord = "bank"
 
 // Command declares the flags and returns a function that runs the demo.
 func Command(f *flag.FlagSet) func(context.Context) error {
-	d := demo{out: demonode.NewLines(os.Stdout)}
+	d := demo{out: launcher.NewLines(os.Stdout)}
 	f.StringVar(&d.binary, "binary", "bin/quorate", "the quorate program")
 	f.DurationVar(&d.duration, "duration", 15*time.Second, "how long pairs are killed, each of the three at least once")
 	f.BoolVar(&d.stay, "stay", false, "keep the nodes running until Ctrl-C")

@@ -8,15 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/quorate/quorate/cmd/lab/internal/demonode"
+	"github.com/quorate/quorate/cmd/internal/launcher"
 	"github.com/quorate/quorate/internal/child"
+	"github.com/quorate/quorate/internal/listen"
 )
 
 const (
+	size     = 3
 	pause    = 50 * time.Millisecond // between two attempts
 	interval = 2 * time.Second       // from the start of a pair to the next kill
 	backTime = time.Minute           // for a pair to host actors again, and for an account to be served again
@@ -24,14 +26,14 @@ const (
 
 // demo is one run of the demo.
 type demo struct {
-	out      *demonode.Lines
+	out      *launcher.Lines
 	binary   string
 	app      []string // the command that runs the application
 	duration time.Duration
 	stay     bool
 
-	cluster *demonode.Cluster
-	apps    []*child.Process // of the nodes
+	cluster *launcher.Cluster
+	apps    []*launcher.Process // beside the nodes
 	turns   turns
 	ledger  ledger
 }
@@ -42,7 +44,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if d.cluster, err = demonode.New(ctx, d.out, d.binary, dir); err != nil {
+	if d.cluster, err = launcher.New(ctx, launcher.Plan{Program: d.binary, Dir: dir, Size: size, FirstPort: 3500,
+		Flags: []string{"--log-level", "error", "--app-id", "bank", "--console", "--console-port", "0"}}); err != nil {
 		return err
 	}
 	d.turns = turns{dir: filepath.Join(dir, "turns")}
@@ -50,8 +53,10 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.ledger = ledger{orders: map[string]transfer{}, acknowledged: map[string]transfer{}}
-	d.apps = make([]*child.Process, demonode.Size)
-	defer d.end()
+	if err := d.applications(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.cluster.Stop(), launcher.StopAll(d.apps...)) }()
 	for i := range d.apps {
 		if err := d.start(i); err != nil {
 			return err
@@ -59,7 +64,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	d.out.Say("Three nodes are starting. A server becomes a voter when it is up to date, which takes about twenty " +
 		"seconds.")
-	if err := d.cluster.Formed(ctx); err != nil {
+	if err := d.cluster.Formed(ctx, func(what string) { d.out.Say("  %s", what) }); err != nil {
 		return err
 	}
 	if err := d.show(ctx); err != nil {
@@ -73,16 +78,26 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// start starts a node and the application beside it.
-func (d *demo) start(i int) (err error) {
-	n := d.cluster.Nodes[i]
-	if d.apps[i], err = child.Start(child.Options{Command: d.app, Env: append(os.Environ(),
-		fmt.Sprintf("APP_PORT=%d", n.AppPort), fmt.Sprintf("DAPR_HTTP_PORT=%d", n.HTTPPort),
-		turnsVariable+"="+d.turns.dir), Prefix: "  application of " + n.ID + " | ", Stdout: d.out, Stderr: d.out,
-	}); err != nil {
+// applications prepares the processes of the nodes and of the applications beside them.
+func (d *demo) applications(ctx context.Context) error {
+	ports, err := listen.Spare(ctx, size)
+	if err != nil {
 		return err
 	}
-	return n.Start("--app-id", "bank", "--console", "--console-port", "0")
+	for i, n := range d.cluster.Nodes {
+		n.Flags = append(n.Flags, "--app-port", strconv.Itoa(ports[i]))
+		n.Options.Prefix, n.Options.Stderr = "  "+n.ID+" | ", d.out
+		d.apps = append(d.apps, &launcher.Process{Options: child.Options{Command: d.app, Env: append(os.Environ(),
+			fmt.Sprintf("APP_PORT=%d", ports[i]), fmt.Sprintf("DAPR_HTTP_PORT=%d", n.HTTPPort),
+			turnsVariable+"="+d.turns.dir), Prefix: "  application of " + n.ID + " | ", Stdout: d.out, Stderr: d.out,
+		}})
+	}
+	return nil
+}
+
+// start starts a node and the application beside it.
+func (d *demo) start(i int) error {
+	return errors.Join(d.apps[i].Start(), d.cluster.Nodes[i].Start())
 }
 
 // show moves money, kills pairs meanwhile, and checks the books.
@@ -101,7 +116,7 @@ func (d *demo) show(ctx context.Context) error {
 	}
 	first := d.cluster.Nodes[0]
 	d.out.Say("\nTypes, owners, epochs and reminders, in a terminal and in the browser (page Actors):\n\n"+
-		"  %s actors list --data-dir %s\n  %s console --data-dir %s", d.binary, first.Dir, d.binary, first.Dir)
+		"  %s actors list --data-dir %s\n  %s console --data-dir %s", d.binary, first.DataDir, d.binary, first.DataDir)
 	d.out.Say("\n%d accounts have %d each. %d clients transfer money, through all nodes.\n", accounts, opening, clients)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
@@ -120,21 +135,21 @@ func (d *demo) show(ctx context.Context) error {
 // killPairs kills each pair in turn, the leader first, and starts it again.
 func (d *demo) killPairs(ctx context.Context) error {
 	begin := time.Now()
-	leader, err := d.cluster.Nodes[0].Leader(ctx)
+	leader, err := d.cluster.Leader(ctx, d.cluster.Nodes[0])
 	if err != nil {
 		return err
 	}
-	first := max(0, slices.IndexFunc(d.cluster.Nodes, func(n *demonode.Node) bool { return n.ID == leader }))
+	first := max(0, slices.Index(d.cluster.Nodes, leader))
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	for i := first; i < first+demonode.Size || time.Since(begin) < d.duration; i++ {
+	for i := first; i < first+size || time.Since(begin) < d.duration; i++ {
 		tick.Reset(interval)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := d.killPair(ctx, i%demonode.Size); err != nil {
+		if err := d.killPair(ctx, i%size); err != nil {
 			return err
 		}
 	}
@@ -144,8 +159,8 @@ func (d *demo) killPairs(ctx context.Context) error {
 // killPair kills a node and its application. It measures how long the accounts that they hosted are not served, and
 // starts both again.
 func (d *demo) killPair(ctx context.Context, i int) error {
-	n, other := d.cluster.Nodes[i], (i+1)%demonode.Size
-	leader, err := n.Leader(ctx)
+	n, other := d.cluster.Nodes[i], (i+1)%size
+	leader, err := d.cluster.Leader(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -160,15 +175,14 @@ func (d *demo) killPair(ctx context.Context, i int) error {
 		}
 	}
 	role := ""
-	if leader == n.ID {
+	if leader == n {
 		role = ", the leader,"
 	}
 	d.out.Say("kill -9 %d %d  ends %s%s and its application, with %d accounts", n.Pid(), d.apps[i].Pid(), n.ID, role,
 		len(owned))
 	killed := time.Now()
 	n.Kill()
-	d.apps[i].Signal(syscall.SIGKILL)
-	<-d.apps[i].Done()
+	d.apps[i].Kill()
 	stopped, err := d.servedAgain(ctx, other, owned, killed)
 	if err != nil {
 		return err
@@ -181,7 +195,7 @@ func (d *demo) killPair(ctx context.Context, i int) error {
 	if err := d.start(i); err != nil {
 		return err
 	}
-	if err := n.Ready(ctx); err != nil {
+	if err := d.cluster.Ready(ctx, n); err != nil {
 		return err
 	}
 	if err := d.hosted(ctx, other, i); err != nil {
@@ -257,15 +271,4 @@ func (d *demo) hosted(ctx context.Context, at, host int) error {
 		}
 		return fmt.Errorf("%s does not host accounts", id)
 	})
-}
-
-// end stops the nodes and their applications.
-func (d *demo) end() {
-	d.cluster.End()
-	for _, p := range d.apps {
-		if p != nil {
-			p.Signal(syscall.SIGTERM)
-			<-p.Done()
-		}
-	}
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/cmd/lab/internal/demonode"
+	"github.com/quorate/quorate/cmd/internal/launcher"
 	"github.com/quorate/quorate/cmd/lab/internal/labtest"
 	"github.com/quorate/quorate/internal/testutil"
 )
@@ -15,7 +15,7 @@ func TestDemo_BooksBalance(t *testing.T) {
 		t.Skip("starts real processes")
 	}
 	var out testutil.Output
-	d := demo{out: demonode.NewLines(&out), binary: labtest.Build(t, "cmd/quorate"),
+	d := demo{out: launcher.NewLines(&out), binary: labtest.Build(t, "cmd/quorate"),
 		app: []string{labtest.Build(t, "cmd/lab"), AppWord}}
 	err := d.run(t.Context())
 	if t.Log(out.String()); err != nil {

@@ -10,7 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/internal/child"
 )
 
 // Options are the options of a cluster. Program and Dir are required.
@@ -35,6 +39,12 @@ type Seen struct {
 	Reads   bool
 	Strong  bool
 	Outcome Outcome
+}
+
+// Program is the program of the nodes: quorate, or one with the same command line.
+type Program struct {
+	Path string
+	Env  []string // added to the environment
 }
 
 // Cluster is a set of nodes and the network between them. It is safe for concurrent use.
@@ -139,6 +149,8 @@ func (c *Cluster) makeLocked(name string, flags []string) (*Node, error) {
 		return nil, err
 	}
 	n.clients()
+	n.node = &launcher.Node{ID: n.Name, Program: c.options.Program.Path, Process: launcher.Process{
+		Options: child.Options{Stdout: n.log, Stderr: n.log, Thread: n.ns.enter, Death: syscall.SIGKILL}}}
 	if c.options.Application != nil {
 		if err := n.serveApplication(c.options.Application(n)); err != nil {
 			return nil, err

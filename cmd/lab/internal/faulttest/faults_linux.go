@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"time"
 )
 
@@ -60,10 +61,10 @@ func KillAll() Fault {
 	return Fault{Name: "kill -9 of all", Inflict: func(_ context.Context, c *Cluster,
 		_ *rand.Rand) (func(context.Context) error, error) {
 		nodes := c.Running()
-		var errs []error
 		for _, n := range nodes { // kill all first, then wait
-			errs = append(errs, n.current().cmd.Process.Kill())
+			n.node.Signal(syscall.SIGKILL)
 		}
+		var errs []error
 		for _, n := range nodes {
 			errs = append(errs, n.Kill())
 		}
@@ -252,9 +253,10 @@ func (n *Node) PowerOn(context.Context) error {
 // Revive starts the process again if it has ended, or if it ends within 500 ms. A process that hangs on its disk may
 // exit as soon as the disk recovers.
 func (n *Node) Revive() error {
-	life := n.current()
-	if life.wait(500*time.Millisecond) != nil {
+	select {
+	case <-n.Ended():
+		return n.Start()
+	case <-time.After(500 * time.Millisecond):
 		return nil // it runs
 	}
-	return n.Start()
 }

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespace is a network namespace and the OS thread that created it. The namespace exists as long as the thread. The
-// thread also starts the processes in the namespace, so the kernel kills them when this process ends.
+// namespace is a network namespace and the OS thread that created it. The namespace exists as long as the thread.
 type namespace struct {
 	fd   int
 	jobs chan func()
@@ -53,6 +52,9 @@ func (ns *namespace) do(f func() error) error {
 	return <-done
 }
 
+// enter moves the current OS thread into the namespace.
+func (ns *namespace) enter() error { return unix.Setns(ns.fd, unix.CLONE_NEWNET) }
+
 // dial connects to an address from inside the namespace, like an application on the machine of the node. Network
 // faults do not affect the connection.
 func (ns *namespace) dial(ctx context.Context, address string) (net.Conn, error) {
@@ -63,7 +65,7 @@ func (ns *namespace) dial(ctx context.Context, address string) (net.Conn, error)
 	got := make(chan result, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: no other goroutine may use this namespace
-		if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
+		if err := ns.enter(); err != nil {
 			got <- result{nil, err}
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,7 +20,9 @@ import (
 
 	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/launcher"
 	"github.com/quorate/quorate/cmd/lab/internal/tuned"
+	"github.com/quorate/quorate/internal/child"
 )
 
 const (
@@ -60,12 +63,12 @@ type Node struct {
 	flags   []string
 	dir     string
 	log     *os.File
+	node    *launcher.Node
 	http    http.Client // client of its API, from inside its network
 	admin   http.Client
 	app     *http.Server // the application of the node; nil = none
 
 	mu      sync.Mutex
-	life    *process  // guarded by mu; nil before the first start
 	paused  bool      // guarded by mu
 	resumed time.Time // guarded by mu: end of the last pause
 	env     []string  // guarded by mu: for the next start only
@@ -86,13 +89,13 @@ func (n *Node) DataDir() string {
 func (n *Node) Start() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.life != nil && !n.life.gone() {
+	if n.node.Running() {
 		return fmt.Errorf("%s runs already", n.Name)
 	}
+	n.node.DataDir = n.DataDir()
 	args := []string{
-		"run", "--node-id", n.Name, "--data-dir", n.DataDir(), "--bind-address", n.Addr.String(), "--insecure",
-		"--http-port", "3500", "--enable-grpc=false", "--metrics-port", "9090", "--gossip-port", "7946",
-		"--peer-port", "7947",
+		"--bind-address", n.Addr.String(), "--insecure", "--http-port", "3500", "--enable-grpc=false",
+		"--metrics-port", "9090", "--gossip-port", "7946", "--peer-port", "7947",
 	}
 	if len(n.join) > 0 {
 		args = append(args, "--join", strings.Join(n.join, ","))
@@ -108,13 +111,12 @@ func (n *Node) Start() error {
 		args = append(args, "--config-file", file)
 	}
 	fmt.Fprintf(n.log, "--- %s starts at %s\n", n.Name, time.Now().Format(time.RFC3339Nano))
-	life, err := n.cluster.options.Program.start(n.ns, n.log,
-		append([]string{"XDG_RUNTIME_DIR=" + n.dir, "HOME=" + n.dir, tuned.Control + "=" + n.dir}, n.env...),
-		append(args, n.flags...))
-	if err != nil {
-		return fmt.Errorf("%s does not start: %w", n.Name, err)
+	n.node.Options.Env = slices.Concat(os.Environ(), n.cluster.options.Program.Env,
+		[]string{"XDG_RUNTIME_DIR=" + n.dir, "HOME=" + n.dir, tuned.Control + "=" + n.dir}, n.env)
+	if err := n.node.Start(append(args, n.flags...)...); err != nil {
+		return err
 	}
-	n.life, n.paused, n.env = life, false, nil
+	n.paused, n.env = false, nil
 	return nil
 }
 
@@ -165,40 +167,27 @@ func (n *Node) Order(file string, value int64) error {
 }
 
 // Pid returns the id of the process, which must have been started.
-func (n *Node) Pid() int { return n.current().cmd.Process.Pid }
+func (n *Node) Pid() int { return n.node.Pid() }
 
-func (n *Node) current() *process {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.life
-}
+// current returns the latest incarnation of the process. It is nil before the first start.
+func (n *Node) current() *child.Process { return n.node.Current() }
 
 // Running reports whether there is a process, paused or not.
-func (n *Node) Running() bool {
-	life := n.current()
-	return life != nil && !life.gone()
-}
+func (n *Node) Running() bool { return n.node.Running() }
 
 // Ended returns a channel that is closed when the process of the node has ended. The process must have been started.
-func (n *Node) Ended() <-chan struct{} { return n.current().ended }
+func (n *Node) Ended() <-chan struct{} { return n.node.Ended() }
 
 // Kill ends the process with SIGKILL.
 func (n *Node) Kill() error {
 	n.Mark("kill -9")
-	if life := n.current(); life != nil {
-		return life.kill(endPatience)
-	}
-	return nil
+	return n.node.End(syscall.SIGKILL, endPatience)
 }
 
 // Stop sends SIGTERM to the process and waits until it has ended.
 func (n *Node) Stop() error {
 	n.Mark("SIGTERM")
-	life := n.current()
-	if life == nil {
-		return nil
-	}
-	return errors.Join(life.signal(syscall.SIGTERM), life.wait(endPatience))
+	return n.node.End(syscall.SIGTERM, endPatience)
 }
 
 // Pause stops the process with SIGSTOP.
@@ -215,7 +204,8 @@ func (n *Node) freeze(s syscall.Signal, paused bool) error {
 	if !paused {
 		n.resumed = time.Now()
 	}
-	return n.life.signal(s)
+	n.node.Signal(s)
+	return nil
 }
 
 // Mark writes a line into the log of the node.
@@ -227,7 +217,7 @@ func (n *Node) Mark(what string) {
 func (n *Node) active() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.life != nil && !n.life.gone() && !n.paused
+	return n.node.Running() && !n.paused
 }
 
 // pausedWithin reports whether the process is paused, or was during the last d.
@@ -316,7 +306,7 @@ func (m Metrics) line(name string) string {
 
 // Open returns the number of files and connections that the process has open.
 func (n *Node) Open() (int, error) {
-	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.current().cmd.Process.Pid))
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.Pid()))
 	return len(list), err
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/quorate/quorate/internal/child"
 )
 
 // Sessions has clients that check the session guarantees. Each client writes growing numbers to its own key. With
@@ -107,7 +109,7 @@ type sessionClient struct {
 	id    int
 	rnd   *rand.Rand
 	home  *Node // of a client that stays on one node; nil = moves
-	life  *process
+	life  *child.Process
 	token string
 
 	n       int         // last number that was sent

@@ -1,0 +1,161 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/internal/listen"
+)
+
+const (
+	patience = 2 * time.Minute        // for a node to be ready, and for the cluster to form
+	pause    = 100 * time.Millisecond // between two checks of the nodes
+)
+
+// Plan describes a cluster to start.
+type Plan struct {
+	Program   string // path of the quorate program
+	Dir       string // the data directories are below it
+	Size      int    // number of nodes
+	FirstPort int    // API port of the first node, the next ones for the others; 0 and ports in use = free ports
+	Flags     []string
+}
+
+// Cluster is nodes n1, n2 and so on of this machine, which form one cluster.
+type Cluster struct {
+	Nodes []*Node
+}
+
+// New assigns ports and directories to the nodes. It starts none of them: the caller starts all, and then calls Formed.
+func New(ctx context.Context, p Plan) (*Cluster, error) {
+	program, err := filepath.Abs(p.Program)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := listen.Spare(ctx, 2*p.Size)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{}
+	var seeds []string
+	for i := range p.Size {
+		id, http := fmt.Sprintf("n%d", i+1), ports[p.Size+i]
+		if p.FirstPort > 0 && free(ctx, p.FirstPort+i) {
+			http = p.FirstPort + i
+		}
+		n := Loopback(id, program, filepath.Join(p.Dir, id), http, ports[i])
+		seeds, c.Nodes = append(seeds, n.Gossip()), append(c.Nodes, n)
+	}
+	for _, n := range c.Nodes {
+		if p.Size > 1 {
+			n.Flags = append(n.Flags, "--join", strings.Join(seeds, ","), "--bootstrap-expect", fmt.Sprint(p.Size))
+		}
+		n.Flags = append(n.Flags, p.Flags...)
+	}
+	return c, nil
+}
+
+// free reports whether nothing listens on a port of 127.0.0.1.
+func free(ctx context.Context, port int) bool {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return false
+	}
+	_ = l.Close()
+	return true
+}
+
+// Formed waits until all nodes serve and vote. From then on a cluster of three tolerates the failure of any one node.
+// It reports what is still missing to waiting, each time it changes. It returns an error at once if a node has ended.
+func (c *Cluster) Formed(ctx context.Context, waiting func(what string)) error {
+	said := ""
+	return c.poll(ctx, func(ctx context.Context) error {
+		err := c.Check(ctx)
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			waiting(said)
+		}
+		return err
+	})
+}
+
+// Check returns nil if all nodes serve and vote now, and the first one knows the leaders.
+func (c *Cluster) Check(ctx context.Context) error {
+	for _, n := range c.Nodes {
+		if err := n.Healthy(ctx); err != nil {
+			return err
+		}
+	}
+	s, err := c.Nodes[0].Status(ctx)
+	if err != nil {
+		return err
+	}
+	if len(s.Groups) == 0 {
+		return errors.New("no group is open")
+	}
+	for _, g := range s.Groups {
+		if voters := Voters(g); voters != len(c.Nodes) {
+			return fmt.Errorf("%d of %d nodes vote", voters, len(c.Nodes))
+		}
+		if g.Leader == "" {
+			return errors.New("there is no leader")
+		}
+	}
+	return nil
+}
+
+// Ready waits until one node serves. It returns an error at once if a node of the cluster has ended.
+func (c *Cluster) Ready(ctx context.Context, n *Node) error { return c.poll(ctx, n.Healthy) }
+
+// Leader returns the node that leads the first group, according to the node at. It returns nil if no leader is known.
+func (c *Cluster) Leader(ctx context.Context, at *Node) (*Node, error) {
+	s, err := at.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range c.Nodes {
+		if len(s.Groups) > 0 && s.Groups[0].Leader == n.ID {
+			return n, nil
+		}
+	}
+	return nil, nil
+}
+
+// poll calls check until it returns nil.
+func (c *Cluster) poll(ctx context.Context, check func(context.Context) error) error {
+	limit, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		err := check(limit)
+		if err == nil {
+			return nil
+		}
+		for _, n := range c.Nodes {
+			if !n.Running() {
+				return fmt.Errorf("%s has ended before the cluster was ready; see its log: %w", n.ID, err)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-limit.Done():
+			return fmt.Errorf("the cluster is not ready after %s: %w", patience, err)
+		}
+	}
+}
+
+// Stop stops all nodes, and with them the applications that they have started.
+func (c *Cluster) Stop() error {
+	var all []*Process
+	for _, n := range c.Nodes {
+		all = append(all, &n.Process)
+		defer n.Client.CloseIdleConnections()
+	}
+	return StopAll(all...)
+}
