@@ -53,8 +53,12 @@ func Factories(extra loader.Factories) (loader.Factories, error) {
 			configpostgresql.Alias: {Fields: configpostgresql.Fields(), Open: openConfigurationPostgreSQL},
 		},
 		Middleware: allMiddleware(),
+		PubSub:     allPubSubs(),
 	}
 	if err := add(all.Middleware, extra.Middleware); err != nil {
+		return loader.Factories{}, err
+	}
+	if err := add(all.PubSub, extra.PubSub); err != nil {
 		return loader.Factories{}, err
 	}
 	if err := add(all.Bindings, extra.Bindings); err != nil {

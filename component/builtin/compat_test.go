@@ -67,6 +67,7 @@ func daprFields() map[string][]string {
 		"secretstores.kubernetes":     " defaultNamespace kubeconfigPath",
 		"secretstores.local.env":      " prefix",
 		"secretstores.local.file":     " secretsFile nestedSeparator multiValued",
+		"pubsub.in-memory":            " consumerID publishingScopes subscriptionScopes allowedTopics protectedTopics",
 		"middleware.http.bearer":      " jwksURL issuer audience",
 		"middleware.http.ratelimit":   " maxRequestsPerSecond",
 		"middleware.http.routeralias": " routes",
@@ -98,6 +99,9 @@ func fieldsOf(f loader.Factories) map[string][]component.Field {
 	}
 	for typ, one := range f.Locks {
 		add(typ, one.Fields)
+	}
+	for typ, one := range f.PubSub {
+		add(typ, loader.PubSubFields(), one.Fields)
 	}
 	for typ, one := range f.Configuration {
 		if _, twice := out[pageOf(typ)]; !twice { // under another name

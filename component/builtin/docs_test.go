@@ -118,7 +118,7 @@ func TestDocs_ExamplesLoad(t *testing.T) {
 func needsService(typ string) bool {
 	return strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") ||
 		strings.HasPrefix(typ, "middleware.") || strings.HasPrefix(typ, "lock.") ||
-		strings.HasPrefix(typ, "configuration.") ||
+		strings.HasPrefix(typ, "configuration.") || strings.HasPrefix(typ, "pubsub.") ||
 		slices.Contains([]string{"state.redis", "state.postgresql", "state.mongodb", "state.azure.cosmosdb",
 			"state.sqlserver"}, typ)
 }
@@ -153,7 +153,8 @@ func TestDocs_EveryTypeHasPageAndIsListed(t *testing.T) {
 	f := factories(t)
 	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores)),
 		slices.Collect(maps.Keys(f.Bindings)), slices.Collect(maps.Keys(f.Middleware)),
-		slices.Collect(maps.Keys(f.Locks)), slices.Collect(maps.Keys(f.Configuration))) {
+		slices.Collect(maps.Keys(f.Locks)), slices.Collect(maps.Keys(f.Configuration)),
+		slices.Collect(maps.Keys(f.PubSub))) {
 		typ = pageOf(typ)
 		if !slices.Contains(want, typ+".md") {
 			want = append(want, typ+".md")
@@ -193,6 +194,9 @@ func TestDocs_PagesNameMetadataOfType(t *testing.T) {
 	}
 	for typ, factory := range factories(t).Configuration {
 		declared[pageOf(typ)] = factory.Fields
+	}
+	for typ, factory := range factories(t).PubSub {
+		declared[typ] = append(loader.PubSubFields(), factory.Fields...)
 	}
 	for typ, factory := range factories(t).Locks {
 		declared[typ] = append(loader.LockFields(), factory.Fields...)

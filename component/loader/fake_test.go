@@ -58,6 +58,7 @@ func (w *world) factories() loader.Factories {
 				return &plainStore{world: w, name: c.Name}, nil
 			}},
 		},
+		PubSub: map[string]loader.PubSubFactory{"pubsub.fake": {Open: openPubSub, Volatile: true}},
 		SecretStores: map[string]loader.SecretStoreFactory{
 			"secretstores.fake": {Open: w.openSecrets,
 				Fields: []component.Field{{Name: "token", Secret: true}, {Name: "fail", Kind: component.Bool}}},

@@ -38,6 +38,7 @@ type Factories struct {
 	Middleware    map[string]MiddlewareFactory
 	Locks         map[string]LockFactory
 	Configuration map[string]ConfigurationFactory
+	PubSub        map[string]PubSubFactory
 }
 
 // MiddlewareFactory makes HTTP middleware of one type.

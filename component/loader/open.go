@@ -80,6 +80,10 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	if err != nil {
 		return err
 	}
+	brokers, err := p.resolveAll(ctx, plan.pubsubs)
+	if err != nil {
+		return err
+	}
 	if err := p.options.onlyOneActorStore(units); err != nil {
 		return err
 	}
@@ -98,6 +102,11 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 			return p.configurationStore(ctx,
 				u)
 		}); err != nil {
+			return err
+		}
+	}
+	for _, u := range brokers {
+		if err := p.attempt(ctx, u, func(ctx context.Context) error { return p.pubSub(ctx, u) }); err != nil {
 			return err
 		}
 	}

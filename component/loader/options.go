@@ -7,6 +7,7 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/lock"
+	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -31,6 +32,9 @@ type Options struct {
 	DefaultLocks *component.Spec
 	// DefaultConfiguration is the configuration store to open if no such component is meant for this node. nil = none.
 	DefaultConfiguration *component.Spec
+	// DefaultPubSub is the publish/subscribe component to open unless a component for this node has its name. nil =
+	// none.
+	DefaultPubSub *component.Spec
 
 	MaxBody int64 // bytes of the largest body of a request; 0 = unknown
 
@@ -43,6 +47,7 @@ type Options struct {
 	// ConfigurationMetrics are those of configuration stores; nil = they are not counted.
 	ConfigurationMetrics *configuration.Metrics
 	BindingMetrics       *bindings.Metrics // nil = bindings are not counted
+	PubSubMetrics        *pubsub.Metrics   // nil = publish/subscribe components are not counted
 	Claims               bindings.Claims   // for bindings that act once in the cluster; nil only if there are none
 	// SecretMetrics are those of secret stores; nil = they are not counted.
 	SecretMetrics *secretstores.Metrics

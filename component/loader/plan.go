@@ -24,6 +24,7 @@ type Plan struct {
 	endpoints      []component.HTTPEndpoint
 	locks          []*unit
 	configurations []*unit
+	pubsubs        []*unit
 	rejected       []component.Status // components that will not be opened
 }
 
@@ -78,6 +79,11 @@ func Read(o Options) (*Plan, error) {
 	}
 	if len(b.plan.configurations) == 0 && !b.configurationFailed && o.DefaultConfiguration != nil {
 		errs = append(errs, parts(b.addComponent(withDefaults(*o.DefaultConfiguration)))...)
+	}
+	if o.DefaultPubSub != nil {
+		if _, taken := b.seen[component.KindComponent][o.DefaultPubSub.Name]; !taken {
+			errs = append(errs, parts(b.addComponent(withDefaults(*o.DefaultPubSub)))...)
+		}
 	}
 	errs = append(errs, parts(o.onlyOneActorStore(b.plan.state))...)
 	return b.plan, join("loader.Read", errs)
@@ -164,6 +170,7 @@ type planner struct {
 	filterTypes         component.Registry[MiddlewareFactory]
 	lockTypes           component.Registry[LockFactory]
 	configurationTypes  component.Registry[ConfigurationFactory]
+	pubsubTypes         component.Registry[PubSubFactory]
 	seen                map[component.Kind]map[string]component.Pos
 	scopes              []component.SecretScope
 	stateFailed         bool // a state component was accepted but cannot be opened
@@ -196,11 +203,16 @@ func newPlanner(o Options) (*planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	pubsubTypes, err := component.NewRegistry(o.Factories.PubSub)
+	if err != nil {
+		return nil, err
+	}
 	return &planner{
 		options: o, stateTypes: stateTypes, secretTypes: secretTypes, bindingTypes: bindingTypes,
 		filterTypes: filterTypes, lockTypes: lockTypes, configurationTypes: configurationTypes,
-		plan: &Plan{documents: map[component.Kind][]component.Document{}},
-		seen: map[component.Kind]map[string]component.Pos{},
+		pubsubTypes: pubsubTypes,
+		plan:        &Plan{documents: map[component.Kind][]component.Document{}},
+		seen:        map[component.Kind]map[string]component.Pos{},
 	}, nil
 }
 
@@ -291,6 +303,7 @@ const (
 	blockFilters       = "middleware"
 	blockLocks         = "lock"
 	blockConfiguration = "configuration"
+	blockPubSub        = "pubsub"
 )
 
 func blockOf(typ string) string {
@@ -319,6 +332,8 @@ func (b *planner) addComponent(spec *component.Spec) error {
 		b.plan.locks = append(b.plan.locks, u)
 	case blockConfiguration:
 		b.plan.configurations = append(b.plan.configurations, u)
+	case blockPubSub:
+		b.plan.pubsubs = append(b.plan.pubsubs, u)
 	default:
 		b.plan.state = append(b.plan.state, u)
 	}
@@ -368,11 +383,14 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	case blockConfiguration:
 		u.configuration, err = b.configurationTypes.Find(spec.Type, spec.Version)
 		u.fields = u.configuration.Fields
+	case blockPubSub:
+		u.pubsub, err = b.pubsubTypes.Find(spec.Type, spec.Version)
+		u.fields = append(PubSubFields(), u.pubsub.Fields...)
 	default:
 		err = &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: "the component type " + spec.Type +
 			" is unknown",
 			Hint: "a type begins with " + blockState + "., " + blockSecrets + "., " + blockBindings + "., " +
-				blockFilters + "., " + blockLocks + ". or " + blockConfiguration + "."}
+				blockFilters + "., " + blockLocks + "., " + blockConfiguration + ". or " + blockPubSub + "."}
 	}
 	if err != nil {
 		return nil, u.failed(spec.TypePos, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/middleware"
+	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -23,6 +24,7 @@ type Set struct {
 	bindings       []*bindings.Instance
 	locks          []*lock.Instance
 	configurations []*configuration.Instance
+	pubsubs        []*pubsub.Instance
 	filters        []*middleware.Instance
 	endpoints      []*Endpoint
 	entries        map[entryKey]*entry

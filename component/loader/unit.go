@@ -22,6 +22,7 @@ type unit struct {
 	filter        MiddlewareFactory
 	lock          LockFactory
 	configuration ConfigurationFactory
+	pubsub        PubSubFactory
 	values        component.Values       // as of the last check
 	hidden        []string               // values from references; they must not appear in any text
 	scope         *component.SecretScope // of a secret store; nil = no restriction

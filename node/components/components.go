@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/lock"
+	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -100,6 +101,7 @@ type Metrics struct {
 	locks    *lock.Metrics
 	items    *configuration.Metrics
 	secrets  *secretstores.Metrics
+	pubsubs  *pubsub.Metrics
 }
 
 // NewMetrics registers the metrics.
@@ -115,6 +117,9 @@ func NewMetrics(r prometheus.Registerer) (m *Metrics, err error) {
 		return nil, err
 	}
 	if m.items, err = configuration.NewMetrics(r); err != nil {
+		return nil, err
+	}
+	if m.pubsubs, err = pubsub.NewMetrics(r); err != nil {
 		return nil, err
 	}
 	m.secrets, err = secretstores.NewMetrics(r)
@@ -150,6 +155,7 @@ func (s Sources) running(o Options) (loader.Options, error) {
 	l.Logger, l.Claims = o.Logger, claims{o.Host, s.Namespace}
 	l.Metrics, l.BindingMetrics, l.SecretMetrics = o.Metrics.state, o.Metrics.bindings, o.Metrics.secrets
 	l.LockMetrics, l.ConfigurationMetrics = o.Metrics.locks, o.Metrics.items
+	l.PubSubMetrics = o.Metrics.pubsubs
 	return l, nil
 }
 

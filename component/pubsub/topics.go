@@ -1,0 +1,84 @@
+package pubsub
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Topics are the rules of a component about which application may use which topic. The zero value allows everything.
+type Topics struct {
+	Allowed    []string            // empty = all
+	Protected  []string            // only applications with a list may use these
+	Publishing map[string][]string // the topics of each application that has a list
+	Subscribed map[string][]string // the same for subscriptions
+}
+
+// ParseTopics parses a list of topics, separated by commas. Spaces are ignored.
+func ParseTopics(text string) (out []string) {
+	for topic := range strings.SplitSeq(strings.ReplaceAll(text, " ", ""), ",") {
+		if topic != "" {
+			out = append(out, topic)
+		}
+	}
+	return out
+}
+
+// ParseTopicScopes parses lists of topics of applications, such as "app1=topic1,topic2;app2=". Spaces are ignored. An
+// application with an empty list may use no topic.
+func ParseTopicScopes(text string) (map[string][]string, error) {
+	out := map[string][]string{}
+	for scope := range strings.SplitSeq(strings.ReplaceAll(text, " ", ""), ";") {
+		if scope == "" {
+			continue
+		}
+		app, topics, ok := strings.Cut(scope, "=")
+		if !ok || app == "" {
+			return nil, errors.New("is not a list such as app1=topic1,topic2;app2=topic3")
+		}
+		out[app] = append(out[app], ParseTopics(topics)...)
+	}
+	return out, nil
+}
+
+// MayPublish reports whether an application may publish to a topic.
+func (t *Topics) MayPublish(app, topic string) bool { return t.may(t.Publishing, app, topic) }
+
+// MaySubscribe reports whether an application may subscribe to a topic.
+func (t *Topics) MaySubscribe(app, topic string) bool { return t.may(t.Subscribed, app, topic) }
+
+func (t *Topics) may(scopes map[string][]string, app, topic string) bool {
+	if len(t.Allowed) > 0 && !slices.Contains(t.Allowed, topic) {
+		return false
+	}
+	if list, scoped := scopes[app]; scoped {
+		return slices.Contains(list, topic)
+	}
+	return !slices.Contains(t.Protected, topic)
+}
+
+// CheckGroup returns an error if text cannot be the name of a consumer group. The error continues a sentence about it.
+func CheckGroup(text string) error {
+	switch {
+	case len(text) > MaxGroup:
+		return errors.New("is longer than 512 bytes")
+	case strings.ContainsFunc(text, unicode.IsControl) || !utf8.ValidString(text):
+		return errors.New("contains characters that are not allowed")
+	}
+	return nil
+}
+
+// CheckTopic returns an error if text cannot be the name of a topic. The error continues a sentence about it.
+func CheckTopic(text string) error {
+	switch {
+	case text == "":
+		return errors.New("is empty")
+	case len(text) > MaxTopic:
+		return errors.New("is longer than 1,024 bytes")
+	case strings.ContainsFunc(text, unicode.IsControl) || !utf8.ValidString(text):
+		return errors.New("contains characters that are not allowed")
+	}
+	return nil
+}
