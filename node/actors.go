@@ -31,7 +31,7 @@ func actorOptions(n *Node) actorhost.Options {
 		StoreOf: func(app string) (string, error) { return actorStoreOf(n.components.For(app), app) },
 		Allow:   n.calls.Parts().Here.Allow, Policy: n.calls.Actor, Prove: calls.Prove,
 		PlaceTime: cmp.Or(n.config.API.RequestTimeout, apihttp.DefaultRequestTimeout),
-		HostWait:  n.config.API.HostWait, MaxAnswer: limit,
+		HostWait:  n.config.API.HostWait, KeepActors: n.config.API.KeepActors, MaxAnswer: limit,
 		HoldingsDir: filepath.Join(n.config.Data.Dir, "actors"),
 		Logger:      n.deps.Logger, Registerer: n.deps.Registry,
 	}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
 )
@@ -29,6 +30,7 @@ type counters struct {
 	t       *testing.T
 	server  *httptest.Server
 	sidecar atomic.Pointer[string] // address of its API
+	hosts   *atomic.Bool           // it says which actors it hosts; nil = always
 
 	mu          sync.Mutex
 	running     map[string]bool
@@ -41,6 +43,10 @@ func newCounters(t *testing.T) *counters {
 	c := &counters{t: t, running: map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /dapr/config", func(w http.ResponseWriter, _ *http.Request) {
+		if c.hosts != nil && !c.hosts.Load() {
+			http.Error(w, "starting", http.StatusServiceUnavailable)
+			return
+		}
 		_, _ = io.WriteString(w, `{"entities":["Counter"],"actorIdleTimeout":"1h","drainOngoingCallTimeout":"5s",
 			"entitiesConfig":[{"entities":["Brief"],"actorIdleTimeout":"1s"}]}`)
 	})
@@ -113,9 +119,17 @@ func (c *counters) add(w http.ResponseWriter, id string) {
 // others: a host must renew its lease in time, or calls fail.
 func threeCounters(t *testing.T, set ...func(*node.Config)) ([]*node.Node, []*counters) {
 	t.Helper()
+	return countersOf(t, func(int, *counters) {}, 3, set...)
+}
+
+// countersOf is threeCounters with a change of each application. It waits for the first hosts, as many as hosts says.
+func countersOf(t *testing.T, change func(i int, app *counters), hosts int,
+	set ...func(*node.Config)) ([]*node.Node, []*counters) {
+	t.Helper()
 	var apps []*counters
 	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) {
 		app := newCounters(t)
+		change(len(apps), app)
 		c.App.ID, c.App.Port = "bank", app.port()
 		apps = append(apps, app)
 		for _, f := range set {
@@ -125,7 +139,7 @@ func threeCounters(t *testing.T, set ...func(*node.Config)) ([]*node.Node, []*co
 	for i, n := range nodes {
 		apps[i].sidecar.Store(&n.Addresses().API[0])
 	}
-	for _, n := range nodes {
+	for _, n := range nodes[:hosts] {
 		nodetest.Poll(t, func() error {
 			_, text, _ := nodetest.Ask(t, n, http.MethodGet, "/v1.0/metadata", "")
 			if !strings.Contains(text, `"type":"Counter"`) {
@@ -325,35 +339,55 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 			t.Fatal(code, text)
 		}
 	}
-	target := nodetest.Status(t, nodes[1]).Node.ID
+	target := 0
+	for ownerOf(t, nodes[0], "0") == nodetest.Status(t, nodes[target]).Node.ID {
+		target++
+	}
+	to := nodetest.Status(t, nodes[target]).Node.ID
 	stop := adding(t, nodes[2], "0")
 	admin := nodes[2].Admin()
-	if err := admin.MoveActor(t.Context(), schema.ActorMove{Type: "Counter", ID: "0", Node: target}); err != nil {
+	apps[target].mu.Lock()
+	before := apps[target].turns
+	apps[target].mu.Unlock()
+	if err := admin.MoveActor(t.Context(), schema.ActorMove{Type: "Counter", ID: "0", Node: to}); err != nil {
 		t.Fatal(err)
 	}
 	nodetest.Poll(t, func() error {
-		apps[1].mu.Lock()
-		defer apps[1].mu.Unlock()
-		if apps[1].turns < 3 {
-			return fmt.Errorf("%d turns at the new owner", apps[1].turns)
+		apps[target].mu.Lock()
+		defer apps[target].mu.Unlock()
+		if n := apps[target].turns - before; n < 3 {
+			return fmt.Errorf("%d turns at the new owner", n)
 		}
 		return nil
 	})
-	if n := 1 + stop(); apps[0].overlap || apps[1].overlap {
+	if n := 1 + stop(); apps[0].overlap || apps[1].overlap || apps[2].overlap {
 		t.Errorf("turns overlap in %d calls", n)
 	} else if _, text := add(t, nodes[0], "0"); text != fmt.Sprint(n+1) {
 		t.Errorf("after %d acknowledged calls the next count is %s", n, text)
 	}
 	for _, wrong := range []schema.ActorMove{
-		{Type: "Counter", ID: "0", Node: target}, {Type: "Counter", ID: "0", Node: "nosuch"},
-		{Type: "Counter", ID: "nosuch", Node: target}, {Type: "Nosuch", ID: "0", Node: target},
+		{Type: "Counter", ID: "0", Node: to}, {Type: "Counter", ID: "0", Node: "nosuch"},
+		{Type: "Counter", ID: "nosuch", Node: to}, {Type: "Nosuch", ID: "0", Node: to},
 	} {
 		if err := admin.MoveActor(t.Context(), wrong); err == nil {
 			t.Errorf("%+v succeeded", wrong)
 		}
 	}
+	for i := range 6 {
+		move := schema.ActorMove{Type: "Counter", ID: fmt.Sprint(i), Node: to}
+		if err := admin.MoveActor(t.Context(), move); err != nil && !fault.Is(err, fault.Conflict) { // it is there
+			t.Fatal(err)
+		}
+	}
+	nodetest.Poll(t, func() error { // the hosts know which actors they got
+		list, err := admin.ListActors(t.Context(), 0)
+		if err != nil || list[0].Hosts[0].Actors+list[0].Hosts[1].Actors+list[0].Hosts[2].Actors != 9 {
+			return fmt.Errorf("%+v %w", list, err)
+		}
+		return nil
+	})
 	moved, err := admin.RebalanceActors(t.Context(), "Counter")
-	if err != nil || moved != 5 { // 8, 1 and 0 become 3, 3 and 3
+	if err != nil || moved < 3 { // one host has at least 6 of 9
 		t.Errorf("%d actors moved, %v", moved, err)
 	}
 	list, err := admin.ListActors(t.Context(), 100)
@@ -368,6 +402,72 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 		if n != 3 {
 			t.Errorf("node %s has %d of 9 actors", node, n)
 		}
+	}
+}
+
+// ownerOf returns the node id of the owner of an actor.
+func ownerOf(t *testing.T, n *node.Node, id string) string {
+	t.Helper()
+	list, err := n.Admin().ListActors(t.Context(), 100)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	for _, a := range list[0].Actors {
+		if a.ID == id {
+			return a.Node
+		}
+	}
+	return ""
+}
+
+// When a host joins, active actors move to it by themselves, also those that are called all the time. No call fails and
+// every count goes on.
+func TestActors_SpreadWhenAHostJoins(t *testing.T) {
+	var joins atomic.Bool
+	nodes, apps := countersOf(t, func(i int, app *counters) {
+		if i == 2 {
+			app.hosts = &joins
+		}
+	}, 2)
+	const all = 24
+	for i := range all {
+		if code, text := add(t, nodes[i%2], fmt.Sprint(i)); code != http.StatusOK {
+			t.Fatal(code, text)
+		}
+	}
+	var stop []func() int
+	for i := range 6 { // the others are idle
+		stop = append(stop, adding(t, nodes[i%3], fmt.Sprint(i)))
+	}
+	joins.Store(true)
+	nodetest.Poll(t, func() error {
+		list, err := nodes[0].Admin().ListActors(t.Context(), 100)
+		if err != nil || len(list) != 1 || len(list[0].Hosts) != 3 {
+			return fmt.Errorf("hosts: %+v %w", list, err)
+		}
+		for _, h := range list[0].Hosts {
+			if h.Actors < all/3-1 || h.Actors > all/3+1 {
+				return fmt.Errorf("hosts: %+v", list[0].Hosts)
+			}
+		}
+		return nil
+	})
+	for i := range all {
+		calls := 1
+		if i < len(stop) {
+			calls += stop[i]()
+		}
+		if _, text := add(t, nodes[2], fmt.Sprint(i)); text != fmt.Sprint(calls+1) {
+			t.Errorf("after %d acknowledged calls of actor %d the next count is %s", calls, i, text)
+		}
+	}
+	for i, a := range apps {
+		if a.overlap {
+			t.Errorf("turns of one actor overlap on node %d", i)
+		}
+	}
+	if apps[2].turns == 0 {
+		t.Error("no call has reached an actor on the host that joined")
 	}
 }
 

@@ -131,6 +131,7 @@ type API struct {
 	DisableH2C     bool          // no HTTP/2 without TLS
 	RequestTimeout time.Duration // default 10 s
 	HostWait       time.Duration // wait of a call to an actor for a host of its type; default 5 s
+	KeepActors     bool          // active actors stay on this node when other hosts have fewer
 	AllowedOrigins []string      // web origins beside the API's own, or "*"
 	AnyEndpoint    bool          // applications may call addresses that no HTTPEndpoint declares
 	LogCalls       bool          // log every request

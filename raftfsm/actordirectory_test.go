@@ -38,7 +38,7 @@ func TestActors_NewOwnerReadsAndFormerOwnerCannotWrite(t *testing.T) {
 	if err := actorWrite(t, nodes[0], "2", old, revision); !fault.Is(err, fault.ActorMoved) {
 		t.Errorf("a write of the former owner: %v", err)
 	}
-	if err := first.Renew(ctx, "a", 1); !fault.Is(err, fault.NotFound) {
+	if _, err := first.Renew(ctx, "a", 1, true); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a renewal of an ended session: %v", err)
 	}
 	if _, err := last.Locate(ctx, "T", "1", ""); !fault.Is(err, fault.NotFound) {
@@ -46,7 +46,8 @@ func TestActors_NewOwnerReadsAndFormerOwnerCannotWrite(t *testing.T) {
 	}
 	next, err := last.Register(ctx, actors.Host{ID: "b", Node: "n2", Server: "s2", Types: []string{"T"}})
 	must(t, err)
-	must(t, last.Renew(ctx, "b", 0))
+	_, err = last.Renew(ctx, "b", 0, true)
+	must(t, err)
 	now, err := last.Activate(ctx, "b", "T", "1")
 	must(t, err)
 	if now.Epoch <= old.Epoch || now.Owner.ID != "b" {
@@ -80,10 +81,10 @@ func TestActors_NewOwnerReadsAndFormerOwnerCannotWrite(t *testing.T) {
 	third, err := last.Register(ctx, actors.Host{ID: "c", Node: "n3", Server: "s3", Types: []string{"T"}})
 	must(t, err)
 	given := []actors.Released{{Type: "T", ID: "1", Epoch: now.Epoch}}
-	if err := first.Transfer(ctx, given, "nosuch"); !fault.Is(err, fault.NotFound) {
+	if err := first.Transfer(ctx, given, "nosuch", false); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a transfer to a host without session: %v", err)
 	}
-	must(t, first.Transfer(ctx, given, "c"))
+	must(t, first.Transfer(ctx, given, "c", false))
 	if err := actorWrite(t, side, "4", now, next); !fault.Is(err, fault.ActorMoved) {
 		t.Errorf("a write of the host that gave the actor away: %v", err)
 	}

@@ -21,10 +21,11 @@ import (
 
 const simActors = 3 // that hosts compete for
 
-// actorSim plays hosts of actors on the servers of the product, in virtual time, while the network is cut and restored,
-// and while hosts are paused. Hosts are models of those in package api/actors: they renew their session each
+// actorSim plays hosts of actors on the servers of the product, in virtual time, while the network is cut and
+// restored, and while hosts are paused. Hosts are models of those in package api/actors: they renew their session each
 // actors.RenewEvery, and start turns for actors.Lease from the moment at which they have sent a renewal that was
-// answered. Each turn reads a counter and writes the next number. It checks these invariants:
+// answered. Each turn reads a counter and writes the next number. Between turns, hosts transfer actors to others: as
+// the leader advises, and at random. It checks these invariants:
 //
 //  1. When a host starts a turn, no other host has a valid lease and owns the actor.
 //  2. A write is not applied if it was sent after a turn with a later epoch had begun.
@@ -45,6 +46,7 @@ type actorSim struct {
 	turns  int
 	fenced int
 	moved  int // activations
+	given  int // transfers that were answered
 }
 
 // simHost is one host of actors. actorSim.mu guards its fields from session on.
@@ -61,6 +63,7 @@ type simHost struct {
 	valid    time.Time // end of the lease
 	paused   time.Time // until when it does nothing
 	owned    [simActors]actors.Activated
+	give     string // session of the host that gets the next actor whose turn has ended; empty = none
 }
 
 // run keeps a session.
@@ -118,10 +121,21 @@ func (h *simHost) renew(ctx context.Context, session string) {
 	limit, cancel := context.WithTimeout(ctx, actors.Lease)
 	defer cancel()
 	sent := time.Now()
-	err := h.dir.Renew(limit, session, 0)
+	h.s.mu.Lock()
+	count := 0
+	for _, a := range h.owned {
+		if a.Epoch != 0 {
+			count++
+		}
+	}
+	h.s.mu.Unlock()
+	advice, err := h.dir.Renew(limit, session, count, true)
 	h.awake(ctx)
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	if err == nil && advice.Give > 0 && h.session == session {
+		h.give = advice.To.ID
+	}
 	switch {
 	case h.session != session:
 	case err == nil && sent.Add(actors.Lease).After(h.valid):
@@ -141,9 +155,27 @@ func (h *simHost) serve(ctx context.Context, actor int, rnd *rand.Rand) {
 		case a.Epoch == 0:
 			h.activate(ctx, actor, session)
 		case !h.turn(ctx, actor, a, revision, rnd) || rnd.IntN(10) == 0:
-			h.release(ctx, actor, a.Epoch)
+			h.release(ctx, actor, a.Epoch, "")
+		default:
+			if to := h.target(rnd); to != "" {
+				h.release(ctx, actor, a.Epoch, to)
+			}
 		}
 	}
+}
+
+// target returns the session of the host that gets an actor whose turn has ended. It is empty if the actor stays.
+func (h *simHost) target(rnd *rand.Rand) string {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	to := h.give
+	if h.give = ""; to == "" && rnd.IntN(10) == 0 {
+		to = h.s.hosts[rnd.IntN(len(h.s.hosts))].session
+	}
+	if to == h.session {
+		return ""
+	}
+	return to
 }
 
 // begin begins a turn if the host owns the actor. The session is empty if it must not start turns.
@@ -237,9 +269,9 @@ func (h *simHost) turn(ctx context.Context, actor int, a actors.Activated, revis
 	return true
 }
 
-// release gives the actor up. The host does not activate it again before the directory has answered, unless its session
-// has ended.
-func (h *simHost) release(ctx context.Context, actor int, epoch uint64) {
+// release gives the actor up, or transfers it to the host with the session to. The host does not activate it again
+// before the directory has answered, unless its session has ended.
+func (h *simHost) release(ctx context.Context, actor int, epoch uint64, to string) {
 	h.s.mu.Lock()
 	session := h.session
 	if h.owned[actor].Epoch != epoch {
@@ -250,9 +282,18 @@ func (h *simHost) release(ctx context.Context, actor int, epoch uint64) {
 	h.s.mu.Unlock()
 	for given := []actors.Released{{Type: "T", ID: fmt.Sprint(actor), Epoch: epoch}}; ctx.Err() == nil; {
 		limit, cancel := context.WithTimeout(ctx, 5*time.Second)
-		err := h.dir.Release(limit, given)
+		var err error
+		if to != "" {
+			err = h.dir.Transfer(limit, given, to, false)
+		}
+		if to == "" || fault.Is(err, fault.NotFound) {
+			to, err = "", h.dir.Release(limit, given)
+		}
 		cancel()
 		h.s.mu.Lock()
+		if err == nil && to != "" {
+			h.s.given++
+		}
 		ended := h.session != session
 		h.s.mu.Unlock()
 		if err == nil || ended {
@@ -283,9 +324,13 @@ func TestSimulation_ActorsHaveOneOwner(t *testing.T) {
 		t.Skip("simulates whole clusters")
 	}
 	first, n := testutil.Seeds(t, 3)
-	var turns, writes, fenced, moved int
+	var turns, writes, fenced, moved, given int
 	defer func() {
-		t.Logf("all: %d turns, %d writes, %d refused, %d activations", turns, writes, fenced, moved)
+		t.Logf("all: %d turns, %d writes, %d refused, %d activations, %d transfers", turns, writes, fenced, moved,
+			given)
+		if given == 0 {
+			t.Error("no actor was transferred")
+		}
 	}()
 	for seed := first; seed < first+n; seed++ {
 		var s *actorSim
@@ -322,6 +367,7 @@ func TestSimulation_ActorsHaveOneOwner(t *testing.T) {
 		t.Logf("seed %d: %d turns, %d writes, %d refused, %d activations, in %s", seed, s.turns, acked, s.fenced,
 			s.moved, time.Since(start).Round(time.Millisecond))
 		turns, writes, fenced, moved = turns+s.turns, writes+acked, fenced+s.fenced, moved+s.moved
+		given += s.given
 		if acked < 20 || s.moved < 5 {
 			t.Errorf("seed %d: the schedule has hardly any writes or activations", seed)
 		}

@@ -32,11 +32,12 @@ type activation struct {
 	queue   []*waiter
 	last    time.Duration // end of the last turn, since Host.begun
 	timers  map[string]*timer
-	turns   *turn         // in the application
-	idle    chan struct{} // closed when the running turn of a gone activation has ended; nil = not waited for
-	running bool          // a turn is in the application
-	gone    bool          // gets no further turns
-	dropped bool          // the application has dropped the actor, or never had it
+	turns   *turn              // in the application
+	idle    chan struct{}      // closed when the running turn of a gone activation has ended; nil = not waited for
+	parts   chan<- *activation // gets the activation when its turn has ended, see Host.give; nil = it stays
+	running bool               // a turn is in the application
+	gone    bool               // gets no further turns
+	dropped bool               // the application has dropped the actor, or never had it
 }
 
 // waiter is a call that waits for its turn.
@@ -197,6 +198,7 @@ func (h *Host) leave(a *activation) {
 	switch {
 	case a.gone:
 		h.settleLocked(a)
+	case h.partLocked(a):
 	case len(a.queue) > 0:
 		next := a.queue[0]
 		if a.queue = a.queue[1:]; len(a.queue) == 0 {
@@ -210,7 +212,7 @@ func (h *Host) leave(a *activation) {
 
 // beginLocked begins a turn. The caller holds h.mu.
 func (h *Host) beginLocked(a *activation, chain string) {
-	a.running, a.chain, a.depth = true, chain, 1
+	a.running, a.chain, a.depth, a.dropped = true, chain, 1, false
 	if a.settings.Reentrancy {
 		h.chains[chain]++
 	}

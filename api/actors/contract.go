@@ -32,6 +32,20 @@ type Activation struct {
 	Token string // session token with which reads see all writes of earlier owners
 }
 
+// Advice says how a host helps to spread the actors of its application over the hosts.
+type Advice struct {
+	Take  []api.Actor // the directory made this host their owner
+	Give  int         // how many actors the host should transfer to To
+	To    string      // session of the other host
+	Types []string    // that the other host takes
+}
+
+// Target is the host to which actors are transferred.
+type Target struct {
+	Session string // "" = none: the actors are only released
+	Keep    bool   // an operator moves the actors, so they are not spread for a while
+}
+
 // Released is an activation that its host gives up.
 type Released struct {
 	Type, ID string
@@ -43,8 +57,9 @@ type Directory interface {
 	// Register begins the session of a host, or describes it anew. It returns the revision of the session, and
 	// fault.NotFound if the session has ended.
 	Register(ctx context.Context, r Registration) (revision uint64, err error)
-	// Renew renews the session of a host that has that many actors; fault.NotFound = it has ended.
-	Renew(ctx context.Context, session string, actors int) error
+	// Renew renews the session of a host that has that many actors; fault.NotFound = it has ended. gives says whether
+	// the host gives actors to hosts with fewer now.
+	Renew(ctx context.Context, session string, actors int, gives bool) (Advice, error)
 	// Leave ends the session of a host.
 	Leave(ctx context.Context, session string) error
 	// Activate makes a host the owner of an actor, unless another host owns it, and returns the owner.
@@ -53,8 +68,8 @@ type Directory interface {
 	Locate(ctx context.Context, kind, id string) (Owner, error)
 	// Release removes activations.
 	Release(ctx context.Context, released []Released) error
-	// Transfer makes the host with another session the owner of activations; fault.NotFound = it takes none.
-	Transfer(ctx context.Context, released []Released, to string) error
+	// Transfer makes another host the owner of activations; fault.NotFound = it takes none.
+	Transfer(ctx context.Context, released []Released, to Target) error
 }
 
 // Directories returns the Directory of each application. Implementations are safe for concurrent use.

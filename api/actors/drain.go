@@ -51,7 +51,7 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 			if !h.awaitTurns(ctx, some) {
 				late.Store(true)
 			}
-			h.deactivate(ctx, some, "")
+			h.deactivate(ctx, some, Target{})
 		})
 	}
 	ending.Wait()
@@ -87,7 +87,8 @@ func (h *Host) retireForLocked(a *activation, reason string) bool {
 }
 
 // handOver waits for the running turns of the given actors, and then transfers the actors to the host with the session
-// id to. It returns how many of the actors were active here. Queued calls continue at the new owner.
+// id to, because an operator wants it. It returns how many of the actors were active here. Queued calls continue at the
+// new owner.
 func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	h.mu.Lock()
 	var all []*activation
@@ -99,7 +100,7 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	h.mu.Unlock()
 	h.awaitTurns(ctx, all)
 	for some := range slices.Chunk(all, batch) {
-		h.deactivate(ctx, some, to)
+		h.deactivate(ctx, some, Target{Session: to, Keep: true})
 	}
 	return len(all)
 }

@@ -57,6 +57,7 @@ type Host struct {
 	earlier   map[api.Actor]struct{} // dropped since an unclean start; nil = the start was clean
 	asked     bool                   // the types of the application are known, or refused
 	tried     bool                   // the first attempt to register its types has ended
+	giving    bool                   // transfers actors to another host, to spread them
 	active    bool                   // a goroutine asks for the configuration, or hosts
 	draining  bool
 	drained   bool // has released its actors
@@ -276,6 +277,7 @@ func (h *Host) register() bool {
 func (h *Host) renew(lost chan<- string) {
 	h.mu.Lock()
 	session, count, d := h.session, len(h.actors), h.directory
+	gives := h.givesLocked()
 	h.mu.Unlock()
 	if session == "" {
 		return
@@ -283,11 +285,13 @@ func (h *Host) renew(lost chan<- string) {
 	ctx, cancel := context.WithTimeout(h.life, leaseTime)
 	defer cancel()
 	sent := time.Now()
-	err := d.Renew(ctx, session, count)
+	p, err := d.Renew(ctx, session, count, gives)
 	h.parts.Metrics.renewals.WithLabelValues(h.app, outcomeOf(err)).Inc()
 	switch {
 	case err == nil:
 		h.extend(session, sent)
+		h.adopt(p.Take)
+		h.give(&p)
 	case fault.Is(err, fault.NotFound):
 		select {
 		case lost <- session:
@@ -397,7 +401,7 @@ func (h *Host) deactivateIdle() {
 	}
 	h.mu.Unlock()
 	for some := range slices.Chunk(idle, batch) {
-		h.deactivate(h.turnLife, some, "")
+		h.deactivate(h.turnLife, some, Target{})
 	}
 }
 
@@ -439,10 +443,13 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 	dropping.Wait()
 }
 
-// deactivate notifies the application that the given actors are deactivated. It then transfers them to the host with
-// the session id to. If to is empty, it only releases them in the directory, so that any host can activate them. The
-// activations must be retired and have no running turn.
-func (h *Host) deactivate(ctx context.Context, all []*activation, to string) {
+// deactivate notifies the application that the given actors are deactivated. It then transfers them to another host. If
+// to is zero, it only releases them in the directory, so that any host can activate them. The activations must be
+// retired and have no running turn.
+func (h *Host) deactivate(ctx context.Context, all []*activation, to Target) {
+	if len(all) == 0 {
+		return
+	}
 	h.dropAll(ctx, all)
 	released := make([]Released, len(all))
 	for i, a := range all {
@@ -456,23 +463,23 @@ func (h *Host) deactivate(ctx context.Context, all []*activation, to string) {
 	}
 }
 
-// release transfers activations in the directory to the host with the session id to. If to is empty or its session has
-// ended, release only removes the activations from the directory.
+// release transfers activations in the directory to another host. If to is zero or its session has ended, release only
+// removes the activations from the directory.
 //
 // It repeats the request until the directory has answered, the session of this host has ended, or ctx ends. The
 // repeats are needed, because a request without an answer may still be applied later. If this host had activated the
 // actor again by then, the late request would remove the new activation, which has the same epoch.
-func (h *Host) release(ctx context.Context, released []Released, to string) {
+func (h *Host) release(ctx context.Context, released []Released, to Target) {
 	h.mu.Lock()
 	session, d := h.session, h.directory
 	h.mu.Unlock()
 	for {
 		limit, cancel := context.WithTimeout(ctx, releaseTime)
 		var err error
-		if to != "" {
+		if to.Session != "" {
 			err = d.Transfer(limit, released, to)
 		}
-		if to == "" || fault.Is(err, fault.NotFound) {
+		if to.Session == "" || fault.Is(err, fault.NotFound) {
 			err = d.Release(limit, released)
 		}
 		cancel()

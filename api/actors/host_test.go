@@ -115,16 +115,16 @@ func (w *world) Register(_ context.Context, r actors.Registration) (uint64, erro
 	return 1, nil
 }
 
-func (w *world) Renew(_ context.Context, session string, _ int) error {
+func (w *world) Renew(_ context.Context, session string, _ int, _ bool) (actors.Advice, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case w.cut:
-		return fault.New(fault.Unavailable, "test", "no leader")
+		return actors.Advice{}, fault.New(fault.Unavailable, "test", "no leader")
 	case session != w.session:
-		return fault.New(fault.NotFound, "test", "the session has ended")
+		return actors.Advice{}, fault.New(fault.NotFound, "test", "the session has ended")
 	}
-	return nil
+	return actors.Advice{}, nil
 }
 
 func (w *world) Leave(context.Context, string) error { return nil }
@@ -162,11 +162,11 @@ func (w *world) Release(_ context.Context, released []actors.Released) error {
 	return nil
 }
 
-func (w *world) Transfer(_ context.Context, released []actors.Released, to string) error {
+func (w *world) Transfer(_ context.Context, released []actors.Released, to actors.Target) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range released {
-		w.given = append(w.given, r.ID+" to "+to)
+		w.given = append(w.given, r.ID+" to "+to.Session)
 	}
 	return nil
 }

@@ -65,6 +65,7 @@ const (
 	reasonIdle    = "idle"
 	reasonDrained = "drained" // the host stops
 	reasonHanded  = "handed_over"
+	reasonSpread  = "rebalanced"
 	reasonSession = "session_ended"
 	reasonRefused = "write_refused"
 )

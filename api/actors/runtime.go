@@ -34,11 +34,13 @@ type Options struct {
 	// policies.
 	Policy    func(actorType string) *resiliency.Policy
 	PlaceTime time.Duration // how long a call may wait for an owner
-	HostWait  time.Duration // how long a call waits for a host of a type that no node hosts; 0 = DefaultHostWait
-	MaxAnswer int64         // bytes
-	Holdings  Holdings      // nil = none are kept
-	Metrics   *Metrics
-	Logger    *slog.Logger
+	// KeepActors keeps active actors on this node when other hosts have fewer.
+	KeepActors bool
+	HostWait   time.Duration // how long a call waits for a host of a type that no node hosts; 0 = DefaultHostWait
+	MaxAnswer  int64         // bytes
+	Holdings   Holdings      // nil = none are kept
+	Metrics    *Metrics
+	Logger     *slog.Logger
 }
 
 // DefaultHostWait is the default of Options.HostWait.
@@ -245,10 +247,13 @@ func (r *Runtime) find(ctx context.Context, c *Call) (answer Answer, err error) 
 	defer func() { r.options.Metrics.requested(&answer, err) }()
 	begun := time.Now()
 	for {
+		tried := time.Now()
 		answer, err = r.attempt(ctx, c, begun)
 		wait := movedPause
 		switch fault.CodeOf(err) {
-		case fault.ActorMoved, fault.Unavailable, fault.NotLeader:
+		case fault.ActorMoved:
+			begun = begun.Add(time.Since(tried)) // the owner was found: the call may have waited for its turn
+		case fault.Unavailable, fault.NotLeader:
 		case fault.NotFound:
 			if time.Since(begun) >= r.options.HostWait {
 				return answer, err

@@ -39,9 +39,10 @@ type Options struct {
 	// Prove reports whether the identity of a calling node proves that it serves an application.
 	Prove       func(at peer.Caller, app api.App) (domain string, ok bool)
 	PlaceTime   time.Duration
-	HostWait    time.Duration // see actors.Options
-	MaxAnswer   int64         // bytes
-	HoldingsDir string        // where the node remembers which applications may hold actors in memory
+	HostWait    time.Duration // see actors.Options, as KeepActors
+	KeepActors  bool
+	MaxAnswer   int64  // bytes
+	HoldingsDir string // where the node remembers which applications may hold actors in memory
 	Logger      *slog.Logger
 
 	Registerer prometheus.Registerer
@@ -55,7 +56,7 @@ func New(o Options) *Host {
 		Directories: h.directories, Carrier: h, Node: o.Node,
 		Namespace: invoke.CanonicalNamespace(o.Namespace), NewID: datadir.RandomID, Reminders: reminders{h},
 		Plan: newPlan, Allow: o.Allow, Policy: o.Policy, PlaceTime: o.PlaceTime, HostWait: o.HostWait,
-		MaxAnswer: o.MaxAnswer, Holdings: holdings(o.HoldingsDir),
+		KeepActors: o.KeepActors, MaxAnswer: o.MaxAnswer, Holdings: holdings(o.HoldingsDir),
 		Metrics: actors.NewMetrics(o.Registerer), Logger: o.Logger,
 	})
 	return h

@@ -196,14 +196,24 @@ func (d *oneDirectory) Locate(ctx context.Context, kind, id string) (actors.Owne
 	return ownerOf(&h), err
 }
 
+// Renew implements actors.Directory.
+func (d *oneDirectory) Renew(ctx context.Context, session string, count int, gives bool) (actors.Advice, error) {
+	p, err := d.Directory.Renew(ctx, session, count, gives)
+	out := actors.Advice{Give: p.Give, To: p.To.ID, Types: p.To.Types}
+	for _, a := range p.Take {
+		out.Take = append(out.Take, api.Actor{Type: a.Type, ID: a.ID})
+	}
+	return out, err
+}
+
 // Release implements actors.Directory.
 func (d *oneDirectory) Release(ctx context.Context, released []actors.Released) error {
 	return d.Directory.Release(ctx, releasedOf(released))
 }
 
 // Transfer implements actors.Directory.
-func (d *oneDirectory) Transfer(ctx context.Context, released []actors.Released, to string) error {
-	return d.Directory.Transfer(ctx, releasedOf(released), to)
+func (d *oneDirectory) Transfer(ctx context.Context, released []actors.Released, to actors.Target) error {
+	return d.Directory.Transfer(ctx, releasedOf(released), to.Session, to.Keep)
 }
 
 func releasedOf(released []actors.Released) []directory.Released {

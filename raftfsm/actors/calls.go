@@ -16,7 +16,7 @@ const Method = "raft.actor"
 // What Method does. The numbers are part of the protocol.
 const (
 	callRegister = 1 // begins the session of a host, or describes it anew; answered with its revision
-	callRenew    = 2 // renews the session of a host
+	callRenew    = 2 // renews the session of a host; answered with advice
 	callLeave    = 3 // ends the session of a host
 	callActivate = 4 // makes a host the owner of an actor; answered with the owner
 	callLocate   = 5 // answered with the host of an actor
@@ -37,11 +37,12 @@ func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error)
 		revision, err := k.Register(ctx, h)
 		return binary.AppendUvarint(nil, revision), err
 	case callRenew:
-		host, count := r.Text(), r.Uvarint()
+		host, count, gives := r.Text(), r.Uvarint(), r.Byte() == 1
 		if r.Bad {
 			return nil, records.Truncated(Method)
 		}
-		return nil, k.Renew(ctx, host, int(min(count, 1<<31))) //nolint:gosec // bounded
+		p, err := k.Renew(ctx, host, int(min(count, 1<<31)), gives) //nolint:gosec // bounded
+		return appendAdvice(nil, &p), err
 	case callLeave:
 		host := r.Text()
 		if r.Bad {
@@ -49,9 +50,9 @@ func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error)
 		}
 		return nil, k.Leave(ctx, host)
 	case callRelease, callTransfer:
-		to := ""
+		to, keep := "", false
 		if what == callTransfer {
-			to = r.Text()
+			to, keep = r.Text(), r.Byte() == 1
 		}
 		owned := make([]Owned, 0, r.Count())
 		for range cap(owned) {
@@ -61,7 +62,7 @@ func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error)
 		case r.Bad:
 			return nil, records.Truncated(Method)
 		case what == callTransfer:
-			return nil, k.Transfer(ctx, owned, to)
+			return nil, k.Transfer(ctx, owned, to, keep)
 		}
 		return nil, k.Release(ctx, owned)
 	case callActivate, callLocate:
@@ -96,6 +97,36 @@ func serveHosts(k *Keeper, scope string) ([]byte, error) {
 		b = binary.AppendUvarint(encodeHost(b, &hosts[i]), uint64(counts[i])) //nolint:gosec // not negative
 	}
 	return b, err
+}
+
+func appendAdvice(b []byte, p *Advice) []byte {
+	b = binary.AppendUvarint(b, uint64(len(p.Take)))
+	for i := range p.Take {
+		b = appendActor(b, &p.Take[i])
+	}
+	if b = binary.AppendUvarint(b, uint64(max(p.Give, 0))); p.Give > 0 { //nolint:gosec // not negative
+		b = encodeHost(b, &p.To)
+	}
+	return b
+}
+
+func readAdvice(r *lenprefix.Reader) (p Advice) {
+	p.Take = make([]Actor, 0, r.Count())
+	for range cap(p.Take) {
+		p.Take = append(p.Take, readActor(r))
+	}
+	if p.Give = int(min(r.Uvarint(), giveMost)); p.Give > 0 { //nolint:gosec // bounded
+		p.To = decodeHost(r)
+	}
+	return p
+}
+
+// appendFlag appends a byte that is 1 if set is true.
+func appendFlag(b []byte, set bool) []byte {
+	if set {
+		return append(b, 1)
+	}
+	return append(b, 0)
 }
 
 func appendActor(b []byte, a *Actor) []byte {

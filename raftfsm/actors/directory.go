@@ -62,13 +62,21 @@ func (d *Directory) Register(ctx context.Context, h Host) (revision uint64, err 
 	return revision, nil
 }
 
-// Renew renews the session of a host. count is the number of actors on the host. It returns fault.NotFound if the
-// session has ended.
-func (d *Directory) Renew(ctx context.Context, host string, count int) error {
-	_, _, err := d.ask(ctx, callRenew, func(b []byte) []byte {
-		return binary.AppendUvarint(lenprefix.Append(b, host), uint64(max(count, 0))) //nolint:gosec // not negative
+// Renew renews the session of a host. count is the number of actors on the host. gives says whether the host gives
+// actors to hosts with fewer now. Renew returns fault.NotFound if the session has ended.
+func (d *Directory) Renew(ctx context.Context, host string, count int, gives bool) (Advice, error) {
+	f, _, err := d.ask(ctx, callRenew, func(b []byte) []byte {
+		b = binary.AppendUvarint(lenprefix.Append(b, host), uint64(max(count, 0))) //nolint:gosec // not negative
+		return appendFlag(b, gives)
 	})
-	return err
+	if err != nil {
+		return Advice{}, err
+	}
+	p := readAdvice(f)
+	if f.Bad {
+		return Advice{}, records.Truncated(Method)
+	}
+	return p, nil
 }
 
 // Leave ends the session of a host.
@@ -138,10 +146,11 @@ func (d *Directory) appendReleased(b []byte, released []Released) []byte {
 
 // Transfer makes another host the owner of actors that their owner has released. newOwner is the id of the session of
 // the other host. An actor is skipped if its record has another epoch than released names. Transfer returns
-// fault.NotFound if the session has ended, or if the host accepts no more actors.
-func (d *Directory) Transfer(ctx context.Context, released []Released, newOwner string) error {
+// fault.NotFound if the session has ended, or if the host accepts no more actors. If keep is true, an operator moves
+// the actors (see Keeper.Transfer).
+func (d *Directory) Transfer(ctx context.Context, released []Released, newOwner string, keep bool) error {
 	_, _, err := d.ask(ctx, callTransfer, func(b []byte) []byte {
-		return d.appendReleased(lenprefix.Append(b, newOwner), released)
+		return d.appendReleased(appendFlag(lenprefix.Append(b, newOwner), keep), released)
 	})
 	return err
 }

@@ -1,6 +1,6 @@
 // Package actors implements the directory of actors in one Raft group: which host owns which actor. It owns the format
 // of the directory's records, the requests that change them, and the Keeper. The Keeper runs at the leader. It places
-// actors, and ends the sessions of hosts that have stopped renewing them.
+// actors, advises hosts how to spread them, and ends the sessions of hosts that have stopped renewing them.
 //
 // A host is one application on one node, from its registration to the end of its session. It has a session record,
 // which is written once and removed when the session ends, and a description, which may change. An activation is the
@@ -26,7 +26,8 @@
 //     Package api/actors ensures this.
 //  6. A host that has requested the release of an activation activates the actor again only after the release was
 //     confirmed, or in another session. Otherwise a release without an answer could be applied late, when the host
-//     serves the actor again with the same epoch. Package api/actors ensures this, too.
+//     serves the actor again with the same epoch. Package api/actors ensures this, too. A transfer to another host is
+//     a release in this respect. Only the owner requests it, when no turn of the actor runs.
 //
 // A Keeper on the leader has one timer per host. It has goroutines only while it executes changes, and uses no
 // resources before the first call of a host.

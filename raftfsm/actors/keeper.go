@@ -57,6 +57,7 @@ type Keeper struct {
 	// ends has the sessions whose end this server has proposed in the present term. The proposal may be applied at
 	// any time in that term. So such a session is never renewed, not even after the sessions were read again.
 	ends    map[string]bool
+	kept    map[string]time.Time // by scope: until when no actors are spread
 	running sync.WaitGroup
 	closing context.Context
 	stop    context.CancelFunc
@@ -69,13 +70,17 @@ type session struct {
 	timer  *time.Timer
 	ending bool // its end is proposed; it is not renewed any more
 	actors int  // reported by the host, plus those placed since
+	// counted is true if the host has reported the number of its actors to this leader
+	counted bool
+	rests   time.Time // until when it gets no advice to give actors, or actors
+	taken   []Actor   // transferred to it, for its next advices
 }
 
 // NewKeeper returns a Keeper that does nothing until Attach is called. patience is the constant Patience, except in
 // tests.
 func NewKeeper(patience time.Duration, logger *slog.Logger) *Keeper {
 	k := &Keeper{logger: logger, patience: patience, sessions: map[string]*session{},
-		ends: map[string]bool{}}
+		ends: map[string]bool{}, kept: map[string]time.Time{}}
 	k.closing, k.stop = context.WithCancel(context.Background())
 	return k
 }
@@ -123,6 +128,7 @@ func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 		if k.term != term {
 			k.term, wait = term, min(wait, Takeover)
 			clear(k.ends)
+			clear(k.kept)
 		}
 		if err := k.readLocked(m, wait); err != nil {
 			k.forgetLocked()
@@ -265,34 +271,37 @@ func (k *Keeper) admit(ctx context.Context, h Host) (uint64, error) {
 	if k.machine == nil {
 		return h.Revision, nil // the next call reads the sessions
 	}
+	delete(k.kept, h.Scope)
 	if k.sessions[h.ID] == nil && !k.closed {
 		k.beginLocked(h, k.patience)
 	}
 	return h.Revision, nil
 }
 
-// Renew extends the session of a host. actors is the number of actors on the host. It returns fault.NotFound if the
-// session has ended or is about to end.
-func (k *Keeper) Renew(ctx context.Context, host string, actors int) error {
+// Renew extends the session of a host. actors is the number of actors on the host. gives says whether the host gives
+// actors to hosts with fewer now. Renew returns fault.NotFound if the session has ended or is about to end.
+func (k *Keeper) Renew(ctx context.Context, host string, actors int, gives bool) (p Advice, err error) {
 	k.mu.Lock()
-	_, err := k.enterLocked(opRenew)
+	_, err = k.enterLocked(opRenew)
 	if err == nil {
 		if s := k.sessions[host]; s == nil || s.ending {
 			err = errEnded(opRenew)
 		} else {
 			s.until, s.actors = time.Now().Add(k.patience), actors
 			s.timer.Reset(k.patience)
+			s.counted = true
+			p = k.adviseLocked(s, gives)
 		}
 	}
 	group := k.group
 	k.mu.Unlock()
 	if err != nil && !fault.Is(err, fault.NotFound) {
-		return err
+		return Advice{}, err
 	}
 	if _, unsure := group.Confirm(ctx); unsure != nil { // another leader may know the session
-		return unsure
+		return Advice{}, unsure
 	}
-	return err
+	return p, err
 }
 
 // expire ends a session that was not renewed in time.
@@ -339,6 +348,7 @@ func (k *Keeper) end(ctx context.Context, s *session) error {
 		delete(k.sessions, s.ID)
 	}
 	delete(k.ends, s.ID)
+	delete(k.kept, s.Scope)
 	if m := k.machine; m != nil && !k.closed && res.Outcome == kv.Applied {
 		k.running.Go(func() { k.sweep(m, []string{s.ID}) })
 	}
@@ -425,8 +435,8 @@ func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 
 // Transfer makes the given host the owner of actors that another host owned. It skips an actor whose record has
 // another epoch. It returns fault.NotFound if the session of the host has ended, or if the host accepts no more
-// actors.
-func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string) error {
+// actors. If keep is true, actors of this scope are not spread for keepFor, because an operator has moved these.
+func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep bool) error {
 	if len(owned) == 0 {
 		return nil
 	}
@@ -445,7 +455,16 @@ func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string) error
 	case h.Draining:
 		return fault.New(fault.NotFound, opTransfer, "the host takes no further actors")
 	}
-	return k.each(ctx, owned, func(some []Owned) *command.Request { return transfer(some, &h) })
+	if err := k.each(ctx, owned, func(some []Owned) *command.Request { return transfer(some, &h) }); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tookLocked(host, owned)
+	if keep {
+		k.kept[h.Scope] = time.Now().Add(keepFor)
+	}
+	return nil
 }
 
 // each commits one request for all actors. If this request is refused because an actor has another epoch, each

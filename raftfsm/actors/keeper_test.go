@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -116,6 +118,14 @@ func (w *world) register(id string) uint64 {
 	return revision
 }
 
+// renew renews the session of a host with a number of actors, and returns the advice.
+func (w *world) renew(id string, count int) actors.Advice {
+	w.t.Helper()
+	p, err := w.keeper.Renew(w.t.Context(), id, count, true)
+	testutil.Must(w.t, err)
+	return p
+}
+
 func (w *world) activate(hostID, actorID string) actors.Placed {
 	w.t.Helper()
 	p, err := w.keeper.Activate(w.t.Context(), hostID, actor(actorID))
@@ -174,9 +184,9 @@ func TestSession_EndsWithoutRenewal(t *testing.T) {
 		for range 10 { // b renews, a does not
 			<-time.After(actors.RenewEvery)
 			synctest.Wait()
-			testutil.Must(t, w.keeper.Renew(t.Context(), "b", 0))
+			w.renew("b", 0)
 		}
-		if err := w.keeper.Renew(t.Context(), "a", 1); !fault.Is(err, fault.NotFound) {
+		if _, err := w.keeper.Renew(t.Context(), "a", 1, true); !fault.Is(err, fault.NotFound) {
 			t.Errorf("a renewal after the end: %v", err)
 		}
 		next := w.activate("b", "1")
@@ -192,7 +202,7 @@ func TestSession_LastsWhileRenewed(t *testing.T) {
 		for range 50 {
 			<-time.After(actors.Patience - time.Millisecond)
 			synctest.Wait()
-			testutil.Must(t, w.keeper.Renew(t.Context(), "a", 0))
+			w.renew("a", 0)
 		}
 	})
 }
@@ -208,13 +218,13 @@ func TestSession_NewLeaderCountsAfresh(t *testing.T) {
 			_, _, _ = w.keeper.Hosts("") // reads the sessions
 			<-time.After(actors.Takeover - time.Millisecond)
 			synctest.Wait()
-			testutil.Must(t, w.keeper.Renew(t.Context(), "a", 0))
+			w.renew("a", 0)
 		}
 		w.lead()
 		_, _, _ = w.keeper.Hosts("")
 		<-time.After(actors.Takeover + time.Millisecond)
 		synctest.Wait()
-		if err := w.keeper.Renew(t.Context(), "a", 0); !fault.Is(err, fault.NotFound) {
+		if _, err := w.keeper.Renew(t.Context(), "a", 0, true); !fault.Is(err, fault.NotFound) {
 			t.Errorf("the session lasts longer than %v: %v", actors.Takeover, err)
 		}
 		w.register("a")
@@ -222,7 +232,7 @@ func TestSession_NewLeaderCountsAfresh(t *testing.T) {
 		w.depose()
 		<-time.After(time.Hour) // without a leader nothing ends
 		w.lead()
-		testutil.Must(t, w.keeper.Renew(t.Context(), "a", 0))
+		w.renew("a", 0)
 	})
 }
 
@@ -231,7 +241,7 @@ func TestRenew_DeposedLeaderDoesNotAnswer(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.register("a")
 		w.depose()
-		if err := w.keeper.Renew(t.Context(), "a", 0); !fault.Is(err, fault.NotLeader) {
+		if _, err := w.keeper.Renew(t.Context(), "a", 0, true); !fault.Is(err, fault.NotLeader) {
 			t.Errorf("a deposed leader answers %v", err)
 		}
 	})
@@ -265,7 +275,7 @@ func TestCheck_WriteOfFormerOwnerIsRefused(t *testing.T) {
 	})
 }
 
-func TestLocate_PrefersNodeThenFewestActors(t *testing.T) {
+func TestLocate_TakesFewestActorsThenNode(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		if _, err := w.keeper.Locate(t.Context(), actor("1"), ""); !fault.Is(err, fault.NotFound) {
 			t.Errorf("without a host: %v", err)
@@ -273,7 +283,12 @@ func TestLocate_PrefersNodeThenFewestActors(t *testing.T) {
 		w.register("a")
 		w.register("b")
 		if h, err := w.keeper.Locate(t.Context(), actor("1"), "node-b"); err != nil || h.ID != "b" {
-			t.Errorf("%+v, %v", h, err)
+			t.Errorf("of two hosts without actors: %+v, %v", h, err)
+		}
+		w.renew("a", 3)
+		w.renew("b", 4)
+		if h, err := w.keeper.Locate(t.Context(), actor("1"), "node-b"); err != nil || h.ID != "a" {
+			t.Errorf("the host with more actors gets another one, because it is that of the caller: %+v, %v", h, err)
 		}
 		got := map[string]int{}
 		for i := range 10 {
@@ -290,6 +305,146 @@ func TestLocate_PrefersNodeThenFewestActors(t *testing.T) {
 		testutil.Must(t, err)
 		if h, err := w.keeper.Locate(t.Context(), actor("x"), "node-a"); err != nil || h.ID != "b" {
 			t.Errorf("a draining host gets actors: %+v, %v", h, err)
+		}
+	})
+}
+
+// spread plays hosts that follow the advice of the leader, in the given number of seconds. It returns the advice.
+func (w *world) spread(counts map[string]int, seconds int) (moves []string) {
+	for range 5 * seconds {
+		for _, id := range slices.Sorted(maps.Keys(counts)) {
+			if a := w.renew(id, counts[id]); a.Give > 0 {
+				counts[id] -= a.Give
+				counts[a.To.ID] += a.Give
+				moves = append(moves, fmt.Sprintf("%s %d %s", id, a.Give, a.To.ID))
+			}
+		}
+		<-time.After(actors.RenewEvery)
+	}
+	return moves
+}
+
+func TestRenew_AdvisesUntilHostsDifferByATenth(t *testing.T) {
+	for name, c := range map[string]struct {
+		counts map[string]int
+		within int // seconds
+	}{
+		"a host joins":            {map[string]int{"a": 1000, "b": 1000, "c": 0}, 20},
+		"two hosts join":          {map[string]int{"a": 500, "b": 0, "c": 0}, 10},
+		"one host has more":       {map[string]int{"a": 130, "b": 100, "c": 100}, 5},
+		"few actors":              {map[string]int{"a": 4, "b": 0, "c": 0}, 5},
+		"a remainder":             {map[string]int{"a": 10, "b": 10, "c": 8}, 3},
+		"one actor":               {map[string]int{"a": 1, "b": 0, "c": 0}, 1},
+		"hosts differ by a tenth": {map[string]int{"a": 100, "b": 90, "c": 95}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				for id := range c.counts {
+					w.register(id)
+				}
+				all := slices.Max(slices.Collect(maps.Values(c.counts)))
+				moves := w.spread(c.counts, c.within)
+				counts := slices.Sorted(maps.Values(c.counts))
+				least, most := counts[0], counts[len(counts)-1]
+				if most-least > max(1, most/10) {
+					t.Errorf("after %d s the hosts have %v", c.within, c.counts)
+				}
+				if (all == 1 || all == 100) && len(moves) > 0 {
+					t.Errorf("actors move although the hosts are level: %q", moves)
+				}
+				if again := w.spread(c.counts, 5); len(again) > 0 {
+					t.Errorf("the hosts are level and actors move: %q", again)
+				}
+				for _, m := range moves {
+					var from, to string
+					var n int
+					if _, err := fmt.Sscanf(m, "%s %d %s", &from, &n, &to); err != nil || n > 100 {
+						t.Errorf("a host gives too many actors at once: %s", m)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestRenew_AdvisesOnlyHostsThatTakePart(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		for _, h := range []actors.Host{host("a"), {ID: "other type", Scope: scope, Types: []string{"U"}},
+			{ID: "other scope", Scope: "x", Types: []string{"T"}},
+			{ID: "drains", Scope: scope, Types: []string{"T"}, Draining: true}} {
+			_, err := w.keeper.Register(t.Context(), h)
+			testutil.Must(t, err)
+			w.renew(h.ID, 0)
+		}
+		w.register("unknown count")
+		if a := w.renew("a", 100); a.Give > 0 {
+			t.Errorf("advice to give %d actors to %q", a.Give, a.To.ID)
+		}
+		w.renew("unknown count", 0)
+		a, err := w.keeper.Renew(t.Context(), "a", 100, false)
+		if testutil.Must(t, err); a.Give > 0 {
+			t.Error("a host that gives none gets advice")
+		}
+		if a := w.renew("a", 100); a.Give != 50 || a.To.ID != "unknown count" {
+			t.Errorf("advice to give %d actors to %q", a.Give, a.To.ID)
+		}
+	})
+}
+
+// After an operator has moved actors, they stay until a host joins or leaves, at most ten minutes.
+func TestTransfer_OfAnOperatorStays(t *testing.T) {
+	for name, end := range map[string]func(w *world, counts map[string]int){
+		"a host joins": func(w *world, counts map[string]int) {
+			w.register("d")
+			counts["d"] = 0
+		},
+		"a host leaves": func(w *world, counts map[string]int) {
+			testutil.Must(w.t, w.keeper.Leave(w.t.Context(), "c"))
+			delete(counts, "c")
+		},
+		"time passes": func(w *world, counts map[string]int) { w.spread(maps.Clone(counts), 600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.register("a")
+				w.register("b")
+				w.register("c")
+				p := w.activate("b", "1")
+				owned := []actors.Owned{{Actor: actor("1"), Epoch: p.Epoch}}
+				testutil.Must(t, w.keeper.Transfer(t.Context(), owned, "a", true))
+				counts := map[string]int{"a": 4, "b": 0, "c": 0}
+				if moves := w.spread(counts, 60); len(moves) > 0 {
+					t.Errorf("the operator has moved an actor, and the leader moves %q", moves)
+				}
+				end(w, counts)
+				if moves := w.spread(counts, 5); len(moves) == 0 {
+					t.Error("actors are not spread again")
+				}
+			})
+		})
+	}
+}
+
+// The host that gets an actor is informed, so that it counts the actor.
+func TestTransfer_IsReportedToTheNewOwner(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.register("a")
+		w.register("b")
+		var owned []actors.Owned
+		for i := range 600 {
+			id := fmt.Sprint(i)
+			owned = append(owned, actors.Owned{Actor: actor(id), Epoch: w.activate("a", id).Epoch})
+		}
+		testutil.Must(t, w.keeper.Transfer(t.Context(), owned, "b", false))
+		var taken []actors.Actor
+		for range 4 {
+			taken = append(taken, w.renew("b", len(taken)).Take...)
+		}
+		if len(taken) != 600 || taken[0] != actor("0") || taken[599] != actor("599") {
+			t.Errorf("%d of 600 actors are reported", len(taken))
+		}
+		if a := w.renew("a", 0); len(a.Take) > 0 {
+			t.Errorf("%d actors are reported to the wrong host", len(a.Take))
 		}
 	})
 }
@@ -323,7 +478,7 @@ func TestLeave_NextLeaderRemovesTheRest(t *testing.T) {
 			t.Fatal(res.Outcome)
 		}
 		w.lead()
-		testutil.Must(t, w.keeper.Renew(t.Context(), "b", 0))
+		w.renew("b", 0)
 		synctest.Wait()
 		found, _, err := w.machine.List(kv.LockStore, actors.Activations, "", 10, 0)
 		testutil.Must(t, err)

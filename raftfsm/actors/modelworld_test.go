@@ -187,7 +187,7 @@ func (m *model) renew(h *modelHost) {
 		lease = actors.Lease
 	}
 	m.send(h, "renew", func(ctx context.Context, k *actors.Keeper) (func(), error) {
-		err := k.Renew(ctx, id, owned)
+		_, err := k.Renew(ctx, id, owned, true)
 		return func() {
 			switch {
 			case err == nil && m.rules.late:
@@ -306,7 +306,7 @@ func (m *model) release(h *modelHost, id string) {
 	m.send(h, what, func(ctx context.Context, k *actors.Keeper) (func(), error) {
 		owned, err := []actors.Owned{{Actor: actor(id), Epoch: epoch}}, error(nil)
 		if target != "" {
-			err = k.Transfer(ctx, owned, target)
+			err = k.Transfer(ctx, owned, target, m.Rand.IntN(2) == 0)
 		}
 		if target == "" || fault.Is(err, fault.NotFound) {
 			err = k.Release(ctx, owned)

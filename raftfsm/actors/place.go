@@ -75,7 +75,7 @@ func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 }
 
 // Locate returns the owner of an actor. For an actor without an owner, it returns the host that should activate the
-// actor: a host on the preferred node, or otherwise the host with the fewest actors. It considers only hosts with the
+// actor: the host with the fewest actors, and among equals one on the preferred node. It considers only hosts with the
 // actor's type, and returns fault.NotFound if there is none. The answer may be out of date: only a host knows whether
 // it still owns an actor.
 func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error) {
@@ -95,10 +95,15 @@ func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error)
 		if s.ending || !s.hosts(a.Scope, a.Type) {
 			continue
 		}
-		if s.Node == prefer {
-			return s.Host, nil
-		}
-		if best == nil || s.actors < best.actors || s.actors == best.actors && s.ID < best.ID {
+		switch {
+		case best == nil, s.actors < best.actors:
+			best = s
+		case s.actors > best.actors:
+		case (s.Node == prefer) != (best.Node == prefer):
+			if s.Node == prefer {
+				best = s
+			}
+		case s.ID < best.ID:
 			best = s
 		}
 	}

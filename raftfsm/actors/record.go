@@ -2,6 +2,7 @@ package actors
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -89,8 +90,13 @@ func (h *Host) hosts(scope, kind string) bool {
 	if h.Scope != scope || h.Draining {
 		return false
 	}
+	return slices.Contains(h.Types, kind)
+}
+
+// shares reports whether both hosts have an actor type.
+func (h *Host) shares(o *Host) bool {
 	for _, t := range h.Types {
-		if t == kind {
+		if slices.Contains(o.Types, t) {
 			return true
 		}
 	}
@@ -119,11 +125,7 @@ func (h *Host) readSession(r *lenprefix.Reader) {
 }
 
 func (h *Host) appendDescription(b []byte) []byte {
-	draining := byte(0)
-	if h.Draining {
-		draining = 1
-	}
-	b = binary.AppendUvarint(append(b, draining), uint64(len(h.Types)))
+	b = binary.AppendUvarint(appendFlag(b, h.Draining), uint64(len(h.Types)))
 	for _, t := range h.Types {
 		b = text(b, t)
 	}

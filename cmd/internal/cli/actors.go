@@ -125,7 +125,7 @@ func (m *Main) actorsRebalanceCommand() *cobra.Command {
 	c := &cobra.Command{Use: "rebalance type [flags]", Short: "Distribute the actors of a type evenly",
 		Args: cobra.ExactArgs(1),
 		Long: "Move as few active actors of a type as possible, so that the numbers of its hosts differ by at most " +
-			"one. A node that joins gets no active actors by itself.",
+			"one. Nodes with --rebalance-actors do that gradually by themselves.",
 		Example: "  quorate actors rebalance Counter"}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {

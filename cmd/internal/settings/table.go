@@ -85,6 +85,8 @@ func apiTable(c *node.Config) []*Setting {
 		{Name: "allow-any-http-endpoint", value: flag(&a.AnyEndpoint, true), Default: "false",
 			Usage: "let applications call every http:// and https:// address, not only those of HTTPEndpoint " +
 				"resources"},
+		{Name: "rebalance-actors", value: flag(&a.KeepActors, false), Default: "true",
+			Usage: "move active actors from this node to nodes with fewer, such as one that joins"},
 		{Name: "enable-api-logging", value: flag(&a.LogCalls, true), Default: "false",
 			Usage: "log every request of the API, without its body"},
 	}

@@ -1,0 +1,84 @@
+package actors
+
+import "time"
+
+// The leader spreads the actors of a scope over its hosts. A host that renews its session may get the advice to
+// transfer some of its actors to the host with the fewest. The leader gives no advice if the two differ by at most 10
+// %, or by one actor. Only the host knows which of its actors are idle, so it selects them. An advice that is lost
+// does no harm.
+//
+// The counts of the hosts are up to RenewEvery old, and a host needs a moment to activate what it gets. So both hosts
+// of an advice get no other one for giveEvery, and neither does a host after each transfer to it. This also bounds the
+// rate.
+const (
+	giveMost  = 100 // actors in one advice
+	giveEvery = time.Second
+	// keepFor is how long the leader gives no advice after an operator has moved actors, unless a host joins or leaves.
+	keepFor = 10 * time.Minute
+
+	takeMost  = 500    // actors in Advice.Take
+	takenMost = 10_000 // transferred actors of which a host is to be informed
+)
+
+// Advice is the answer to the renewal of a session.
+type Advice struct {
+	// Take has actors that were transferred to the host. The host should activate them, so that it counts them, and
+	// deactivates them when they are idle. It may miss some, which it activates at their next call.
+	Take []Actor
+	// Give is how many actors the host should transfer to the host To; 0 = none.
+	Give int
+	To   Host
+}
+
+// adviseLocked returns the advice for the session s, which was renewed. gives says whether its host gives actors away.
+// The caller holds mu.
+func (k *Keeper) adviseLocked(s *session, gives bool) (p Advice) {
+	n := min(len(s.taken), takeMost)
+	p.Take, s.taken = s.taken[:n:n], s.taken[n:]
+	now := time.Now()
+	if !gives || s.Draining || now.Before(s.rests) || now.Before(k.kept[s.Scope]) {
+		return p
+	}
+	var least *session
+	hosts, all := 0, 0
+	for _, o := range k.sessions {
+		if o.Scope != s.Scope || o.ending || o.Draining || !o.counted || !o.shares(&s.Host) {
+			continue
+		}
+		hosts, all = hosts+1, all+o.actors
+		if !now.Before(o.rests) && (least == nil || o.fewer(least)) {
+			least = o
+		}
+	}
+	if least == nil {
+		return p
+	}
+	surplus := s.actors - least.actors
+	if surplus <= max(1, s.actors/10) {
+		return p
+	}
+	if p.Give = min(surplus/2, s.actors-all/hosts, giveMost); p.Give > 0 {
+		p.To = least.Host
+		s.rests, least.rests = now.Add(giveEvery), now.Add(giveEvery)
+	}
+	return p
+}
+
+// fewer reports whether s has fewer actors than o. Of equals, the one with the lower id counts as the one with fewer.
+func (s *session) fewer(o *session) bool {
+	return s.actors < o.actors || s.actors == o.actors && s.ID < o.ID
+}
+
+// tookLocked records that actors were transferred to the host with a session id. The caller holds mu.
+func (k *Keeper) tookLocked(host string, owned []Owned) {
+	s := k.sessions[host]
+	if s == nil {
+		return
+	}
+	s.actors, s.rests = s.actors+len(owned), time.Now().Add(giveEvery)
+	for i := range owned {
+		if len(s.taken) < takenMost {
+			s.taken = append(s.taken, owned[i].Actor)
+		}
+	}
+}
