@@ -51,7 +51,7 @@ GOFMT     = $(shell $(GO) env GOROOT)/bin/gofmt
 
 .PHONY: help build run flags test test-long test-modules race verify simulate simulate-actors lint check \
   vuln tidy bench timeline soak bench-check console-test stores-test compare faults prove docs-test \
-  fuzz golden demo demo-apps demo-actors cluster dist dist-test image shop-image containers clean
+  fuzz golden demo demo-actors cluster dist dist-test image shop-image containers clean
 
 help: ## print this help
 	@echo "Quorate. Most used: make run, make test."
@@ -182,11 +182,8 @@ fuzz: ## run every fuzz target for FUZZTIME (30s) each
 golden: ## rewrite the expected files of tests; read the diff before you commit it
 	$(GO) test $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
 
-demo: build ## save real data, kill -9 the node, start it again, compare every byte
-	$(GO) run ./cmd/lab demo -binary $(BIN)/quorate
-
-demo-apps: build ## run two applications, in Go and Python, on three nodes and kill one (RUN='-stay' keeps running)
-	$(GO) run ./cmd/lab demo-apps -binary $(BIN)/quorate $(RUN)
+demo: build ## show state, calls and the kill -9 of a leader on three nodes, in a minute (RUN=-stay keeps them running)
+	$(GO) run ./cmd/lab demo -binary $(BIN)/quorate $(RUN)
 
 demo-actors: build ## run a bank of actors on three nodes, kill them, check the books (RUN='-duration 5m' is longer)
 	$(GO) run ./cmd/lab demo-actors -binary $(BIN)/quorate $(RUN)

@@ -17,7 +17,6 @@ import (
 	"github.com/quorate/quorate/cmd/lab/internal/cluster"
 	"github.com/quorate/quorate/cmd/lab/internal/demo"
 	"github.com/quorate/quorate/cmd/lab/internal/demoactors"
-	"github.com/quorate/quorate/cmd/lab/internal/demoapps"
 	"github.com/quorate/quorate/cmd/lab/internal/eventgrid"
 	"github.com/quorate/quorate/cmd/lab/internal/proof"
 	"github.com/quorate/quorate/cmd/lab/internal/tuned"
@@ -39,15 +38,14 @@ func subcommands() []subcommand {
 	prove := func(f *flag.FlagSet) func(context.Context) error { return proof.Command(f, version) }
 	return []subcommand{
 		{"cluster", "start three nodes on 127.0.0.1 and print what to try", 0, cluster.Command},
-		{"demo", "save real data, kill -9 the node, start it again, compare every byte", 0, demo.Command},
-		{"demo-apps", "run two applications on three nodes and kill one of them", 0, demoapps.Command},
+		{"demo", "run two applications on three nodes, kill the leader, and check the books", 0, demo.Command},
 		{"demo-actors", "run a bank of actors on three nodes, kill them and print the books", 0, demoactors.Command},
 		{"prove", "run a campaign of faults and write a report (root on Linux)", 0, prove},
 		{"bench-check", "compare the ratios of benchmarks on standard input with a baseline", 0, benchcheck.Command},
 		{"turn-clock", "write an overlay for a build whose wall clock can be set: turn-clock DIR", 1,
 			turnclock.Command},
 		{"event-grid", "serve Azure Event Grid on loopback", 0, eventgrid.Command},
-		{demoapps.AppWord, "run one application of demo-apps: app orders|stock", 1, demoapps.App},
+		{demo.AppWord, "run one application of demo: app orders|stock", 1, demo.App},
 		{demoactors.AppWord, "run the application of demo-actors", 0, demoactors.App},
 	}
 }

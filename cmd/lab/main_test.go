@@ -14,7 +14,7 @@ func TestRun_RefusesWhatItDoesNotKnow(t *testing.T) {
 		says string
 	}{
 		{nil, "Usage: lab COMMAND"},
-		{[]string{"help"}, "demo-apps"},
+		{[]string{"help"}, "demo-actors"},
 		{[]string{"dance"}, `unknown command "dance"`},
 		{[]string{"demo", "-nonsense"}, "flag provided but not defined: -nonsense"},
 		{[]string{"cluster", "extra"}, `takes 0 arguments, not 1: ["extra"]`},
@@ -63,7 +63,7 @@ func TestMakefileCallsExistingCommands(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"cluster", "demo", "demo-actors", "demo-apps", "prove", "turn-clock"} {
+	for _, name := range []string{"cluster", "demo", "demo-actors", "prove", "turn-clock"} {
 		if !seen[name] {
 			t.Errorf("no call of lab %s was found", name)
 		}

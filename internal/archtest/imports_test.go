@@ -91,7 +91,6 @@ func forbidden() []rule {
 	return []rule{
 		{"api/...", "raftfsm/..."},             // the service layer sees contracts
 		{"api/...", "membership"},              //
-		{"cmd/lab/internal/demo", "..."},       // the demo uses the binary and plain HTTP
 		{"component/state/...", "raftfsm/..."}, // node brings state.raft in
 		{"component/loader", "component/*/*"},  // the types it opens are handed in
 	}
@@ -236,7 +235,6 @@ func TestLayers_Refuse(t *testing.T) {
 		{"cmd/lab/internal/tuned", "cmd/internal/cli", false},
 		{"cmd/lab/internal/cluster", "cmd/internal/launcher", true},
 		{"cmd/internal/launcher", "node", false},
-		{"cmd/lab/internal/demo", "internal/fault", false},
 		{"node", "cmd/lab/internal/tuned", false},
 		{"component/state/statetest", "internal/history", true},
 		{"cmd/lab/internal/proof", "internal/history", true},

@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/internal/child"
 )
 
 // AnswerTime is the timeout of a request. The request may wait for a new leader.
@@ -50,6 +53,14 @@ func (n *Node) Start(more ...string) error {
 	return nil
 }
 
+// Beside prepares an application beside the node. As with Dapr, it gets the ports of both in APP_PORT and
+// DAPR_HTTP_PORT. env has further variables. Call Beside before the first start of the node.
+func (n *Node) Beside(command []string, port int, env ...string) *Process {
+	n.Flags = append(n.Flags, "--app-port", fmt.Sprint(port))
+	return &Process{Options: child.Options{Command: command, Env: append(append(os.Environ(),
+		fmt.Sprintf("APP_PORT=%d", port), fmt.Sprintf("DAPR_HTTP_PORT=%d", n.HTTPPort)), env...)}}
+}
+
 // Address returns host and port of the API.
 func (n *Node) Address() string { return fmt.Sprintf("127.0.0.1:%d", n.HTTPPort) }
 
@@ -63,7 +74,10 @@ func (n *Node) Gossip() string { return fmt.Sprintf("127.0.0.1:%d", n.GossipPort
 func (n *Node) Healthy(ctx context.Context) error {
 	err := n.Call(ctx, http.MethodGet, "/v1.0/healthz", "", nil)
 	if r := (*Refused)(nil); errors.As(err, &r) {
-		return fmt.Errorf("%s is not ready: %s", n.ID, r.Message())
+		return fmt.Errorf("%s: %s", n.ID, r.Message())
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%s has not opened the port of its API", n.ID)
 	}
 	return err
 }

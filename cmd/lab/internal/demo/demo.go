@@ -1,49 +1,46 @@
-// Package demo shows that a Quorate node loses no acknowledged write when it is killed. It starts the quorate program,
-// saves every Debian package record of this machine through the HTTP API, and reads all records back. Then it kills
-// the node, starts it again on the same directory, and compares every record once more.
-//
-// It owns the order of these steps and their summary. It uses only the binary and the HTTP API of the node. The node
-// is a child process that ends with this program.
 package demo
 
 import (
 	"context"
-	"flag"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
+	"maps"
+	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"text/tabwriter"
+	"slices"
+	"strings"
+	"sync"
 	"time"
+
+	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/internal/listen"
 )
 
-// Command declares the flags and returns a function that runs the demo.
-func Command(f *flag.FlagSet) func(context.Context) error {
-	d := demo{out: os.Stdout}
-	f.StringVar(&d.binary, "binary", "", "path of the quorate program; empty = build it")
-	f.StringVar(&d.source, "source", debianStatus,
-		"file with Debian package records; if it does not exist, records are generated")
-	f.StringVar(&d.logStore, "log-store", "boltdb", "log store of the node")
-	return d.run
-}
+const (
+	size     = 3
+	initial  = 10_000           // lamps
+	calm     = 6                // seconds before the kill
+	after    = 10               // seconds between the kill and the next start
+	whole    = 8                // seconds with three nodes again
+	takeTime = 30 * time.Second // for the second node to become the leader
+
+	statePath = "/v1.0/state/statestore"
+	orderPath = "/v1.0/invoke/" + orders + "/method/order"
+	leftPath  = "/v1.0/invoke/" + stock + "/method/left"
+)
 
 // demo is one run of the demo.
 type demo struct {
-	out      io.Writer
-	binary   string
-	source   string
-	logStore string
+	out    *launcher.Lines
+	binary string
+	app    []string // the command that runs an application, without its name
+	stay   bool
 
-	steps []step
-}
-
-// step is one line of the summary.
-type step struct {
-	name  string
-	items int
-	bytes int
-	took  time.Duration
+	cluster *launcher.Cluster
+	apps    []*launcher.Process // beside the nodes
+	books   books
+	seconds int // of orders that were printed
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
@@ -51,130 +48,201 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if removed := os.RemoveAll(dir); err == nil {
-			err = removed
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if d.cluster, err = launcher.New(ctx, launcher.Plan{Program: d.binary, Dir: dir, Size: size, FirstPort: 3500,
+		Flags: []string{"--log-level", "error"}}); err != nil {
+		return err
+	}
+	d.books.receipt = map[string]receipt{}
+	defer func() { err = errors.Join(err, d.cluster.Stop(), launcher.StopAll(d.apps...)) }()
+	for _, step := range []func(context.Context) error{d.start, d.state, d.call, d.crash, d.audit} {
+		if err := step(ctx); err != nil {
+			return err
 		}
-	}()
-	records, err := d.records()
-	if err != nil {
-		return err
 	}
-	if err := d.build(ctx, dir); err != nil {
-		return err
-	}
-	if err := d.tell(ctx, filepath.Join(dir, "data"), records); err != nil {
-		return err
-	}
-	return d.summary()
-}
-
-// records reads the Debian package records of this machine. If there are none, it generates records, and prints that
-// it did so.
-func (d *demo) records() ([]record, error) {
-	f, err := os.Open(d.source)
-	if os.IsNotExist(err) {
-		fmt.Fprintf(d.out, "%s does not exist: using %d generated records.\n", d.source, generatedRecords)
-		return generate(generatedRecords), nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	records, err := parse(f)
-	if err == nil && len(records) == 0 {
-		err = fmt.Errorf("%s holds no package records", d.source)
-	}
-	fmt.Fprintf(d.out, "%d package records from %s.\n", len(records), d.source)
-	return records, err
-}
-
-func (d *demo) build(ctx context.Context, dir string) error {
-	if d.binary != "" {
-		return nil
-	}
-	fmt.Fprintln(d.out, "Building quorate.")
-	d.binary = filepath.Join(dir, "quorate")
-	build := exec.CommandContext(ctx, "go", "build", "-o", d.binary, "github.com/quorate/quorate/cmd/quorate")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	build.Stderr = os.Stderr
-	return build.Run()
-}
-
-// tell runs the steps: save, compare, kill, start, compare.
-func (d *demo) tell(ctx context.Context, dataDir string, records []record) error {
-	n, err := d.start(ctx, dataDir, "start of an empty node")
-	if err != nil {
-		return err
-	}
-	defer func() { n.kill() }() // the node that runs at the end
-	if err := d.timed("save in batches", records, func() error { return n.save(ctx, records) }); err != nil {
-		return err
-	}
-	before := map[string]string{}
-	if err := d.timed("read back and compare", records,
-		func() error { return n.compare(ctx, records, before) }); err != nil {
-		return err
-	}
-	fmt.Fprintln(d.out, "Every record was read back unchanged. Killing the node (SIGKILL).")
-	n.kill()
-	again, err := d.start(ctx, dataDir, "start after the kill")
-	if err != nil {
-		return err
-	}
-	n = again
-	after := map[string]string{}
-	if err := d.timed("read back and compare", records,
-		func() error { return n.compare(ctx, records, after) }); err != nil {
-		return err
-	}
-	for key, etag := range before {
-		if after[key] != etag {
-			return fmt.Errorf("the ETag of %q was %s before the kill and is %s now", key, etag, after[key])
-		}
+	if d.stay {
+		d.out.Say("The nodes run until Ctrl-C. Order a lamp:\n\n  curl %s%s -d '%s'\n", d.cluster.Nodes[0].Base(),
+			orderPath, text(order{ID: "mine", Item: "lamp", Count: 1}))
+		<-ctx.Done()
 	}
 	return nil
 }
 
-func (d *demo) start(ctx context.Context, dataDir, name string) (*child, error) {
-	begin := time.Now()
-	n, err := start(ctx, d.binary, dataDir, d.logStore)
+// start starts the nodes, each with an application beside it, and waits for the cluster.
+func (d *demo) start(ctx context.Context) error {
+	ports, err := listen.Spare(ctx, size)
+	if err != nil {
+		return err
+	}
+	d.out.Say("Three nodes start on this machine, each in its own process with its own data and an application " +
+		"beside it:\n")
+	for i, n := range d.cluster.Nodes {
+		name := stock
+		if i == 0 {
+			name = orders
+		}
+		n.Flags = append(n.Flags, "--app-id", name)
+		n.Options.Prefix, n.Options.Stderr = "  "+n.ID+" | ", d.out
+		app := n.Beside(append(slices.Clone(d.app), name), ports[i], nameVariable+"="+name+" at "+n.ID)
+		app.Options.Prefix, app.Options.Stderr = "  "+name+" at "+n.ID+" | ", d.out
+		d.apps = append(d.apps, app)
+		if err := errors.Join(app.Start(), n.Start()); err != nil {
+			return err
+		}
+		d.out.Say("  %s  %s  pid %-7d  %-6s  pid %d", n.ID, n.Base(), n.Pid(), name, app.Pid())
+	}
+	d.out.Say("\nThey form a cluster. A node votes when it has all data, which takes up to twenty seconds.\n")
+	if err := d.cluster.Formed(ctx, func(what string) { d.out.Say("  %s", what) }); err != nil {
+		return err
+	}
+	d.out.Say("  all three nodes vote: any one of them may fail from now on")
+	return nil
+}
+
+// state saves a value at one node and reads it at another.
+func (d *demo) state(ctx context.Context) error {
+	writer, reader := d.cluster.Nodes[1], d.cluster.Nodes[2]
+	d.out.Say("\n1. STATE. Save how many lamps are in stock at n2, and read it at n3:\n")
+	body := text([]item{{Key: "lamp", Value: initial, Options: strong}})
+	d.out.Say("  curl %s%s -d '%s'", writer.Base(), statePath, body)
+	if err := writer.Call(ctx, http.MethodPost, statePath, body, nil); err != nil {
+		return err
+	}
+	const path = statePath + "/lamp?consistency=strong"
+	var got int
+	d.out.Say("  curl '%s%s'", reader.Base(), path)
+	if err := reader.Call(ctx, http.MethodGet, path, "", &got); err != nil {
+		return err
+	}
+	d.out.Say("  %d", got)
+	if got != initial {
+		return fmt.Errorf("n3 has %d lamps, and %d were saved at n2", got, initial)
+	}
+	return nil
+}
+
+// call places one order.
+func (d *demo) call(ctx context.Context) error {
+	n, o := d.cluster.Nodes[2], order{ID: "first", Item: "lamp", Count: 1}
+	d.out.Say("\n2. CALLS. Order a lamp at n3. The node finds the application orders at n1, which calls stock:\n")
+	d.out.Say("  curl %s%s -d '%s'", n.Base(), orderPath, text(o))
+	r, err := place(ctx, n, o)
+	if err != nil {
+		return err
+	}
+	d.books.acknowledge(r, 1, 0)
+	d.out.Say("  %s", text(r))
+	return nil
+}
+
+// crash kills the second node and its application while customers order, and starts both again.
+func (d *demo) crash(ctx context.Context) error {
+	victim, app := d.cluster.Nodes[1], d.apps[1]
+	d.out.Say("\n3. A CRASH. %d customers order lamps all the time. An order without an answer is sent again, at "+
+		"another node.\n", customers)
+	if err := d.lead(ctx, victim); err != nil {
+		return err
+	}
+	d.books.second()
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	errs := make([]error, customers)
+	for i := range customers {
+		all.Go(func() { errs[i] = d.customer(ctx, i, stop) })
+	}
+	d.out.Say("  second  orders")
+	err := d.watch(ctx, calm)
 	if err == nil {
-		d.steps = append(d.steps, step{name: name, took: time.Since(begin)})
-		fmt.Fprintf(d.out, "A node serves %s.\n", n.base)
+		d.out.Say("          kill -9 %d %d  ends n2, the leader, and its application stock", victim.Pid(), app.Pid())
+		victim.Kill()
+		app.Kill()
+		err = d.watch(ctx, after)
 	}
-	return n, err
+	if err == nil {
+		d.out.Say("          n2 and its application start again")
+		err = errors.Join(app.Start(), victim.Start())
+	}
+	if err == nil {
+		err = d.watch(ctx, whole)
+	}
+	close(stop)
+	all.Wait()
+	return errors.Join(append(errs, err)...)
 }
 
-// timed runs do, and adds a step with its duration and the size of records to the summary.
-func (d *demo) timed(name string, records []record, do func() error) error {
-	begin := time.Now()
-	if err := do(); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+// lead makes a node the leader.
+func (d *demo) lead(ctx context.Context, n *launcher.Node) error {
+	ctx, cancel := context.WithTimeout(ctx, takeTime)
+	defer cancel()
+	for {
+		leader, err := d.cluster.Leader(ctx, n)
+		if leader == n || err != nil {
+			return err
+		}
+		if _, err := n.Quorate(ctx, "transfer-leader", n.ID); err != nil && ctx.Err() != nil {
+			return err
+		}
 	}
-	size := 0
-	for _, r := range records {
-		size += len(r.value)
+}
+
+// watch prints how many orders are acknowledged in each of the next seconds.
+func (d *demo) watch(ctx context.Context, seconds int) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for range seconds {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		d.seconds++
+		n := d.books.second()
+		d.out.Say("  %6d  %6d  %s", d.seconds, n, strings.Repeat("#", min(n/4, 60)))
 	}
-	d.steps = append(d.steps, step{name, len(records), size, time.Since(begin)})
 	return nil
 }
 
-func (d *demo) summary() error {
-	t := tabwriter.NewWriter(d.out, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\nstep\titems\tbytes\tseconds\titems/s\t")
-	for _, s := range d.steps {
-		if s.items == 0 {
-			fmt.Fprintf(t, "%s\t\t\t%.2f\t\t\n", s.name, s.took.Seconds())
-			continue
-		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.2f\t%.0f\t\n", s.name, s.items, s.bytes, s.took.Seconds(),
-			float64(s.items)/s.took.Seconds())
-	}
-	if err := t.Flush(); err != nil {
+// audit prints the books, and returns an error if they do not balance.
+func (d *demo) audit(ctx context.Context) error {
+	b, n := &d.books, d.cluster.Nodes[0]
+	var left int
+	if err := n.Call(ctx, http.MethodPost, leftPath, text(order{Item: "lamp"}), &left); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(d.out, "\nNothing was lost or changed: every value and every ETag is the same after the "+
-		"kill.")
-	return err
+	kept, err := d.kept(ctx, n)
+	if err != nil {
+		return err
+	}
+	d.out.Say("\n4. THE BOOKS.\n")
+	d.out.Say("  %6d  orders were acknowledged; the slowest took %s", len(b.receipt), b.slowest.Round(time.Millisecond))
+	d.out.Say("  %6d  of them were sent again, because their node or an application was gone", b.again)
+	d.out.Say("  %6d  of the acknowledged orders are in the store", kept)
+	d.out.Say("  %6d  lamps were in stock, and %d are left: %d are gone", initial, left, initial-left)
+	if kept != len(b.receipt) || initial-left != len(b.receipt) {
+		return fmt.Errorf("the books do not balance: %d orders were acknowledged, %d are in the store, and %d lamps "+
+			"are gone", len(b.receipt), kept, initial-left)
+	}
+	d.out.Say("\nThe books balance: no acknowledged order was lost, and none was carried out twice.")
+	return nil
+}
+
+// kept returns how many of the acknowledged orders the application orders has in its store, with their receipts.
+func (d *demo) kept(ctx context.Context, n *launcher.Node) (kept int, err error) {
+	for ids := range slices.Chunk(slices.Collect(maps.Keys(d.books.receipt)), 100) {
+		keys := make([]string, len(ids))
+		for i, id := range ids {
+			keys[i] = "order-" + id
+		}
+		var items []struct{ Data json.RawMessage }
+		if err := n.Call(ctx, http.MethodPost, statePath+"/bulk?consistency=strong", text(map[string]any{"keys": keys}),
+			&items); err != nil {
+			return 0, err
+		}
+		for i, it := range items {
+			if string(it.Data) == text(d.books.receipt[ids[i]]) {
+				kept++
+			}
+		}
+	}
+	return kept, nil
 }

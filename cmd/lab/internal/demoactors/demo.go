@@ -8,12 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cmd/internal/launcher"
-	"github.com/quorate/quorate/internal/child"
 	"github.com/quorate/quorate/internal/listen"
 )
 
@@ -85,12 +83,10 @@ func (d *demo) applications(ctx context.Context) error {
 		return err
 	}
 	for i, n := range d.cluster.Nodes {
-		n.Flags = append(n.Flags, "--app-port", strconv.Itoa(ports[i]))
 		n.Options.Prefix, n.Options.Stderr = "  "+n.ID+" | ", d.out
-		d.apps = append(d.apps, &launcher.Process{Options: child.Options{Command: d.app, Env: append(os.Environ(),
-			fmt.Sprintf("APP_PORT=%d", ports[i]), fmt.Sprintf("DAPR_HTTP_PORT=%d", n.HTTPPort),
-			turnsVariable+"="+d.turns.dir), Prefix: "  application of " + n.ID + " | ", Stdout: d.out, Stderr: d.out,
-		}})
+		app := n.Beside(d.app, ports[i], turnsVariable+"="+d.turns.dir)
+		app.Options.Prefix, app.Options.Stdout, app.Options.Stderr = "  application of "+n.ID+" | ", d.out, d.out
+		d.apps = append(d.apps, app)
 	}
 	return nil
 }
