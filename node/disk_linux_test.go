@@ -12,9 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,9 +25,8 @@ import (
 // A child process is a node on the directory that childDir names. The tests run it in a process of its own, because
 // it is killed.
 const (
-	childDir  = "QUORATE_TEST_NODE_DIR"
-	childLog  = "QUORATE_TEST_NODE_LOG"  // its log store; empty = the default
-	childStep = "QUORATE_TEST_NODE_STEP" // "name n": it kills itself at the nth time of that step of its disk work
+	childDir = "QUORATE_TEST_NODE_DIR"
+	childLog = "QUORATE_TEST_NODE_LOG" // its log store; empty = the default
 )
 
 func TestMain(m *testing.M) {
@@ -54,7 +51,7 @@ func childNode(dir string) int {
 	c.Cluster.Timing = group.Timing{SnapshotPoll: 10 * time.Millisecond}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	n, err := node.Open(context.Background(), c,
-		node.Deps{Logger: log, Env: os.LookupEnv, Exit: os.Exit, Step: dieAt(os.Getenv(childStep)),
+		node.Deps{Logger: log, Env: os.LookupEnv, Exit: os.Exit,
 			Fatal: func(err error) {
 				fmt.Fprintln(os.Stderr, "FATAL "+fault.Text(err))
 				os.Exit(3)
@@ -66,23 +63,6 @@ func childNode(dir string) int {
 	fmt.Println(n.Addresses().API[0])
 	_ = n.Wait(context.Background())
 	return 0
-}
-
-// dieAt returns a function that kills this process with SIGKILL at one step of its disk work.
-func dieAt(where string) func(string) {
-	name, nth, ok := strings.Cut(where, " ")
-	if !ok {
-		return nil
-	}
-	left := new(atomic.Int64)
-	n, _ := strconv.Atoi(nth)
-	left.Store(int64(n))
-	return func(step string) {
-		if step == name && left.Add(-1) == 0 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {} // until the signal is delivered
-		}
-	}
 }
 
 // child is a running childNode.

@@ -19,7 +19,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// TestPowerChild is the process whose power is cut: servers that record what they do to their disks, and writers.
+// TestPowerChild is the process whose power is cut: servers that record what they do to their disks, and writers. It
+// notes each step of disk work, too.
 func TestPowerChild(t *testing.T) {
 	dir := os.Getenv(powerDir)
 	if dir == "" {
@@ -32,7 +33,8 @@ func TestPowerChild(t *testing.T) {
 	must(t, err)
 	limit, _ := strconv.Atoi(os.Getenv(powerLimit))
 	c := newCluster(t)
-	hosts := powerOpen(t, c, dir, raftlog.Engine(os.Getenv(crashEngine)), size)
+	hosts := powerOpen(t, c, dir, raftlog.Engine(os.Getenv(powerEngine)), size,
+		func(name string) { recorder.Note("step " + name) })
 	fmt.Println("open")
 	var wg sync.WaitGroup
 	for w := range crashWriters {
@@ -88,9 +90,9 @@ func powerWrite(t *testing.T, r *powercut.Recorder, s *raftfsm.Store, w, limit i
 }
 
 // powerOpen opens the servers of a cluster in dir, or makes them. It returns when they have a leader.
-func powerOpen(t *testing.T, c *cluster, dir string, e raftlog.Engine, size int) []*raftfsm.Host {
+func powerOpen(t *testing.T, c *cluster, dir string, e raftlog.Engine, size int, step func(string)) []*raftfsm.Host {
 	t.Helper()
-	hosts, err := powerTry(t, c, dir, e, size, func(err error) { t.Errorf("fatal: %v", err) })
+	hosts, err := powerTry(t, c, dir, e, size, step, func(err error) { t.Errorf("fatal: %v", err) })
 	must(t, err)
 	return hosts
 }

@@ -32,17 +32,61 @@ import (
 const (
 	powerDir     = "QUORATE_POWER_CHILD_DIR"
 	powerTrace   = "QUORATE_POWER_CHILD_TRACE"
+	powerEngine  = "QUORATE_POWER_CHILD_ENGINE"
 	powerServers = "QUORATE_POWER_CHILD_SERVERS"
 	powerLimit   = "QUORATE_POWER_CHILD_LIMIT" // it stops after this many writes of each writer
 
 	powerCuts   = "QUORATE_POWER_CUTS"   // for the test: power cuts of each kind of cluster; default 24
 	powerBinary = "QUORATE_POWER_BINARY" // for the test: a test binary with the overlay; empty = build one
 
+	crashSeed = "QUORATE_CRASH_SEED" // for tests that break things at random
+
 	powerSegment = 64 << 10 // bytes of one raft-wal segment
 )
 
+const crashWriters = 4
+
+// crashOptions returns options with frequent snapshots, truncations and flushes.
+func crashOptions(t testing.TB, dir string, e raftlog.Engine) raftfsm.Options {
+	o := options(t, dir)
+	o.Engine, o.Partitions = e, 2
+	o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries = 50, 64
+	o.Timing.SnapshotPoll = 5 * time.Millisecond
+	return o
+}
+
+// crashKeys returns the keys of one writer: strong, eventual, and a pair that is written in one transaction.
+func crashKeys(w int) (strong, eventual, left, right string) {
+	p := fmt.Sprintf("app%d||", w)
+	return p + "strong", p + "eventual", p + "left", p + "right"
+}
+
+func numbered(key string, n int) state.Write {
+	return state.Write{Key: key, Value: fmt.Appendf(nil, "%d %s", n, strings.Repeat("x", 200))}
+}
+
+func crashRandom(t *testing.T) *rand.Rand {
+	seed := rand.Uint64()
+	if s := os.Getenv(crashSeed); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		must(t, err)
+	}
+	t.Logf("seed %d (%s)", seed, crashSeed)
+	return rand.New(rand.NewPCG(seed, 1))
+}
+
+func forEngines(t *testing.T, f func(*testing.T, raftlog.Engine)) {
+	for _, e := range []raftlog.Engine{raftlog.BoltDB, raftlog.WAL} {
+		t.Run(string(e), func(t *testing.T) {
+			t.Parallel() // the test mostly waits for the disk
+			f(t, e)
+		})
+	}
+}
+
 // powerTry is powerOpen on disks that may be damaged. fatal receives fatal errors after the start.
-func powerTry(t *testing.T, c *cluster, dir string, e raftlog.Engine, size int,
+func powerTry(t *testing.T, c *cluster, dir string, e raftlog.Engine, size int, step func(string),
 	fatal func(error)) ([]*raftfsm.Host, error) {
 	t.Helper()
 	hosts, errs := make([]*raftfsm.Host, size), make([]error, size)
@@ -53,7 +97,7 @@ func powerTry(t *testing.T, c *cluster, dir string, e raftlog.Engine, size int,
 			o.Dir, o.Engine, o.Bounds = filepath.Join(dir, fmt.Sprintf("n%d", i+1)), e, bounds.Bounds
 			o.Timing.SnapshotPoll = bounds.Timing.SnapshotPoll
 			o.Timing.FloorEvery, o.Timing.WitnessEvery = 10*time.Millisecond, 20*time.Millisecond
-			o.Registerer, o.Fatal, o.Bootstrap = prometheus.NewRegistry(), fatal, false
+			o.Registerer, o.Fatal, o.Step, o.Bootstrap = prometheus.NewRegistry(), fatal, step, false
 		})
 		o.Bootstrap = i == 0 // not set above: a start that fails could not end the election that is hurried there
 		wg.Go(func() {
@@ -98,7 +142,7 @@ func powerRun(t *testing.T, binary, dir string, e raftlog.Engine, size, limit in
 	must(t, copyDir(run.start, dir))
 	trace := filepath.Join(scratch, "trace")
 	cmd := exec.Command(binary, "-test.run=^TestPowerChild$", "-test.count=1")
-	cmd.Env = append(os.Environ(), powerDir+"="+dir, powerTrace+"="+trace, crashEngine+"="+string(e),
+	cmd.Env = append(os.Environ(), powerDir+"="+dir, powerTrace+"="+trace, powerEngine+"="+string(e),
 		powerServers+"="+strconv.Itoa(size), powerLimit+"="+strconv.Itoa(limit))
 	out := &childOutput{opened: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -160,11 +204,11 @@ type promise struct{ acked, tried map[string]int }
 
 func (p *promise) note(text string) {
 	word := strings.Fields(text)
-	n, _ := strconv.Atoi(word[2])
-	if word[0] == "ack" {
-		p.acked[word[1]] = n
-	} else {
-		p.tried[word[1]] = n
+	switch word[0] {
+	case "ack":
+		p.acked[word[1]], _ = strconv.Atoi(word[2])
+	case "try":
+		p.tried[word[1]], _ = strconv.Atoi(word[2])
 	}
 }
 
@@ -216,7 +260,7 @@ func (p *promise) verify(t *testing.T, image string, e raftlog.Engine, size int)
 	c := newCluster(t)
 	var mu sync.Mutex
 	var fatal error
-	hosts, err := powerTry(t, c, image, e, size, func(err error) {
+	hosts, err := powerTry(t, c, image, e, size, nil, func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		fatal = errors.Join(fatal, err)
@@ -340,6 +384,28 @@ func (r *powered) cuts(rnd *rand.Rand, n int) []int {
 	return slices.Compact(at)
 }
 
+// steps returns the number of one record of each named step of disk work: of the first time or, if again is set, of a
+// random one.
+func (r *powered) steps(rnd *rand.Rand, again bool) []int {
+	all := map[string][]int{}
+	for i := range r.records {
+		if text, ok := r.records[i].Note(); ok {
+			if name, ok := strings.CutPrefix(text, "step "); ok {
+				all[name] = append(all[name], i)
+			}
+		}
+	}
+	var at []int
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		i := 0
+		if again {
+			i = rnd.IntN(len(all[name]))
+		}
+		at = append(at, all[name][i])
+	}
+	return at
+}
+
 func powerCount(t *testing.T) int {
 	s := os.Getenv(powerCuts)
 	if s == "" {
@@ -352,6 +418,7 @@ func powerCount(t *testing.T) int {
 
 // The power of all servers is cut at the same moment, repeatedly. Each time a cluster starts on what is left, and no
 // acknowledged write may be missing. Of all moments in a run, some are tried; the run then continues from the last one.
+// In the first run they include every step of the disk work: the first time of the step, and another time.
 func TestPowerLoss_LosesNoStrongWrite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a cluster for each power cut")
@@ -365,9 +432,19 @@ func TestPowerLoss_LosesNoStrongWrite(t *testing.T) {
 				dir := filepath.Join(t.TempDir(), "data")
 				promised := promise{map[string]int{}, map[string]int{}}
 				const eachRun = 6
+				limit := 200 // so that the first run does all kinds of disk work
 				for left := powerCount(t); left > 0 && !t.Failed(); left -= eachRun {
-					run := powerRun(t, binary, dir, e, size, 0, time.Duration(200+rnd.IntN(1500))*time.Millisecond)
+					run := powerRun(t, binary, dir, e, size, limit, time.Duration(200+rnd.IntN(1500))*time.Millisecond)
 					at := run.cuts(rnd, min(eachRun, left))
+					if limit > 0 {
+						first := run.steps(rnd, false)
+						if len(first) < 10 {
+							t.Fatalf("only %d steps of disk work were seen", len(first))
+						}
+						at = slices.Concat(at, first, run.steps(rnd, true))
+						slices.Sort(at)
+						at, limit = slices.Compact(at), 0
+					}
 					last := at[len(at)-1]
 					var next promise
 					keep := func(i int) powercut.Keep { return powercut.Keep(i) % powercut.Keeps }

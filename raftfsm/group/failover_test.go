@@ -24,32 +24,6 @@ func others(id raft.ServerID) []raft.ServerID {
 	return out
 }
 
-func TestFailover_LosesNoAcknowledgedWrite(t *testing.T) {
-	t.Parallel()
-	engines(t, func(t *testing.T, e raftlog.Engine) {
-		c := newCluster(t, func(_ raft.ServerID, o *Options) { o.Engine = e })
-		for i := range 20 {
-			c.put(key(i), "before")
-		}
-		old, _ := c.leader(testIDs...)
-		c.stop(old)
-		for i := range 20 {
-			c.put(key(20+i), "after", others(old)...)
-		}
-		c.start(old)
-		c.converge()
-		for i := range 40 {
-			want := "before"
-			if i >= 20 {
-				want = "after"
-			}
-			if got := peekValue(t, c.group(old), key(i)); got != want {
-				t.Errorf("%s = %q on the server that was gone, want %q", key(i), got, want)
-			}
-		}
-	})
-}
-
 func TestRestart_AllServersKeepEverything(t *testing.T) {
 	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
