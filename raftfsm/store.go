@@ -2,7 +2,6 @@ package raftfsm
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -355,10 +354,6 @@ func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 	}
 	if w.requestID != "" {
 		req.Client = command.ClientID{Scope: s.id + "/" + state.PrefixOf(w.ops[0].Key), ID: w.requestID}
-	}
-	if size := command.RequestSize(req); size > MaxRequest {
-		return nil, &fault.Error{Code: fault.TooLarge, Op: "raftfsm.write", Key: w.ops[0].Key,
-			Msg: fmt.Sprintf("the write has %d bytes, the limit is %d", size, MaxRequest), Hint: "split it"}
 	}
 	return req, nil
 }

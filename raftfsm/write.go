@@ -53,7 +53,7 @@ func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ac
 // is false if an attempt that returned an error may have been applied.
 func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (a group.Answer, sure bool,
 	err error) {
-	data, err := command.AppendRequest(nil, req)
+	data, err := command.EncodeRequest(req, MaxRequest)
 	if err != nil {
 		return a, true, err
 	}

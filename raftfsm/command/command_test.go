@@ -12,18 +12,23 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-func TestRequestSize_MatchesEncoding(t *testing.T) {
+func TestEncodeRequest_MeasuresExactly(t *testing.T) {
 	for name, b := range samples() {
 		size := command.HeaderSize
 		for i := range b.Requests {
-			encoded, err := command.AppendRequest(nil, &b.Requests[i])
+			appended, err := command.AppendRequest(nil, &b.Requests[i])
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := command.RequestSize(&b.Requests[i]); got != len(encoded) {
-				t.Errorf("%s: RequestSize = %d, AppendRequest wrote %d", name, got, len(encoded))
+			got, err := command.EncodeRequest(&b.Requests[i], len(appended))
+			if err != nil || !bytes.Equal(got, appended) || cap(got) != len(got) {
+				t.Errorf("%s: encoded %x with room for %d bytes, AppendRequest wrote %x: %v", name, got, cap(got),
+					appended, err)
 			}
-			size += len(encoded)
+			if got, err := command.EncodeRequest(&b.Requests[i], len(appended)-1); !fault.Is(err, fault.TooLarge) {
+				t.Errorf("%s: a limit of one byte less gave %d bytes and the error %v", name, len(got), err)
+			}
+			size += len(appended)
 		}
 		whole, err := command.Append(nil, &b)
 		if err != nil {
@@ -249,6 +254,9 @@ func TestAppend_RefusesWhatCannotBeDecoded(t *testing.T) {
 		}
 		if string(got) != "kept" {
 			t.Errorf("%s: %q was written in spite of the error", name, got)
+		}
+		if _, err := command.EncodeRequest(&r, 1<<20); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: EncodeRequest gave %v, want %s", name, err, fault.Invalid)
 		}
 	}
 }

@@ -2,7 +2,10 @@ package command
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/bits"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // A batch in binary:
@@ -55,13 +58,33 @@ func AppendHeader(dst []byte, version uint8, stamp uint64, requests int) []byte 
 	return binary.BigEndian.AppendUint32(dst, uint32(requests)) //nolint:gosec // bounded by the entry size
 }
 
-// AppendRequest appends one request, which is RequestSize(r) bytes long. It returns fault.Invalid and appends
-// nothing if Decode would refuse the request. Such a request in the log would halt all replicas.
+// AppendRequest appends one request. It returns fault.Invalid and appends nothing if Decode would refuse the request.
+// Such a request in the log would halt all replicas.
 func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return dst, err
 	}
 	dst = binary.AppendUvarint(dst, uint64(bodySize(r))) //nolint:gosec // sizes are not negative
+	return appendBody(dst, r), nil
+}
+
+// EncodeRequest returns the bytes that AppendRequest appends, in a slice of their size. It returns the same errors, and
+// fault.TooLarge, before it takes memory, if there are more than limit bytes.
+func EncodeRequest(r *Request, limit int) ([]byte, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	body := bodySize(r)
+	size := uvarintSize(uint64(body)) + body //nolint:gosec // sizes are not negative
+	if size > limit {
+		e := &fault.Error{Code: fault.TooLarge, Op: "command.EncodeRequest",
+			Msg: fmt.Sprintf("the write has %d bytes, the limit is %d", size, limit), Hint: "split it"}
+		if n := len(r.Ops); n > 0 {
+			e.Key = fault.Shorten(r.Ops[n-1].Key, 128) // checks of locks come first
+		}
+		return nil, e
+	}
+	dst := binary.AppendUvarint(make([]byte, 0, size), uint64(body)) //nolint:gosec // sizes are not negative
 	return appendBody(dst, r), nil
 }
 
@@ -76,13 +99,6 @@ func Append(dst []byte, b *Batch) ([]byte, error) {
 		}
 	}
 	return dst, nil
-}
-
-// RequestSize returns the exact number of bytes that AppendRequest appends for r. A batch has HeaderSize bytes plus
-// the sizes of its requests.
-func RequestSize(r *Request) int {
-	n := bodySize(r)
-	return uvarintSize(uint64(n)) + n //nolint:gosec // sizes are not negative
 }
 
 func appendBody(dst []byte, r *Request) []byte {
