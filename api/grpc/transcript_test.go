@@ -89,7 +89,7 @@ func transcripts(t *testing.T) (out []string) {
 	t.Helper()
 	onlyHTTP := map[string]bool{
 		// no listing, no browser
-		"list": true, "any-host": true, "browsers": true, "origins": true, "origins-any": true,
+		"list": true, "any-host": true, "browsers": true, "origins": true, "origins-any": true, "origins-token": true,
 		// other messages, which have their own tests
 		"health": true, "degraded": true, "not-ready": true, "unplaced": true, "metadata": true,
 		"locks-none":    true, // steps without a gRPC form

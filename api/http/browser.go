@@ -12,13 +12,13 @@ const (
 	headerFetchSite = "Sec-Fetch-Site"
 )
 
-// checkOrigin refuses requests from web pages of other sites, unless the configuration allows the site. Requests
-// without the headers of browsers are accepted. The result answered is true if the request is a CORS preflight and
-// checkOrigin has answered it.
+// checkOrigin refuses requests from web pages of other sites, unless the configuration allows the site or the request
+// has a valid token, which such a page cannot send. Requests without the headers of browsers are accepted. The result
+// answered is true if the request is a CORS preflight and checkOrigin has answered it.
 func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error) {
 	origin, site := header(r, headerOrigin), header(r, headerFetchSite)
 	if origin == "" {
-		if site == "" || site == "same-origin" || site == "none" || g.origins.any {
+		if site == "" || site == "same-origin" || site == "none" || g.origins.any || p.proven {
 			return false, nil
 		}
 		return false, foreign("this request comes from a page of another site")
@@ -32,6 +32,9 @@ func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error
 			p.Header()["Vary"] = []string{headerOrigin}
 			p.WriteHeader(http.StatusOK)
 			return true, nil
+		}
+		if p.proven {
+			return false, nil
 		}
 		return false, foreign("requests of pages from another origin are refused")
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// guard checks every request before it is routed. It refuses requests from web pages of other sites. On a loopback
-// listener without a token, it also refuses host names (see localHost). It records whether the request has a valid
-// token.
+// guard checks every request before it is routed. It refuses requests from web pages of other sites without a token.
+// On a loopback listener without a token, it also refuses host names (see localHost). It records whether the request
+// has a valid token.
 type guard struct {
 	anyHost bool
 	origins origins
@@ -29,17 +29,15 @@ func newGuard(c Config) (guard, error) {
 }
 
 // check returns an error if the request must be refused. The result answered is true if check has answered the
-// request. check sets p.trusted if the request has a valid token or needs none. It does not refuse requests without a
-// token, because some endpoints need none.
+// request. check sets p.trusted if the request has a valid token or needs none, and p.proven if it has one that is
+// required. It does not refuse requests without a token, because some endpoints need none.
 func (g *guard) check(p *reply, r *http.Request) (answered bool, err error) {
 	if !g.anyHost && !localHost(r.Host) {
 		return false, foreignHost("configure an API token to use names")
 	}
-	if answered, err := g.checkOrigin(p, r); answered || err != nil {
-		return answered, err
-	}
 	p.trusted = g.hasToken(r)
-	return false, nil
+	p.proven = p.trusted && g.tokens.Required()
+	return g.checkOrigin(p, r)
 }
 
 func foreignHost(fix string) error {

@@ -17,6 +17,7 @@ type reply struct {
 	start    time.Time
 	count    *routeMetrics
 	trusted  bool // the request has a valid token, or none is required
+	proven   bool // the request has a valid token, and one is required
 	status   int  // 0 = nothing sent yet
 	broken   bool
 	sent     int64 // bytes of the body

@@ -50,7 +50,8 @@ func adaptations() map[string]func(*fixture) {
 			f.config.AllowedOrigins = []string{"*"}
 			f.config.Tokens = apitest.Tokens("token")
 		},
-		"any-host": func(f *fixture) { f.config.AnyHost = true },
+		"origins-token": func(f *fixture) { f.config.Tokens = apitest.Tokens("token") },
+		"any-host":      func(f *fixture) { f.config.AnyHost = true },
 	}
 }
 
