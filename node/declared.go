@@ -84,7 +84,7 @@ func (n *Node) applyRules(set *loader.Set, all bool) error {
 	}
 	n.apis.pipeline.Set(filters)
 	n.calls.SetFilters(appFilters)
-	n.calls.Externals().Set(n.externals(set), n.anyEndpoint())
+	n.calls.Externals().Set(n.externals(set), n.anyEndpoint(), n.config.API.AnyEndpoint)
 	if !all {
 		return nil
 	}
@@ -198,12 +198,8 @@ func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 	return out
 }
 
-// anyEndpoint returns the transport for calls to addresses that no HTTPEndpoint declares, or nil if such calls are
-// refused.
+// anyEndpoint returns the transport for calls to addresses that no HTTPEndpoint declares.
 func (n *Node) anyEndpoint() *http.Transport {
-	if !n.config.API.AnyEndpoint {
-		return nil
-	}
 	n.apis.anyOnce.Do(func() {
 		n.apis.anyTransport = externalTransport(&tls.Config{MinVersion: tls.VersionTLS12}, n.config.API)
 	})

@@ -37,6 +37,7 @@ const (
 type invokeMethods struct {
 	*core
 	invoke *invoke.Service // nil = calls are not served
+	proven bool            // every call has a valid API token
 }
 
 // InvokeService calls a method of an application, with one request message and one response message. The request
@@ -51,6 +52,7 @@ func (s *invokeMethods) InvokeService(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
+	call.Proven = s.proven
 	answer, err := s.invoke.Do(ctx, call)
 	if err != nil {
 		return nil, err

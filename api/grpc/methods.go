@@ -37,7 +37,7 @@ func newDaprMethods(c Config, core *core) *daprMethods {
 		jobMethods:           jobMethods{c.Jobs},
 		configurationMethods: configurationMethods{core, c.Configurations},
 		bindingMethods:       bindingMethods{c.Bindings},
-		invokeMethods:        invokeMethods{core, c.Invoke},
+		invokeMethods:        invokeMethods{core, c.Invoke, c.Tokens.Required()},
 		runtimeMethods:       runtimeMethods{c.App, c.Metadata, c.Shutdown},
 	}
 }

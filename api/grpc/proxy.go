@@ -45,7 +45,7 @@ func (s *invokeMethods) proxy(_ any, stream grpc.ServerStream) error {
 	}
 	answer, err := s.invoke.Do(ctx, &invoke.Call{
 		Target: target, Verb: http.MethodPost, Path: invoke.Escape(method), Header: proxyHeader(ctx),
-		Body: &messages{stream: stream}, Length: -1, Remote: remote(ctx),
+		Body: &messages{stream: stream}, Length: -1, Remote: remote(ctx), Proven: s.proven,
 	})
 	if err != nil {
 		return err

@@ -56,7 +56,7 @@ func (i *invokeRoutes) invokeMethod(p *reply, r *http.Request) error {
 		return err
 	}
 	body := httpcopy.NewBody(r)
-	call.Body = body
+	call.Body, call.Proven = body, p.proven
 	defer func() { p.received = body.Count() }()
 	ctx := httpcopy.Informational(p, r, invoke.CleanHeader)
 	answer, err := i.service.Do(ctx, call)

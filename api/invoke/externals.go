@@ -52,16 +52,18 @@ type Externals struct {
 
 type externalTable struct {
 	declared []*External
-	others   *http.Transport // for addresses that are not declared; nil = they are refused
+	others   *http.Transport // for addresses that are not declared
+	open     bool            // every caller may call them; otherwise only one with a token
 }
 
-// Set replaces the list of servers. The transport others sends calls to all other addresses, or is nil if these calls
-// are refused. Set closes the idle connections of servers that are no longer in the list.
-func (e *Externals) Set(declared []*External, others *http.Transport) {
+// Set replaces the list of servers. The transport others sends calls to addresses that are not declared. If open is
+// false, only callers with a valid API token may make such calls. Set closes the idle connections of servers that are
+// no longer in the list.
+func (e *Externals) Set(declared []*External, others *http.Transport, open bool) {
 	for _, one := range declared {
 		one.target, one.limits = api.App{ID: one.Name}, atmostonce.Limits{Memory: e.Memory}
 	}
-	old := e.table.Swap(&externalTable{declared, others})
+	old := e.table.Swap(&externalTable{declared, others, open})
 	if old == nil {
 		return
 	}
@@ -93,9 +95,9 @@ func (e *Externals) Names(app string) (out []string) {
 func (x *External) allows(app string) bool { return x.VisibleTo == nil || x.VisibleTo(app) }
 
 // find returns the external server that target names, or nil if target is an application. It returns an api.Malformed
-// error for an address that cannot be called. It returns an api.Denied error for an undeclared address if only
-// declared ones may be called.
-func (e *Externals) find(caller api.App, target string) (*External, error) {
+// error for an address that cannot be called. It returns an api.Denied error for an undeclared address if this caller
+// may call only declared ones. The parameter proven is Call.Proven.
+func (e *Externals) find(caller api.App, target string, proven bool) (*External, error) {
 	for _, one := range e.Declared() {
 		if one.Name == target && one.allows(caller.ID) {
 			return one, nil
@@ -120,10 +122,10 @@ func (e *Externals) find(caller api.App, target string) (*External, error) {
 			return &direct, nil
 		}
 	}
-	if e == nil || e.table.Load() == nil || e.table.Load().others == nil {
+	if e == nil || e.table.Load() == nil || !e.table.Load().open && !proven {
 		return nil, &api.Error{Kind: api.Denied, Code: api.CodeDirectInvoke,
 			Message: "calls of " + api.Shorten(target) + " are not allowed: declare the address as an HTTPEndpoint, " +
-				"or allow all addresses with --allow-any-http-endpoint",
+				"call with an API token, or allow all addresses with --allow-any-http-endpoint",
 			Details: api.Details{Reason: api.ReasonDenied, Metadata: api.Attributes("endpoint", api.Shorten(target))}}
 	}
 	return &External{Name: target, Base: u, Transport: e.table.Load().others, target: api.App{ID: "http"},

@@ -74,11 +74,7 @@ func outwardWith(t *testing.T, externals *invoke.Externals, base string, transpo
 	testutil.Must(t, err)
 	u, err := url.Parse(base)
 	testutil.Must(t, err)
-	others := transport
-	if !open {
-		others = nil
-	}
-	externals.Set([]*invoke.External{{Name: "partner", Base: u, Transport: transport}}, others)
+	externals.Set([]*invoke.External{{Name: "partner", Base: u, Transport: transport}}, transport, open)
 	sessions := api.NewSessions(nil)
 	return invoke.New(api.App{ID: "shop"}, invoke.Parts{
 		Routes: &invoke.Routes{}, Here: invoke.NewCallee(sessions, metrics, apitest.Untraced{}), Sessions: sessions,
@@ -125,6 +121,28 @@ func TestExternals_KeepEveryByteOfPaths(t *testing.T) {
 						t.Errorf("%s, %s%s is requested as %q, want %q", name, target, path, got, want)
 					}
 				}
+			}
+		}
+	}
+}
+
+func TestExternals_UndeclaredAddressNeedsToken(t *testing.T) {
+	p := newPartner(t)
+	for _, open := range []bool{false, true} {
+		for _, proven := range []bool{false, true} {
+			s := outward(t, "http://partner.example", invoke.NewTransport(nil), open)
+			answer, err := s.Do(t.Context(), &invoke.Call{Target: "http://" + p.address, Verb: http.MethodGet,
+				Path: "/m", Header: http.Header{}, Body: http.NoBody, Proven: proven})
+			if err == nil {
+				_ = answer.Body.Close()
+				if line := <-p.lines; line != "GET /m HTTP/1.1" {
+					t.Errorf("requested as %q", line)
+				}
+			}
+			if open || proven {
+				testutil.Must(t, err)
+			} else if e := api.AsError(err); e == nil || e.Kind != api.Denied {
+				t.Errorf("without a token: %v", err)
 			}
 		}
 	}

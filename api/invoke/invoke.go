@@ -70,6 +70,9 @@ type Call struct {
 	// Trailer is sent after the body. It may be filled while the body is read.
 	Trailer http.Header
 	Remote  string // network address of the caller
+
+	// Proven means that the caller has a valid API token. Such a caller may call addresses that are not declared.
+	Proven bool
 }
 
 // Answer is the answer to a call. Whoever receives it must close the body, and may change the header.
@@ -81,7 +84,7 @@ type Answer struct {
 // Do calls the target of c and returns the answer, also if its status is an error. If ctx ends, the call ends, even
 // while the body of the answer is being read. All errors are *Error.
 func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
-	target, external, err := i.parseTarget(c.Target)
+	target, external, err := i.parseTarget(c.Target, c.Proven)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -118,9 +121,9 @@ func (c *Call) method() (MethodPath, error) {
 }
 
 // parseTarget parses the target of a call: "app", "app.namespace", or the name or address of a server outside of the
-// cluster. The result *External is nil if the target is an application.
-func (i *Service) parseTarget(text string) (api.App, *External, error) {
-	if x, err := i.externals.find(i.app, text); err != nil || x != nil {
+// cluster. The result *External is nil if the target is an application. The parameter proven is Call.Proven.
+func (i *Service) parseTarget(text string, proven bool) (api.App, *External, error) {
+	if x, err := i.externals.find(i.app, text, proven); err != nil || x != nil {
 		if err != nil {
 			return api.App{}, nil, err
 		}
