@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -33,9 +35,8 @@ const (
 )
 
 // SubscribeCallback starts a subscription that calls the application for each change, and returns its id. If there is
-// a subscription to the same keys with the same metadata, SubscribeCallback returns the id of that subscription. With
-// the metadata key "initial", it replaces that subscription instead. A subscription lasts until UnsubscribeCallback
-// or until the node stops.
+// a subscription to the same keys with the same metadata, the new one replaces it: the earlier id ends. A subscription
+// lasts until UnsubscribeCallback or until the node stops.
 func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationRequest) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
@@ -45,8 +46,10 @@ func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationR
 			Message: "app channel is not initialized: start the node with --app-port, so that it can call the " +
 				"application, or subscribe over gRPC"}
 	}
-	if id := c.subscriptions.find(&r); id != "" && r.Metadata[metadataInitial] == "" {
-		return id, nil // nothing that waits for the application is lost, as it would be with a new one
+	if r.Metadata[metadataInitial] == "" { // nothing that waits for the application is lost, as it would be otherwise
+		if id := c.subscriptions.renew(&r); id != "" {
+			return id, nil
+		}
 	}
 	s, failure := c.subscribe(ctx, r, subscribedHTTP)
 	if failure != nil {
@@ -54,7 +57,8 @@ func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationR
 	}
 	s.expect()
 	p := &callbacks{stream: s, receiver: c.options.Receiver, waiting: map[string]*callback{},
-		log: c.options.Logger.With("app_id", c.options.App.ID, "store", s.store, "subscription", s.ID)}
+		log: c.options.Logger.With("app_id", c.options.App.ID, "store", s.store)}
+	id := c.subscriptions.idOf(s)
 	if !c.subscriptions.running.Go(func() {
 		defer s.Close()
 		p.run(s.ctx)
@@ -62,19 +66,31 @@ func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationR
 		s.Close()
 		return "", errStopping(s.store)
 	}
-	return s.ID, nil
+	return id, nil
 }
 
-// find returns the id of the HTTP subscription with the same keys and metadata as r, or "" if there is none.
-func (s *subscriptions) find(r *ConfigurationRequest) string {
+// renew gives the HTTP subscription with the same keys and metadata as r a new id, and returns it. It returns "" if
+// there is no such subscription.
+func (s *subscriptions) renew(r *ConfigurationRequest) string {
+	identity := identityOf(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, one := range s.open {
-		if one.protocol == subscribedHTTP && one.identity == identityOf(r) {
-			return id
+		if one.protocol == subscribedHTTP && one.identity == identity {
+			delete(s.open, id)
+			one.ID = uuid.NewString()
+			s.open[one.ID] = one
+			return one.ID
 		}
 	}
 	return ""
+}
+
+// idOf returns the present id of a subscription.
+func (s *subscriptions) idOf(one *ConfigurationStream) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return one.ID
 }
 
 // UnsubscribeCallback ends a subscription that calls the application. It returns an error if the store has no
@@ -246,7 +262,7 @@ func (p *callbacks) notify(ctx context.Context, i *configuration.Item) error {
 	body, err := json.Marshal(struct {
 		ID    string                       `json:"id"`
 		Items map[string]ConfigurationItem `json:"items"`
-	}{p.stream.ID, map[string]ConfigurationItem{i.Key: ItemOf(i)}})
+	}{p.stream.service.subscriptions.idOf(p.stream), map[string]ConfigurationItem{i.Key: ItemOf(i)}})
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func (s *subscriptions) init() {
 
 // ConfigurationStream is a subscription. Only one goroutine may use Next.
 type ConfigurationStream struct {
-	ID       string
+	ID       string // over HTTP, renew changes it; subscriptions.mu guards it then
 	service  *Configurations
 	store    string
 	protocol string

@@ -63,9 +63,11 @@ func (c configured) notice(t *testing.T) apitest.Notice {
 
 func TestConfigurations_CallTheApplication(t *testing.T) {
 	c := newConfigured(t)
-	id := c.subscribe(t, "a", "b")
-	if again := c.subscribe(t, "b", "a", "a"); again != id {
-		t.Errorf("an identical subscription has another id: %s and %s", again, id)
+	earlier := c.subscribe(t, "a", "b")
+	id := c.subscribe(t, "b", "a", "a") // identical
+	if err := c.UnsubscribeCallback("items", earlier); id == earlier ||
+		codeOfError(err) != api.CodeConfigurationUnsubscribe {
+		t.Errorf("the id %s became %s, and the end of the earlier one gave %v", earlier, id, err)
 	}
 	c.set(t, "unseen", "0")
 	c.set(t, "a", "1")
