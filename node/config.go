@@ -34,6 +34,9 @@ const (
 // other nodes are beside it and have node ids as names, so no node may have this id.
 const sharedDir = "local"
 
+// defaultVoters is how many servers of a cluster vote, unless a setting says otherwise.
+const defaultVoters = 3
+
 // Config is the configuration of a node. It may be copied, because no part of the node keeps a reference to it. For a
 // cluster of one node, it is enough to set Data.StateDir or Data.Dir and to call WithDefaults.
 type Config struct {
@@ -213,7 +216,7 @@ type Cluster struct {
 	Role            Role   // default RoleServer
 	Join            []string
 	BootstrapExpect int // servers that form a new cluster together; 0 = never form one
-	Voters          int // default 3
+	Voters          int // 0 = defaultVoters
 	// fixed when the cluster is created; 1 to MaxPartitions; 0 = the number in the data directory, or 1 for a new
 	// one
 	Partitions int
@@ -411,7 +414,7 @@ func (c Cluster) withDefaults(secured bool) Cluster {
 	}
 	c.Name = cmp.Or(c.Name, "default")
 	c.Role = cmp.Or(c.Role, RoleServer)
-	c.Voters = cmp.Or(c.Voters, 3)
+	c.Voters = cmp.Or(c.Voters, defaultVoters)
 	c.Bind = cmp.Or(c.Bind, c.defaultBind())
 	return c
 }

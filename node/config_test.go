@@ -122,7 +122,7 @@ func TestConfigValidate_Accepts(t *testing.T) {
 			c.API.AllowedOrigins = []string{"https://app.example.com:8443"}
 		},
 		"a cluster of one that others may join": func(c *node.Config) {
-			c.Cluster.BootstrapExpect, c.Cluster.Voters = 1, 5
+			c.Cluster.BootstrapExpect, c.Cluster.Voters = 1, 3
 		},
 		"two voters": func(c *node.Config) { c.Cluster.Voters = 2 },
 		"wal":        func(c *node.Config) { c.Data.LogStore = node.LogStoreWAL },
@@ -211,6 +211,9 @@ func TestConfigValidate_NamesFlagValueAndFix(t *testing.T) {
 		`--voters "-3" is refused`: func(c *node.Config) { c.Cluster.Voters = -3 },
 		`--voters "4" is refused (4 voters survive no more failures than 3: give 3 or 5)`: func(c *node.Config) {
 			c.Cluster.Voters = 4
+		},
+		`--voters "5" is refused (without --join this node is a cluster of one`: func(c *node.Config) {
+			c.Cluster.Voters = 5
 		},
 		`--bootstrap-expect "3" is refused (without --join`: func(c *node.Config) { c.Cluster.BootstrapExpect = 3 },
 		`backup: command "put" is refused (give either`: func(c *node.Config) {

@@ -187,6 +187,9 @@ func (c Cluster) validate(p *problems) {
 	c.validateRole(p)
 	if why, hint := placement.CheckVoters(c.Voters); why != "" {
 		p.add("--voters", c.Voters, why+": "+hint)
+	} else if c.Voters > defaultVoters && !c.joining() && !c.sidecar() {
+		p.add("--voters", c.Voters, fmt.Sprintf("without --join this node is a cluster of one: leave --voters out, "+
+			"let the other servers join, and run quorate voters %d", c.Voters))
 	}
 	p.check(c.Partitions >= 0 && c.Partitions <= MaxPartitions, "--partitions", c.Partitions,
 		fmt.Sprintf("give a number from 1 to %d", MaxPartitions))

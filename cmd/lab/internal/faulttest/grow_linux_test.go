@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 func TestCluster_GrowsAndShrinksUnderLoad(t *testing.T) {
 	t.Parallel()
 	chance := seed(t)
-	c := cluster(t, faulttest.Options{Flags: []string{"--voters", "5", "--request-timeout", "5s"}})
+	c := cluster(t, faulttest.Options{Flags: []string{"--request-timeout", "5s"}})
 	add := func() *faulttest.Node {
 		n, err := c.Add(0)
 		must(t, err)
@@ -28,6 +29,8 @@ func TestCluster_GrowsAndShrinksUnderLoad(t *testing.T) {
 	sessions := faulttest.StartSessions(c, chance, 4)
 	ledger := faulttest.StartLedger(c, chance, 2, faulttest.Strong, 30*time.Second, 1000)
 	for _, size := range []int{3, 5} {
+		_, err := first.Command(within(t, time.Minute), "voters", strconv.Itoa(size))
+		must(t, err)
 		for len(c.Nodes()) < size {
 			add()
 		}
