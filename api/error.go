@@ -55,12 +55,21 @@ type Details struct {
 	Help       string      // address that explains more; may be empty
 }
 
-// Domain returns the domain that defines the reason: dapr.io for Dapr's reasons.
-func (d *Details) Domain() string {
-	if strings.HasPrefix(d.Reason, "DAPR_") {
-		return "dapr.io"
+// The domains that define reasons and codes.
+const (
+	DomainDapr = "dapr.io"
+	domainOwn  = "quorate"
+)
+
+// Domain returns the domain that defines the reason.
+func (d *Details) Domain() string { return DomainOf(d.Reason) }
+
+// DomainOf returns the domain that defines a reason or a code.
+func DomainOf(reason string) string {
+	if strings.HasPrefix(reason, "DAPR_") {
+		return DomainDapr
 	}
-	return "quorate"
+	return domainOwn
 }
 
 // Attribute is one named text of Details.

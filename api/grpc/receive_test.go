@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
 	"github.com/quorate/quorate/internal/admission"
 )
@@ -158,7 +159,7 @@ func TestReceive_SlowMessageIsCutWhenMemoryIsShort(t *testing.T) {
 	eventually(t, "the slow message is cut", func() bool {
 		_, err := c.SaveState(t.Context(), large(mib+mib/2))
 		if err != nil {
-			if st := wantCode(t, err, codes.Unavailable); !strings.Contains(st.Message(), "ERR_OVERLOADED") {
+			if st := wantCode(t, err, codes.Unavailable); infoOf(st).GetReason() != api.CodeOverloaded {
 				t.Fatal(st)
 			}
 		}

@@ -53,6 +53,16 @@ func wantCode(t testing.TB, err error, want codes.Code) *status.Status {
 	return st
 }
 
+// infoOf returns the details of an error that say what it is, or nil.
+func infoOf(st *status.Status) *errdetails.ErrorInfo {
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info
+		}
+	}
+	return nil
+}
+
 func TestErrors_HaveDaprStatusCodes(t *testing.T) {
 	c := newFixture(t).client(t)
 	ctx := t.Context()
@@ -114,21 +124,23 @@ func TestErrors_HaveDetails(t *testing.T) {
 	_, err := c.SaveState(t.Context(), &runtimev1.SaveStateRequest{StoreName: "orders", States: []*commonv1.StateItem{
 		{Key: "a", Value: []byte("1"), Etag: &commonv1.Etag{Value: "x"}}}})
 	st := wantCode(t, err, codes.Aborted)
-	if !strings.Contains(st.Message(), "possible etag mismatch") {
+	if !strings.HasPrefix(st.Message(), "failed saving state in state store orders: possible etag mismatch") {
 		t.Errorf("message %q", st.Message())
 	}
-	var info *errdetails.ErrorInfo
+	_, err = c.GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "absent", Key: "a"})
+	if missing := infoOf(status.Convert(err)); missing.GetReason() != "DAPR_STATE_NOT_FOUND" ||
+		missing.GetDomain() != "dapr.io" || missing.GetMetadata()["errorCode"] != api.CodeStoreNotFound {
+		t.Errorf("an unknown store has the details %v", missing)
+	}
+	info := infoOf(st)
 	var resource *errdetails.ResourceInfo
 	for _, d := range st.Details() {
-		switch d := d.(type) {
-		case *errdetails.ErrorInfo:
-			info = d
-		case *errdetails.ResourceInfo:
+		if d, ok := d.(*errdetails.ResourceInfo); ok {
 			resource = d
 		}
 	}
-	if info.GetReason() != api.ReasonConflict || info.GetMetadata()["key"] != "a" ||
-		resource.GetResourceName() != "orders" {
+	if info.GetReason() != api.CodeStateSave || info.GetMetadata()["reason"] != api.ReasonConflict ||
+		info.GetMetadata()["key"] != "a" || resource.GetResourceName() != "orders" {
 		t.Errorf("details %v %v", info, resource)
 	}
 }

@@ -57,22 +57,15 @@ func code(e *api.Error) codes.Code {
 	}
 }
 
-// statusOf returns the gRPC status of a failure, with the same details as the HTTP answer.
+// statusOf returns the gRPC status of a failure. Its text begins with the words of Dapr. The code of the HTTP answer is
+// in the details.
 func statusOf(method string, e *api.Error) error {
 	c := code(e)
 	if transactional(method) && failedInStore(c) && e.Code != api.CodeOverloaded {
 		c = codes.Internal // clients of transactions expect this code for every store error
 	}
-	text := e.Code + ": " + e.Message
-	if e.Code == api.CodeActorStackDepth {
-		text = e.Message // as in Dapr
-	}
-	st := status.New(c, text)
-	list := details(e)
-	if len(list) == 0 {
-		return st.Err()
-	}
-	rich, err := st.WithDetails(list...)
+	st := status.New(c, e.Message)
+	rich, err := st.WithDetails(details(e)...)
 	if err != nil { // cannot happen: these messages always marshal
 		return st.Err()
 	}
@@ -88,14 +81,24 @@ func failedInStore(c codes.Code) bool {
 	return c == codes.Unavailable || c == codes.DeadlineExceeded || c == codes.Unknown
 }
 
+// Metadata of ErrorInfo.
+const (
+	infoCode   = "errorCode" // the code, if Dapr defines another reason
+	infoReason = "reason"    // why; see api.Details
+)
+
+// details returns the details of an error. The reason in ErrorInfo is the code of the error, unless Dapr defines one.
 func details(e *api.Error) []protoadapt.MessageV1 {
 	d := &e.Details
-	if d.Reason == "" {
-		return nil
-	}
-	info := &errdetails.ErrorInfo{Reason: d.Reason, Domain: d.Domain(), Metadata: map[string]string{}}
+	info := &errdetails.ErrorInfo{Reason: e.Code, Domain: api.DomainOf(e.Code), Metadata: map[string]string{}}
 	for _, a := range d.Metadata {
 		info.Metadata[a.Name] = a.Value
+	}
+	switch {
+	case d.Domain() == api.DomainDapr:
+		info.Reason, info.Domain, info.Metadata[infoCode] = d.Reason, d.Domain(), e.Code
+	case d.Reason != "":
+		info.Metadata[infoReason] = d.Reason
 	}
 	out := []protoadapt.MessageV1{info}
 	if d.Store != "" {

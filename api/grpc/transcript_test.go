@@ -198,14 +198,21 @@ func failed(st *status.Status) transcript.Response {
 		codes.Unauthenticated: 401, codes.Internal: 500, codes.Unimplemented: 500, codes.Unavailable: 500,
 		codes.DeadlineExceeded: 500, codes.Unknown: 500,
 	}
-	code, message, _ := strings.Cut(st.Message(), ": ")
-	if code == api.CodeOperationUnknown { // Dapr has other codes for it in the two protocols
-		as[codes.Unimplemented] = 400
-	}
-	body := map[string]any{"errorCode": code, "message": message}
+	body := map[string]any{"message": st.Message()}
 	for _, d := range st.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			body["details"] = []map[string]string{{"reason": info.GetReason()}}
+		info, ok := d.(*errdetails.ErrorInfo)
+		if !ok {
+			continue
+		}
+		code, reason := info.GetReason(), info.GetMetadata()["reason"]
+		if known := info.GetMetadata()["errorCode"]; known != "" {
+			code, reason = known, code
+		}
+		if code == api.CodeOperationUnknown { // Dapr has other codes for it in the two protocols
+			as[codes.Unimplemented] = 400
+		}
+		if body["errorCode"] = code; reason != "" {
+			body["details"] = []map[string]string{{"reason": reason}}
 		}
 	}
 	text, _ := json.Marshal(body)

@@ -128,7 +128,7 @@ func TestConfiguration_SetAndDelete(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	err = set(&runtimepb.ConfigurationItem{Key: "a", Value: "2", Version: "0"})
-	if status.Code(err) != codes.Aborted || !strings.Contains(err.Error(), api.CodeConfigurationSave) {
+	if status.Code(err) != codes.Aborted || infoOf(status.Convert(err)).GetReason() != api.CodeConfigurationSave {
 		t.Errorf("a condition that does not hold: %v", err)
 	}
 	_, err = c.Delete(ctx, &runtimepb.DeleteConfigurationRequest{StoreName: "items"})

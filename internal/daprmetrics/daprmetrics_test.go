@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
@@ -101,19 +102,30 @@ func TestFailed_CountsCodesOfBothAPIs(t *testing.T) {
 		}
 		app := m.App("shop")
 		app.Failed("ERR_ACTOR_STACK_DEPTH")
-		for method, text := range map[string]string{
-			daprMethods + "SaveState":    "ERR_STATE_SAVE: no quorum",
-			daprMethods + "DeleteState":  "no code: no quorum",
-			"/orders.v1.Orders/Get":      "ERR_STATE_GET: of a proxied application",
-			daprMethods + "ScheduleJob":  "DAPR_SCHEDULER_JOB_NAME: the name is empty",
-			daprMethods + "InvokeActor2": "ERR_",
+		for method, info := range map[string]*errdetails.ErrorInfo{
+			daprMethods + "SaveState":   {Reason: "ERR_STATE_SAVE"},
+			daprMethods + "DeleteState": {Reason: "no code"},
+			daprMethods + "GetState": {Reason: "DAPR_STATE_NOT_FOUND",
+				Metadata: map[string]string{"errorCode": "ERR_STATE_STORE_NOT_FOUND"}},
+			"/orders.v1.Orders/Get":       {Reason: "ERR_STATE_GET"}, // of a proxied application
+			daprMethods + "ScheduleJob":   {Reason: "DAPR_SCHEDULER_JOB_NAME"},
+			daprMethods + "InvokeActor2":  nil,
+			daprMethods + "InvokeService": {Reason: "Internal Server Error"},
 		} {
 			handler := app.GRPCServer()
 			ctx := handler.TagRPC(t.Context(), &stats.RPCTagInfo{FullMethodName: method})
-			handler.HandleRPC(ctx, &stats.End{Error: status.Error(codes.Internal, text)})
+			st := status.New(codes.Internal, "ERR_LOCK: this text is not the code")
+			if info != nil {
+				var err error
+				if st, err = st.WithDetails(info); err != nil {
+					t.Fatal(err)
+				}
+			}
+			handler.HandleRPC(ctx, &stats.End{Error: st.Err()})
 		}
 		got := map[string]float64{}
-		for _, c := range []string{"ERR_ACTOR_STACK_DEPTH", "ERR_STATE_SAVE", "DAPR_SCHEDULER_JOB_NAME"} {
+		for _, c := range []string{"ERR_ACTOR_STACK_DEPTH", "ERR_STATE_SAVE", "ERR_STATE_STORE_NOT_FOUND",
+			"DAPR_SCHEDULER_JOB_NAME"} {
 			got[c] = testutil.ToFloat64(m.counters[errorCodes].WithLabelValues("shop", c, category(c)))
 		}
 		want := 0.0
@@ -121,7 +133,8 @@ func TestFailed_CountsCodesOfBothAPIs(t *testing.T) {
 			want = 1
 		}
 		if got["ERR_ACTOR_STACK_DEPTH"] != want || got["ERR_STATE_SAVE"] != want ||
-			got["DAPR_SCHEDULER_JOB_NAME"] != want || testutil.CollectAndCount(m.counters[errorCodes]) != 3 {
+			got["DAPR_SCHEDULER_JOB_NAME"] != want || got["ERR_STATE_STORE_NOT_FOUND"] != want ||
+			testutil.CollectAndCount(m.counters[errorCodes]) != 4 {
 			t.Errorf("record %v: %v", record, got)
 		}
 	}

@@ -1,8 +1,10 @@
 package daprmetrics
 
 import (
+	"cmp"
 	"strings"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/status"
 )
 
@@ -16,12 +18,22 @@ func (a *App) Failed(code string) {
 	}
 }
 
-// failedCall records the error of a call of the gRPC API. Its text begins with the code.
+// failedCall records the error of a call of the gRPC API. The code is the reason in its details, or beside it if Dapr
+// defines another reason.
 func (a *App) failedCall(method string, err error) {
-	code, _, found := strings.Cut(status.Convert(err).Message(), ": ")
-	if found && strings.HasPrefix(method, daprMethods) &&
-		(strings.HasPrefix(code, "ERR_") || strings.HasPrefix(code, "DAPR_")) {
-		a.Failed(code)
+	if !a.metrics.options.ErrorCodes || !strings.HasPrefix(method, daprMethods) {
+		return
+	}
+	for _, d := range status.Convert(err).Details() {
+		info, ok := d.(*errdetails.ErrorInfo)
+		if !ok {
+			continue
+		}
+		code := cmp.Or(info.GetMetadata()["errorCode"], info.GetReason())
+		if strings.HasPrefix(code, "ERR_") || strings.HasPrefix(code, "DAPR_") {
+			a.Failed(code)
+		}
+		return
 	}
 }
 
