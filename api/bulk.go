@@ -47,7 +47,7 @@ func (s *State) BulkGet(ctx context.Context, r BulkGetRequest) (Bulk, error) {
 		MaxBytes: r.MaxBytes, ReadOptions: options}
 	for i, key := range r.Keys {
 		if err := keys.check(key); err != nil {
-			at := place{index: i, of: len(r.Keys)}
+			at := place{index: i, count: len(r.Keys)}
 			return Bulk{}, illegalKey(inst.Name, "keys["+at.number()+"]", at.prefix(), err)
 		}
 		request.Keys[i] = keys.stored(key)

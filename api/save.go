@@ -53,7 +53,7 @@ func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) 
 		if failure := s.writable(ctx, keys, item.Key); failure != nil {
 			return state.Written{}, failure
 		}
-		if failure := s.convert(keys, item, r.Metadata, place{index: i, of: len(r.Items)},
+		if failure := s.convert(keys, item, r.Metadata, place{index: i, count: len(r.Items)},
 			&set.Items[i]); failure != nil {
 			return state.Written{}, failure
 		}
@@ -112,12 +112,12 @@ func concerned(err error, writes []state.Write) int {
 func conditional(w *state.Write) bool { return w.ETag != "" || w.Concurrency == state.FirstWrite }
 
 // place is the position of an item in a request, for messages.
-type place struct{ index, of int }
+type place struct{ index, count int }
 
 // prefix returns the start of an error message about the item, such as "item 3: ". It is empty if the request has
 // only one item.
 func (p place) prefix() string {
-	if p.of == 1 {
+	if p.count == 1 {
 		return ""
 	}
 	return "item " + p.number() + ": "

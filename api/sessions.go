@@ -104,7 +104,7 @@ func mergeInto(token string, merge func(own string) (string, bool)) string {
 func (s *Sessions) update(app App, trace string, change func(token string) string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.of(app)
+	b := s.sessionsLocked(app)
 	b.token = change(b.token)
 	if e := b.traces[trace]; e != nil {
 		t := e.Value.(*traced)
@@ -154,7 +154,7 @@ func (s *Sessions) Follow(app App, trace, token string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.of(app)
+	b := s.sessionsLocked(app)
 	if b.traces[trace] != nil {
 		return // End has it
 	}
@@ -168,8 +168,8 @@ func (s *Sessions) Follow(app App, trace, token string) {
 	}
 }
 
-// of returns the sessions of app. The caller holds the mutex.
-func (s *Sessions) of(app App) *seenBy {
+// sessionsLocked returns the sessions of app. The caller holds the mutex.
+func (s *Sessions) sessionsLocked(app App) *seenBy {
 	b := s.apps[app]
 	if b == nil {
 		b = &seenBy{}

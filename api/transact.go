@@ -72,7 +72,7 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 		Actor:      t.actor,
 	}
 	for i := range r.Operations {
-		at := place{index: i, of: len(r.Operations)}
+		at := place{index: i, count: len(r.Operations)}
 		if failure := t.convert(&r.Operations[i], r.Metadata, at, &request.Operations[i]); failure != nil {
 			return state.Written{}, failure
 		}

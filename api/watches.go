@@ -23,19 +23,19 @@ type Watches struct {
 	stop context.Context // ends when the node stops
 	end  context.CancelFunc
 
-	mu     sync.Mutex
-	all    int
-	of     map[*State]int
-	active map[*watchEntry]state.Watch
-	open   *prometheus.GaugeVec
-	events *prometheus.CounterVec
-	ends   *prometheus.CounterVec
+	mu       sync.Mutex
+	all      int
+	perState map[*State]int
+	active   map[*watchEntry]state.Watch
+	open     *prometheus.GaugeVec
+	events   *prometheus.CounterVec
+	ends     *prometheus.CounterVec
 }
 
 // NewWatches returns the watches of a node.
 func NewWatches() *Watches {
 	stop, end := context.WithCancel(context.Background())
-	return &Watches{stop: stop, end: end, of: map[*State]int{}, active: map[*watchEntry]state.Watch{},
+	return &Watches{stop: stop, end: end, perState: map[*State]int{}, active: map[*watchEntry]state.Watch{},
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_watches",
 			Help: "Watches that are open."}, []string{"store"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_watch_events_total",
@@ -98,7 +98,7 @@ func (s *State) Observe(w *Watches) *State {
 // watchEntry is one counted watch.
 type watchEntry struct {
 	watches *Watches
-	of      *State
+	state   *State
 	store   string
 	pos     atomic.Uint64 // what the connection was given last
 	events  prometheus.Counter
@@ -126,15 +126,15 @@ func (w *Watches) enter(s *State, store string) (*watchEntry, *Error) {
 	if w.stop.Err() != nil {
 		return nil, tooManyWatches(store, "the node stops", ReasonNotReady)
 	}
-	if w.all >= DefaultNodeWatches || w.of[s] >= DefaultListenerWatches {
-		return nil, tooManyWatches(store, "there are "+strconv.Itoa(w.of[s])+" watches of this application and "+
+	if w.all >= DefaultNodeWatches || w.perState[s] >= DefaultListenerWatches {
+		return nil, tooManyWatches(store, "there are "+strconv.Itoa(w.perState[s])+" watches of this application and "+
 			strconv.Itoa(w.all)+" of this node; the limits are "+strconv.Itoa(DefaultListenerWatches)+" and "+
 			strconv.Itoa(DefaultNodeWatches), ReasonOverloaded)
 	}
 	w.all++
-	w.of[s]++
+	w.perState[s]++
 	w.open.WithLabelValues(store).Inc()
-	return &watchEntry{watches: w, of: s, store: store, events: w.events.WithLabelValues(store)}, nil
+	return &watchEntry{watches: w, state: s, store: store, events: w.events.WithLabelValues(store)}, nil
 }
 
 func tooManyWatches(store, text, reason string) *Error {
@@ -148,8 +148,8 @@ func (e *watchEntry) leave(reason string) {
 	defer w.mu.Unlock()
 	w.all--
 	delete(w.active, e)
-	if w.of[e.of]--; w.of[e.of] == 0 {
-		delete(w.of, e.of)
+	if w.perState[e.state]--; w.perState[e.state] == 0 {
+		delete(w.perState, e.state)
 	}
 	w.open.WithLabelValues(e.store).Dec()
 	w.ends.WithLabelValues(e.store, reason).Inc()

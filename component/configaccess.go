@@ -54,7 +54,7 @@ func (p *docParser) accessControl(n *yaml.Node, c *Configuration) {
 	}
 	a := copyOf(c.AccessControl, AccessControl{TrustDomain: DefaultTrustDomain})
 	a.Pos = p.pos(n)
-	p.mapping(n, "spec.accessControl", fields{
+	p.readFields(n, "spec.accessControl", fields{
 		"defaultAction": func(n *yaml.Node) { a.DefaultAction = p.action(n, "accessControl.defaultAction") },
 		"trustDomain": func(n *yaml.Node) {
 			if t := p.text(n, "accessControl.trustDomain"); t != "" {
@@ -85,7 +85,7 @@ func (p *docParser) accessPolicies(n *yaml.Node) []AccessPolicy {
 func (p *docParser) accessPolicy(n *yaml.Node) AccessPolicy {
 	const what = "an element of accessControl.policies"
 	a := AccessPolicy{Pos: p.pos(n)}
-	ok := p.mapping(n, what, fields{
+	ok := p.readFields(n, what, fields{
 		"appId":         func(n *yaml.Node) { a.AppID = p.required(n, "appId") },
 		"namespace":     func(n *yaml.Node) { a.Namespace = p.required(n, "namespace") },
 		"trustDomain":   func(n *yaml.Node) { a.TrustDomain = p.required(n, "trustDomain") },
@@ -111,7 +111,7 @@ func (p *docParser) accessOperations(n *yaml.Node) []AccessOperation {
 func (p *docParser) accessOperation(n *yaml.Node) AccessOperation {
 	const what = "an element of operations"
 	o := AccessOperation{Pos: p.pos(n)}
-	ok := p.mapping(n, what, fields{
+	ok := p.readFields(n, what, fields{
 		"name":     func(n *yaml.Node) { o.Name = p.operationName(n) },
 		"httpVerb": func(n *yaml.Node) { o.Verbs = p.verbs(n) },
 		"action":   func(n *yaml.Node) { o.Action = p.action(n, "action") },

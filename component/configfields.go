@@ -76,7 +76,7 @@ func (p *docParser) tracing(n *yaml.Node, c *Configuration) {
 	}
 	t := copyOf(c.Tracing, TracingConfig{SamplingRate: DefaultSamplingRate})
 	t.Pos = p.pos(n)
-	p.mapping(n, "spec.tracing", fields{
+	p.readFields(n, "spec.tracing", fields{
 		"samplingRate": func(n *yaml.Node) { t.SamplingRate = p.samplingRate(n) },
 		"otel":         func(n *yaml.Node) { t.OTLP = p.otlp(n, t.OTLP) },
 		"stdout": func(n *yaml.Node) {
@@ -86,7 +86,7 @@ func (p *docParser) tracing(n *yaml.Node, c *Configuration) {
 			}
 		},
 		"zipkin": func(n *yaml.Node) {
-			p.mapping(n, "spec.tracing.zipkin", fields{
+			p.readFields(n, "spec.tracing.zipkin", fields{
 				"endpointAddress": func(n *yaml.Node) { t.Zipkin = p.zipkin(n) },
 			})
 		},
@@ -126,7 +126,7 @@ func (p *docParser) otlp(n *yaml.Node, earlier *OTLPConfig) *OTLPConfig {
 	}
 	const what = "spec.tracing.otel"
 	o := copyOf(earlier, OTLPConfig{Protocol: "grpc", Headers: map[string]string{}})
-	p.mapping(n, what, fields{
+	p.readFields(n, what, fields{
 		"endpointAddress": func(n *yaml.Node) { o.Endpoint = p.text(n, what+".endpointAddress") },
 		"protocol":        func(n *yaml.Node) { o.Protocol = p.otlpProtocol(n) },
 		"isSecure":        func(n *yaml.Node) { o.Insecure = !isNull(n) && !p.boolean(n, what+".isSecure") },
@@ -174,7 +174,7 @@ func (p *docParser) otlpHeaders(n *yaml.Node) map[string]string {
 	for _, element := range n.Content {
 		var name, value string
 		if element.Kind == yaml.MappingNode {
-			p.mapping(element, "an element of "+what, fields{
+			p.readFields(element, "an element of "+what, fields{
 				"name":  func(n *yaml.Node) { name = p.required(n, "name") },
 				"value": func(n *yaml.Node) { value = p.text(n, "value") },
 			})
@@ -203,7 +203,7 @@ func (p *docParser) metrics(n *yaml.Node, c *Configuration) {
 			}
 		}
 	}
-	p.mapping(n, "spec.metrics", fields{
+	p.readFields(n, "spec.metrics", fields{
 		"enabled": func(n *yaml.Node) {
 			m.Enabled = isNull(n) || p.boolean(n, "spec.metrics.enabled")
 		},
@@ -215,7 +215,7 @@ func (p *docParser) metrics(n *yaml.Node, c *Configuration) {
 			m.ErrorCodes = !isNull(n) && p.boolean(n, "spec.metrics.recordErrorCodes")
 		},
 		"http": func(n *yaml.Node) {
-			p.mapping(n, "spec.metrics.http", fields{
+			p.readFields(n, "spec.metrics.http", fields{
 				"increasedCardinality": func(n *yaml.Node) {
 					m.NoPaths = !isNull(n) && !p.boolean(n, "spec.metrics.http.increasedCardinality")
 				},
@@ -267,12 +267,12 @@ func (p *docParser) logging(n *yaml.Node, c *Configuration) {
 		return
 	}
 	const what = "spec.logging.apiLogging"
-	p.mapping(n, "spec.logging", fields{"apiLogging": func(n *yaml.Node) {
+	p.readFields(n, "spec.logging", fields{"apiLogging": func(n *yaml.Node) {
 		if isNull(n) {
 			return
 		}
 		l := copyOf(c.APILog, APILogConfig{})
-		p.mapping(n, what, fields{
+		p.readFields(n, what, fields{
 			"enabled":          func(n *yaml.Node) { l.Enabled = p.boolean(n, what+".enabled") },
 			"obfuscateURLs":    func(n *yaml.Node) { l.ObfuscateURLs = p.boolean(n, what+".obfuscateURLs") },
 			"omitHealthChecks": func(n *yaml.Node) { l.OmitHealth = p.boolean(n, what+".omitHealthChecks") },
@@ -286,7 +286,7 @@ func (p *docParser) api(n *yaml.Node, c *Configuration) {
 		return
 	}
 	rules := &APIRules{}
-	p.mapping(n, "spec.api", fields{
+	p.readFields(n, "spec.api", fields{
 		"allowed": func(n *yaml.Node) { rules.Allowed = p.apiRules(n, "spec.api.allowed") },
 		"denied":  func(n *yaml.Node) { rules.Denied = p.apiRules(n, "spec.api.denied") },
 	})
@@ -305,7 +305,7 @@ func (p *docParser) apiRules(n *yaml.Node, what string) (out []APIRule) {
 	}
 	for _, element := range n.Content {
 		var r APIRule
-		p.mapping(element, "an element of "+what, fields{
+		p.readFields(element, "an element of "+what, fields{
 			"name":     func(n *yaml.Node) { r.Name = p.required(n, what+": name") },
 			"version":  func(n *yaml.Node) { r.Version = p.required(n, what+": version") },
 			"protocol": func(n *yaml.Node) { r.Protocol = strings.ToLower(p.required(n, what+": protocol")) },
@@ -328,7 +328,7 @@ func (p *docParser) pipeline(n *yaml.Node, section string, out *[]PipelineHandle
 		return
 	}
 	what := section + ".handlers"
-	p.mapping(n, section, fields{"handlers": func(n *yaml.Node) {
+	p.readFields(n, section, fields{"handlers": func(n *yaml.Node) {
 		if isNull(n) {
 			return
 		}
@@ -338,7 +338,7 @@ func (p *docParser) pipeline(n *yaml.Node, section string, out *[]PipelineHandle
 		}
 		for _, element := range n.Content {
 			h := PipelineHandler{Pos: p.pos(element)}
-			p.mapping(element, "an element of "+what, fields{
+			p.readFields(element, "an element of "+what, fields{
 				"name":    func(n *yaml.Node) { h.Name = p.required(n, what+": name") },
 				"type":    func(n *yaml.Node) { h.Type = p.required(n, what+": type") },
 				"version": func(*yaml.Node) {},
@@ -368,7 +368,7 @@ func (p *docParser) features(n *yaml.Node, c *Configuration) {
 		if c.Features == nil {
 			c.Features = []string{}
 		}
-		p.mapping(element, "an element of spec.features", fields{
+		p.readFields(element, "an element of spec.features", fields{
 			"name":    func(n *yaml.Node) { name = p.required(n, "spec.features: name") },
 			"enabled": func(n *yaml.Node) { enabled = p.boolean(n, "spec.features: enabled") },
 		})

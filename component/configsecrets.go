@@ -40,7 +40,7 @@ func ParseSecretScopes(file string, section *yaml.Node) ([]SecretScope, Problems
 		return nil, nil
 	}
 	var scopes []SecretScope
-	p.mapping(section, "spec.secrets", fields{"scopes": func(n *yaml.Node) { scopes = p.secretScopes(n) }})
+	p.readFields(section, "spec.secrets", fields{"scopes": func(n *yaml.Node) { scopes = p.secretScopes(n) }})
 	return scopes, p.problems
 }
 
@@ -74,7 +74,7 @@ func (p *docParser) secretScopes(n *yaml.Node) []SecretScope {
 func (p *docParser) secretScope(n *yaml.Node) SecretScope {
 	const what = "an element of spec.secrets.scopes"
 	scope := SecretScope{Pos: p.pos(n)}
-	ok := p.mapping(n, what, fields{
+	ok := p.readFields(n, what, fields{
 		"storeName":      func(n *yaml.Node) { scope.Store = p.required(n, "storeName") },
 		"defaultAccess":  func(n *yaml.Node) { scope.DenyDefault = p.access(n) },
 		"allowedSecrets": func(n *yaml.Node) { scope.Allowed = p.texts(n, "allowedSecrets") },

@@ -81,7 +81,7 @@ func parseConfiguration(doc Document, earlier *Configuration) (Configuration, er
 		AccessControl: earlier.AccessControl, Tracing: earlier.Tracing, Metrics: earlier.Metrics,
 		APILog: earlier.APILog}
 	ignore := func(*yaml.Node) {}
-	p.mapping(doc.Body, "", fields{
+	p.readFields(doc.Body, "", fields{
 		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore, "status": ignore,
 		"spec": func(n *yaml.Node) { p.configuration(n, &c) },
 	})
@@ -161,7 +161,7 @@ func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
 			}
 		}
 	}
-	if !p.mapping(n, "spec", known) {
+	if !p.readFields(n, "spec", known) {
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {

@@ -49,7 +49,7 @@ func (p *docParser) header(doc *Document) {
 	} else {
 		known["spec"] = func(n *yaml.Node) { p.spec(n, doc.Component) }
 		known["auth"] = func(n *yaml.Node) { p.auth(n, doc.Component) }
-		p.mapping(doc.Body, "", known)
+		p.readFields(doc.Body, "", known)
 	}
 	p.name(doc)
 	if spec := doc.Component; spec != nil {
@@ -94,7 +94,7 @@ func (p *docParser) docMetadata(n *yaml.Node, doc *Document) {
 	for _, name := range kubernetesMetadata() {
 		known[name] = free
 	}
-	p.mapping(n, "metadata", known)
+	p.readFields(n, "metadata", known)
 }
 
 // kubernetesMetadata returns the names of the fields that Kubernetes adds to the metadata of a document. The parser
@@ -105,7 +105,7 @@ func kubernetesMetadata() []string {
 }
 
 func (p *docParser) spec(n *yaml.Node, s *Spec) {
-	p.mapping(n, "spec", fields{
+	p.readFields(n, "spec", fields{
 		"type": func(n *yaml.Node) {
 			s.Type, s.TypePos = p.text(n, "spec.type"), p.pos(n)
 		},
@@ -121,7 +121,7 @@ func (p *docParser) spec(n *yaml.Node, s *Spec) {
 }
 
 func (p *docParser) auth(n *yaml.Node, s *Spec) {
-	p.mapping(n, "auth", fields{
+	p.readFields(n, "auth", fields{
 		"secretStore": func(n *yaml.Node) { s.SecretStore = p.text(n, "auth.secretStore") },
 	})
 }
@@ -171,7 +171,7 @@ func (p *docParser) item(n *yaml.Node) Item {
 			read(n)
 		}
 	}
-	if !p.mapping(n, "an element of spec.metadata", all) {
+	if !p.readFields(n, "an element of spec.metadata", all) {
 		return item
 	}
 	switch {
@@ -200,7 +200,7 @@ func isBlank(n *yaml.Node) bool {
 
 func (p *docParser) secretRef(n *yaml.Node) *SecretRef {
 	ref := &SecretRef{}
-	ok := p.mapping(n, "secretKeyRef", fields{
+	ok := p.readFields(n, "secretKeyRef", fields{
 		"name": func(n *yaml.Node) { ref.Name = p.required(n, "secretKeyRef.name") },
 		"key":  func(n *yaml.Node) { ref.Key = p.text(n, "secretKeyRef.key") },
 	})

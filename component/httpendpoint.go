@@ -47,7 +47,7 @@ func ParseHTTPEndpoint(doc Document) (HTTPEndpoint, error) {
 	e := HTTPEndpoint{Name: doc.Name, Scopes: doc.Scopes, Pos: doc.Pos,
 		spec: Spec{Name: doc.Name, Pos: doc.Pos, InitTimeout: DefaultInitTimeout}}
 	ignore := func(*yaml.Node) {}
-	p.mapping(doc.Body, "", fields{
+	p.readFields(doc.Body, "", fields{
 		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore, "status": ignore,
 		"auth": func(n *yaml.Node) { p.auth(n, &e.spec) },
 		"spec": func(n *yaml.Node) { p.endpoint(n, &e) },
@@ -60,7 +60,7 @@ func ParseHTTPEndpoint(doc Document) (HTTPEndpoint, error) {
 }
 
 func (p *docParser) endpoint(n *yaml.Node, e *HTTPEndpoint) {
-	p.mapping(n, "spec", fields{
+	p.readFields(n, "spec", fields{
 		"version": func(*yaml.Node) {}, // written by users of components; Dapr ignores it
 		"baseUrl": func(n *yaml.Node) { e.BaseURL = p.baseURL(n) },
 		"baseURL": func(n *yaml.Node) { e.BaseURL = p.baseURL(n) }, // Dapr reads names in any case
@@ -100,7 +100,7 @@ func (p *docParser) clientTLS(n *yaml.Node, e *HTTPEndpoint) {
 			}
 			item := Item{Name: name, Pos: p.pos(n)}
 			given := 0
-			p.mapping(n, "spec."+name, fields{
+			p.readFields(n, "spec."+name, fields{
 				"value":        func(n *yaml.Node) { item.Value = p.value(n); given++ },
 				"secretKeyRef": func(n *yaml.Node) { item.Secret = p.secretRef(n); given++ },
 				"envRef":       func(n *yaml.Node) { item.Env = p.required(n, "envRef"); given++ },
@@ -111,7 +111,7 @@ func (p *docParser) clientTLS(n *yaml.Node, e *HTTPEndpoint) {
 			e.spec.Metadata = append(e.spec.Metadata, item)
 		}
 	}
-	p.mapping(n, "spec.clientTLS", fields{
+	p.readFields(n, "spec.clientTLS", fields{
 		"rootCA": certificate(tlsRootCA), "certificate": certificate(tlsCertificate),
 		"privateKey": certificate(tlsPrivateKey),
 		"renegotiation": func(n *yaml.Node) {

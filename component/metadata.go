@@ -57,21 +57,21 @@ func (v Values) Properties() map[string]string { return v.properties }
 func (v Values) Sensitive() []string { return v.sensitive }
 
 // Text returns the text of a field of any kind, or its default.
-func (v Values) Text(name string) string { return v.of(name).text }
+func (v Values) Text(name string) string { return v.value(name).text }
 
 // Bool returns a field of kind Bool.
-func (v Values) Bool(name string) bool { return v.of(name).number != 0 }
+func (v Values) Bool(name string) bool { return v.value(name).number != 0 }
 
 // Int returns a field of kind Int or, in bytes, Size.
-func (v Values) Int(name string) int64 { return v.of(name).number }
+func (v Values) Int(name string) int64 { return v.value(name).number }
 
 // Duration returns a field of kind Duration.
-func (v Values) Duration(name string) time.Duration { return time.Duration(v.of(name).number) }
+func (v Values) Duration(name string) time.Duration { return time.Duration(v.value(name).number) }
 
 // Given reports whether the file names the field, by its name or an alias.
-func (v Values) Given(name string) bool { return v.of(name).given }
+func (v Values) Given(name string) bool { return v.value(name).given }
 
-func (v Values) of(name string) value {
+func (v Values) value(name string) value {
 	found, ok := v.byName[name]
 	if !ok {
 		panic("component: the metadata field " + name + " was not declared")

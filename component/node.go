@@ -11,9 +11,10 @@ import (
 	"github.com/quorate/quorate/internal/suggest"
 )
 
-// mapping reads the YAML mapping n. The map known has a function for each known field. mapping calls these functions
-// for the fields of n, in the order of the file, and reports unknown fields. It returns false if n is not a mapping.
-func (p *docParser) mapping(n *yaml.Node, what string, known fields) bool {
+// readFields reads the YAML mapping n. The map known has a function for each known field. readFields calls these
+// functions for the fields of n, in the order of the file, and reports unknown fields. It returns false if n is not a
+// mapping.
+func (p *docParser) readFields(n *yaml.Node, what string, known fields) bool {
 	if n.Kind != yaml.MappingNode {
 		p.problems.add(p.pos(n), "", "%s must be a mapping, not %s", what, describe(n))
 		return false

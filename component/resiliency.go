@@ -73,10 +73,10 @@ func ParseResiliency(doc Document) (Resiliency, error) {
 		Retries: map[string]RetryPolicy{}, Breakers: map[string]BreakerPolicy{}, Apps: map[string]ResiliencyTarget{},
 		Components: map[string]ComponentTargets{}, Actors: map[string]ResiliencyTarget{}}
 	ignore := func(*yaml.Node) {}
-	p.mapping(doc.Body, "", fields{
+	p.readFields(doc.Body, "", fields{
 		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore,
 		"spec": func(n *yaml.Node) {
-			p.mapping(n, "spec", fields{
+			p.readFields(n, "spec", fields{
 				"policies": func(n *yaml.Node) { p.resiliencyPolicies(n, &r) },
 				"targets":  func(n *yaml.Node) { p.resiliencyTargets(n, &r) },
 			})
@@ -88,7 +88,7 @@ func ParseResiliency(doc Document) (Resiliency, error) {
 }
 
 func (p *docParser) resiliencyPolicies(n *yaml.Node, r *Resiliency) {
-	p.mapping(n, "spec.policies", fields{
+	p.readFields(n, "spec.policies", fields{
 		"timeouts": func(n *yaml.Node) {
 			p.named(n, "timeouts", func(name string, n *yaml.Node) { r.Timeouts[name] = p.span(n, "timeout "+name) })
 		},
@@ -139,7 +139,7 @@ func (p *docParser) whole(n *yaml.Node, what string) int {
 
 func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 	r := RetryPolicy{Duration: defaultRetryPause, MaxInterval: defaultMaxInterval, MaxRetries: -1}
-	p.mapping(n, "a retry policy", fields{
+	p.readFields(n, "a retry policy", fields{
 		"policy": func(n *yaml.Node) {
 			switch text := p.required(n, "policy"); strings.ToLower(text) {
 			case "constant", "":
@@ -153,7 +153,7 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 		"maxInterval": func(n *yaml.Node) { r.MaxInterval = p.span(n, "maxInterval") },
 		"maxRetries":  func(n *yaml.Node) { r.MaxRetries = p.whole(n, "maxRetries") },
 		"matching": func(n *yaml.Node) {
-			p.mapping(n, "matching", fields{
+			p.readFields(n, "matching", fields{
 				"httpStatusCodes": func(n *yaml.Node) { r.Statuses = p.ranges(n, "httpStatusCodes", 100, 599) },
 				"gRPCStatusCodes": func(n *yaml.Node) { r.Codes = p.ranges(n, "gRPCStatusCodes", 0, 16) },
 			})
@@ -191,7 +191,7 @@ func (p *docParser) ranges(n *yaml.Node, what string, least, most int) (out [][2
 
 func (p *docParser) breakerPolicy(n *yaml.Node) BreakerPolicy {
 	b := BreakerPolicy{MaxRequests: 1, Timeout: time.Minute}
-	p.mapping(n, "a circuit breaker", fields{
+	p.readFields(n, "a circuit breaker", fields{
 		"maxRequests": func(n *yaml.Node) {
 			v := p.whole(n, "maxRequests")
 			if v < 0 {
@@ -214,11 +214,11 @@ func (p *docParser) breakerPolicy(n *yaml.Node) BreakerPolicy {
 }
 
 func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
-	p.mapping(n, "spec.targets", fields{
+	p.readFields(n, "spec.targets", fields{
 		"apps": func(n *yaml.Node) {
 			p.named(n, "apps", func(app string, n *yaml.Node) {
 				t := ResiliencyTarget{Pos: p.pos(n)}
-				p.mapping(n, "the target "+app, fields{
+				p.readFields(n, "the target "+app, fields{
 					"timeout": func(n *yaml.Node) { t.Timeout = p.required(n, "timeout") },
 					"retry":   func(n *yaml.Node) { t.Retry = p.required(n, "retry") },
 					"circuitBreaker": func(n *yaml.Node) {
@@ -233,7 +233,7 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 		"components": func(n *yaml.Node) {
 			p.named(n, "components", func(name string, n *yaml.Node) {
 				var t ComponentTargets
-				p.mapping(n, "the target "+name, fields{
+				p.readFields(n, "the target "+name, fields{
 					"inbound":  func(n *yaml.Node) { t.Inbound = p.otherTarget(n, name+".inbound", r) },
 					"outbound": func(n *yaml.Node) { t.Outbound = p.otherTarget(n, name+".outbound", r) },
 				})
@@ -251,7 +251,7 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 func (p *docParser) otherTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
 	t := ResiliencyTarget{Pos: p.pos(n)}
 	ignore := func(*yaml.Node) {}
-	p.mapping(n, "the target "+name, fields{
+	p.readFields(n, "the target "+name, fields{
 		"timeout": func(n *yaml.Node) { t.Timeout = p.required(n, "timeout") },
 		"retry":   func(n *yaml.Node) { t.Retry = p.required(n, "retry") },
 		"circuitBreaker": func(n *yaml.Node) {

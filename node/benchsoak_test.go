@@ -43,7 +43,7 @@ const (
 	longPause   = 250 * time.Millisecond
 )
 
-func soak(b *testing.B, nodes []*node.Node, during time.Duration) {
+func soak(b *testing.B, nodes []*node.Node, duration time.Duration) {
 	b.Helper()
 	clients := make([]*rawClient, soakClients)
 	for i := range clients {
@@ -57,12 +57,13 @@ func soak(b *testing.B, nodes []*node.Node, during time.Duration) {
 	peak := float64(n) / run(b, clients, n, "204", request).Seconds() // of about ten seconds, with pauses of the disk
 	disk, machine := newProbe(syncs(b)), newProbe(naps)
 	b.ResetTimer()
-	took, answers := paced(b, clients, time.Duration(soakClients/(peak*soakLoad)*float64(time.Second)), during, request)
+	pause := time.Duration(soakClients / (peak * soakLoad) * float64(time.Second))
+	took, answers := paced(b, clients, pause, duration, request)
 	b.StopTimer()
 	disk.end()
 	machine.end()
 	slices.Sort(took)
-	b.ReportMetric(float64(len(took))/during.Seconds(), "saves/s")
+	b.ReportMetric(float64(len(took))/duration.Seconds(), "saves/s")
 	b.ReportMetric(peak, "peak-saves/s")
 	for name, part := range map[string]float64{"p50-ms": .5, "p99-ms": .99, "p99.9-ms": .999, "max-ms": 1} {
 		at := min(int(part*float64(len(took))), len(took)-1)
@@ -87,7 +88,7 @@ func soak(b *testing.B, nodes []*node.Node, during time.Duration) {
 
 // paced has every client send a request each interval. It returns all latencies, from the time at which a request had
 // to be sent, and the times of all answers.
-func paced(b *testing.B, clients []*rawClient, interval, during time.Duration, request func(client, i int) []byte) (
+func paced(b *testing.B, clients []*rawClient, interval, duration time.Duration, request func(client, i int) []byte) (
 	took []time.Duration, answers []time.Time) {
 	b.Helper()
 	var mu sync.Mutex
@@ -98,7 +99,7 @@ func paced(b *testing.B, clients []*rawClient, interval, during time.Duration, r
 			var own []time.Duration
 			var at []time.Time
 			due := begin.Add(interval * time.Duration(id) / time.Duration(len(clients)))
-			for i := 0; due.Sub(begin) < during; i++ {
+			for i := 0; due.Sub(begin) < duration; i++ {
 				<-time.After(time.Until(due)) // an open loop: requests begin at fixed times
 				if err := c.do(request(id, i), "204"); err != nil {
 					b.Error(err)

@@ -40,7 +40,7 @@ type callee struct {
 }
 
 // newCallee starts the application that a node has.
-func newCallee(t *testing.T, of *node.Config) *callee {
+func newCallee(t *testing.T, config *node.Config) *callee {
 	t.Helper()
 	c := &callee{}
 	mux := http.NewServeMux()
@@ -67,9 +67,9 @@ func newCallee(t *testing.T, of *node.Config) *callee {
 	c.server = httptest.NewServer(mux)
 	t.Cleanup(c.server.Close)
 	_, port, _ := strings.Cut(strings.TrimPrefix(c.server.URL, "http://"), ":")
-	of.App.ID = "bank"
+	config.App.ID = "bank"
 	var err error
-	if of.App.Port, err = strconv.Atoi(port); err != nil {
+	if config.App.Port, err = strconv.Atoi(port); err != nil {
 		t.Fatal(err)
 	}
 	return c

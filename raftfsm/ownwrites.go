@@ -73,8 +73,8 @@ func (o *ownWrites) shareAll(s *session.Seen) {
 	}
 }
 
-// of returns the positions that a read of q has to wait for.
-func (o *ownWrites) of(q *query) (out []*session.Seen) {
+// positions returns the positions that a read of q has to wait for.
+func (o *ownWrites) positions(q *query) (out []*session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.rest != nil {

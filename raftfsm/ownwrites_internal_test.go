@@ -24,10 +24,10 @@ func TestOwnWrites_AreKeptPerApplication(t *testing.T) {
 		"another store":       get("t", "mine||k"),
 		"no application":      get("s", "k"),
 	} {
-		if own := o.of(q); len(own) != 0 {
+		if own := o.positions(q); len(own) != 0 {
 			t.Errorf("%s has to wait for %+v", name, *own[0])
 		}
-		o.settle(q, o.of(q))
+		o.settle(q, o.positions(q))
 	}
 	for name, q := range map[string]*query{
 		"get":         get("s", "mine||k"),
@@ -35,18 +35,18 @@ func TestOwnWrites_AreKeptPerApplication(t *testing.T) {
 		"own keys":    {kind: queryList, store: "s", prefix: "mine||"},
 		"all of them": {kind: queryList, store: "s", prefix: "m"},
 	} {
-		own := o.of(q)
+		own := o.positions(q)
 		if len(own) != 1 || *own[0] != wrote {
 			t.Errorf("%s: has to wait for %v, want the write", name, own)
 		}
 	}
 	q := get("s", "mine||k")
-	own := o.of(q)
+	own := o.positions(q)
 	o.note(application{"s", "mine"}, at(0, 1, 9, false))
-	if o.settle(q, own); len(o.of(q)) != 1 {
+	if o.settle(q, own); len(o.positions(q)) != 1 {
 		t.Error("a newer write was forgotten")
 	}
-	if o.settle(q, o.of(q)); len(o.of(q)) != 0 {
+	if o.settle(q, o.positions(q)); len(o.positions(q)) != 0 {
 		t.Error("a settled position is still waited for")
 	}
 }
@@ -62,7 +62,7 @@ func TestOwnWrites_MoreApplicationsThanTheBound(t *testing.T) {
 	}
 	for i := range uint64(n) {
 		most := uint64(0)
-		for _, s := range o.of(get("s", fmt.Sprint(i)+"||k")) {
+		for _, s := range o.positions(get("s", fmt.Sprint(i)+"||k")) {
 			most = max(most, s.Pos.Index)
 		}
 		if most < i+1 {
@@ -80,7 +80,7 @@ func TestOwnWrites_SidecarReadsOfTwoApplications(t *testing.T) {
 	o.moveTo(list, at(0, 1, 9, true), false) // the listing has shown keys of all applications
 	for _, app := range []string{"a", "b"} {
 		q := get("s", app+"||k")
-		own := o.of(q)
+		own := o.positions(q)
 		if len(own) == 0 || own[0].Pos.Index != 9 {
 			t.Fatalf("reads of %s may go back: they wait for %v", app, own)
 		}

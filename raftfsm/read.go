@@ -46,7 +46,7 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 	}
 	q.strong = opts.Consistency == state.Strong
 	own := &r.group(gid).own
-	ask := asking{bound: opts.MaxStaleness, foreign: foreign, own: own.of(q)}
+	ask := asking{bound: opts.MaxStaleness, foreign: foreign, own: own.positions(q)}
 	if s, ok := sess.Of(gid); ok {
 		ask.session = &s
 	}

@@ -100,12 +100,12 @@ func (s *Service) awaitHost(ctx context.Context, kind string) *Host {
 	}
 }
 
-func (h *Host) setTimerLocked(a *activation, of *Reminder, plan Plan) error {
+func (h *Host) setTimerLocked(a *activation, r *Reminder, plan Plan) error {
 	wait, ok := plan.Next()
 	if !ok {
 		return fault.New(fault.Invalid, "actors.Timer", "the timer has no tick: its ttl ends before its dueTime")
 	}
-	if old := a.timers[of.Name]; old != nil {
+	if old := a.timers[r.Name]; old != nil {
 		old.stop()
 	} else if len(a.timers) >= maxTimers {
 		return &fault.Error{Code: fault.Overloaded, Op: "actors.Timer", Msg: "the actor has 1000 timers already",
@@ -114,8 +114,8 @@ func (h *Host) setTimerLocked(a *activation, of *Reminder, plan Plan) error {
 	if a.timers == nil {
 		a.timers = map[string]*timer{}
 	}
-	t := &timer{Reminder: *of, plan: plan}
-	a.timers[of.Name] = t
+	t := &timer{Reminder: *r, plan: plan}
+	a.timers[r.Name] = t
 	h.armLocked(a, t, wait)
 	return nil
 }

@@ -36,8 +36,8 @@ type comparisons struct {
 	last map[uint64]comparison // by group
 }
 
-// of returns the last comparison of a group. Its at is zero if there is none.
-func (c *comparisons) of(group uint64) comparison {
+// latest returns the last comparison of a group. Its at is zero if there is none.
+func (c *comparisons) latest(group uint64) comparison {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last[group]
@@ -107,7 +107,7 @@ func (c *Console) compare(leader string, group uint64) {
 
 // comparisonCard shows the latest comparison of a group, and a button that starts a new one.
 func (r *request) comparisonCard(one group) html {
-	last := r.console.compared.of(one.ID)
+	last := r.console.compared.latest(one.ID)
 	var body html
 	switch {
 	case last.running:

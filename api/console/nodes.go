@@ -119,8 +119,8 @@ func (r *request) node(m Member) html {
 		return head + card("error", "Why it does not answer", h("<p>%</p>", text(m.Err)))
 	}
 	id, f, rates, past := v.Status.Node, &v.Figures, r.snap.Rates[m.Node], r.snap.Past[m.Node]
-	line := func(label, value, of string, pick func(Sample) float32) html {
-		return figure(label, value, chart(of, series(past, pick)))
+	line := func(label, value, title string, pick func(Sample) float32) html {
+		return figure(label, value, chart(title, series(past, pick)))
 	}
 	return head + figures("rates", "Figures of the node",
 		line("Requests", perSecond(rates, rates.Requests), "requests per second",

@@ -33,8 +33,8 @@ func (r *request) totals() html {
 		sum.P99 = math.NaN()
 	}
 	all := s.sumPast()
-	line := func(label, value, of string, pick func(Sample) float32) html {
-		return figure(label, value, chart(of+" of the last minutes", series(all, pick)))
+	line := func(label, value, title string, pick func(Sample) float32) html {
+		return figure(label, value, chart(title+" of the last minutes", series(all, pick)))
 	}
 	return figures("totals", "Figures of the cluster",
 		line("Requests", perSecond(sum, sum.Requests), "requests per second",

@@ -102,8 +102,8 @@ func (c *Console) route() {
 	for _, p := range pages() {
 		c.mux.Handle("GET "+p.path, c.signedIn(func(r *request) { c.page(r, p) }))
 	}
-	change := func(at string, do func(*request) error) {
-		c.mux.Handle("POST "+at, c.signedIn(func(r *request) { c.change(r, do) }))
+	change := func(at string, handle func(*request) error) {
+		c.mux.Handle("POST "+at, c.signedIn(func(r *request) { c.change(r, handle) }))
 	}
 	change("/groups/{group}/transfer", (*request).transferLeader)
 	change("/state/save", (*request).saveState)
@@ -170,7 +170,7 @@ type request struct {
 // without the CSRF token of the session.
 func (c *Console) signedIn(next func(*request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s := c.sessions.of(r)
+		s := c.sessions.find(r)
 		if s == nil {
 			c.signIn(w, http.StatusUnauthorized, "Sign in to see the console.")
 			return
@@ -219,13 +219,14 @@ func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
 }
 
 // change handles a form that changes something. It answers 403 if the console is read-only. Otherwise it calls the
-// function do, which must write the response if it succeeds. If do returns an error, change writes the response.
-func (c *Console) change(r *request, do func(*request) error) {
+// function handle, which must write the response if it succeeds. If handle returns an error, change writes the
+// response.
+func (c *Console) change(r *request, handle func(*request) error) {
 	if !c.config.Write {
 		c.failed(r, http.StatusForbidden, readOnlyText)
 		return
 	}
-	if err := do(r); err != nil {
+	if err := handle(r); err != nil {
 		c.failed(r, statusOf(err), textOf(err))
 	}
 }

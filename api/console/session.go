@@ -75,8 +75,8 @@ func (s *sessions) enter(w http.ResponseWriter, token string) bool {
 	return true
 }
 
-// of returns the session of a request and extends it. It returns nil if the browser is not signed in.
-func (s *sessions) of(r *http.Request) *session {
+// find returns the session of a request and extends it. It returns nil if the browser is not signed in.
+func (s *sessions) find(r *http.Request) *session {
 	one := s.look(r)
 	if one != nil {
 		s.mu.Lock()

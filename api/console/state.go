@@ -206,15 +206,15 @@ func pretty(i state.Item) (shown, note string) {
 // has the ETag on the page.
 func (r *request) change(c choice, item state.Item, shown string) html {
 	deletion := h(`<form class="inline" method="post" action="/state/delete">%%<button class="danger" `+
-		`data-confirm="%">Delete</button></form>`, r.csrf(), of(c, item), esc("Delete "+c.key+"?"))
+		`data-confirm="%">Delete</button></form>`, r.csrf(), formTarget(c, item), esc("Delete "+c.key+"?"))
 	if item.ContentType != "" || !json.Valid(item.Value) {
 		return dim("Only JSON values can be edited here.") + deletion
 	}
 	return h("<details><summary>Edit</summary>%</details>", r.editor(c, item, shown)) + deletion
 }
 
-// of are the fields that name the key and the version that a form is about.
-func of(c choice, item state.Item) html {
+// formTarget returns the hidden fields that name the key and the version that a form is about.
+func formTarget(c choice, item state.Item) html {
 	fields := hidden("app", c.app) + hidden("store", c.store) + hidden("prefix", c.prefix) + hidden("etag", item.ETag)
 	if c.key != "" {
 		fields += hidden("key", c.key)
@@ -229,7 +229,7 @@ func (r *request) editor(c choice, item state.Item, shown string) html {
 		ttl = strconv.Itoa(max(1, int(math.Ceil(item.Expires.Sub(r.console.config.Now()).Seconds()))))
 	}
 	return h(`<form class="editor" method="post" action="/state/save">%%%%%<button>Save</button></form>`, r.csrf(),
-		of(c, item), when(c.key == "", label("Key", "key", "", " required")),
+		formTarget(c, item), when(c.key == "", label("Key", "key", "", " required")),
 		area("Value (JSON)", shown, "", " required"),
 		label("Seconds until it expires (empty = the default of the store)", "ttl", ttl, ` type="number" min="1"`))
 }

@@ -262,10 +262,10 @@ func (s *Snapshot) count(m Member, older *schema.NodeView) {
 }
 
 // countRecent adds calls to s.Recent.
-func (s *Snapshot) countRecent(of partOf, all, failed float64) {
-	r := s.Recent[of]
+func (s *Snapshot) countRecent(part partOf, all, failed float64) {
+	r := s.Recent[part]
 	r.add(callRate{all, failed})
-	s.Recent[of] = r
+	s.Recent[part] = r
 }
 
 // storeOf returns the key in Snapshot.Recent for the calls to a store of a node. The space in the key keeps it

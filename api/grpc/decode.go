@@ -49,8 +49,8 @@ func present(value []byte) []byte {
 	return value
 }
 
-func itemName(index, of int) string {
-	if of == 1 {
+func itemName(index, count int) string {
+	if count == 1 {
 		return ""
 	}
 	return "item " + strconv.Itoa(index) + ": "

@@ -241,7 +241,7 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 // has just started learns which applications exist while the first attempt looks for an instance. Metrics that started
 // earlier would count such calls for an unknown application.
 func (a *attempts) measure() bool {
-	if a.meter.of != nil {
+	if a.meter.metrics != nil {
 		return false
 	}
 	a.meter = a.invoke.metrics.begin(a.invoke.app, a.target, a.call.Header, a.begun)

@@ -110,10 +110,10 @@ func (m *Metrics) count(l invokeLabels, s *invokeSeries, status string) {
 
 // invokeMeter measures one call.
 type invokeMeter struct {
-	of     *Metrics
-	labels invokeLabels
-	series *invokeSeries
-	begun  time.Time
+	metrics *Metrics
+	labels  invokeLabels
+	series  *invokeSeries
+	begun   time.Time
 
 	sourceID, targetID string // for the observer
 	streaming          bool
@@ -124,7 +124,7 @@ func (m *Metrics) begin(source, target api.App, h http.Header, begun time.Time) 
 }
 
 func (m *Metrics) start(hop string, source, target api.App, h http.Header, begun time.Time) invokeMeter {
-	i := invokeMeter{of: m, labels: invokeLabels{hop, m.label(source), m.label(target)}, begun: begun}
+	i := invokeMeter{metrics: m, labels: invokeLabels{hop, m.label(source), m.label(target)}, begun: begun}
 	i.series = m.series(i.labels)
 	i.series.inFlight.Inc()
 	if m.observer != nil {
@@ -137,7 +137,7 @@ func (m *Metrics) start(hop string, source, target api.App, h http.Header, begun
 func (i invokeMeter) end(r *http.Response, err error) {
 	i.series.inFlight.Dec()
 	i.series.duration.Observe(time.Since(i.begun).Seconds())
-	i.of.count(i.labels, i.series, statusClass(r, err))
+	i.metrics.count(i.labels, i.series, statusClass(r, err))
 	i.observeEnd(r, err)
 }
 

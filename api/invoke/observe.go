@@ -61,7 +61,7 @@ func statusOf(r *http.Response) string {
 }
 
 func (i invokeMeter) observeBegin() {
-	o := i.of.observer
+	o := i.metrics.observer
 	switch {
 	case o == nil:
 	case i.labels.hop == hopCaller:
@@ -72,7 +72,7 @@ func (i invokeMeter) observeBegin() {
 }
 
 func (i invokeMeter) observeEnd(r *http.Response, err error) {
-	o := i.of.observer
+	o := i.metrics.observer
 	switch {
 	case o == nil || err != nil:
 	case i.labels.hop == hopCaller:

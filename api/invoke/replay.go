@@ -65,7 +65,7 @@ func (p *replay) open() io.ReadCloser {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.turn++
-	return &replayReader{of: p, turn: p.turn}
+	return &replayReader{replay: p, turn: p.turn}
 }
 
 // again ends the last attempt. It reports whether another attempt can read the whole body.
@@ -81,15 +81,15 @@ func (p *replay) again() bool {
 
 // replayReader is the body of one attempt.
 type replayReader struct {
-	of   *replay
-	turn int
-	off  int
+	replay *replay
+	turn   int
+	off    int
 }
 
 var errAttemptOver = errors.New("this attempt is over")
 
 func (r *replayReader) Read(b []byte) (int, error) {
-	p := r.of
+	p := r.replay
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r.turn != p.turn {

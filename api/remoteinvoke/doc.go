@@ -71,11 +71,11 @@ func stripPrefix(target string) (path, query string, mark, ok bool) {
 }
 
 // wireURL returns the URL of a call between nodes.
-func wireURL(server string, of *url.URL) *url.URL {
-	path := of.Opaque
+func wireURL(server string, call *url.URL) *url.URL {
+	path := call.Opaque
 	if path == "" {
-		path = of.RawPath
+		path = call.RawPath
 	}
-	return &url.URL{Scheme: "http", Host: server, Opaque: prefix + path, RawQuery: of.RawQuery,
-		ForceQuery: of.ForceQuery}
+	return &url.URL{Scheme: "http", Host: server, Opaque: prefix + path, RawQuery: call.RawQuery,
+		ForceQuery: call.ForceQuery}
 }

@@ -40,8 +40,8 @@ type BreakerCounts struct{ Requests, TotalFailures, ConsecutiveFailures uint32 }
 // contain ids. At the limit, all circuit breakers are dropped. New ones start closed.
 const maxCircuits = 5000
 
-// of returns the breaker of one method.
-func (b *Breakers) of(target discovery.App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
+// breaker returns the breaker of one method.
+func (b *Breakers) breaker(target discovery.App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := target.String() + method
@@ -58,7 +58,7 @@ func (b *Breakers) of(target discovery.App, method string) *gobreaker.TwoStepCir
 
 // State returns the state of the breaker of one method: closed, half-open or open.
 func (b *Breakers) State(target discovery.App, method string) string {
-	return b.of(target, method).State().String()
+	return b.breaker(target, method).State().String()
 }
 
 func (b *Breakers) make(target discovery.App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
@@ -82,7 +82,7 @@ func (p *Policy) Enter(target discovery.App, method string) (end func(*http.Resp
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil
 	}
-	done, err := p.Breaker.of(target, method).Allow()
+	done, err := p.Breaker.breaker(target, method).Allow()
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Overloaded, Op: "api.Invoke",
 			Msg:  fmt.Sprintf("circuit breaker is open: %q of %s%s", p.Breaker.Settings.Name, target, method),

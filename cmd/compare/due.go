@@ -132,11 +132,11 @@ func (r *runner) request(ctx context.Context, c *bare, op operation, client, i i
 
 // measure implements meter.
 func (r *runner) measure(ctx context.Context, f *figures, op operation, clients int, _ string,
-	during time.Duration) error {
+	duration time.Duration) error {
 	r.run++
 	calls := r.connections(clients)
 	if !op.fires() {
-		return loop(ctx, f, r, clients, during, func(ctx context.Context, client, i int) error {
+		return loop(ctx, f, r, clients, duration, func(ctx context.Context, client, i int) error {
 			return r.once(ctx, calls[client], op, client, i, time.Hour)
 		})
 	}

@@ -38,14 +38,14 @@ func (e *etcdTool) about() string {
 // desired duration needs.
 const toolWarmUp = 2000
 
-// measure lets the tool make requests for about the time during.
+// measure lets the tool make requests for about the given duration.
 func (e *etcdTool) measure(ctx context.Context, f *figures, op operation, clients int, value string,
-	during time.Duration) error {
+	duration time.Duration) error {
 	var short figures
 	if err := e.run(ctx, &short, op, clients, toolWarmUp, value); err != nil {
 		return err
 	}
-	return e.run(ctx, f, op, clients, max(toolWarmUp, int(short.rate()*during.Seconds())), value)
+	return e.run(ctx, f, op, clients, max(toolWarmUp, int(short.rate()*duration.Seconds())), value)
 }
 
 func (e *etcdTool) run(ctx context.Context, f *figures, op operation, clients, total int, value string) error {

@@ -156,15 +156,15 @@ type meter interface {
 // load runs n clients against the store st for the given duration, and adds the measurements to f. It returns the
 // first error or wrong value, which ends the measurement. A store that implements meter measures itself instead.
 func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string,
-	during time.Duration) error {
+	duration time.Duration) error {
 	if m, ok := st.(meter); ok {
-		return m.measure(ctx, f, op, n, value, during)
+		return m.measure(ctx, f, op, n, value, duration)
 	}
 	clients, err := st.clients(n)
 	if err != nil {
 		return err
 	}
-	return loop(ctx, f, st, n, during, func(ctx context.Context, id, i int) error {
+	return loop(ctx, f, st, n, duration, func(ctx context.Context, id, i int) error {
 		key := "k" + strconv.Itoa(i%keys)
 		if op == lockUnlock {
 			key = "lock" + strconv.Itoa(id)
@@ -173,10 +173,10 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 	})
 }
 
-// loop repeats do with n clients for the given duration, and adds the measurements to f. The parameters of do are the
-// number of the client, and a number that is different in each call. The first error ends the measurement.
-func loop(ctx context.Context, f *figures, st store, n int, during time.Duration,
-	do func(ctx context.Context, client, i int) error) error {
+// loop repeats call with n clients for the given duration, and adds the measurements to f. The parameters of call are
+// the number of the client, and a number that is different in each call. The first error ends the measurement.
+func loop(ctx context.Context, f *figures, st store, n int, duration time.Duration,
+	call func(ctx context.Context, client, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	parts := make([]figures, n)
@@ -185,9 +185,9 @@ func loop(ctx context.Context, f *figures, st store, n int, during time.Duration
 	begin := time.Now()
 	for id := range n {
 		wg.Go(func() {
-			for i := id; time.Since(begin) < during && ctx.Err() == nil; i += n {
+			for i := id; time.Since(begin) < duration && ctx.Err() == nil; i += n {
 				sent := time.Now()
-				if err := do(ctx, id, i); err != nil {
+				if err := call(ctx, id, i); err != nil {
 					cancel(err)
 					return
 				}

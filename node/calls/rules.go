@@ -112,10 +112,10 @@ func (c *Calls) Actor(actorType string) *resiliency.Policy { return c.others.Loa
 
 // direction returns the targets of the components in one direction.
 func direction(d *component.Resiliency,
-	of func(component.ComponentTargets) component.ResiliencyTarget) map[string]component.ResiliencyTarget {
+	pick func(component.ComponentTargets) component.ResiliencyTarget) map[string]component.ResiliencyTarget {
 	out := map[string]component.ResiliencyTarget{}
 	for name, targets := range d.Components {
-		out[name] = of(targets)
+		out[name] = pick(targets)
 	}
 	return out
 }
@@ -123,11 +123,11 @@ func direction(d *component.Resiliency,
 // otherPolicies returns the policies of targets other than applications. If several documents have the same target,
 // the last one applies.
 func otherPolicies(documents []component.Resiliency,
-	of func(*component.Resiliency) map[string]component.ResiliencyTarget) map[string]*resiliency.Policy {
+	targets func(*component.Resiliency) map[string]component.ResiliencyTarget) map[string]*resiliency.Policy {
 	out := map[string]*resiliency.Policy{}
 	for i := range documents {
 		made := policyMaker{doc: documents[i]}
-		for name, t := range of(&documents[i]) {
+		for name, t := range targets(&documents[i]) {
 			out[name] = made.policy(t.Timeout, t.Retry, "")
 		}
 	}

@@ -53,7 +53,7 @@ func (s *server) Commit(ctx context.Context, r *command.Request) (kv.Result, raf
 	return s.Propose(ctx, r)
 }
 
-func (m *model) server(of *grouptest.Member) *server { return m.servers[of.ID-1] }
+func (m *model) server(at *grouptest.Member) *server { return m.servers[at.ID-1] }
 
 func (m *model) restart(s *server) {
 	s.end()
@@ -133,14 +133,14 @@ func (m *model) serves(h *modelHost) bool { return !h.dead && h.revision != 0 &&
 type request func(ctx context.Context, k *actors.Keeper) (take func(), err error)
 
 // send sends a request.
-func (m *model) send(h *modelHost, what string, do request) {
+func (m *model) send(h *modelHost, what string, call request) {
 	id, slow := h.id, m.Rand.IntN(20) == 0
 	m.Note("%s: %s sends %s", m.elapsed(), id, what)
 	m.inbox = append(m.inbox, &message{id: id, host: h, what: what, do: func(s *server) {
 		ctx := grouptest.WithClient(s.life, id+" "+what)
 		keeper := s.keeper
 		go func() {
-			take, err := do(ctx, keeper)
+			take, err := call(ctx, keeper)
 			m.Mu.Lock()
 			defer m.Mu.Unlock()
 			m.answers = append(m.answers, &answer{host: h, what: what, slow: slow, take: func() {

@@ -147,15 +147,15 @@ func (m *model) pass(d uint64) {
 }
 
 // firstTimer returns the timer that ends first; nil = none. The caller holds Mu.
-func (m *model) firstTimer() (of *member, first *modelTimer) {
+func (m *model) firstTimer() (owner *member, first *modelTimer) {
 	for _, s := range m.servers {
 		for _, t := range s.timers {
 			if first == nil || t.at < first.at || t.at == first.at && t.order < first.order {
-				of, first = s, t
+				owner, first = s, t
 			}
 		}
 	}
-	return of, first
+	return owner, first
 }
 
 // nextTimer returns how long it is until the next timer ends.
@@ -169,7 +169,7 @@ func (m *model) nextTimer() (d uint64, any bool) {
 	return t.at - min(t.at, m.elapsed), true
 }
 
-func (m *model) server(of *grouptest.Member) *member { return m.servers[of.ID-1] }
+func (m *model) server(at *grouptest.Member) *member { return m.servers[at.ID-1] }
 
 // restart ends a server and starts it again.
 func (m *model) restart(s *member) {

@@ -48,7 +48,7 @@ func (v *versions) forget(id raft.ServerID) {
 	delete(v.newest, id)
 }
 
-func (v *versions) of(id raft.ServerID) uint8 {
+func (v *versions) version(id raft.ServerID) uint8 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.raised[id]
@@ -119,9 +119,9 @@ func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 	v.forget("c")
 	_, err = a.ProposeRequest(limited(t), newForm(), Committed)
 	wantCode(t, err, fault.FormatBlocked)
-	if a.Level() != command.First || a.LastIndex() != last || v.of("a") != 0 {
+	if a.Level() != command.First || a.LastIndex() != last || v.version("a") != 0 {
 		t.Fatalf("level %d, log up to %d, raised to %d: a refused request has changed something", a.Level(),
-			a.LastIndex(), v.of("a"))
+			a.LastIndex(), v.version("a"))
 	}
 	put(t, a, "old", "form") // requests of the old version still work
 
@@ -132,7 +132,7 @@ func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 	}
 	for _, id := range testIDs {
 		until(t, "the level is not raised on "+string(id), func() bool { return c.group(id).Level() == 2 })
-		if got := v.of(id); got != 2 {
+		if got := v.version(id); got != 2 {
 			t.Errorf("%s recorded format %d", id, got)
 		}
 	}
@@ -160,7 +160,7 @@ func TestLevel_NewGroupBeginsWithNewest(t *testing.T) {
 		_, err := g.ProposeRequest(limited(t), newForm(), Committed)
 		return err
 	})
-	if got := v.of("a"); got != 2 {
+	if got := v.version("a"); got != 2 {
 		t.Errorf("a recorded format %d", got)
 	}
 	v.set("c", 2)
@@ -256,8 +256,8 @@ func TestLevel_SurvivesRestartsAndSnapshots(t *testing.T) {
 		v.options("a", &o)
 		o.Metrics = NewMetrics(prometheus.NewRegistry())
 		g = openGroup(t, o)
-		if g.Level() != 2 || v.of("a") != 2 {
-			t.Errorf("the level is %d, recorded %d", g.Level(), v.of("a"))
+		if g.Level() != 2 || v.version("a") != 2 {
+			t.Errorf("the level is %d, recorded %d", g.Level(), v.version("a"))
 		}
 	})
 }
@@ -301,7 +301,7 @@ func TestLevel_ArrivesWithSnapshot(t *testing.T) {
 	v.set("c", 2)
 	g := c.start("c")
 	until(t, "the level is not raised on c", func() bool { return g.Level() == 2 })
-	if got := v.of("c"); got != 2 {
+	if got := v.version("c"); got != 2 {
 		t.Errorf("c recorded format %d", got)
 	}
 }

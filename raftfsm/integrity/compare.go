@@ -196,15 +196,15 @@ func (w *Watch) compare() {
 
 // comparing is the progress of the comparisons. Only the goroutine of watchState uses it.
 type comparing struct {
-	of    *kv.Machine
-	index uint64 // marks up to this index were compared
-	tries int    // number of attempts for the next one
+	machine *kv.Machine
+	index   uint64 // marks up to this index were compared
+	tries   int    // number of attempts for the next one
 }
 
 // next returns the oldest mark that was not compared yet.
 func (c *comparing) next(m *kv.Machine) (kv.Mark, bool) {
-	if c.of != m {
-		*c = comparing{of: m}
+	if c.machine != m {
+		*c = comparing{machine: m}
 	}
 	for _, mark := range m.Marks() {
 		if mark.Index > c.index {

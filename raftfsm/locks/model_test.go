@@ -181,7 +181,7 @@ func (m *model) got(o *op, token uint64) {
 }
 
 // begin starts an operation of a client.
-func (m *model) begin(what, name string, s *server, do func(ctx context.Context, o *op)) {
+func (m *model) begin(what, name string, s *server, call func(ctx context.Context, o *op)) {
 	m.ops++
 	o := &op{what: what, name: name, id: fmt.Sprintf("call-%05d", m.ops), at: s}
 	m.Note("%s: %s: %s %s at server %d", m.elapsed(), o.id, what, name, s.ID)
@@ -189,7 +189,7 @@ func (m *model) begin(what, name string, s *server, do func(ctx context.Context,
 	m.running++
 	m.Mu.Unlock()
 	go func() {
-		do(grouptest.WithClient(context.Background(), o), o)
+		call(grouptest.WithClient(context.Background(), o), o)
 		m.Mu.Lock()
 		defer m.Mu.Unlock()
 		m.running--

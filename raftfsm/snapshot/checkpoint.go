@@ -11,13 +11,13 @@ import (
 // Checkpoint is a directory of hard links to the files of the live database, from which a snapshot is sent. Several
 // transfers can share a checkpoint that is recent enough for them.
 type Checkpoint struct {
-	store   *Store
-	name    string
-	of      string // database from which it was made
-	floor   uint64 // index of the snapshot it serves
-	applied uint64
-	files   []streamFile
-	Size    int64
+	store    *Store
+	name     string
+	database string // database from which it was made
+	floor    uint64 // index of the snapshot it serves
+	applied  uint64
+	files    []streamFile
+	Size     int64
 
 	refs  int         // under store.mu
 	timer *time.Timer // under store.mu: removes it after it was unused for CheckpointLife
@@ -50,7 +50,7 @@ func (s *Store) CheckpointAt(index, want uint64) (*Checkpoint, error) {
 		return nil, &fault.Error{Code: fault.Internal, Op: "group.snapshot", Msg: "cannot list checkpoint " + dir,
 			Err: err}
 	}
-	c := &Checkpoint{store: s, name: name, of: of, floor: index, applied: applied, files: files,
+	c := &Checkpoint{store: s, name: name, database: of, floor: index, applied: applied, files: files,
 		Size: streamSize(files), refs: 1}
 	s.share(c)
 	return c, nil
@@ -61,7 +61,7 @@ func (s *Store) shared(index uint64) *Checkpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.ckpt
-	if c == nil || c.of != s.current.Database || c.floor < index {
+	if c == nil || c.database != s.current.Database || c.floor < index {
 		return nil
 	}
 	c.refs++

@@ -192,14 +192,14 @@ func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 }
 
 // CommitLocal records a snapshot of the live database, which was flushed before.
-func (s *Store) CommitLocal(of string, info *Info) error {
+func (s *Store) CommitLocal(database string, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.current.Database != of || (s.current.Snapshot != nil && info.Index < s.current.Snapshot.Index) {
+	if s.current.Database != database || (s.current.Snapshot != nil && info.Index < s.current.Snapshot.Index) {
 		return fault.New(fault.Unavailable, "group.snapshot",
 			"a snapshot was installed while this one was taken; this one is dropped")
 	}
-	return s.writeLocked(Manifest{Database: of, Snapshot: info, Doubt: s.current.Doubt})
+	return s.writeLocked(Manifest{Database: database, Snapshot: info, Doubt: s.current.Doubt})
 }
 
 // commitReceived records a received database as the live one.

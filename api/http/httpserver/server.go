@@ -85,7 +85,7 @@ func New(c Config) *Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(!c.DisableH2C)
 	s.http = http.Server{
-		Handler:                      &counted{server: s, next: carrying(connections, c.Handler)},
+		Handler:                      &counted{server: s, next: markBusy(connections, c.Handler)},
 		Protocols:                    protocols,
 		MaxHeaderBytes:               c.MaxHeaderBytes,
 		ReadHeaderTimeout:            c.ReadHeaderTimeout,
@@ -125,10 +125,10 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", s.config.Address)
 }
 
-// carrying wraps next, and marks the connection of a request as busy while next runs. The connection limit does not
+// markBusy wraps next, and marks the connection of a request as busy while next runs. The connection limit does not
 // close busy connections. http.StateActive cannot replace this mark, because it begins with the first byte of a
 // request: a client could make idle connections busy with one byte each.
-func carrying(w *connlimit.Limiter, next http.Handler) http.Handler {
+func markBusy(w *connlimit.Limiter, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if c := watches.ConnOf(r.Context()); c != nil {
 			w.Busy(c)

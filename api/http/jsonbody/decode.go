@@ -115,19 +115,19 @@ func DecodeBulk(body []byte) (in Bulk, err error) {
 	return in, err
 }
 
-func (b *itemBody) item(out *api.Item, index, of int) (err error) {
+func (b *itemBody) item(out *api.Item, index, count int) (err error) {
 	out.Key, out.Value, out.JSON, out.ETag, out.Metadata = b.Key, b.Value, true, b.ETag, b.Metadata
 	if out.Concurrency, err = state.ParseConcurrency(b.Options.Concurrency); err != nil {
-		return api.InvalidOption(itemName(index, of), err)
+		return api.InvalidOption(itemName(index, count), err)
 	}
 	if out.Consistency, err = state.ParseConsistency(b.Options.Consistency); err != nil {
-		return api.InvalidOption(itemName(index, of), err)
+		return api.InvalidOption(itemName(index, count), err)
 	}
 	return nil
 }
 
-func itemName(index, of int) string {
-	if of == 1 {
+func itemName(index, count int) string {
+	if count == 1 {
 		return ""
 	}
 	return "item " + strconv.Itoa(index) + ": "

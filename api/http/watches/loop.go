@@ -84,7 +84,7 @@ const (
 
 func newLoop(life context.Context, log *slog.Logger) *loop {
 	l := &loop{life: life, log: log, wake: make(chan struct{}, 1), all: map[*watchConn]struct{}{}}
-	l.write.call, l.read.call = l.write.do, l.read.do
+	l.write.call, l.read.call = l.write.write, l.read.read
 	context.AfterFunc(life, l.signal)
 	return l
 }

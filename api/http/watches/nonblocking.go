@@ -8,13 +8,13 @@ import (
 
 // rawWrite writes to a connection as much as can be written without waiting.
 type rawWrite struct {
-	call func(fd uintptr) bool // do, made once
+	call func(fd uintptr) bool // write, made once
 	b    []byte
 	n    int
 	err  error
 }
 
-func (r *rawWrite) do(fd uintptr) bool {
+func (r *rawWrite) write(fd uintptr) bool {
 	for {
 		r.n, r.err = syscall.Write(int(fd), r.b)
 		if r.err != syscall.EINTR { //nolint:errorlint // of a system call
@@ -40,13 +40,13 @@ func (r *rawWrite) try(c syscall.RawConn, b []byte) (int, error) {
 
 // rawRead looks whether the other side has closed a connection.
 type rawRead struct {
-	call func(fd uintptr) bool // do, made once
+	call func(fd uintptr) bool // read, made once
 	b    [16 << 10]byte
 	n    int
 	err  error
 }
 
-func (r *rawRead) do(fd uintptr) bool {
+func (r *rawRead) read(fd uintptr) bool {
 	for {
 		r.n, r.err = syscall.Read(int(fd), r.b[:])
 		if r.err != syscall.EINTR { //nolint:errorlint // of a system call

@@ -87,7 +87,7 @@ func (s *Shell) AdminDir(c *cobra.Command, set *settings.Set) (string, error) {
 
 // Get requests path and decodes the response into v.
 func (a *AdminClient) Get(ctx context.Context, path string, v any) error {
-	return a.do(ctx, http.MethodGet, path, nil, v)
+	return a.send(ctx, http.MethodGet, path, nil, v)
 }
 
 // Post sends body as JSON to path and decodes the response into v.
@@ -96,10 +96,10 @@ func (a *AdminClient) Post(ctx context.Context, path string, body, v any) error 
 	if err != nil {
 		return err
 	}
-	return a.do(ctx, http.MethodPost, path, text, v)
+	return a.send(ctx, http.MethodPost, path, text, v)
 }
 
-func (a *AdminClient) do(ctx context.Context, method, path string, body []byte, v any) error {
+func (a *AdminClient) send(ctx context.Context, method, path string, body []byte, v any) error {
 	if a.Node != "" {
 		path = adminapi.NodePath(a.Node, path)
 	}

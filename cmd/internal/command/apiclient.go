@@ -46,8 +46,8 @@ func (f *APIFlags) Bind(c *cobra.Command) {
 	c.ValidArgsFunction = f.completeStore
 }
 
-// With determines the address and the token of the API, and calls do with a client.
-func (f *APIFlags) With(c *cobra.Command, do func(*APIClient) error) error {
+// With determines the address and the token of the API, and calls use with a client.
+func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 	config, err := f.Shell.Resolve(f.set, c.Flags(), nil)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (f *APIFlags) With(c *cobra.Command, do func(*APIClient) error) error {
 	if tokens := config.Security.APITokens; len(tokens) > 0 {
 		client.Token = string(tokens[0])
 	}
-	return do(client)
+	return use(client)
 }
 
 // base returns the base URL of the HTTP API. It is the first of these that is set:

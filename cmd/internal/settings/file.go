@@ -30,7 +30,7 @@ func (s *Set) readFile(in Input) []error {
 	}
 	r, scratch := fileReader{name: s.files.settings}, New()
 	if root := r.parse(text); root != nil {
-		r.mapping(root, func(key, v *yaml.Node) []string {
+		r.readFields(root, func(key, v *yaml.Node) []string {
 			switch key.Value {
 			case appsKey:
 				s.config.Apps = r.apps(v)
@@ -86,9 +86,9 @@ func (r *fileReader) parse(text []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// mapping calls the function entry for each key of the YAML mapping n. entry returns nil if it accepts the key.
-// Otherwise it returns the list of accepted keys, and mapping reports the key as unknown.
-func (r *fileReader) mapping(n *yaml.Node, entry func(key, v *yaml.Node) (known []string)) {
+// readFields calls the function entry for each key of the YAML mapping n. entry returns nil if it accepts the key.
+// Otherwise it returns the list of accepted keys, and readFields reports the key as unknown.
+func (r *fileReader) readFields(n *yaml.Node, entry func(key, v *yaml.Node) (known []string)) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return // only comments
 	}
@@ -156,7 +156,7 @@ func (r *fileReader) assign(st *Setting, v *yaml.Node) {
 
 // section reads a mapping whose keys are these settings.
 func (r *fileReader) section(n *yaml.Node, settings []*Setting) {
-	r.mapping(n, func(key, v *yaml.Node) []string { return r.entry(settings, key, v) })
+	r.readFields(n, func(key, v *yaml.Node) []string { return r.entry(settings, key, v) })
 }
 
 // apps reads the list of applications.

@@ -17,9 +17,9 @@ import (
 // stateClient uses the state API of a node.
 type stateClient struct{ *command.APIClient }
 
-// with calls do with a client of the state API.
-func with(f *command.APIFlags, c *cobra.Command, do func(*stateClient) error) error {
-	return f.With(c, func(client *command.APIClient) error { return do(&stateClient{client}) })
+// with calls use with a client of the state API.
+func with(f *command.APIFlags, c *cobra.Command, use func(*stateClient) error) error {
+	return f.With(c, func(client *command.APIClient) error { return use(&stateClient{client}) })
 }
 
 // readOptions are the options of a read.

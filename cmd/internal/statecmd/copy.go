@@ -126,8 +126,8 @@ func (f *copyFlags) bind(c *cobra.Command) {
 		"`file` that lists every key that is not copied, with the reason, as JSON lines")
 }
 
-// with checks the flags and calls do with a client of the API, until an interrupt.
-func (f *copyFlags) with(c *cobra.Command, do func(context.Context, *stateClient) error) error {
+// with checks the flags and calls use with a client of the API, until an interrupt.
+func (f *copyFlags) with(c *cobra.Command, use func(context.Context, *stateClient) error) error {
 	switch {
 	case f.verify && (f.dry || f.overwrite || f.remove):
 		return command.Usagef("--verify excludes --dry-run, --overwrite and --delete (it writes nothing)")
@@ -141,7 +141,7 @@ func (f *copyFlags) with(c *cobra.Command, do func(context.Context, *stateClient
 	return with(&f.api, c, func(client *stateClient) error {
 		ctx, release := f.api.Shell.Interruptible(c.Context())
 		defer release()
-		return do(ctx, client)
+		return use(ctx, client)
 	})
 }
 

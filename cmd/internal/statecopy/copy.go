@@ -168,13 +168,13 @@ func names(page []Key) []string {
 	return out
 }
 
-// again calls the function do until it succeeds or Pause returns false. It does not repeat a call whose error concerns
+// again repeats call until it succeeds or Pause returns false. It does not repeat a call whose error concerns
 // one item (see single), or has the code fault.Denied. If an attempt fails without an answer, its write may have been
 // applied. A repeated write that must not overwrite a key then fails with fault.Conflict.
-func (r *run) again(ctx context.Context, do func() error) error {
+func (r *run) again(ctx context.Context, call func() error) error {
 	begun := time.Now()
 	for attempt := 1; ; attempt++ {
-		err := do()
+		err := call()
 		if err == nil || single(err) || fault.Is(err, fault.Denied) || ctx.Err() != nil ||
 			!r.Pause(ctx, attempt, time.Since(begun)) {
 			return err

@@ -184,11 +184,11 @@ func parse(text string, in *time.Location) (schedule, error) {
 
 // expression is a cron expression in a time zone.
 type expression struct {
-	of cron.Schedule
-	in *time.Location
+	schedule cron.Schedule
+	in       *time.Location
 }
 
-func (e expression) next(after time.Time) time.Time { return e.of.Next(after.In(e.in)) }
+func (e expression) next(after time.Time) time.Time { return e.schedule.Next(after.In(e.in)) }
 
 // period ticks at its multiples since 1970, so that all nodes agree.
 type period time.Duration

@@ -50,7 +50,7 @@ func (s *Store) apply(ctx context.Context, requestID string, ops []state.Operati
 	before := s.revision
 	etags := make([]string, len(ops))
 	for i := range ops {
-		etags[i] = s.do(&ops[i], now)
+		etags[i] = s.execute(&ops[i], now)
 	}
 	s.groupChanges(before)
 	s.replies.remember(id, clone(etags), now)
@@ -79,9 +79,9 @@ func conflict(key, why string) error {
 	return &fault.Error{Code: fault.Conflict, Op: "inmemory.Store", Key: key, Msg: fmt.Sprintf("key %q: %s", key, why)}
 }
 
-// do executes one operation whose condition is met. It returns the new ETag, or "" for a deletion. The caller must
+// execute executes one operation whose condition is met. It returns the new ETag, or "" for a deletion. The caller must
 // hold s.mu for writing.
-func (s *Store) do(op *state.Operation, now int64) string {
+func (s *Store) execute(op *state.Operation, now int64) string {
 	if op.Kind == state.Remove {
 		if e, ok := s.items.Get(&entry{key: op.Key}); ok {
 			s.remove(e)

@@ -57,8 +57,8 @@ func (s *storage) abortAll() {
 	s.free.Broadcast()
 }
 
-// of returns the transaction of a command, and creates it at the first command. The caller holds the lock.
-func (s *storage) of(body bson.D) *transaction {
+// transactionOf returns the transaction of a command, and creates it at the first command. The caller holds the lock.
+func (s *storage) transactionOf(body bson.D) *transaction {
 	if field(body, "autocommit") == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (s *storage) of(body bson.D) *transaction {
 func (s *storage) finish(command string, body bson.D) bson.D {
 	s.Lock()
 	defer s.Unlock()
-	tx := s.of(body)
+	tx := s.transactionOf(body)
 	if tx == nil {
 		return refusal(251, "TransientTransactionError")
 	}
@@ -100,7 +100,7 @@ func (s *storage) find(body bson.D) bson.D {
 	s.Lock()
 	defer s.Unlock()
 	docs := s.docs
-	if tx := s.of(body); tx != nil {
+	if tx := s.transactionOf(body); tx != nil {
 		docs = tx.docs
 	}
 	filter, _ := field(body, "filter").(bson.D)
@@ -124,7 +124,7 @@ func (s *storage) find(body bson.D) bson.D {
 func (s *storage) write(command string, body bson.D) bson.D {
 	s.Lock()
 	defer s.Unlock()
-	tx := s.of(body)
+	tx := s.transactionOf(body)
 	if tx == nil && field(body, "autocommit") != nil {
 		return refusal(251, "TransientTransactionError")
 	}

@@ -31,7 +31,7 @@ type Unordered interface {
 // Listing lists the keys of a database in order, page by page. A scan for one page takes as long as a scan for many
 // pages. So Listing keeps the additional keys of a scan for the following pages. It is safe for concurrent use.
 type Listing struct {
-	of Unordered
+	db Unordered
 
 	mu      sync.Mutex
 	scope   string   // of the listing: its prefix and metadata
@@ -42,7 +42,7 @@ type Listing struct {
 }
 
 // NewListing returns a listing of a database.
-func NewListing(of Unordered) *Listing { return &Listing{of: of} }
+func NewListing(db Unordered) *Listing { return &Listing{db: db} }
 
 // Page returns a page of keys. A page after the first one may come from a scan up to a minute ago. It does not list
 // keys that were deleted since then, and it may miss keys that were created since then. scope is the part of the
@@ -58,7 +58,7 @@ func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (
 		if err != nil {
 			return state.Page{}, err
 		}
-		items, err := l.of.Describe(ctx, keys, r.Metadata)
+		items, err := l.db.Describe(ctx, keys, r.Metadata)
 		if err != nil {
 			return state.Page{}, err
 		}
@@ -132,7 +132,7 @@ func (l *Listing) kept(scope, after string, limit int) (keys []string, more, ok 
 // there are more keys.
 func (l *Listing) scan(ctx context.Context, r state.ListRequest) ([]string, bool, error) {
 	var s smallest
-	err := l.of.Scan(ctx, r.Prefix, r.Metadata, func(found []string) {
+	err := l.db.Scan(ctx, r.Prefix, r.Metadata, func(found []string) {
 		for _, key := range found {
 			if strings.HasPrefix(key, r.Prefix) && (key > r.After || r.After == "") {
 				s.add(key)

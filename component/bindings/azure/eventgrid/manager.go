@@ -112,13 +112,13 @@ func (m *manager) call(ctx context.Context, method, address string, body []byte)
 	return &answer{status: response.StatusCode, header: response.Header, body: said}, nil
 }
 
-func (m *manager) of(action string) string {
+func (m *manager) actionURL(action string) string {
 	return m.address + action + "?api-version=" + apiVersion
 }
 
 // get reads the subscription; nil = it does not exist.
 func (m *manager) get(ctx context.Context) (*subscription, []byte, error) {
-	a, err := m.call(ctx, http.MethodGet, m.of(""), nil)
+	a, err := m.call(ctx, http.MethodGet, m.actionURL(""), nil)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -137,7 +137,7 @@ func (m *manager) get(ctx context.Context) (*subscription, []byte, error) {
 // fullAddress returns the endpoint URL of the subscription with its query. It returns "" if the node has no
 // permission to read the query. The caller must then compare the URLs without the query.
 func (m *manager) fullAddress(ctx context.Context) (string, error) {
-	a, err := m.call(ctx, http.MethodPost, m.of("/getFullUrl"), nil)
+	a, err := m.call(ctx, http.MethodPost, m.actionURL("/getFullUrl"), nil)
 	switch {
 	case err != nil:
 		return "", err
@@ -158,7 +158,7 @@ func (m *manager) fullAddress(ctx context.Context) (string, error) {
 // put creates or changes the subscription. operation is the URL that reports the progress of this change. It is ""
 // if the service returned no URL, or a URL on another host.
 func (m *manager) put(ctx context.Context, document []byte) (operation string, err error) {
-	a, err := m.call(ctx, http.MethodPut, m.of(""), document)
+	a, err := m.call(ctx, http.MethodPut, m.actionURL(""), document)
 	if err != nil {
 		return "", err
 	}

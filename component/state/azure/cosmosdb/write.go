@@ -114,7 +114,7 @@ func (s *Store) check(op, requestID string, ops []state.Operation) error {
 // step is one request about one item, alone or in a batch.
 type step struct {
 	verb string // create, upsert, replace, delete
-	of   *state.Operation
+	op   *state.Operation
 	etag string // that the item must have; empty = none
 	item []byte
 }
@@ -181,17 +181,17 @@ func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	}
 	switch {
 	case etag != "" && removes:
-		c.steps = append(c.steps, step{verb: "delete", of: final, etag: etag})
+		c.steps = append(c.steps, step{verb: "delete", op: final, etag: etag})
 		return nil
 	case etag != "":
-		c.steps = append(c.steps, step{verb: "replace", of: final, etag: etag, item: item})
+		c.steps = append(c.steps, step{verb: "replace", op: final, etag: etag, item: item})
 	case creates:
-		c.steps = append(c.steps, step{verb: "create", of: final, item: item})
+		c.steps = append(c.steps, step{verb: "create", op: final, item: item})
 	case !removes || len(ops) > 1:
-		c.steps = append(c.steps, step{verb: "upsert", of: final, item: item})
+		c.steps = append(c.steps, step{verb: "upsert", op: final, item: item})
 	}
 	if removes {
-		c.steps = append(c.steps, step{verb: "delete", of: final})
+		c.steps = append(c.steps, step{verb: "delete", op: final})
 	}
 	return nil
 }
@@ -255,8 +255,8 @@ func (c *change) run(ctx context.Context) error {
 func (c *change) judge(st *step, code int, etag string, err error) error {
 	switch {
 	case err == nil:
-		if c.etag[st.of.Key] == "" {
-			c.etag[st.of.Key] = etag
+		if c.etag[st.op.Key] == "" {
+			c.etag[st.op.Key] = etag
 		}
 		return nil
 	case lostContainer(err):
@@ -265,7 +265,7 @@ func (c *change) judge(st *step, code int, etag string, err error) error {
 		return nil
 	case code == http.StatusPreconditionFailed, st.verb == "create" && code == http.StatusConflict,
 		st.etag != "" && code == http.StatusNotFound:
-		return outside.Conflict(c.op, st.of)
+		return outside.Conflict(c.op, st.op)
 	case code == http.StatusConflict: // another writer was in the way
 		return &azcore.ResponseError{StatusCode: statusRetryWith}
 	}
@@ -287,16 +287,16 @@ func (c *change) single(ctx context.Context, st *step) (string, error) {
 	case "upsert":
 		answer, err = c.container.UpsertItem(ctx, where, st.item, options)
 	case "replace":
-		answer, err = c.container.ReplaceItem(ctx, where, st.of.Key, st.item, options)
+		answer, err = c.container.ReplaceItem(ctx, where, st.op.Key, st.item, options)
 	default:
-		answer, err = c.container.DeleteItem(ctx, where, st.of.Key, options)
+		answer, err = c.container.DeleteItem(ctx, where, st.op.Key, options)
 	}
 	return string(answer.ETag), err
 }
 
 // add adds a step to a batch. The client puts the id into JSON as it is.
 func (st *step) add(batch *azcosmos.TransactionalBatch) {
-	quoted, _ := json.Marshal(st.of.Key) // a text always has a form in JSON
+	quoted, _ := json.Marshal(st.op.Key) // a text always has a form in JSON
 	id := string(quoted[1 : len(quoted)-1])
 	options := &azcosmos.TransactionalBatchItemOptions{}
 	if st.etag != "" {
