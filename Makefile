@@ -49,7 +49,7 @@ GOFMT     = $(shell $(GO) env GOROOT)/bin/gofmt
 
 .DEFAULT_GOAL := help
 
-.PHONY: help build run flags test test-long test-modules race verify simulate simulate-actors lint check \
+.PHONY: help build lab run flags test test-long test-modules race verify simulate simulate-actors lint check \
   vuln tidy bench timeline soak bench-check console-test stores-test compare faults prove docs-test \
   fuzz golden demo demo-actors cluster dist dist-test image shop-image containers clean
 
@@ -58,8 +58,27 @@ help: ## print this help
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+comma := ,
+
+# compile builds a program and counts in one line what it downloads and compiles, because the first build takes minutes:
+# $(call compile,OUTPUT,PACKAGE,FLAGS)
+compile = { $(GO) build -v $(3) -ldflags '$(LDFLAGS)' -o $(1) $(2) 2>&1; echo "exit $$?"; } | { \
+  modules=0; packages=0; code=1; \
+  count() { printf "$$1$(1): %d modules downloaded, %d packages compiled$$2" "$$modules" "$$packages"; }; \
+  while IFS= read -r line; do case "$$line" in \
+    'exit '*) code=$${line\#exit };; \
+    'go: downloading '*) modules=$$((modules + 1)); if [ -t 1 ]; then count '\r'; fi;; \
+    *[\ :]*) printf '%s\n' "$$line";; \
+    *) packages=$$((packages + 1)); if [ -t 1 ]; then count '\r'; fi;; \
+  esac; done; if [ -t 1 ]; then start='\r'; else start=; fi; \
+  if [ $$((modules + packages)) -gt 0 ]; then count "$$start" '\n'; fi; exit "$$code"; }
+
 build: ## build the static binary bin/quorate
-	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/quorate ./cmd/quorate
+	@$(call compile,$(BIN)/quorate,./cmd/quorate)
+
+# The laboratory has the packages of the product, which make build compiles with the same flags.
+lab: build
+	@$(call compile,$(BIN)/lab,./cmd/lab)
 
 run: build ## start a node (RUN='--app-id orders' adds flags)
 	$(BIN)/quorate run $(RUN)
@@ -129,10 +148,9 @@ soak: ## save at 80 % of the highest rate for a minute (DURATION=1m): latencies,
 	QUORATE_SOAK=$(if $(filter command line,$(origin DURATION)),$(DURATION),1m) \
 	  $(GO) test -run '^$$' -bench BenchmarkSoak -benchtime 1x -timeout 24h ./node
 
-bench-check: ## compare the processor time per request with node/testdata/costs.txt (UPDATE=1 writes it; Linux)
-	mkdir -p $(BIN)
+bench-check: lab ## compare the processor time per request with node/testdata/costs.txt (UPDATE=1 writes it; Linux)
 	$(GO) test -run '^$$' -bench 'BenchmarkCost$$' -benchtime 10000x -count 3 ./node >$(BIN)/costs.txt
-	$(GO) run ./cmd/lab bench-check $(if $(UPDATE),-update) <$(BIN)/costs.txt
+	$(BIN)/lab bench-check $(if $(UPDATE),-update) <$(BIN)/costs.txt
 
 console-test: build ## test the web console and watches in headless Chromium (SCREENSHOTS=dir keeps pictures)
 	cd cmd/lab/browsertest && QUORATE=$(abspath $(BIN))/quorate $(GO) test -count=1 -timeout 15m ./...
@@ -158,12 +176,10 @@ faults: build ## inject faults into clusters of real processes (FAULTS=15 rounds
 	  $(GO) test -count=1 -timeout 60m -p 1 -parallel 1 -v ./cmd/lab/internal/faulttest ./cmd/lab/internal/proof
 
 # CLOCK=0 skips faults that need a rebuilt standard library, whose clock can be shifted.
-prove: ## run one long campaign of faults and write a report (DURATION=30m SEED=n; root on Linux)
-	@mkdir -p $(BIN)
-	@if [ '$(CLOCK)' = 0 ]; then overlay=; \
-	else $(GO) run ./cmd/lab turn-clock $(BIN)/_clock && \
-	  overlay='-overlay $(abspath $(BIN))/_clock/overlay.json -tags grpcnotrace,quorate_clock'; fi; \
-	$(GO) build $$overlay -ldflags '$(LDFLAGS)' -o $(BIN)/lab ./cmd/lab
+prove: lab ## run one long campaign of faults and write a report (DURATION=30m SEED=n; root on Linux)
+	@if [ '$(CLOCK)' != 0 ]; then echo "compiling all packages again, with a clock that can be shifted"; \
+	$(BIN)/lab turn-clock $(BIN)/_clock && $(call compile,$(BIN)/lab,./cmd/lab,-overlay \
+	  $(abspath $(BIN))/_clock/overlay.json -tags grpcnotrace$(comma)quorate_clock); fi
 	$(BIN)/lab prove -for $(DURATION) -seed $(SEED) -steps $(ROUNDS) -out $(BIN)/proof
 
 docs-test: build ## run every command of README and docs, and compare the output (Linux; RUN=tutorial selects pages)
@@ -182,14 +198,14 @@ fuzz: ## run every fuzz target for FUZZTIME (30s) each
 golden: ## rewrite the expected files of tests; read the diff before you commit it
 	$(GO) test $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
 
-demo: build ## show state, calls and the kill -9 of a leader on three nodes, in a minute (RUN=-stay keeps them running)
-	$(GO) run ./cmd/lab demo -binary $(BIN)/quorate $(RUN)
+demo: lab ## show state, calls and the kill -9 of a leader on three nodes, in a minute (RUN=-stay keeps them running)
+	$(BIN)/lab demo -binary $(BIN)/quorate $(RUN)
 
-demo-actors: build ## run a bank of actors on three nodes, kill them, check the books (RUN='-duration 5m' is longer)
-	$(GO) run ./cmd/lab demo-actors -binary $(BIN)/quorate $(RUN)
+demo-actors: lab ## run a bank of actors on three nodes, kill them, check the books (RUN='-duration 5m' is longer)
+	$(BIN)/lab demo-actors -binary $(BIN)/quorate $(RUN)
 
-cluster: build ## start three nodes on 127.0.0.1 and print what to try (RUN='-dir d' keeps data)
-	$(GO) run ./cmd/lab cluster -binary $(abspath $(BIN))/quorate $(RUN)
+cluster: lab ## start three nodes on 127.0.0.1 and print what to try (RUN='-dir d' keeps data)
+	$(BIN)/lab cluster -binary $(abspath $(BIN))/quorate $(RUN)
 
 dist: ## build the files of a release in bin/dist: archives, checksums, bills of materials, Debian packages
 	cd deploy/dist && $(GO) run . -version '$(VERSION)' -out ../../$(BIN)/dist
