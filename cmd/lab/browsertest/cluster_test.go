@@ -1,11 +1,9 @@
 package browsertest
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,17 +12,18 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // node is one process of the program under test.
 type node struct {
-	name, dir string
-	api       string // host:port
-	cmd       *exec.Cmd
-	log       *bytes.Buffer
+	*launcher.Node
+	log testutil.Output
 }
 
 // program returns the program to test.
@@ -44,32 +43,14 @@ func program(t *testing.T) string {
 	return path
 }
 
-// freePorts returns ports that nothing listens on. The system gives higher ports to outgoing connections. One of those
-// could take the port of a node while the node is restarted.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	const first, end = 10240, 32768
-	var out []int
-	for _, i := range rand.Perm(end - first) {
-		if len(out) == n {
-			return out
-		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+i))
-		if err != nil {
-			continue
-		}
-		defer func() { _ = l.Close() }()
-		out = append(out, first+i)
-	}
-	t.Fatalf("127.0.0.1 has fewer than %d free ports between %d and %d", n, first, end-1)
-	return nil
-}
-
 // startCluster starts three nodes that form a cluster, and stops them when the test ends.
 func startCluster(t *testing.T, flags ...string) []*node {
 	t.Helper()
-	const count, each = 3, 5
-	ports := freePorts(t, count*each)
+	const count, each = 3, 4
+	ports, err := listen.Spare(t.Context(), count*each)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var seeds []string
 	for i := range count {
 		seeds = append(seeds, "--join", fmt.Sprintf("127.0.0.1:%d", ports[i*each]))
@@ -82,18 +63,21 @@ func startCluster(t *testing.T, flags ...string) []*node {
 	var nodes []*node
 	for i, name := range []string{"a", "b", "c"} {
 		p := ports[i*each:]
-		n := &node{name: name, dir: filepath.Join(dir, name), api: fmt.Sprintf("127.0.0.1:%d", p[2]),
-			log: &bytes.Buffer{}}
-		args := append([]string{"run", "--node-id", name, "--data-dir", n.dir, "--app-id", "app-" + name,
-			"--gossip-port", fmt.Sprint(p[0]), "--peer-port", fmt.Sprint(p[1]), "--http-port", fmt.Sprint(p[2]),
-			"--metrics-port", fmt.Sprint(p[3]), "--console-port", fmt.Sprint(p[4]), "--console", "--enable-grpc=false",
-			"--app-port", appPort(t, name == "b"), "--bootstrap-expect", "3"}, append(seeds, flags...)...)
-		n.start(t, args)
-		t.Cleanup(func() { n.kill(); _ = os.WriteFile(filepath.Join(artefacts(t), name+".log"), n.log.Bytes(), 0o600) })
+		n := &node{Node: launcher.Loopback(name, program(t), filepath.Join(dir, name), p[1], p[0])}
+		n.Options.Stdout, n.Options.Stderr = &n.log, &n.log
+		n.Flags = append(n.Flags, "--app-id", "app-"+name, "--metrics-port", fmt.Sprint(p[2]), "--console-port",
+			fmt.Sprint(p[3]), "--console", "--enable-grpc=false", "--app-port", appPort(t, name == "b"),
+			"--bootstrap-expect", "3")
+		n.Flags = append(append(n.Flags, seeds...), flags...)
+		n.start(t)
+		t.Cleanup(func() {
+			n.Kill()
+			_ = os.WriteFile(filepath.Join(artefacts(t), name+".log"), []byte(n.log.String()), 0o600)
+		})
 		nodes = append(nodes, n)
 	}
 	for _, n := range nodes {
-		wait(t, "node "+n.name+" is ready", func() bool { return status("http://"+n.api+"/readyz") == http.StatusOK })
+		wait(t, "node "+n.ID+" is ready", func() bool { return status(n.Base()+"/readyz") == http.StatusOK })
 	}
 	return nodes
 }
@@ -132,7 +116,7 @@ func use(t *testing.T, nodes []*node) {
 	send := func(n *node, method, path, body string) {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				r, err := http.NewRequestWithContext(ctx, method, "http://"+n.api+"/v1.0/"+path,
+				r, err := http.NewRequestWithContext(ctx, method, n.Base()+"/v1.0/"+path,
 					strings.NewReader(body))
 				if err != nil {
 					return
@@ -157,42 +141,20 @@ func use(t *testing.T, nodes []*node) {
 	t.Cleanup(func() { cancel(); all.Wait() })
 }
 
-// start starts the process of the node.
-func (n *node) start(t *testing.T, args []string) {
+// start starts the process of the node, or starts it again.
+func (n *node) start(t *testing.T) {
 	t.Helper()
-	n.cmd = exec.Command(program(t), args...)
-	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
-	if err := n.cmd.Start(); err != nil {
+	if err := n.Start(); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// restart starts the process again, after it has ended.
-func (n *node) restart(t *testing.T) {
-	t.Helper()
-	n.start(t, n.cmd.Args[1:])
-}
-
-// terminate asks the process to end.
-func (n *node) terminate(t *testing.T) {
-	t.Helper()
-	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// kill ends the process at once. It may be called again.
-func (n *node) kill() {
-	_ = n.cmd.Process.Kill()
-	_ = n.cmd.Wait()
 }
 
 // link returns a link that signs in to the console.
 func (n *node) link(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command(program(t), "console", "--print", "--data-dir", n.dir).Output()
+	out, err := n.Quorate(t.Context(), "console", "--print")
 	if err != nil {
-		t.Fatalf("quorate console: %v", err)
+		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(out))
 }
@@ -200,7 +162,7 @@ func (n *node) link(t *testing.T) string {
 // save writes values through the API of the node.
 func (n *node) save(t *testing.T, body string) {
 	t.Helper()
-	r, err := http.Post("http://"+n.api+"/v1.0/state/statestore", "application/json", strings.NewReader(body))
+	r, err := http.Post(n.Base()+"/v1.0/state/statestore", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +175,7 @@ func (n *node) save(t *testing.T, body string) {
 // post sends a request to the API of the node and returns the status.
 func (n *node) post(t *testing.T, path, body string) int {
 	t.Helper()
-	r, err := http.Post("http://"+n.api+path, "application/json", strings.NewReader(body))
+	r, err := http.Post(n.Base()+path, "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -258,8 +258,8 @@ func TestConsole_StateIsEditedWithCompareAndSet(t *testing.T) {
 
 func TestConsole_ShowsDeadNodeWithinSeconds(t *testing.T) {
 	for name, end := range map[string]func(*node){
-		"killed": (*node).kill,
-		"frozen": func(n *node) { _ = n.cmd.Process.Signal(syscall.SIGSTOP) },
+		"killed": func(n *node) { n.Kill() },
+		"frozen": func(n *node) { n.Signal(syscall.SIGSTOP) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := startCluster(t)

@@ -1,11 +1,13 @@
-// The tests of the web console in a real browser. A module of its own: nothing of it is linked into quorate.
+// The tests of the web console in a real browser. A module of its own: nothing of it is linked into quorate. It starts
+// nodes with the launcher of quorate.
 module github.com/quorate/quorate/cmd/lab/browsertest
 
-go 1.26.0
+go 1.26.6
 
 require (
 	github.com/chromedp/cdproto v0.0.0-20250803210736-d308e07a266d
 	github.com/chromedp/chromedp v0.14.2
+	github.com/quorate/quorate v0.0.0
 )
 
 require (
@@ -14,5 +16,8 @@ require (
 	github.com/gobwas/httphead v0.1.0 // indirect
 	github.com/gobwas/pool v0.2.1 // indirect
 	github.com/gobwas/ws v1.4.0 // indirect
-	golang.org/x/sys v0.34.0 // indirect
+	github.com/prometheus/procfs v0.22.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 )
+
+replace github.com/quorate/quorate => ../../..

@@ -47,7 +47,7 @@ func traffic(t *testing.T, nodes []*node) {
 				if i%50 == 0 {
 					to = strings.Replace(to, "pay", "fail", 1)
 				}
-				r, err := http.NewRequestWithContext(ctx, method, "http://"+n.api+"/v1.0/"+to, strings.NewReader(body))
+				r, err := http.NewRequestWithContext(ctx, method, n.Base()+"/v1.0/"+to, strings.NewReader(body))
 				if err != nil {
 					return
 				}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -26,7 +27,7 @@ func page(t *testing.T) (origin string) {
 func (b *browser) watch(n *node, query string) {
 	b.t.Helper()
 	b.run(chromedp.Evaluate(`window.got = []; window.ends = [];
-		window.source = new EventSource("http://`+n.api+`/v1.0/watch/statestore?`+query+`");
+		window.source = new EventSource("`+n.Base()+`/v1.0/watch/statestore?`+query+`");
 		source.addEventListener("put", e => got.push(JSON.parse(e.data).value));
 		source.addEventListener("error", e => ends.push(e.data || ""));`, nil))
 }
@@ -35,7 +36,7 @@ func (b *browser) watch(n *node, query string) {
 func (n *node) write(t *testing.T, number int) bool {
 	t.Helper()
 	value := strconv.Itoa(number)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+n.api+"/v1.0/state/statestore",
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.Base()+"/v1.0/state/statestore",
 		strings.NewReader(`[{"key":"n-`+value+`","value":`+value+`,"options":{"consistency":"strong"}}]`))
 	if err != nil {
 		t.Fatal(err)
@@ -89,31 +90,31 @@ func TestEventSource_ContinuesByItself(t *testing.T) {
 	write(20)
 	received("the start")
 
-	watched.terminate(t)
+	watched.Signal(syscall.SIGTERM)
 	write(20)
-	_ = watched.cmd.Wait()
+	<-watched.Ended()
 	write(20)
-	watched.restart(t)
+	watched.start(t)
 	received("a restart")
 
-	watched.kill()
+	watched.Kill()
 	write(20)
-	watched.restart(t)
+	watched.start(t)
 	write(20)
 	received("a kill")
 
 	for _, n := range nodes {
-		n.kill()
+		n.Kill()
 	}
-	watched.restart(t) // it has no quorum
+	watched.start(t) // it has no quorum
 	postponed := func() (n int) {
 		b.run(chromedp.Evaluate(`ends.filter(e => e.includes("not_ready")).length`, &n))
 		return n
 	}
 	wait(t, "the watch was postponed", func() bool { return postponed() > 0 })
-	nodes[0].restart(t)
-	nodes[1].restart(t)
-	wait(t, "the node is ready", func() bool { return status("http://"+other.api+"/readyz") == http.StatusOK })
+	nodes[0].start(t)
+	nodes[1].start(t)
+	wait(t, "the node is ready", func() bool { return status(other.Base()+"/readyz") == http.StatusOK })
 	write(20)
 	received("the loss of the quorum")
 
