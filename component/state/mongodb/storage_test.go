@@ -163,7 +163,12 @@ func (s *storage) write(command string, body bson.D) bson.D {
 				before = bson.D{{Key: "_id", Value: key}}
 				upserted = append(upserted, bson.D{{Key: "index", Value: i}, {Key: "_id", Value: key}})
 			}
-			after = s.updated(before, field(one.(bson.D), "u").(bson.A))
+			switch u := field(one.(bson.D), "u").(type) {
+			case bson.A:
+				after = s.updated(before, u)
+			case bson.D:
+				after = u
+			}
 			if exists && fmt.Sprint(before) != fmt.Sprint(after) {
 				modified++
 			}

@@ -152,18 +152,31 @@ func (c *change) remove(ctx context.Context, coll *mongo.Collection, o *state.Op
 
 // write writes one document.
 func (c *change) write(ctx context.Context, coll *mongo.Collection, o *state.Operation) error {
-	filter, update := bson.D{{Key: fieldKey, Value: o.Key}}, c.update(o)
-	if o.ETag != "" {
+	filter, upsert := bson.D{{Key: fieldKey, Value: o.Key}}, o.ETag == ""
+	if !upsert {
 		filter = append(filter, bson.E{Key: fieldETag, Value: o.ETag}, alive())
 	}
-	if outside.Creates(o) {
-		update = unlessAlive(update)
+	var result *mongo.UpdateResult
+	var err error
+	switch {
+	case outside.Creates(o):
+		result, err = coll.UpdateOne(ctx, filter, unlessAlive(c.update(o)), options.UpdateOne().SetUpsert(upsert))
+	case relative(o.TTL):
+		result, err = coll.UpdateOne(ctx, filter, c.update(o), options.UpdateOne().SetUpsert(upsert))
+	default:
+		result, err = coll.ReplaceOne(ctx, filter, c.replacement(o), options.Replace().SetUpsert(upsert))
 	}
-	result, err := coll.UpdateOne(ctx, filter, update, options.UpdateOne().SetUpsert(o.ETag == ""))
 	if err == nil && result.ModifiedCount+result.UpsertedCount == 0 {
 		return outside.Conflict(c.op, o)
 	}
 	return err
+}
+
+// replacement returns the new document of an operation without a relative TTL, and notes the new ETag.
+func (c *change) replacement(o *state.Operation) bson.D {
+	c.etag[o.Key] = outside.NewETag(o.ContentType != "")
+	return bson.D{{Key: fieldKey, Value: o.Key}, {Key: fieldValue, Value: string(o.Value)},
+		{Key: fieldETag, Value: c.etag[o.Key]}, {Key: fieldTTL, Value: expiry(o.TTL)}}
 }
 
 // update returns the pipeline that gives a document a new value, and notes the new ETag.
@@ -193,18 +206,19 @@ func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 // literal protects a value from being read as an expression.
 func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
 
+// relative reports whether a TTL starts at the current time of MongoDB's clock, so that it needs an expression.
+func relative(ttl state.TTL) bool { return ttl.Set && ttl.At == nil && ttl.Seconds > 0 }
+
 // expiry returns the MongoDB expression for the expiry time of a value; nil = never. A TTL in seconds starts at the
 // current time of MongoDB's clock.
 func expiry(ttl state.TTL) any {
 	switch {
-	case !ttl.Set:
-		return nil
-	case ttl.At != nil:
+	case relative(ttl):
+		return bson.D{{Key: "$add", Value: bson.A{"$$NOW", ttl.Seconds * 1000}}}
+	case ttl.Set && ttl.At != nil:
 		return *ttl.At
-	case ttl.Seconds <= 0:
-		return nil
 	}
-	return bson.D{{Key: "$add", Value: bson.A{"$$NOW", ttl.Seconds * 1000}}}
+	return nil
 }
 
 // models returns one write for each key, with the effect of the last operation on that key. The writes are sorted by
