@@ -43,7 +43,8 @@ VULN     := $(GO) tool -modfile=internal/tools/go.mod govulncheck
 #   G404  math/rand: internal/archtest lists the packages that may use it, none of which makes secrets
 # A correct line is excluded with: // #nosec G402 -- and the reason.
 SECURITY := $(GO) tool -modfile=internal/tools/go.mod gosec -quiet -exclude=G101,G103,G104,G204,G304,G404 \
-  -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist -exclude-dir=cmd/lab/browsertest
+  -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist -exclude-dir=cmd/lab/browsertest \
+  -exclude-dir=component/state/mongodb/ferretdb
 VULNDB   ?= https://vuln.go.dev
 GOFMT     = $(shell $(GO) env GOROOT)/bin/gofmt
 
@@ -89,7 +90,7 @@ flags: # for scripts that call go themselves
 # The packages that take longest begin first. Most of their tests wait, so four run at a time. make lint vets.
 FIRST = ./node ./raftfsm ./raftfsm/group ./cmd/quorate ./node/clusterctl $(addprefix ./component/state/,postgresql \
   sqlserver mongodb azure/cosmosdb) ./raftfsm/raftlog ./node/shareddir ./membership
-MODULES = deploy/kubernetes deploy/dist cmd/compare cmd/lab/browsertest internal/tools
+MODULES = deploy/kubernetes deploy/dist cmd/compare cmd/lab/browsertest component/state/mongodb/ferretdb internal/tools
 
 test: ## run the tests that take seconds (make test-long runs all in full)
 	$(GO) test -short -vet=off -timeout 20m -p 4 $(FIRST) ./...
