@@ -210,6 +210,7 @@ type services struct {
 	actors         *actors.Service
 	invoke         *invoke.Service
 	tokens         *api.Tokens
+	tracer         api.RequestTracer
 }
 
 func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
@@ -232,6 +233,7 @@ func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 			api.Limits{}),
 		invoke: invoke.New(callee, parts),
 		tokens: tokens,
+		tracer: p.calls.RequestTracer(),
 	}, err
 }
 
@@ -296,7 +298,7 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 		Health:         shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Actors: shared.actors,
 		Shutdown: s.shutdown,
 		Start:    s.start,
-		Pipeline: s.pipeline, Surface: s.surface, Calls: s.callLog,
+		Pipeline: s.pipeline, Surface: s.surface, Calls: s.callLog, Tracer: shared.tracer,
 		Tokens: shared.tokens, AllowedOrigins: c.AllowedOrigins, AnyHost: c.SocketDir != "" || exposed(c.Listen),
 		MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout, Requests: s.memory.requests,
 		Answers: s.memory.answers,
@@ -395,7 +397,7 @@ func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, 
 		Health:         shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Actors: shared.actors,
 		Shutdown: s.shutdown,
 		Start:    s.start,
-		Surface:  s.surface, Calls: s.callLog,
+		Surface:  s.surface, Calls: s.callLog, Tracer: shared.tracer,
 		Tokens: shared.tokens, MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout,
 		MaxHeaderSize: c.MaxHeaderSize, MaxConnections: s.maxConnections(listenerAPI),
 		Requests: s.memory.requests, Answers: s.memory.answers,

@@ -243,10 +243,15 @@ func TestReload_TracingToZipkin(t *testing.T) {
 		return nil
 	})
 	answers(t, n, "GET", "/v1.0/invoke/"+app.id(n)+"/method/m", "", 500, "no")
+	answers(t, n, "GET", "/v1.0/state/first/%ff", "", 400, "") // must not harm the other spans
+	answers(t, n, "GET", "/v1.0/state/first/k", "", 204, "")
 	closeNode(t, n) // the last spans are exported
 	got := <-spans
-	if !strings.HasPrefix(got, "/api/v2/spans ") || !strings.Contains(got, `"name":"invoke `) {
-		t.Errorf("Zipkin got %s", got)
+	for _, part := range []string{"/api/v2/spans ", `"name":"invoke `, `"name":"/v1.0/state/first/k"`,
+		`"db.name":"first"`, `"dapr.status_code":"204"`} {
+		if !strings.Contains(got, part) {
+			t.Errorf("Zipkin got no %s: %s", part, got)
+		}
 	}
 }
 

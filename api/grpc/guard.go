@@ -74,11 +74,15 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 	err error) {
 	begun := time.Now()
 	s.metrics.inFlight.Add(1)
+	var span api.RequestSpan // nil = none
 	defer func() {
 		if cause := recover(); cause != nil {
 			out, err = nil, s.panicked(info.FullMethod, cause)
 		}
 		err = s.answer(info.FullMethod, err)
+		if span != nil {
+			span.End(0, err)
+		}
 		s.metrics.observe(info.FullMethod, status.Code(err), time.Since(begun))
 		s.logCall(ctx, info.FullMethod, err, begun)
 	}()
@@ -91,6 +95,7 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 		return nil, err
 	}
 	s.awaitStart(ctx, info.FullMethod)
+	ctx, span = s.startSpan(ctx, info.FullMethod, in)
 	if info.FullMethod == runtimev1.Dapr_InvokeService_FullMethodName {
 		return handle(ctx, in)
 	}

@@ -64,8 +64,9 @@ type Config struct {
 	// Start holds calls while the node starts, except for health, metadata and shutdown. nil = none are held.
 	Start *api.StartGate
 
-	Surface *api.Surface // which methods are served; nil = all
-	Calls   *api.CallLog // logs calls; nil = not
+	Surface *api.Surface      // which methods are served; nil = all
+	Calls   *api.CallLog      // logs calls; nil = not
+	Tracer  api.RequestTracer // nil = no spans
 
 	Tokens         *api.Tokens       // API tokens; nil = no token is needed
 	MaxBodySize    int64             // bytes of one message; 0 = DefaultMaxBodySize, negative = no limit
@@ -90,6 +91,7 @@ type Server struct {
 	start   *api.StartGate
 	surface *api.Surface
 	calls   *api.CallLog
+	tracer  api.RequestTracer // nil = no spans
 	log     *slog.Logger
 
 	maxConns int // of one listener
@@ -110,7 +112,7 @@ type Server struct {
 // New creates a Server and registers its metrics. It does no I/O.
 func New(c Config) (*Server, error) {
 	s := &Server{
-		core: newCore(c), start: c.Start, surface: c.Surface, calls: c.Calls, log: c.Logger,
+		core: newCore(c), start: c.Start, surface: c.Surface, calls: c.Calls, tracer: c.Tracer, log: c.Logger,
 		maxConns: c.MaxConnections, ping: cmp.Or(c.PingEvery, DefaultPingEvery), requests: c.Requests, tokens: c.Tokens,
 		state: c.State,
 	}

@@ -51,9 +51,10 @@ type Config struct {
 	MaxBodySize    int64         // bytes; 0 = DefaultMaxBodySize, negative = no limit
 	RequestTimeout time.Duration // for one service call, and for reading one body; 0 = DefaultRequestTimeout
 
-	Pipeline *Pipeline    // middleware; nil = none
-	Surface  *api.Surface // which endpoints are served; nil = all
-	Calls    *api.CallLog // logs requests; nil = not
+	Pipeline *Pipeline         // middleware; nil = none
+	Surface  *api.Surface      // which endpoints are served; nil = all
+	Calls    *api.CallLog      // logs requests; nil = not
+	Tracer   api.RequestTracer // nil = no spans
 
 	Requests *admission.Budget // memory of requests being served, shared by all faces of the node; nil = no bound
 	Answers  *admission.Budget // memory of answers being sent; nil = no bound
@@ -70,6 +71,7 @@ type Face struct {
 	pipeline *Pipeline
 	surface  *api.Surface
 	calls    *api.CallLog
+	tracer   api.RequestTracer // nil = no spans
 	log      *slog.Logger
 
 	mux      *chi.Mux
@@ -88,8 +90,8 @@ type Face struct {
 // malformed.
 func New(c Config) (*Face, error) {
 	f := &Face{
-		core: newCore(c), start: c.Start, pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls, log: c.Logger,
-		mux: chi.NewMux(), exempt: map[string]bool{}, observer: c.Observer,
+		core: newCore(c), start: c.Start, pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls,
+		tracer: c.Tracer, log: c.Logger, mux: chi.NewMux(), exempt: map[string]bool{}, observer: c.Observer,
 	}
 	var err error
 	if f.guard, err = newGuard(c); err != nil {
@@ -114,12 +116,13 @@ type handler func(p *reply, r *http.Request) error
 
 // endpoint ties a handler to the metrics of its route.
 type endpoint struct {
-	face  *Face
-	serve handler
-	path  string // pattern of its paths; empty = none
-	count *routeMetrics
-	open  bool // needs no token
-	early bool // is served while the node starts
+	face   *Face
+	serve  handler
+	path   string // pattern of its paths; empty = none
+	count  *routeMetrics
+	open   bool // needs no token
+	early  bool // is served while the node starts
+	traced bool // has a span
 }
 
 // ServeHTTP is called by the mux with the reply that Face.ServeHTTP made.
@@ -132,6 +135,9 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.count = e.count
 	if !e.early {
 		e.face.start.Wait(r.Context(), e.face.timeout)
+	}
+	if span := e.startSpan(r); span != nil {
+		defer endSpan(span, p)
 	}
 	err := e.allowed()
 	if err == nil {
@@ -148,7 +154,7 @@ func (f *Face) register(routes []route) {
 	for _, rt := range routes {
 		for _, verb := range verbs(rt) {
 			e := &endpoint{face: f, serve: rt.serve, path: rt.path, count: f.metrics.route(rt.path, verb),
-				open: rt.open, early: rt.open || rt.early}
+				open: rt.open, early: rt.open || rt.early, traced: f.tracer != nil && isTraced(rt.path)}
 			for _, path := range paths(rt) {
 				if verb == anyVerb {
 					f.mux.Handle(path, e)

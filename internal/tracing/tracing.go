@@ -179,9 +179,30 @@ func (e *export) begin(s *Span, parent traceparent, h http.Header, kind Kind, na
 	if kind == Server {
 		k = trace.SpanKindServer
 	}
-	s.ctx, s.full = e.tracer.Start(s.ctx, name, trace.WithSpanKind(k))
+	s.ctx, s.full = e.tracer.Start(s.ctx, clean(name), trace.WithSpanKind(k))
 	c := s.full.SpanContext()
 	s.trace, s.id, s.flags = c.TraceID(), c.SpanID(), byte(c.TraceFlags())
+}
+
+// Exports reports whether spans are sent to a collector.
+func (t *Tracer) Exports() bool { return t.now.Load().provider != nil }
+
+// maxAttribute bounds a value of an attribute, in bytes.
+const maxAttribute = 512
+
+// Set adds attributes: names and values in turn. It shortens long values.
+func (s *Span) Set(attributes ...string) {
+	if s.full == nil || !s.full.IsRecording() {
+		return
+	}
+	for i := 0; i+1 < len(attributes); i += 2 {
+		s.full.SetAttributes(attribute.String(attributes[i], clean(attributes[i+1])))
+	}
+}
+
+// clean returns a text for a collector. A text that is not UTF-8 would make the export of all spans fail.
+func clean(text string) string {
+	return fault.Shorten(strings.ToValidUTF8(text, "\uFFFD"), maxAttribute)
 }
 
 // Context returns the context for the work of the span.

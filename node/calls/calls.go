@@ -52,10 +52,11 @@ type App struct {
 	Observer       appchannel.Observer
 }
 
-// Spans makes the spans of calls and of operations of bindings. Tracer implements it.
+// Spans makes the spans of calls, of operations of bindings and of requests of the API. Tracer implements it.
 type Spans interface {
 	invoke.Tracer
 	api.BindingTracer
+	api.RequestTracer
 }
 
 // Options are the dependencies and settings of Calls. Catalogue, Network, Tracer, Logger and Registerer are required.
@@ -121,6 +122,9 @@ func (c *Calls) Parts() invoke.Parts { return c.parts }
 
 // BindingTracer makes the spans of operations of bindings.
 func (c *Calls) BindingTracer() api.BindingTracer { return c.opts.Tracer }
+
+// RequestTracer makes the spans of requests of the API.
+func (c *Calls) RequestTracer() api.RequestTracer { return c.opts.Tracer }
 
 // Externals returns the servers outside of the cluster that applications may call.
 func (c *Calls) Externals() *invoke.Externals { return c.parts.Externals }

@@ -37,6 +37,14 @@ func (t Tracer) StartBinding(ctx context.Context, h http.Header, name string) ap
 	return bindingSpan{t.Tracer.Start(ctx, h, tracing.Client, name)}
 }
 
+// StartRequest implements api.RequestTracer.
+func (t Tracer) StartRequest(ctx context.Context, h http.Header, name string) api.RequestSpan {
+	if !t.Exports() {
+		return nil
+	}
+	return t.Tracer.Start(ctx, h, tracing.Client, name)
+}
+
 type bindingSpan struct{ *tracing.Span }
 
 // EndBinding ends the span with the outcome of the operation.

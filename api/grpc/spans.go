@@ -1,0 +1,53 @@
+package grpc
+
+import (
+	"context"
+	"net/http"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/quorate/quorate/api"
+)
+
+// startSpan starts the span of a call about state, secrets, actors, jobs or configuration. It returns nil for other
+// calls, and if spans are sent nowhere. The context of a call of an actor gets the new traceparent, so that the actor
+// continues the trace.
+func (s *Server) startSpan(ctx context.Context, method string, in any) (context.Context, api.RequestSpan) {
+	if s.tracer == nil {
+		return ctx, nil
+	}
+	system, _ := api.GroupOf(methodName(method))
+	switch system {
+	case "state", "secrets", "actors", "jobs", "configuration":
+	default:
+		return ctx, nil
+	}
+	h := http.Header{}
+	if parent := parentOf(ctx); parent != "" {
+		h["Traceparent"] = []string{parent}
+	}
+	span := s.tracer.StartRequest(ctx, h, method)
+	if span == nil {
+		return ctx, nil
+	}
+	span.Set(api.SpanProtocol, "grpc", api.SpanAPI, method)
+	if r, ok := in.(interface{ GetStoreName() string }); ok && system != "configuration" {
+		span.Set(append(api.StoreAttributes(system, r.GetStoreName(), method), api.SpanService, "Dapr")...)
+	}
+	if r, ok := in.(interface {
+		GetActorType() string
+		GetActorId() string
+	}); ok {
+		span.Set(api.SpanActor, r.GetActorType()+"."+r.GetActorId())
+	}
+	if method == runtimev1.Dapr_InvokeActor_FullMethodName {
+		span.Inject(h)
+		md, _ := metadata.FromIncomingContext(ctx)
+		md = md.Copy()
+		delete(md, keyTraceBinary)
+		md[keyTraceparent] = h["Traceparent"]
+		ctx = metadata.NewIncomingContext(ctx, md)
+	}
+	return ctx, span
+}

@@ -1,0 +1,87 @@
+package http
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+)
+
+// isTraced reports whether requests of a route get a trace span here. Calls of applications and operations of bindings
+// have spans of their own. Watches last as long as their client wants.
+func isTraced(pattern string) bool {
+	_, rest, _ := strings.Cut(strings.TrimPrefix(pattern, "/"), "/") // after the version
+	switch block, _, _ := strings.Cut(rest, "/"); block {
+	case "state", "secrets", "actors", "jobs", "configuration":
+		return !strings.HasSuffix(pattern, "/watch")
+	}
+	return false
+}
+
+// startSpan starts the span of a request. It returns nil if spans are sent nowhere.
+func (e *endpoint) startSpan(r *http.Request) api.RequestSpan {
+	if !e.traced {
+		return nil
+	}
+	name, more := spanOf(r)
+	span := e.face.tracer.StartRequest(r.Context(), r.Header, name)
+	if span == nil {
+		return nil
+	}
+	span.Set(append(more, api.SpanProtocol, "http", api.SpanAPI, r.Method+" "+r.URL.Path)...)
+	if strings.HasPrefix(name, callActor) {
+		span.Inject(r.Header) // the actor continues the trace
+	}
+	return span
+}
+
+// endSpan ends the span of a request that was answered.
+func endSpan(span api.RequestSpan, p *reply) {
+	span.Set(api.SpanStatus, strconv.Itoa(p.status))
+	span.End(p.status, nil)
+}
+
+const callActor = "CallActor/"
+
+// spanOf returns the name of the span of a request, and its attributes. They are those of Dapr: the name is the path,
+// except for calls, reminders and timers of actors.
+func spanOf(r *http.Request) (name string, attributes []string) {
+	path, statement := r.URL.Path, r.Method+" "+r.URL.Path
+	parts := strings.SplitN(strings.TrimPrefix(path, "/"), "/", 6)
+	for len(parts) < 6 {
+		parts = append(parts, "")
+	}
+	switch parts[1] {
+	case "state", "secrets":
+		return path, api.StoreAttributes(parts[1], parts[2], statement)
+	case "actors":
+		kind, actor := parts[2], parts[2]+"."+parts[3]
+		attributes = []string{api.SpanActor, actor}
+		switch parts[4] {
+		case "state":
+			return path, append(attributes, api.StoreAttributes("state", "actor", statement)...)
+		case "method":
+			method, _, _ := strings.Cut(parts[5], "/")
+			return callActor + kind + "/" + method, append(attributes, api.SpanService, "ServiceInvocation",
+				api.SpanPeer, actor)
+		case "reminders":
+			return actorOperation(r.Method) + "ActorReminder/" + kind, attributes
+		case "timers":
+			return actorOperation(r.Method) + "ActorTimer/" + kind, attributes
+		}
+		return path, attributes
+	}
+	return path, nil
+}
+
+// actorOperation returns the beginning of Dapr's name of a request about reminders or timers.
+func actorOperation(verb string) string {
+	switch verb {
+	case http.MethodGet, http.MethodHead:
+		return "Get"
+	case http.MethodDelete:
+		return "Unregister"
+	}
+	return "Register"
+}
