@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
 )
 
 const (
@@ -318,7 +319,7 @@ func (c apiCall) send(ctx context.Context, token string) (status, header string,
 		request.Header.Set("dapr-api-token", token)
 	}
 	// Not the default transport: the request must not go through a proxy, and the connection ends with the answer.
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true},
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: rest.MaxHeader},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	answer, err := client.Do(request) //nolint:gosec // the host is an API of this node
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -77,6 +78,7 @@ func checks() map[string]check {
 		"only the command touches the process":      calls,
 		"a package variable guards no shared state": locks,
 		"a metric is declared with its full name":   metricNames,
+		"headers of answers are bounded":            answerHeaders,
 	}
 }
 
@@ -94,6 +96,58 @@ func TestHouseRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+// answerHeaders finds HTTP clients that accept the headers of an answer without a bound of ours: by default, net/http
+// takes 10 MiB. atmostonce.Transport sets a bound.
+func answerHeaders(s *source) (out []string) {
+	if s.test || excepted([]string{"cmd/compare", "cmd/lab/...", "cmd/internal/launcher",
+		"component/bindings/azure/eventgrid/eventgridtest", "node/nodetest", "internal/testutil"}, s.pkg()) {
+		return nil
+	}
+	bounded := map[ast.Node]bool{}
+	ast.Inspect(s.ast, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) == 0 {
+			return true
+		}
+		for _, sel := range selectors(s, "github.com/quorate/quorate/internal/atmostonce", "Transport") {
+			if address, ok := call.Args[0].(*ast.UnaryExpr); ok && call.Fun == sel {
+				bounded[address.X] = true
+			}
+		}
+		return true
+	})
+	for name, field := range map[string]string{"Transport": "MaxResponseHeaderBytes", "Client": "Transport"} {
+		types := map[ast.Node]bool{}
+		for _, sel := range selectors(s, "net/http", name) {
+			types[sel] = true
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			lit, ok := n.(*ast.CompositeLit)
+			if ok && types[lit.Type] && !bounded[lit] && !hasField(lit, field) {
+				out = append(out, s.at(lit.Pos())+": set "+field+", so that the headers of an answer are bounded")
+			}
+			return true
+		})
+	}
+	for _, sel := range selectors(s, "net/http", "DefaultTransport") {
+		if s.pkg() != "internal/tracing" { // its copy is bounded
+			out = append(out, s.at(sel.Pos())+": make a transport with MaxResponseHeaderBytes")
+		}
+	}
+	return out
+}
+
+func hasField(lit *ast.CompositeLit, name string) bool {
+	return slices.ContainsFunc(lit.Elts, func(e ast.Expr) bool {
+		pair, ok := e.(*ast.KeyValueExpr)
+		if !ok {
+			return false
+		}
+		key, ok := pair.Key.(*ast.Ident)
+		return ok && key.Name == name
+	})
 }
 
 func initFunctions(s *source) (out []string) {

@@ -21,6 +21,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/component/pluggable"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
 	"github.com/quorate/quorate/node"
 )
 
@@ -129,7 +130,7 @@ func awaitOutbound(ctx context.Context, c node.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, daprdWait)
 	defer cancel()
 	at := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(c.API.HTTP.Number)) + "/v1.0/healthz/outbound"
-	client := &http.Client{Timeout: healthTime}
+	client := &http.Client{Transport: rest.Transport(nil), Timeout: healthTime}
 	defer client.CloseIdleConnections()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

@@ -16,6 +16,7 @@ import (
 	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
 	"github.com/quorate/quorate/raftfsm/datadir"
 )
 
@@ -107,9 +108,8 @@ func (a *AdminClient) send(ctx context.Context, method, path string, body []byte
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dialUnix(ctx, socket)
-	}}
+	transport := &http.Transport{MaxResponseHeaderBytes: rest.MaxHeader,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, socket) }}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, bytes.NewReader(body))
 	if err != nil {
@@ -142,9 +142,10 @@ func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.R
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
+	transport := &http.Transport{MaxResponseHeaderBytes: rest.MaxHeader,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, body)
 	if err != nil {
