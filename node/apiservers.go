@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,7 +69,9 @@ type apiServers struct {
 
 	declared         component.Configuration // of the start
 	tracer           *tracing.Tracer
-	traced           *tracing.Declared // what tracer uses
+	traced           *tracing.Declared        // what tracer uses
+	measured         *component.MetricsConfig // what dapr uses
+	metricsOff       atomic.Bool              // the Configuration disables metrics
 	anyOnce          sync.Once
 	anyTransport     *http.Transport // for addresses that no HTTPEndpoint declares
 	componentMetrics *components.Metrics

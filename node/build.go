@@ -121,9 +121,11 @@ func (n *Node) buildMetrics(ctx context.Context) error {
 		return err
 	}
 	c := n.config.Metrics
-	if c.Off || n.apis.declared.Metrics != nil && !n.apis.declared.Metrics.Enabled {
+	off := !metricsOf(n.apis.measured).Enabled
+	if c.Off || off && !n.config.Dapr {
 		return nil
 	}
+	n.apis.metricsOff.Store(off)
 	ls, err := listen.TCP(ctx, listen.Request{Hosts: []string{c.Listen}, Port: c.Port.Number,
 		Fallback: !c.Port.Given && !n.config.Cluster.joining(), Flag: "--metrics-port"})
 	if err != nil {
@@ -140,7 +142,13 @@ func (n *Node) buildMetrics(ctx context.Context) error {
 		handler = apihttp.LocalHost(mux, "scrape the metrics by address, or set --metrics-listen-address to "+
 			"one that is not loopback")
 	}
-	_, err = n.apis.serve(ctx, listenerMetrics, ls[0], handler)
+	_, err = n.apis.serve(ctx, listenerMetrics, ls[0], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n.apis.metricsOff.Load() {
+			http.Error(w, "spec.metrics.enabled of the Configuration is false", http.StatusNotFound)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
 	return err
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 
@@ -23,20 +24,15 @@ import (
 // daprNames records the metrics with Dapr's names. The zero value records nothing and has nil observers.
 type daprNames struct{ *daprmetrics.Metrics }
 
-// openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them.
+// openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them. With Dapr's
+// defaults, the Configuration may enable them later.
 func (n *Node) openDaprNames() (err error) {
-	c := n.apis.declared.Metrics
-	if c == nil || !c.DaprNames || !c.Enabled || n.config.Metrics.Off {
-		return nil
-	}
-	patterns, err := pathpattern.New(c.Paths)
-	if err != nil {
+	n.apis.measured = n.apis.declared.Metrics
+	o, err := n.apis.daprOptions(n.apis.measured)
+	if err != nil || n.config.Metrics.Off || o == nil && !n.config.Dapr {
 		return err
 	}
-	n.apis.dapr.Metrics, err = daprmetrics.New(daprmetrics.Options{
-		App: n.config.App.ID, Namespace: n.config.Namespace, Buckets: c.Buckets, Paths: !c.NoPaths,
-		ExcludeVerbs: c.ExcludeVerbs, ErrorCodes: c.ErrorCodes, Patterns: patterns,
-	}, n.deps.Registry)
+	n.apis.dapr.Metrics, err = daprmetrics.New(o, n.deps.Registry)
 	if err != nil || n.credentials == nil {
 		return err
 	}
@@ -44,6 +40,42 @@ func (n *Node) openDaprNames() (err error) {
 	main.Secured()
 	n.credentials.Report(main)
 	return nil
+}
+
+// daprOptions returns the options of the metrics with Dapr's names; nil = they are not exported.
+func (s *apiServers) daprOptions(c *component.MetricsConfig) (*daprmetrics.Options, error) {
+	if c == nil || !c.DaprNames || !c.Enabled {
+		return nil, nil
+	}
+	patterns, err := pathpattern.New(c.Paths)
+	return &daprmetrics.Options{
+		App: s.config.App.ID, Namespace: s.config.Namespace, Buckets: c.Buckets, Paths: !c.NoPaths,
+		ExcludeVerbs: c.ExcludeVerbs, ErrorCodes: c.ErrorCodes, Patterns: patterns,
+	}, err
+}
+
+// changeMetrics applies the section metrics of a changed Configuration with Dapr's defaults. Otherwise it logs that the
+// section takes effect with the next start.
+func (s *apiServers) changeMetrics(c *component.MetricsConfig) {
+	if reflect.DeepEqual(metricsOf(s.measured), metricsOf(c)) {
+		return
+	}
+	s.measured = c
+	if s.dapr.Metrics == nil || !s.config.Dapr {
+		s.deps.Logger.Warn("spec.metrics of the Configuration changed; it takes effect with the next start",
+			"hint", "restart the node")
+		return
+	}
+	o, err := s.daprOptions(c)
+	if err == nil {
+		err = s.dapr.Change(o)
+	}
+	if err != nil {
+		s.deps.Logger.Error("spec.metrics of the Configuration was not applied", "error", err)
+		return
+	}
+	s.metricsOff.Store(!metricsOf(c).Enabled)
+	s.deps.Logger.Info("spec.metrics of the Configuration was applied")
 }
 
 var _ credentials.Observer = (*daprmetrics.App)(nil)

@@ -108,7 +108,7 @@ func (n *Node) applyRules(set *loader.Set, all bool) error {
 	n.calls.SetRules(rules, n.config.trust())
 	n.apis.dapr.policies(n.config.App.ID, rules)
 	n.apis.changeTracing(exportOf(rules.Conf.Tracing))
-	n.warnOfRestart(rules.Conf)
+	n.apis.changeMetrics(rules.Conf.Metrics)
 	return nil
 }
 
@@ -134,14 +134,6 @@ func (s *apiServers) tracingOptions(d *tracing.Declared) tracing.Options {
 	c := s.config
 	return tracing.Options{Service: c.App.ID, Namespace: c.Namespace, Version: c.Version, Env: s.deps.Env,
 		Logger: s.deps.Logger, Declared: d}
-}
-
-// warnOfRestart logs a warning if the section metrics of a Configuration has changed, which needs a restart.
-func (n *Node) warnOfRestart(c component.Configuration) {
-	if !reflect.DeepEqual(metricsOf(n.apis.declared.Metrics), metricsOf(c.Metrics)) {
-		n.deps.Logger.Warn("spec.metrics of the Configuration changed; it takes effect with the next start",
-			"hint", "restart the node")
-	}
 }
 
 func metricsOf(m *component.MetricsConfig) component.MetricsConfig {

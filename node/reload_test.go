@@ -221,6 +221,31 @@ func TestReload_ResiliencyAndConfiguration(t *testing.T) {
 	}
 }
 
+// Dapr's sidecar applies spec.metrics after SIGHUP, because it starts its runtime anew.
+func TestReload_MetricsWithDaprsDefaults(t *testing.T) {
+	n, dir, _ := running(t, map[string]string{"a.yaml": store("first", "state.raft", "")}, func(c *node.Config) {
+		c.Dapr = true
+	})
+	page := func(section string, status int, part string) {
+		t.Helper()
+		if section != "" {
+			write(t, dir, "c.yaml", document("Configuration", "c", "  metrics: {"+section+"}\n"))
+		}
+		poll(t, func() error {
+			answers(t, n, "GET", "/v1.0/state/first/k", "", 204, "")
+			code, text := askAt(t, n.Addresses().Metrics, "GET", "/metrics", "", "")
+			if code != status || !strings.Contains(text, part) {
+				return fmt.Errorf("with %q the metrics are %d without %s", section, code, part)
+			}
+			return nil
+		})
+	}
+	page("", 200, `method="GET",path="/v1.0/state/first",status="204"`)
+	page("http: {increasedCardinality: false}", 200, `method="GET",path="",status="204"`)
+	page("enabled: false", 404, "spec.metrics.enabled")
+	page("http: {excludeVerbs: true}", 200, `method="",path="/v1.0/state/first",status="204"`)
+}
+
 // dapr init writes a Configuration that sends spans to Zipkin.
 func TestReload_TracingToZipkin(t *testing.T) {
 	app := newFailingApp(t)

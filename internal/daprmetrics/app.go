@@ -42,26 +42,26 @@ func (a *App) Probed(status int, took time.Duration) {
 // StateOperation records an operation of a state store. ok is true if the operation succeeded.
 func (a *App) StateOperation(store, operation string, ok bool, took time.Duration) {
 	a.operation("dapr_component_state_count", "dapr_component_state_latencies", took, store,
-		a.metrics.options.Namespace, operation, strconv.FormatBool(ok))
+		a.metrics.options().Namespace, operation, strconv.FormatBool(ok))
 }
 
 // SecretOperation records an operation of a secret store. ok is true if the operation succeeded.
 func (a *App) SecretOperation(store, operation string, ok bool, took time.Duration) {
 	a.operation("dapr_component_secret_count", "dapr_component_secret_latencies", took, store,
-		a.metrics.options.Namespace, operation, strconv.FormatBool(ok))
+		a.metrics.options().Namespace, operation, strconv.FormatBool(ok))
 }
 
 // BindingOperation records an operation of an output binding. ok is true if the operation succeeded.
 func (a *App) BindingOperation(binding, operation string, ok bool, took time.Duration) {
 	a.operation("dapr_component_output_binding_count", "dapr_component_output_binding_latencies", took, binding,
-		a.metrics.options.Namespace, operation, strconv.FormatBool(ok))
+		a.metrics.options().Namespace, operation, strconv.FormatBool(ok))
 }
 
 // BindingEvent records an event of an input binding that was handed to the application. ok is true if the application
 // handled it.
 func (a *App) BindingEvent(binding string, ok bool, took time.Duration) {
 	a.operation("dapr_component_input_binding_count", "dapr_component_input_binding_latencies", took, binding,
-		a.metrics.options.Namespace, strconv.FormatBool(ok))
+		a.metrics.options().Namespace, strconv.FormatBool(ok))
 }
 
 // JobDelivered records a tick of a job that was delivered to the application. ok is true if the application handled it.
@@ -71,8 +71,8 @@ func (a *App) JobDelivered(ok bool, took time.Duration) {
 	if !ok {
 		counter = "dapr_component_job_failure_count"
 	}
-	a.metrics.inc(counter, a.id, a.metrics.options.Namespace, operation)
-	a.metrics.latency("dapr_component_job_latencies", took, a.id, a.metrics.options.Namespace, operation,
+	a.metrics.inc(counter, a.id, a.metrics.options().Namespace, operation)
+	a.metrics.latency("dapr_component_job_latencies", took, a.id, a.metrics.options().Namespace, operation,
 		strconv.FormatBool(ok))
 }
 
@@ -95,7 +95,7 @@ func (a *App) ComponentFailed(typ, name string) {
 
 // PoliciesLoaded records that a Resiliency resource was loaded.
 func (a *App) PoliciesLoaded(document string) {
-	a.metrics.inc(policyLoaded, a.id, document, a.metrics.options.Namespace)
+	a.metrics.inc(policyLoaded, a.id, document, a.metrics.options().Namespace)
 }
 
 // Secured records that the node has a certificate for traffic between nodes.

@@ -70,7 +70,8 @@ func (m *Metrics) PolicyApplied(source, document, policy, target, state string) 
 // breaker, and circuit does nothing.
 func (m *Metrics) circuit(labels []string) {
 	state := labels[len(labels)-1]
-	if state == "" {
+	gauge := m.now.Load().circuits
+	if state == "" || gauge == nil {
 		return
 	}
 	for _, s := range circuitStates() {
@@ -79,18 +80,18 @@ func (m *Metrics) circuit(labels []string) {
 		if s == state {
 			value = 1
 		}
-		m.circuits.WithLabelValues(labels...).Set(value)
+		gauge.WithLabelValues(labels...).Set(value)
 	}
 }
 
 // PolicyActivated records that a resiliency policy acted after a failure, or that a circuit breaker changed its
 // state. An empty source means the first application of the node.
 func (m *Metrics) PolicyActivated(source, document, policy, target, state string) {
-	labels := m.policyLabels(cmp.Or(source, m.options.App), document, policy, target, state)
+	labels := m.policyLabels(cmp.Or(source, m.options().App), document, policy, target, state)
 	m.inc(policyActivated, labels...)
 	m.circuit(labels)
 }
 
 func (m *Metrics) policyLabels(source, document, policy, target, state string) []string {
-	return []string{source, document, policy, m.options.Namespace, "outbound", "app_" + target, state}
+	return []string{source, document, policy, m.options().Namespace, "outbound", "app_" + target, state}
 }

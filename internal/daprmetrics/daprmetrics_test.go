@@ -14,6 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// counter returns a counter of the present series.
+func counter(m *Metrics, name string) *prometheus.CounterVec { return m.now.Load().counters[name] }
+
 func TestTemplate_RemovesKeysAndIDs(t *testing.T) {
 	for path, want := range map[string]string{
 		"/v1.0/state/orders":                    "/v1.0/state/orders",
@@ -35,7 +38,7 @@ func TestTemplate_RemovesKeysAndIDs(t *testing.T) {
 
 func TestPaths_AreBounded(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m, err := New(Options{App: "shop", Paths: true}, reg)
+	m, err := New(&Options{App: "shop", Paths: true}, reg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,11 +47,11 @@ func TestPaths_AreBounded(t *testing.T) {
 		app.ServedHTTP("GET", fmt.Sprintf("/p/%d", i), 404, 0, 0, time.Millisecond)
 	}
 	app.ServedHTTP("GET", "/p/7", 404, 0, 0, time.Millisecond)
-	if n := testutil.CollectAndCount(m.counters["dapr_http_server_request_count"]); n != maxValues+1 {
+	if n := testutil.CollectAndCount(counter(m, "dapr_http_server_request_count")); n != maxValues+1 {
 		t.Errorf("%d series", n)
 	}
 	count := func(path string) float64 {
-		return testutil.ToFloat64(m.counters["dapr_http_server_request_count"].WithLabelValues("shop", "GET", path,
+		return testutil.ToFloat64(counter(m, "dapr_http_server_request_count").WithLabelValues("shop", "GET", path,
 			"404"))
 	}
 	if count("/p/7") != 2 || count(other) != 50 {
@@ -58,7 +61,7 @@ func TestPaths_AreBounded(t *testing.T) {
 
 func TestRenewed_CountsCertificates(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m, err := New(Options{App: "shop"}, reg)
+	m, err := New(&Options{App: "shop"}, reg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +82,7 @@ dapr_runtime_mtls_workload_cert_rotated_total{app_id="shop"} 1
 }
 
 func TestGRPCStats_MethodThatIsNotUTF8(t *testing.T) {
-	m, err := New(Options{App: "shop"}, prometheus.NewRegistry())
+	m, err := New(&Options{App: "shop"}, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +91,7 @@ func TestGRPCStats_MethodThatIsNotUTF8(t *testing.T) {
 		h.HandleRPC(ctx, &stats.End{}) // Prometheus panics for a label that is not UTF-8
 	}
 	for _, name := range []string{"dapr_grpc_io_server_completed_rpcs", "dapr_grpc_io_client_completed_rpcs"} {
-		if n := testutil.ToFloat64(m.counters[name].WithLabelValues("shop", "/shop.Orders/?", "OK")); n != 1 {
+		if n := testutil.ToFloat64(counter(m, name).WithLabelValues("shop", "/shop.Orders/?", "OK")); n != 1 {
 			t.Errorf("%s: %v", name, n)
 		}
 	}
@@ -96,7 +99,7 @@ func TestGRPCStats_MethodThatIsNotUTF8(t *testing.T) {
 
 func TestFailed_CountsCodesOfBothAPIs(t *testing.T) {
 	for _, record := range []bool{true, false} {
-		m, err := New(Options{App: "shop", ErrorCodes: record}, prometheus.NewRegistry())
+		m, err := New(&Options{App: "shop", ErrorCodes: record}, prometheus.NewRegistry())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +129,7 @@ func TestFailed_CountsCodesOfBothAPIs(t *testing.T) {
 		got := map[string]float64{}
 		for _, c := range []string{"ERR_ACTOR_STACK_DEPTH", "ERR_STATE_SAVE", "ERR_STATE_STORE_NOT_FOUND",
 			"DAPR_SCHEDULER_JOB_NAME"} {
-			got[c] = testutil.ToFloat64(m.counters[errorCodes].WithLabelValues("shop", c, category(c)))
+			got[c] = testutil.ToFloat64(counter(m, errorCodes).WithLabelValues("shop", c, category(c)))
 		}
 		want := 0.0
 		if record {
@@ -134,8 +137,52 @@ func TestFailed_CountsCodesOfBothAPIs(t *testing.T) {
 		}
 		if got["ERR_ACTOR_STACK_DEPTH"] != want || got["ERR_STATE_SAVE"] != want ||
 			got["DAPR_SCHEDULER_JOB_NAME"] != want || got["ERR_STATE_STORE_NOT_FOUND"] != want ||
-			testutil.CollectAndCount(m.counters[errorCodes]) != 4 {
+			testutil.CollectAndCount(counter(m, errorCodes)) != 4 {
 			t.Errorf("record %v: %v", record, got)
 		}
+	}
+}
+
+func TestChange_BeginsSeriesAnew(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := New(nil, reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := m.App("shop")
+	names := func() (n int) {
+		t.Helper()
+		app.ServedHTTP("GET", "/v1.0/state/orders/a", 200, 0, 0, time.Millisecond)
+		m.PolicyApplied("shop", "r", "circuitbreaker", "web", "closed")
+		n, err := testutil.GatherAndCount(reg, "dapr_http_server_request_count", "dapr_http_server_latency",
+			circuitState)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := names(); n != 0 {
+		t.Errorf("%d series although nothing is exported", n)
+	}
+	for _, c := range []struct {
+		options *Options
+		want    string // the label path
+	}{
+		{&Options{App: "shop", Paths: true, Buckets: []float64{1, 2}}, "/v1.0/state/orders"},
+		{&Options{App: "shop", Buckets: []float64{5}}, ""},
+	} {
+		if err := m.Change(c.options); err != nil {
+			t.Fatal(err)
+		}
+		if n := names(); n != 2+len(circuitStates()) {
+			t.Errorf("%d series", n)
+		}
+		count := counter(m, "dapr_http_server_request_count")
+		if n := testutil.ToFloat64(count.WithLabelValues("shop", "GET", c.want, "200")); n != 1 {
+			t.Errorf("path %q has %v requests", c.want, n)
+		}
+	}
+	if err := m.Change(nil); err != nil || names() != 0 {
+		t.Errorf("series remain: %v", err)
 	}
 }

@@ -13,7 +13,7 @@ const daprMethods = "/dapr.proto.runtime.v1.Dapr/"
 
 // Failed records an error of the API by its code, such as ERR_STATE_SAVE, if the option ErrorCodes is set.
 func (a *App) Failed(code string) {
-	if a.metrics.options.ErrorCodes {
+	if a.metrics.options().ErrorCodes {
 		a.metrics.inc(errorCodes, a.id, a.metrics.codes.label(code), category(code))
 	}
 }
@@ -21,7 +21,7 @@ func (a *App) Failed(code string) {
 // failedCall records the error of a call of the gRPC API. The code is the reason in its details, or beside it if Dapr
 // defines another reason.
 func (a *App) failedCall(method string, err error) {
-	if !a.metrics.options.ErrorCodes || !strings.HasPrefix(method, daprMethods) {
+	if !a.metrics.options().ErrorCodes || !strings.HasPrefix(method, daprMethods) {
 		return
 	}
 	for _, d := range status.Convert(err).Details() {

@@ -49,10 +49,10 @@ func (b *bounded) label(value string) string {
 //   - otherwise "", if Options.Paths is false
 //   - otherwise the path itself. In paths of the API, keys and ids are replaced, as in Dapr.
 func (m *Metrics) path(path string) string {
-	if pattern := m.options.Patterns.Match(path); pattern != "" {
+	if pattern := m.options().Patterns.Match(path); pattern != "" {
 		return pattern
 	}
-	if !m.options.Paths {
+	if !m.options().Paths {
 		return ""
 	}
 	return m.paths.label(template(path))
@@ -79,7 +79,7 @@ func template(path string) string {
 
 // verb returns the label of a verb.
 func (m *Metrics) verb(verb string) string {
-	if m.options.ExcludeVerbs {
+	if m.options().ExcludeVerbs {
 		return ""
 	}
 	switch verb {

@@ -1,6 +1,7 @@
 package daprmetrics
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,30 +36,61 @@ func sizeBuckets() []float64 {
 
 // Metrics are the metrics of a node. They are safe for concurrent use.
 type Metrics struct {
-	options  Options
+	registry prometheus.Registerer
 	paths    *bounded
 	methods  *bounded
 	codes    *bounded // error codes; those of a proxied application are not Quorate's
-	counters map[string]*prometheus.CounterVec
-	spreads  map[string]*prometheus.HistogramVec
-	circuits *prometheus.GaugeVec
+	now      atomic.Pointer[series]
 }
 
-// New creates the metrics and registers them. It returns fault.Internal if they are already registered.
-func New(o Options, reg prometheus.Registerer) (*Metrics, error) {
+// series are the time series with one set of options. They do not change.
+type series struct {
+	options  Options
+	counters map[string]*prometheus.CounterVec // empty = nothing is exported, as the other fields then
+	spreads  map[string]*prometheus.HistogramVec
+	circuits *prometheus.GaugeVec
+	all      []prometheus.Collector
+}
+
+// New creates the metrics and registers them. If o is nil, it exports nothing until Change. It returns fault.Internal
+// if the metrics are already registered.
+func New(o *Options, reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{registry: reg, paths: newBounded(), methods: newBounded(), codes: newBounded()}
+	m.now.Store(&series{})
+	return m, m.Change(o)
+}
+
+// Change replaces the options. If o is nil, nothing is exported. All series begin anew. Only one goroutine may call it.
+func (m *Metrics) Change(o *Options) error {
+	next := &series{}
+	if o != nil {
+		next = newSeries(*o)
+	}
+	for _, c := range m.now.Swap(next).all {
+		m.registry.Unregister(c)
+	}
+	for _, c := range next.all {
+		if err := m.registry.Register(c); err != nil {
+			return fault.Wrap(err, "daprmetrics.Change", "registering metrics")
+		}
+	}
+	return nil
+}
+
+func newSeries(o Options) *series {
 	if o.Buckets == nil {
 		o.Buckets = DefaultBuckets()
 	}
-	m := &Metrics{options: o, paths: newBounded(), methods: newBounded(), codes: newBounded(),
-		counters: map[string]*prometheus.CounterVec{}, spreads: map[string]*prometheus.HistogramVec{},
+	m := &series{options: o, counters: map[string]*prometheus.CounterVec{},
+		spreads: map[string]*prometheus.HistogramVec{},
 		circuits: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: circuitState,
 			Help: "1 for the state that a circuit breaker is in, 0 for the others."}, resiliencyLabels()),
 	}
-	all := []prometheus.Collector{m.circuits}
+	m.all = []prometheus.Collector{m.circuits}
 	for _, s := range specs() {
 		if s.kind == count {
 			m.counters[s.name] = prometheus.NewCounterVec(prometheus.CounterOpts{Name: s.name, Help: s.help}, s.labels)
-			all = append(all, m.counters[s.name])
+			m.all = append(m.all, m.counters[s.name])
 			continue
 		}
 		buckets := o.Buckets
@@ -67,28 +99,34 @@ func New(o Options, reg prometheus.Registerer) (*Metrics, error) {
 		}
 		m.spreads[s.name] = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: s.name, Help: s.help,
 			Buckets: buckets}, s.labels)
-		all = append(all, m.spreads[s.name])
+		m.all = append(m.all, m.spreads[s.name])
 	}
-	for _, c := range all {
-		if err := reg.Register(c); err != nil {
-			return nil, fault.Wrap(err, "daprmetrics.New", "registering metrics")
-		}
-	}
-	return m, nil
+	return m
 }
+
+// options returns the present options.
+func (m *Metrics) options() *Options { return &m.now.Load().options }
 
 // inc counts one event. labels are in the order of the specification.
 func (m *Metrics) inc(name string, labels ...string) {
-	m.counters[name].WithLabelValues(labels...).Inc()
+	if c := m.now.Load().counters[name]; c != nil {
+		c.WithLabelValues(labels...).Inc()
+	}
 }
 
 // latency records a duration in whole milliseconds, as Dapr does.
 func (m *Metrics) latency(name string, took time.Duration, labels ...string) {
-	m.spreads[name].WithLabelValues(labels...).Observe(float64(took.Milliseconds()))
+	m.observe(name, float64(took.Milliseconds()), labels)
 }
 
 func (m *Metrics) size(name string, bytes int64, labels ...string) {
-	m.spreads[name].WithLabelValues(labels...).Observe(float64(max(bytes, 0)))
+	m.observe(name, float64(max(bytes, 0)), labels)
+}
+
+func (m *Metrics) observe(name string, value float64, labels []string) {
+	if h := m.now.Load().spreads[name]; h != nil {
+		h.WithLabelValues(labels...).Observe(value)
+	}
 }
 
 // App returns the metrics of one application; nil if m is nil.
