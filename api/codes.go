@@ -57,6 +57,15 @@ const (
 	CodeConfigurationSave               = "ERR_CONFIGURATION_SAVE"
 	CodeConfigurationSubscribe          = "ERR_CONFIGURATION_SUBSCRIBE"
 	CodeConfigurationUnsubscribe        = "ERR_CONFIGURATION_UNSUBSCRIBE"
+	CodePubSubNotFound                  = "ERR_PUBSUB_NOT_FOUND"
+	CodePubSubNotConfigured             = "ERR_PUBSUB_NOT_CONFIGURED"
+	CodePubSubEmpty                     = "ERR_PUBSUB_EMPTY"
+	CodeTopicNameEmpty                  = "ERR_TOPIC_NAME_EMPTY"
+	CodePubSubMetadata                  = "ERR_PUBSUB_REQUEST_METADATA"
+	CodePubSubEvents                    = "ERR_PUBSUB_EVENTS_SER"
+	CodePubSubForbidden                 = "ERR_PUBSUB_FORBIDDEN"
+	CodePubSubPublish                   = "ERR_PUBSUB_PUBLISH_MESSAGE"
+	CodeCloudEventCreation              = "ERR_PUBSUB_CLOUD_EVENTS_SER"
 )
 
 // The reasons that Quorate defines. Reasons that start with DAPR_ are defined by Dapr.

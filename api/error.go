@@ -50,7 +50,8 @@ type Error struct {
 type Details struct {
 	Reason     string      // why; empty = no details
 	Metadata   []Attribute // names of the things concerned, such as a key
-	Store      string      // the state store concerned; empty = none
+	Store      string      // the state store or other component concerned; empty = none
+	Resource   string      // what Store is; empty = a state store
 	Violations []Violation // fields of the request that are wrong
 	Help       string      // address that explains more; may be empty
 }

@@ -331,7 +331,7 @@ func TestNames_FindsUnknown(t *testing.T) {
 		"make coffee":                               true,
 		"ERR_STATE_LOST":                            true,
 		"QUORATE_LUCK":                              true,
-		"/v1.0/publish/a":                           true,
+		"/v1.0/workflows/a":                         true,
 		"/v1.0/state":                               true,
 		"quorate_raft_luck":                         true,
 		"TestNothingOfTheKind":                      true,

@@ -20,6 +20,7 @@ import (
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/api/http/httpserver"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/api/pubsub"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -208,6 +209,7 @@ type services struct {
 	locks          *api.Locks
 	jobs           *api.Jobs
 	configurations *api.Configurations
+	topics         *pubsub.Service
 	health         *api.Health
 	metadata       *api.Metadata
 	actors         *actors.Service
@@ -231,6 +233,8 @@ func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 		configurations: s.configuration(p, app),
 		bindings: api.NewBindings(app, p.components, p.calls.Outbound).Trace(p.calls.BindingTracer()).
 			Report(seen),
+		topics: pubsub.New(pubsub.Options{App: app, Source: p.components, Policy: p.calls.Outbound,
+			Tracer: p.calls.BindingTracer()}),
 		health: api.NewHealth(app, p.status),
 		metadata: api.NewMetadata(app, description{p, s.config.Version, at, s.config.API.DeclaredOnly},
 			api.Limits{}),
@@ -298,6 +302,7 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings, Locks: shared.locks,
 		Jobs:           shared.jobs,
 		Configurations: shared.configurations,
+		Topics:         shared.topics,
 		Health:         shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Actors: shared.actors,
 		Shutdown: s.shutdown,
 		Start:    s.start,
@@ -397,6 +402,7 @@ func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, 
 		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings, Locks: shared.locks,
 		Jobs:           shared.jobs,
 		Configurations: shared.configurations,
+		Topics:         shared.topics,
 		Health:         shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Actors: shared.actors,
 		Shutdown: s.shutdown,
 		Start:    s.start,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/pubsub"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
 	"github.com/quorate/quorate/internal/fault"
@@ -35,6 +36,7 @@ type World struct {
 	Secrets        *Secrets
 	Locks          *LockCatalogue
 	Configurations *ConfigurationCatalogue
+	PubSubs        *PubSubCatalogue
 	Health         *Health
 	Metrics        *prometheus.Registry
 	Log            *Log
@@ -64,7 +66,8 @@ func New(t testing.TB) *World {
 			Instance("faulty", faulty{newStore()}), orders, Instance("plain", plainStore{newStore()}), shared, small,
 		}},
 		Secrets: newSecrets(), Locks: newLocks(),
-		Configurations: newConfigurations(t), Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{},
+		Configurations: newConfigurations(t), PubSubs: newPubSubs(t),
+		Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{},
 		Stopped: make(chan bool, 1),
 		App:     api.App{ID: "shop"}, RequestTimeout: time.Minute,
 	}
@@ -79,6 +82,7 @@ type Services struct {
 	Locks          *api.Locks
 	Jobs           *api.Jobs
 	Configurations *api.Configurations
+	Topics         *pubsub.Service
 	Health         *api.Health
 	Metadata       *api.Metadata
 	Shutdown       func(force bool)
@@ -98,6 +102,7 @@ func (w *World) Services() Services {
 		Jobs:     api.NewJobs(w.App, &JobStore{}),
 		Configurations: api.NewConfigurations(api.ConfigurationOptions{App: w.App, Stores: w.Configurations,
 			Policies: NoPolicies{}, Metrics: api.NewConfigurationMetrics(), Logger: slog.New(slog.DiscardHandler)}),
+		Topics:   pubsub.New(pubsub.Options{App: w.App, Source: w.PubSubs}),
 		Health:   api.NewHealth(w.App, w.Health),
 		Metadata: api.NewMetadata(w.App, nodeInfo{}, api.Limits{}),
 		Shutdown: func(force bool) { w.Stopped <- force },

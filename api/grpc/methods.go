@@ -17,6 +17,7 @@ type daprMethods struct {
 	jobMethods
 	configurationMethods
 	bindingMethods
+	pubsubMethods
 	invokeMethods
 	runtimeMethods
 	unimplemented
@@ -37,6 +38,7 @@ func newDaprMethods(c Config, core *core) *daprMethods {
 		jobMethods:           jobMethods{c.Jobs},
 		configurationMethods: configurationMethods{core, c.Configurations},
 		bindingMethods:       bindingMethods{c.Bindings},
+		pubsubMethods:        pubsubMethods{core, c.Topics},
 		invokeMethods:        invokeMethods{core, c.Invoke, c.Tokens.Required()},
 		runtimeMethods:       runtimeMethods{c.App, c.Metadata, c.Shutdown},
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/api/pubsub"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/connlimit"
 	"github.com/quorate/quorate/internal/fault"
@@ -58,6 +59,7 @@ type Config struct {
 	Locks          *api.Locks
 	Jobs           *api.Jobs
 	Configurations *api.Configurations
+	Topics         *pubsub.Service
 	Bindings       *api.Bindings    // nil = output bindings are not served
 	Shutdown       func(force bool) // asks the process to stop and returns at once
 

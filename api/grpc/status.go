@@ -1,6 +1,8 @@
 package grpc
 
 import (
+	"cmp"
+
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -20,13 +22,17 @@ func code(e *api.Error) codes.Code {
 		}
 		return codes.InvalidArgument
 	case api.Missing:
-		if e.Code == api.CodeStoreNotConfigured {
+		if e.Code == api.CodeStoreNotConfigured || e.Code == api.CodePubSubNotConfigured {
 			return codes.FailedPrecondition
 		}
 		return codes.InvalidArgument
 	case api.NotConfigured, api.LockLost:
 		return codes.FailedPrecondition
 	case api.NotFound:
+		switch e.Code { // as in Dapr
+		case api.CodePubSubNotFound, api.CodePubSubEmpty, api.CodeTopicNameEmpty:
+			return codes.InvalidArgument
+		}
 		return codes.NotFound
 	case api.Method, api.Unsupported, api.NotServed:
 		return codes.Unimplemented
@@ -48,7 +54,7 @@ func code(e *api.Error) codes.Code {
 		return codes.Unknown
 	default:
 		switch e.Code { // as in Dapr
-		case api.CodeConfigurationSubscribe:
+		case api.CodeConfigurationSubscribe, api.CodeCloudEventCreation:
 			return codes.InvalidArgument
 		case api.CodeActorStackDepth:
 			return codes.ResourceExhausted
@@ -102,7 +108,11 @@ func details(e *api.Error) []protoadapt.MessageV1 {
 	}
 	out := []protoadapt.MessageV1{info}
 	if d.Store != "" {
-		out = append(out, &errdetails.ResourceInfo{ResourceType: "state", ResourceName: d.Store})
+		resource := &errdetails.ResourceInfo{ResourceType: cmp.Or(d.Resource, "state"), ResourceName: d.Store}
+		if d.Resource != "" {
+			resource.Description = e.Message
+		}
+		out = append(out, resource)
 	}
 	if len(d.Violations) > 0 {
 		bad := &errdetails.BadRequest{}

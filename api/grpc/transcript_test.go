@@ -95,6 +95,7 @@ func transcripts(t *testing.T) (out []string) {
 		"locks-none":    true, // steps without a gRPC form
 		"configuration": true, "configuration-none": true,
 		"jobs":      true,
+		"publish":   true,
 		"reminders": true,
 		"body-size": true, // the limit counts bytes of another encoding
 	}

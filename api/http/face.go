@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/api/pubsub"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/timeline"
@@ -36,6 +37,7 @@ type Config struct {
 	Locks          *api.Locks
 	Jobs           *api.Jobs
 	Configurations *api.Configurations
+	Topics         *pubsub.Service
 	Health         *api.Health
 	Metadata       *api.Metadata
 	Actors         *actors.Service

@@ -18,6 +18,7 @@ func (f *Face) blocks(c Config) []block {
 		&jobRoutes{f.core, c.Jobs},
 		&configurationRoutes{f.core, c.Configurations},
 		&bindingRoutes{f.core, c.Bindings},
+		&pubsubRoutes{f.core, c.Topics},
 		&invokeRoutes{service: c.Invoke, surface: c.Surface},
 		&runtimeRoutes{f.core, c.App, c.Metadata, c.Shutdown},
 		&healthRoutes{f.core, c.Health},

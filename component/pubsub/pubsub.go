@@ -46,6 +46,8 @@ type SubscribeRequest struct {
 	Topic    string
 	Group    string            // consumerID; never empty
 	Metadata map[string]string // of the subscription; nil = none
+	// Unsettled is how many deliveries the member wants to hold at once, for a batch; 0 = as the broker has it.
+	Unsettled int
 }
 
 // Outcome is what became of a delivery.

@@ -160,15 +160,28 @@ func AppendError(dst []byte, e *api.Error) []byte {
 	dst = appendErrorInfo(dst, &e.Details)
 	if e.Details.Store != "" {
 		dst = append(dst, ',')
-		dst = append(dst, typeResourceInfo...)
-		dst = AppendField(dst, "resource_name", e.Details.Store)
-		dst = append(dst, `,"owner":"","description":""}`...)
+		dst = appendResource(dst, e)
 	}
 	if len(e.Details.Violations) > 0 {
 		dst = append(dst, ',')
 		dst = appendViolations(dst, e.Details.Violations)
 	}
 	return append(dst, ']')
+}
+
+// appendResource appends the component that an error is about. As in Dapr, that of a state store has no description.
+func appendResource(dst []byte, e *api.Error) []byte {
+	if e.Details.Resource == "" {
+		dst = append(dst, typeResourceInfo...)
+		dst = AppendField(dst, "resource_name", e.Details.Store)
+		return append(dst, `,"owner":"","description":""}`...)
+	}
+	dst = append(dst, `{"@type":"type.googleapis.com/google.rpc.ResourceInfo"`...)
+	dst = AppendField(dst, "resource_type", e.Details.Resource)
+	dst = AppendField(dst, "resource_name", e.Details.Store)
+	dst = append(dst, `,"owner":""`...)
+	dst = AppendField(dst, "description", e.Message)
+	return append(dst, '}')
 }
 
 func appendErrorInfo(dst []byte, d *api.Details) []byte {

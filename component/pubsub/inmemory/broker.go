@@ -31,7 +31,8 @@ const (
 // Bounds of a broker.
 const (
 	maxTopics            = 10_000
-	maxGroups            = 1000 // of one topic
+	maxGroups            = 1000   // of one topic
+	maxUnsettled         = 10_000 // deliveries of one member
 	maxRedeliverInterval = time.Minute
 	sweepInterval        = time.Second
 	messageCost          = 256 // what a message takes beside its texts
@@ -260,7 +261,7 @@ func (b *Broker) Subscribe(ctx context.Context, r pubsub.SubscribeRequest) (pubs
 			g.take(e.Value.(*entry), now)
 		}
 	}
-	m := &member{group: g, held: map[string]*item{}}
+	m := &member{group: g, held: map[string]*item{}, allowed: max(b.concurrency, min(r.Unsettled, maxUnsettled))}
 	g.members[m] = true
 	return m, nil
 }

@@ -13,10 +13,11 @@ import (
 
 // member is one subscription. Its fields are guarded by Broker.mu.
 type member struct {
-	group *group
-	held  map[string]*item // by ref
-	lanes int              // lanes of which it holds items
-	left  bool
+	group   *group
+	held    map[string]*item // by ref
+	lanes   int              // lanes of which it holds items
+	allowed int              // lanes
+	left    bool
 }
 
 // Receive implements pubsub.Subscription.
@@ -53,7 +54,7 @@ func (m *member) look(limit int) ([]pubsub.Delivery, time.Duration, error) {
 	now := time.Now()
 	wait := g.wake(now)
 	var out []pubsub.Delivery
-	for len(out) < limit && len(g.ready.list) > 0 && m.lanes < g.broker.concurrency {
+	for len(out) < limit && len(g.ready.list) > 0 && m.lanes < m.allowed {
 		l := heap.Pop(&g.ready).(*lane)
 		g.dropExpired(l, now)
 		if len(l.items) == 0 || !l.items[0].notBefore.IsZero() {

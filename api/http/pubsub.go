@@ -1,0 +1,144 @@
+package http
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/jsonbody"
+	"github.com/quorate/quorate/api/pubsub"
+)
+
+// pubsubRoutes serves publishing.
+type pubsubRoutes struct {
+	*core
+	topics *pubsub.Service
+}
+
+func (s *pubsubRoutes) routes() []route {
+	return []route{
+		{verbs: "POST PUT", path: "/v1.0/publish/bulk/{pubsub}/*", serve: s.publishBulk},
+		{verbs: "POST PUT", path: "/v1.0-alpha1/publish/bulk/{pubsub}/*", serve: s.publishBulk},
+		{verbs: "POST PUT", path: "/v1.0/publish/{pubsub}/*", serve: s.publish},
+	}
+}
+
+// publishPath returns the component and the topic in a path. words is the number of segments before the component.
+func publishPath(u *url.URL, words int) (component, topic string, err error) {
+	path := restOf(u, "/")
+	for range words {
+		if _, err := path.next(); err != nil {
+			return "", "", err
+		}
+	}
+	if component, err = path.next(); err != nil {
+		return "", "", err
+	}
+	topic, err = path.all()
+	return component, topic, err
+}
+
+// traceOf returns the headers with the trace of a request.
+func traceOf(r *http.Request) http.Header {
+	out := http.Header{}
+	for _, name := range []string{"Traceparent", "Tracestate"} {
+		if v := header(r, name); v != "" {
+			out[name] = []string{v}
+		}
+	}
+	return out
+}
+
+// publish serves POST and PUT /v1.0/publish/{pubsub}/{topic}.
+func (s *pubsubRoutes) publish(p *reply, r *http.Request) error {
+	component, topic, err := publishPath(r.URL, 2)
+	if err != nil {
+		return err
+	}
+	q, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	body, err := s.body(p, r)
+	if err != nil {
+		return err
+	}
+	defer s.release(body)
+	ctx := s.deadline(p, r)
+	defer ctx.end()
+	// The buffer is reused, and brokers keep the data.
+	if err := s.topics.Publish(ctx, &pubsub.PublishRequest{PubSub: component, Topic: topic, Trace: traceOf(r),
+		Payload: pubsub.Payload{Data: slices.Clone(body.data), ContentType: header(r, headerContentType),
+			Metadata: q.metadata}}); err != nil {
+		return err
+	}
+	p.empty()
+	return nil
+}
+
+// publishBulk serves POST and PUT /v1.0/publish/bulk/{pubsub}/{topic}.
+func (s *pubsubRoutes) publishBulk(p *reply, r *http.Request) error {
+	component, topic, err := publishPath(r.URL, 3)
+	if err != nil {
+		return err
+	}
+	q, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	body, err := s.body(p, r)
+	if err != nil {
+		return err
+	}
+	defer s.release(body)
+	var tooMany error
+	t := jsonbody.TallyItems(body.data)
+	if t.List > pubsub.MaxEntries {
+		tooMany = api.MalformedRequest("the bulk has too many entries; the limit is 10,000")
+	}
+	if err := s.afford(p, r, body.data, &t, tooMany); err != nil {
+		return err
+	}
+	ctx := s.deadline(p, r)
+	defer ctx.end()
+	request := &pubsub.BulkRequest{PubSub: component, Topic: topic, Metadata: q.metadata, Trace: traceOf(r)}
+	err = s.topics.PublishBulk(ctx, request, func() ([]pubsub.Entry, *api.Error) {
+		var list []pubsub.EntryJSON
+		if err := json.Unmarshal(slices.Clone(body.data), &list); err != nil {
+			return nil, s.topics.EntriesInvalid(request, "the body is not a list of entries")
+		}
+		return s.topics.EntriesOf(request, list)
+	})
+	var partial *pubsub.Partial
+	if errors.As(err, &partial) {
+		return bulkFailed(p, err, partial)
+	}
+	if err == nil {
+		p.empty()
+	}
+	return err
+}
+
+// bulkFailed answers a bulk of which entries were not published. Dapr's clients read the failures from the body or
+// from headers.
+func bulkFailed(p *reply, err error, partial *pubsub.Partial) error {
+	e := api.AsError(err)
+	answer, failed := json.Marshal(struct {
+		Entries []pubsub.FailedEntry `json:"failedEntries"`
+		Code    string               `json:"errorCode"`
+	}{partial.Entries, e.Code})
+	if failed != nil { // strings can always be encoded
+		return err
+	}
+	if len(answer) <= largestHeader {
+		metadataHeaders(p.Header(), map[string]string{"responseData": string(answer), "error": e.Message})
+	}
+	p.send(status(e.Kind), valueJSON, answer)
+	return nil
+}
+
+// largestHeader is the largest answer to a bulk in bytes that is also sent as a header.
+const largestHeader = 8 << 10

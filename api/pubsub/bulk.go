@@ -1,0 +1,191 @@
+package pubsub
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Entry is one message of a bulk.
+type Entry struct {
+	ID string // unique in the bulk
+	Payload
+}
+
+// BulkRequest publishes several messages to one topic.
+type BulkRequest struct {
+	PubSub, Topic string
+	Metadata      map[string]string // of the request; an entry has it, too, unless it sets the same name
+	Trace         http.Header
+}
+
+// FailedEntry is an entry that was not published.
+type FailedEntry struct {
+	ID    string `json:"entryId"`
+	Error string `json:"error"`
+}
+
+// Partial is the error of a bulk of which single entries were not published.
+type Partial struct{ Entries []FailedEntry }
+
+// Error returns the ids of the entries.
+func (p *Partial) Error() string {
+	ids := make([]string, len(p.Entries))
+	for i := range ids {
+		ids[i] = api.Shorten(p.Entries[i].ID)
+	}
+	return "these entries were not published: " + strings.Join(ids, ", ")
+}
+
+// MaxEntries is the largest number of entries of a bulk.
+const MaxEntries = 10_000
+
+// PublishBulk publishes several messages. The function read is called after the target is checked, and returns the
+// entries. If single entries were not published, the cause of the error is a *Partial.
+func (s *Service) PublishBulk(ctx context.Context, r *BulkRequest, read func() ([]Entry, *api.Error)) error {
+	i, err := s.target(r.PubSub, r.Topic, r.Metadata)
+	if err != nil {
+		return err
+	}
+	entries, unreadable := read()
+	if unreadable != nil {
+		return unreadable
+	}
+	if failure := s.checkEntries(r, entries); failure != nil {
+		return failure
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	messages := make([]pubsub.Message, len(entries))
+	for n := range entries {
+		p := &entries[n].Payload
+		p.Metadata = fill(p.Metadata, r.Metadata)
+		if text := checkMetadata(p.Metadata); text != "" {
+			return metadataInvalid(i.Name, nil, "entry "+api.Shorten(entries[n].ID)+": "+text)
+		}
+		t, _ := s.span(ctx, r.Trace, i.Name, r.Topic)
+		var failure *api.Error
+		messages[n], failure = s.message(i, r.Topic, p, t)
+		t.end(failure)
+		if failure != nil {
+			return failure
+		}
+	}
+	partial := &Partial{}
+	failure := s.send(ctx, i, r.Topic, messages, r.Metadata, func(f pubsub.Failure) {
+		if f.Index >= 0 && f.Index < len(entries) { // a broker may be hostile
+			partial.Entries = append(partial.Entries, FailedEntry{entries[f.Index].ID, textOf(f.Err)})
+		}
+	})
+	switch {
+	case failure != nil:
+		failure.Cause = &Partial{allFailed(entries, failure.Message)}
+		return failure
+	case len(partial.Entries) > 0:
+		failure = publishFailed(i.Name, r.Topic, fault.New(fault.Internal, "pubsub.PublishBulk", partial.Error()))
+		failure.Cause = partial
+		return failure
+	}
+	return nil
+}
+
+func allFailed(entries []Entry, why string) []FailedEntry {
+	out := make([]FailedEntry, len(entries))
+	for i := range entries {
+		out[i] = FailedEntry{entries[i].ID, why}
+	}
+	return out
+}
+
+func (s *Service) checkEntries(r *BulkRequest, entries []Entry) *api.Error {
+	why := ""
+	seen := make(map[string]bool, len(entries))
+	for i := range entries {
+		if id := entries[i].ID; id == "" || seen[id] {
+			why = "entryId is duplicated or not present for entry"
+		} else {
+			seen[id] = true
+		}
+	}
+	switch {
+	case len(entries) > MaxEntries:
+		why = "there are too many entries; the limit is 10,000"
+	}
+	if why == "" {
+		return nil
+	}
+	return eventsInvalid(reasonEvents, "error marshaling events to bytes", r.PubSub, r.Topic, ". error: ",
+		s.o.App.ID, why)
+}
+
+// fill returns metadata with what is missing from defaults.
+func fill(metadata, defaults map[string]string) map[string]string {
+	if len(defaults) == 0 {
+		return metadata
+	}
+	out := maps.Clone(defaults)
+	maps.Copy(out, metadata)
+	return out
+}
+
+// EntryJSON is an entry of a bulk in a body.
+type EntryJSON struct {
+	EntryID     string            `json:"entryId"`
+	Event       json.RawMessage   `json:"event"`
+	ContentType string            `json:"contentType"`
+	Metadata    map[string]string `json:"metadata"`
+}
+
+// EntriesInvalid returns the error of a body that is no list of entries.
+func (s *Service) EntriesInvalid(r *BulkRequest, why string) *api.Error {
+	return eventsInvalid(reasonUnmarshal, "error when unmarshaling the request", r.PubSub, r.Topic, ": ", s.o.App.ID,
+		why)
+}
+
+// EntriesOf returns the entries of a body.
+func (s *Service) EntriesOf(r *BulkRequest, list []EntryJSON) ([]Entry, *api.Error) {
+	out := make([]Entry, len(list))
+	for i := range list {
+		data, why := eventBytes(list[i].ContentType, list[i].Event)
+		if why != "" {
+			return nil, eventsInvalid(reasonEnvelope, "error when marshalling cloud event envelope", r.PubSub, r.Topic,
+				": ", s.o.App.ID, why)
+		}
+		out[i] = Entry{list[i].EntryID, Payload{data, list[i].ContentType, list[i].Metadata}}
+	}
+	return out, nil
+}
+
+// eventBytes returns the bytes of an event by its content type, or what is wrong with it.
+func eventBytes(contentType string, event json.RawMessage) ([]byte, string) {
+	base, _, _ := strings.Cut(contentType, ";")
+	base = strings.ToLower(strings.TrimSpace(base))
+	var text string
+	isText := json.Unmarshal(event, &text) == nil
+	switch {
+	case base == contentJSON || base == contentCloudEvent:
+		if len(event) == 0 {
+			event = json.RawMessage("null")
+		}
+		return event, ""
+	case !isText:
+		return nil, "the event does not fit the content type " + api.Shorten(contentType)
+	case base == contentOctets:
+		data, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, "the event is not base64"
+		}
+		return data, ""
+	case strings.HasPrefix(base, "text/") || base == "application/xml":
+		return []byte(text), ""
+	}
+	return nil, "the content type " + api.Shorten(contentType) + " is not supported"
+}
