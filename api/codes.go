@@ -42,6 +42,7 @@ const (
 	CodeReminderNotFound                = "ERR_ACTOR_REMINDER_NOT_FOUND"
 	CodeReminderDelete                  = "ERR_ACTOR_REMINDER_DELETE"
 	CodeTimerCreate                     = "ERR_ACTOR_TIMER_CREATE"
+	CodeTimerDelete                     = "ERR_ACTOR_TIMER_DELETE"
 	CodeDirectInvoke                    = "ERR_DIRECT_INVOKE"
 	CodeHealthNotReady                  = "ERR_HEALTH_NOT_READY"
 	CodeHealthAppID                     = "ERR_HEALTH_APPID_NOT_MATCH"

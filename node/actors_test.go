@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,12 +36,13 @@ type counters struct {
 	mu          sync.Mutex
 	running     map[string]bool
 	turns       int
+	ticks       map[string]int // of timers
 	deactivated []string
 	overlap     bool
 }
 
 func newCounters(t *testing.T) *counters {
-	c := &counters{t: t, running: map[string]bool{}}
+	c := &counters{t: t, running: map[string]bool{}, ticks: map[string]int{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /dapr/config", func(w http.ResponseWriter, _ *http.Request) {
 		if c.hosts != nil && !c.hosts.Load() {
@@ -51,6 +53,11 @@ func newCounters(t *testing.T) *counters {
 			"entitiesConfig":[{"entities":["Brief"],"actorIdleTimeout":"1s"}]}`)
 	})
 	mux.HandleFunc("PUT /actors/Counter/{id}/method/{method}", c.call)
+	mux.HandleFunc("PUT /actors/Counter/{id}/method/timer/{name}", func(_ http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.ticks[r.PathValue("name")]++
+	})
 	mux.HandleFunc("DELETE /actors/Counter/{id}", func(_ http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -402,6 +409,39 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 		if n != 3 {
 			t.Errorf("node %s has %d of 9 actors", node, n)
 		}
+	}
+}
+
+// A timer can be set and removed at every node. It runs where the actor is.
+func TestActors_TimersAreForwarded(t *testing.T) {
+	nodes, apps := threeCounters(t)
+	if code, text := add(t, nodes[0], "a"); code != http.StatusOK {
+		t.Fatal(code, text)
+	}
+	owner := ownerOf(t, nodes[0], "a")
+	for i, n := range nodes {
+		path := fmt.Sprint("/v1.0/actors/Counter/a/timers/t", i)
+		code, text, _ := nodetest.Ask(t, n, http.MethodPost, path, `{"dueTime":"10ms","period":"100ms"}`)
+		if code != http.StatusNoContent {
+			t.Fatalf("node %d: %d %s", i, code, text)
+		}
+		at := slices.IndexFunc(nodes, func(n *node.Node) bool { return nodetest.Status(t, n).Node.ID == owner })
+		nodetest.Poll(t, func() error {
+			apps[at].mu.Lock()
+			defer apps[at].mu.Unlock()
+			if apps[at].ticks[fmt.Sprint("t", i)] < 2 {
+				return fmt.Errorf("ticks at the owner: %v", apps[at].ticks)
+			}
+			return nil
+		})
+		if code, text, _ := nodetest.Ask(t, nodes[(i+1)%3], http.MethodDelete, path, ""); code != http.StatusNoContent {
+			t.Errorf("node %d: %d %s", i, code, text)
+		}
+	}
+	code, text, _ := nodetest.Ask(t, nodes[1], http.MethodPost, "/v1.0/actors/Counter/new/timers/t",
+		`{"dueTime":"1h"}`)
+	if code != http.StatusNoContent || ownerOf(t, nodes[0], "new") == "" {
+		t.Errorf("a timer of an actor that is not active: %d %s", code, text)
 	}
 }
 

@@ -173,6 +173,9 @@ func (r *Runtime) Take(ctx context.Context, target api.App, c *Call) (Answer, er
 		if problem := api.NameProblem(c.Method); problem != "" {
 			return Answer{}, fault.New(fault.Invalid, "actors.Call", "the name of the callback "+problem)
 		}
+		if c.Callback == callbackSetTimer || c.Callback == callbackRemoveTimer {
+			return h.changeTimer(ctx, target, c)
+		}
 		return h.take(ctx, c)
 	}
 	method, err := checkMethod(c.Actor.Type, c.Method)
@@ -245,6 +248,11 @@ func again(p *resiliency.Policy, answer *Answer, err error) bool {
 // find retries until Options.PlaceTime has passed. If no node hosts the actor type, it retries for Options.HostWait.
 func (r *Runtime) find(ctx context.Context, c *Call) (answer Answer, err error) {
 	defer func() { r.options.Metrics.requested(&answer, err) }()
+	return r.place(ctx, c)
+}
+
+// place is find without metrics.
+func (r *Runtime) place(ctx context.Context, c *Call) (answer Answer, err error) {
 	begun := time.Now()
 	for {
 		tried := time.Now()

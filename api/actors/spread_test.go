@@ -39,6 +39,7 @@ type town struct {
 	moved    int             // transfers
 	running  map[string]bool // actors with a turn
 	executed map[string]int  // calls
+	ticks    map[string]int  // of timers
 	slow     time.Duration   // of each turn; 0 = random
 }
 
@@ -46,13 +47,14 @@ type townNode struct {
 	*town
 	name    string
 	runtime *actors.Runtime
+	begun   int         // turns
 	taken   []api.Actor // transferred to it, not reported yet
 }
 
 func newTown(t *testing.T, seed uint64) *town {
 	return &town{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), sessions: map[string]*townNode{}, counts: map[string]int{},
 		owners: map[string]actors.Owner{}, epochs: map[string]uint64{}, running: map[string]bool{},
-		executed: map[string]int{}}
+		executed: map[string]int{}, ticks: map[string]int{}}
 }
 
 // join starts a node. The function set changes its options.
@@ -229,7 +231,12 @@ func (n *townNode) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer, nil
 	}
 	n.running[id] = true
-	n.executed[parts[5]]++
+	n.begun++
+	if parts[5] == actors.CallbackTimer {
+		n.ticks[parts[6]]++
+	} else {
+		n.executed[parts[5]]++
+	}
 	took := n.slow
 	if took == 0 {
 		took = time.Duration(n.rnd.IntN(20_000)) * time.Microsecond
@@ -408,5 +415,72 @@ func TestSpread_MovesCallsThatHaveWaited(t *testing.T) {
 			t.Errorf("%d actors have moved, want 1", w.moved)
 		}
 		calls.Wait()
+	})
+}
+
+// A timer that is set at another node runs where the actor is, and ends there.
+func TestTimer_OfAnotherNodeIsForwarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 1)
+		defer w.close()
+		first, second := w.join(nil), w.join(nil)
+		app := actors.NewService(api.App{ID: "app"}, second.runtime)
+		key := api.Actor{Type: "T", ID: "1"}
+		if err := app.RemoveTimer(t.Context(), key, "absent"); err != nil {
+			t.Errorf("the actor is not active: %v", err)
+		}
+		for _, active := range []bool{false, true} {
+			timer := &actors.Reminder{Actor: key, Name: fmt.Sprint("t-", active), Period: "10s", TTL: "...",
+				DueTime: "x", Callback: "cb", Data: []byte("1")}
+			if err := app.SetTimer(t.Context(), timer); err != nil {
+				t.Fatal(err)
+			}
+			in(15 * time.Second)
+			if err := app.RemoveTimer(t.Context(), key, timer.Name); err != nil {
+				t.Error(err)
+			}
+			in(time.Minute)
+			if n := w.ticks[timer.Name]; n != 1 {
+				t.Errorf("the timer %s had %d ticks, want one before it was removed", timer.Name, n)
+			}
+		}
+		if got := fmt.Sprint(w.load()); got != "[1 0]" || first.begun != 2 {
+			t.Errorf("the nodes have %s actors, and the first one had %d turns", got, first.begun)
+		}
+		stranger := actors.NewService(api.App{ID: "stranger"}, second.runtime)
+		err := stranger.SetTimer(t.Context(), &actors.Reminder{Actor: key, Name: "t", Period: "1s", TTL: "."})
+		if err == nil || api.AsError(err).Details.Reason != api.ReasonDenied {
+			t.Errorf("another application sets a timer: %v", err)
+		}
+		if err := stranger.RemoveTimer(t.Context(), key, "t"); err == nil {
+			t.Error("another application removes a timer")
+		}
+	})
+}
+
+// While an actor moves, a timer that is set gets to its new owner.
+func TestTimer_IsSetWhileTheActorMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 1)
+		defer w.close()
+		first, second := w.join(nil), w.join(nil)
+		for i := range 20 {
+			first.call(fmt.Sprint(i), fmt.Sprint("m", i))
+			timer := &actors.Reminder{Actor: api.Actor{Type: "T", ID: fmt.Sprint(i)}, Name: fmt.Sprint("t", i),
+				Period: "1s", TTL: "."}
+			go func() {
+				<-time.After(time.Duration(i) * 50 * time.Millisecond)
+				service := actors.NewService(api.App{ID: "app"}, second.runtime)
+				if err := service.SetTimer(t.Context(), timer); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		in(time.Minute)
+		for i := range 20 {
+			if n := w.ticks[fmt.Sprint("t", i)]; n != 1 {
+				t.Errorf("timer %d had %d ticks", i, n)
+			}
+		}
 	})
 }

@@ -2,9 +2,12 @@ package actors
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -18,18 +21,33 @@ type timer struct {
 	stop func() bool // of the next tick
 }
 
-// SetTimer starts a timer of an actor, and replaces a timer with the same name. If the actor is not active, SetTimer
-// activates it on this node. If this node does not host the type, SetTimer waits up to Options.HostWait for that, and
-// then returns an error. It also returns an error if the actor is active on another node. All errors are *api.Error.
+// Callbacks of calls between nodes that change the timers of an actor at its owner. The application does not get them.
+const (
+	callbackSetTimer    = "settimer"
+	callbackRemoveTimer = "removetimer"
+)
+
+// timerFields is the body of a call that sets a timer.
+type timerFields struct {
+	DueTime  string          `json:"dueTime,omitempty"`
+	Period   string          `json:"period,omitempty"`
+	TTL      string          `json:"ttl,omitempty"`
+	Callback string          `json:"callback,omitempty"`
+	Data     json.RawMessage `json:"data,omitempty"`
+}
+
+// SetTimer starts a timer of an actor on the node where the actor is active, and replaces a timer with the same name.
+// If the actor is not active, SetTimer activates it. While no node hosts the type, SetTimer waits up to
+// Options.HostWait. It returns an error if another application hosts the type. All errors are *api.Error.
 func (s *Service) SetTimer(ctx context.Context, t *Reminder) error {
 	if err := checkReminder(t); err != nil {
 		return err
 	}
 	plan, err := s.runtime.options.Plan(t)
 	if err == nil {
-		start := func(h *Host, a *activation) error { return h.setTimerLocked(a, t, plan) }
-		if err = s.onHost(t.Actor, start); err == errInactive { //nolint:errorlint // the value itself is the signal
-			err = s.activated(ctx, t.Actor, start)
+		err = s.onHost(t.Actor, func(h *Host, a *activation) error { return h.setTimerLocked(a, t, plan) })
+		if err == errInactive { //nolint:errorlint // the value itself is the signal
+			err = s.setElsewhere(ctx, t)
 		}
 	}
 	if err != nil {
@@ -38,77 +56,124 @@ func (s *Service) SetTimer(ctx context.Context, t *Reminder) error {
 	return nil
 }
 
-// RemoveTimer ends a timer of an actor. There need not be one. All errors are *api.Error.
-func (s *Service) RemoveTimer(a api.Actor, name string) error {
+// setElsewhere sets a timer at the owner of its actor.
+func (s *Service) setElsewhere(ctx context.Context, t *Reminder) error {
+	body, err := json.Marshal(timerFields{t.DueTime, t.Period, t.TTL, t.Callback, t.Data})
+	if err != nil {
+		return fault.Wrap(err, opTimer, "the timer cannot be encoded")
+	}
+	_, err = s.runtime.place(ctx, s.timerCall(callbackSetTimer, t.Actor, t.Name, body))
+	if fault.Is(err, fault.NotFound) {
+		err = &fault.Error{Code: fault.Unavailable, Op: opTimer, Err: err, Msg: "no node hosts actors of type " +
+			api.Shorten(t.Actor.Type)}
+	}
+	return err
+}
+
+func (s *Service) timerCall(what string, a api.Actor, name string, body []byte) *Call {
+	return &Call{Actor: a, Callback: what, Method: name, Body: body, Caller: invoke.Caller{App: s.app}}
+}
+
+// RemoveTimer ends a timer of an actor, on whichever node the actor is active. There need not be one. All errors are
+// *api.Error.
+func (s *Service) RemoveTimer(ctx context.Context, a api.Actor, name string) error {
 	if err := checkReminderName(a, name); err != nil {
 		return err
 	}
-	_ = s.onHost(a, func(_ *Host, active *activation) error {
-		if t := active.timers[name]; t != nil {
-			t.stop()
-			delete(active.timers, name)
-		}
+	err := s.onHost(a, func(_ *Host, active *activation) error {
+		active.endTimerLocked(name)
 		return nil
-	}) // an actor that is not active has no timers
+	})
+	if err == errInactive { //nolint:errorlint // the value itself is the signal
+		c := s.timerCall(callbackRemoveTimer, a, name, nil)
+		// An actor without a host has no timers, so the first attempt need not wait for a host.
+		if _, err = s.runtime.attempt(ctx, c, time.Now()); err != nil && !fault.Is(err, fault.NotFound) {
+			_, err = s.runtime.place(ctx, c)
+		}
+	}
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return reminderFailed(api.CodeTimerDelete, "error deleting actor timer "+api.Shorten(name), a, err)
+	}
 	return nil
 }
 
 // onHost calls f with the activation of an actor on this node. f must not block.
 func (s *Service) onHost(key api.Actor, f func(h *Host, a *activation) error) error {
 	if h := s.runtime.host(s.app.ID); h != nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if a := h.actors[key]; a != nil && a.epoch != 0 && !a.gone && a.session == h.session {
-			return f(h, a)
-		}
+		return h.onActive(key, f)
 	}
 	return errInactive
 }
 
-// errInactive is the error of a timer whose actor is not active on this node.
-var errInactive = fault.New(fault.Unavailable, "actors.Timer", "the actor is not active on this node (use its timers "+
-	"while it handles a call)")
-
-// activated activates an actor on this node and calls f with the activation. It does so in a turn, so that the actor
-// stays active until f returns.
-func (s *Service) activated(ctx context.Context, key api.Actor, f func(h *Host, a *activation) error) error {
-	h := s.awaitHost(ctx, key.Type)
-	if h == nil {
-		return errInactive
+// onActive calls f with the activation of an actor, and holds h.mu meanwhile.
+func (h *Host) onActive(key api.Actor, f func(h *Host, a *activation) error) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a := h.actors[key]; a != nil && a.epoch != 0 && !a.gone && a.session == h.session {
+		return f(h, a)
 	}
-	a, err := h.enter(ctx, &Call{Actor: key}, h.parts.NewID())
-	if fault.Is(err, fault.ActorMoved) {
-		return errInactive
-	}
-	if err != nil {
-		return err
-	}
-	defer h.leave(a)
-	return s.onHost(key, f)
+	return errInactive
 }
 
-// awaitHost returns the host of an actor type on this node. It waits up to Options.HostWait for one, and
-// then returns nil.
-func (s *Service) awaitHost(ctx context.Context, kind string) *Host {
-	for begun := time.Now(); ; sleep(ctx, noHostPause) {
-		if h := s.runtime.host(s.app.ID); h != nil && h.accepts(kind) {
-			return h
-		}
-		if time.Since(begun) >= s.runtime.options.HostWait || ctx.Err() != nil {
+const opTimer = "actors.Timer"
+
+// errInactive means that the actor is not active on this node.
+var errInactive = fault.New(fault.ActorMoved, opTimer, "the actor is not active on this node")
+
+// changeTimer executes a call that changes the timers of an actor of this host. It returns fault.ActorMoved if this
+// host does not own the actor, and fault.Denied if the call is not from the application of the actor.
+func (h *Host) changeTimer(ctx context.Context, target api.App, c *Call) (Answer, error) {
+	if c.Caller.App != target {
+		return Answer{}, fault.New(fault.Denied, opTimer, "the application "+target.ID+" hosts the type (an "+
+			"application uses timers of its own actors only)")
+	}
+	done := Answer{Status: http.StatusNoContent, Header: http.Header{}}
+	if c.Callback == callbackRemoveTimer {
+		_ = h.onActive(c.Actor, func(_ *Host, a *activation) error {
+			a.endTimerLocked(c.Method)
 			return nil
-		}
+		}) // the timers of an actor that is not active have ended
+		return done, nil
+	}
+	var f timerFields
+	if err := json.Unmarshal(c.Body, &f); err != nil || len(f.Data) > api.MaxJobData {
+		return Answer{}, fault.New(fault.Invalid, opTimer, "the timer from another node cannot be decoded")
+	}
+	t := &Reminder{Actor: c.Actor, Name: c.Method, DueTime: f.DueTime, Period: f.Period, TTL: f.TTL, Data: f.Data,
+		Callback: f.Callback}
+	plan, err := h.parts.Plan(t)
+	if err != nil {
+		return Answer{}, err
+	}
+	set := func(_ *Host, a *activation) error { return h.setTimerLocked(a, t, plan) }
+	if err = h.onActive(c.Actor, set); err != errInactive { //nolint:errorlint // the value itself is the signal
+		return done, err
+	}
+	a, err := h.enter(ctx, &Call{Actor: c.Actor}, h.parts.NewID()) // a turn, so that the actor stays active
+	if err != nil {
+		return Answer{}, err
+	}
+	defer h.leave(a)
+	return done, h.onActive(c.Actor, set)
+}
+
+// endTimerLocked ends a timer, if there is one with that name. The caller holds Host.mu.
+func (a *activation) endTimerLocked(name string) {
+	if t := a.timers[name]; t != nil {
+		t.stop()
+		delete(a.timers, name)
 	}
 }
 
 func (h *Host) setTimerLocked(a *activation, r *Reminder, plan Plan) error {
 	wait, ok := plan.Next()
 	if !ok {
-		return fault.New(fault.Invalid, "actors.Timer", "the timer has no tick: its ttl ends before its dueTime")
+		return fault.New(fault.Invalid, opTimer, "the timer has no tick: its ttl ends before its dueTime")
 	}
 	if old := a.timers[r.Name]; old != nil {
 		old.stop()
 	} else if len(a.timers) >= maxTimers {
-		return &fault.Error{Code: fault.Overloaded, Op: "actors.Timer", Msg: "the actor has 1000 timers already",
+		return &fault.Error{Code: fault.Overloaded, Op: opTimer, Msg: "the actor has 1000 timers already",
 			Hint: "remove timers that are not needed any more"}
 	}
 	if a.timers == nil {
@@ -157,7 +222,7 @@ func (h *Host) call(a *activation, t *timer) (cancel bool) {
 		c.only = a
 		var answer Answer
 		if answer, err = h.take(h.turnLife, c); err == nil && (answer.Status < 200 || answer.Status > 299) {
-			err = fault.New(fault.Internal, "actors.Timer", "the application answered "+utoa(uint64(answer.Status)))
+			err = fault.New(fault.Internal, opTimer, "the application answered "+utoa(uint64(answer.Status)))
 		}
 		cancel = canceled(&answer)
 	}

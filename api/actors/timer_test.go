@@ -127,7 +127,7 @@ func TestTimer_EndsWhenRemovedReplacedOrCanceled(t *testing.T) {
 		if err := w.setTimer("replaced", "3s", 1); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.service().RemoveTimer(api.Actor{Type: "T", ID: "1"}, "removed"); err != nil {
+		if err := w.service().RemoveTimer(t.Context(), api.Actor{Type: "T", ID: "1"}, "removed"); err != nil {
 			t.Fatal(err)
 		}
 		in(10 * time.Second)

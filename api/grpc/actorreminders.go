@@ -141,8 +141,8 @@ func (s *actorMethods) RegisterActorTimer(ctx context.Context,
 }
 
 // UnregisterActorTimer ends a timer.
-func (s *actorMethods) UnregisterActorTimer(_ context.Context,
+func (s *actorMethods) UnregisterActorTimer(ctx context.Context,
 	in *runtimev1.UnregisterActorTimerRequest) (*emptypb.Empty, error) {
-	return &emptypb.Empty{}, s.actors.RemoveTimer(api.Actor{Type: in.GetActorType(), ID: in.GetActorId()},
+	return &emptypb.Empty{}, s.actors.RemoveTimer(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()},
 		in.GetName())
 }

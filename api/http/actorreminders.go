@@ -132,7 +132,9 @@ func (a *actorRoutes) deleteTimer(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := a.actors.RemoveTimer(actor, name); err != nil {
+	ctx := a.deadline(p, r)
+	defer ctx.end()
+	if err := a.actors.RemoveTimer(ctx, actor, name); err != nil {
 		return err
 	}
 	p.empty()
