@@ -148,15 +148,16 @@ func Successor(prefix string) string {
 
 // Wait calls probe every 200 ms while probe returns fault.Unavailable, and returns the last result. It stops about
 // 400 ms before the deadline of ctx. Without a deadline it calls probe only once. If the last call returns
-// fault.Timeout, Wait returns the previous fault.Unavailable instead, which has more information.
+// fault.Timeout, or fault.Unavailable after ctx has ended, Wait returns the previous fault.Unavailable instead, which
+// has more information: the last call may have failed only because there was no time left.
 func Wait(ctx context.Context, probe func(context.Context) error) error {
 	const pause = 200 * time.Millisecond
 	var last error
 	for {
 		err := probe(ctx)
 		switch {
-		case fault.Is(err, fault.Timeout) && last != nil:
-			return last // it says more than that the time is over
+		case last != nil && (fault.Is(err, fault.Timeout) || fault.Is(err, fault.Unavailable) && ended(ctx)):
+			return last
 		case !fault.Is(err, fault.Unavailable):
 			return err
 		}
@@ -170,6 +171,13 @@ func Wait(ctx context.Context, probe func(context.Context) error) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// ended reports whether ctx has ended or its deadline has passed. The deadline of a connection may pass a moment before
+// ctx ends.
+func ended(ctx context.Context) bool {
+	until, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(until)
 }
 
 // PingInterval is the time between two pings of a server that answers.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quorate/quorate/component/state"
@@ -53,6 +54,27 @@ func TestWait(t *testing.T) {
 		return fault.New(fault.Denied, "test", "wrong password")
 	}); !fault.Is(err, fault.Denied) || calls != 4 {
 		t.Errorf("with a deadline: %v after %d calls", err, calls)
+	}
+}
+
+// A probe that is cut short by the deadline does not hide why the earlier ones failed.
+func TestWait_KeepsTheCauseWhenTimeIsUp(t *testing.T) {
+	for _, code := range []fault.Code{fault.Unavailable, fault.Timeout} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			calls := 0
+			err := outside.Wait(ctx, func(ctx context.Context) error {
+				if calls++; calls < 3 {
+					return fault.New(fault.Unavailable, "test", "the certificate is not trusted")
+				}
+				<-ctx.Done()
+				return fault.New(code, "test", "the connection was lost")
+			})
+			if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "not trusted") || calls != 3 {
+				t.Errorf("%v after %d calls", err, calls)
+			}
+		})
 	}
 }
 

@@ -15,27 +15,12 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// briefly opens a store that cannot be opened, and gives up soon.
-func briefly(t *testing.T, o sqlserver.Options, pairs ...string) error {
+// once opens a store in one attempt, because the context has no deadline.
+func once(t *testing.T, o sqlserver.Options, pairs ...string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	s, err := open(ctx, t, o, pairs...)
+	s, err := open(t.Context(), t, o, pairs...)
 	if err == nil {
 		_ = s.Close()
-	}
-	return err
-}
-
-// refused returns the error of opening a store. On a slow machine the last attempt may have no time to connect, so it
-// tries several times if the error does not contain text.
-func refused(t *testing.T, text, connection string) (err error) {
-	t.Helper()
-	for range 5 {
-		err = briefly(t, sqlserver.Options{}, "connectionString", connection)
-		if err != nil && strings.Contains(err.Error(), text) {
-			break
-		}
 	}
 	return err
 }
@@ -43,7 +28,7 @@ func refused(t *testing.T, text, connection string) (err error) {
 func TestOpen_Unreachable(t *testing.T) {
 	t.Parallel()
 	address := "127.0.0.1:" + statetest.FreePort(t)
-	err := briefly(t, sqlserver.Options{}, "connectionString", "sqlserver://shop:hidden@"+address)
+	err := once(t, sqlserver.Options{}, "connectionString", "sqlserver://shop:hidden@"+address)
 	statetest.WantFault(t, err, fault.Unavailable, "no SQL Server can be reached at "+address, `"dapr"`)
 	if strings.Contains(err.Error(), "hidden") {
 		t.Errorf("the error shows the password: %v", err)
@@ -69,7 +54,7 @@ func TestOpen_WaitsForServer(t *testing.T) {
 }
 
 func TestOpen_Settings(t *testing.T) {
-	err := briefly(t, sqlserver.Options{}, "connectionString", "sqlserver://u:hid@den@h:x/")
+	err := once(t, sqlserver.Options{}, "connectionString", "sqlserver://u:hid@den@h:x/")
 	statetest.WantFault(t, err, fault.Invalid, "connectionString cannot be read")
 	if strings.Contains(err.Error(), "den") {
 		t.Errorf("the error shows the password: %v", err)
@@ -111,32 +96,32 @@ func TestOpen_Refusals(t *testing.T) {
 		{9999, fault.Denied, "refused the login"},
 	} {
 		s.fail("LOGIN", reaction{number: c.number})
-		statetest.WantFault(t, refused(t, c.text, uri(s)), c.code, c.text)
+		statetest.WantFault(t, once(t, sqlserver.Options{}, "connectionString", uri(s)), c.code, c.text)
 	}
 	s.heal()
 	s.password = "other"
-	err := briefly(t, sqlserver.Options{}, "connectionString", uri(s))
+	err := once(t, sqlserver.Options{}, "connectionString", uri(s))
 	statetest.WantFault(t, err, fault.Denied, "user or the password")
 	s.password = "secret"
 	s.fail("sp_getapplock", reaction{number: 262})
-	err = briefly(t, sqlserver.Options{}, "connectionString", uri(s))
+	err = once(t, sqlserver.Options{}, "connectionString", uri(s))
 	statetest.WantFault(t, err, fault.Denied, "creating the table state", "may not do this")
 	s.fail("sp_getapplock", reaction{number: 2714, late: true, once: true}) // Dapr was faster
-	testutil.Must(t, briefly(t, sqlserver.Options{}, "connectionString", uri(s)+"&app name=x"))
+	testutil.Must(t, once(t, sqlserver.Options{}, "connectionString", uri(s)+"&app name=x"))
 }
 
 func TestOpen_Database(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.access = "READ_ONLY"
-	err := briefly(t, sqlserver.Options{}, "connectionString", uri(s))
+	err := once(t, sqlserver.Options{}, "connectionString", uri(s))
 	statetest.WantFault(t, err, fault.Unavailable, "is a replica", "ApplicationIntent")
 	s.access, s.level = "READ_WRITE", 120
-	err = briefly(t, sqlserver.Options{}, "connectionString", uri(s))
+	err = once(t, sqlserver.Options{}, "connectionString", uri(s))
 	statetest.WantFault(t, err, fault.Invalid, "COMPATIBILITY_LEVEL = 130")
 	s.level = 160
 	server := "sqlserver://shop:secret@" + s.Address() + "?encrypt=disable"
-	testutil.Must(t, briefly(t, sqlserver.Options{}, "connectionString", server, "databaseName", "shop"))
+	testutil.Must(t, once(t, sqlserver.Options{}, "connectionString", server, "databaseName", "shop"))
 	if !s.exists("shop") {
 		t.Error("the database was not created")
 	}

@@ -164,7 +164,7 @@ func TestOpen_TableOfOtherVersion(t *testing.T) {
 	} {
 		s := start(t)
 		s.columns, s.metadata = c.columns, true
-		err := briefly(t, sqlserver.Options{Version: c.version}, append(c.pairs, "connectionString", uri(s))...)
+		err := once(t, sqlserver.Options{Version: c.version}, append(c.pairs, "connectionString", uri(s))...)
 		statetest.WantFault(t, err, fault.Invalid, want)
 	}
 }

@@ -165,7 +165,8 @@ func TestOpen_Encryption(t *testing.T) {
 			settings := "sqlserver://shop:secret@" + s.Address() + "?database=orders" +
 				strings.ReplaceAll(c.settings, "FILE", url.QueryEscape(file))
 			if c.refused != "" {
-				statetest.WantFault(t, refused(t, c.refused, settings), fault.Unavailable, c.refused)
+				err := once(t, sqlserver.Options{}, "connectionString", settings)
+				statetest.WantFault(t, err, fault.Unavailable, c.refused)
 				return
 			}
 			store, err := open(t.Context(), t, sqlserver.Options{}, "connectionString", settings)
@@ -192,7 +193,7 @@ func TestOpen_Encryption(t *testing.T) {
 
 func TestOpen_SignInThatDependsOnTheCertificateIsNotChecked(t *testing.T) {
 	var log bytes.Buffer
-	_ = briefly(t, sqlserver.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, "connectionString",
+	_ = once(t, sqlserver.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, "connectionString",
 		"server=127.0.0.1;port="+statetest.FreePort(t)+`;user id=D\u;password=p;epa enabled=true`)
 	if !strings.Contains(log.String(), "its messages are not checked") {
 		t.Errorf("log: %s", &log)
