@@ -144,47 +144,49 @@ func (w *world) ownedBy(name, owner string) locks.Lock {
 const hour = time.Hour
 
 func TestKeeper_EndsLockAfterItsExpiry(t *testing.T) {
-	w := newWorld(t)
-	begin := time.Now()
-	w.acquire("a", "x", 50*time.Millisecond)
-	w.ownedBy("a", "")
-	if took := time.Since(begin); took < 50*time.Millisecond {
-		t.Errorf("a lock of 50 ms ended after %s", took)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.acquire("a", "x", time.Minute)
+		pass(time.Minute - time.Nanosecond)
+		if l, found := w.lock("a"); !found {
+			t.Errorf("a lock of a minute has ended too early: %+v", l)
+		}
+		pass(time.Nanosecond)
+		if l, found := w.lock("a"); found {
+			t.Errorf("a lock of a minute has not ended: %+v", l)
+		}
+	})
 }
 
-// A busy machine may renew too late. Then the test begins again with a longer expiry.
+// pass lets virtual time pass.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
 func TestKeeper_RenewalStartsExpiryAnew(t *testing.T) {
-	for expiry := 60 * time.Millisecond; !renewInTime(t, expiry); expiry *= 2 {
-		t.Logf("a lock of %s could not be renewed in time", expiry)
-	}
-}
-
-// renewInTime renews a lock several times, and checks that it ends only after the last renewal. It returns false if a
-// renewal was too late.
-func renewInTime(t *testing.T, expiry time.Duration) bool {
-	t.Helper()
-	w := newWorld(t)
-	c := locks.Claim{Owner: "x", Expiry: expiry}
-	token := w.acquire("a", "x", c.Expiry)
-	for range 5 {
-		l, found := w.lock("a")
-		if !found || l.Token != token {
-			return false
-		}
-		renewed := time.Now()
-		if w.commit(locks.Renew("a", l, c)).Outcome != kv.Applied {
-			return false
-		}
-		for time.Since(renewed) < c.Expiry*2/3 {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := locks.Claim{Owner: "x", Expiry: time.Minute}
+		token := w.acquire("a", "x", c.Expiry)
+		for i := range 5 {
 			l, found := w.lock("a")
-			if took := time.Since(renewed); took < c.Expiry && (!found || l.Token != token) {
-				t.Fatalf("the lock ended %s after a renewal for %s", took, c.Expiry)
+			if !found || l.Token != token {
+				t.Fatalf("the lock ended before renewal %d", i)
 			}
+			if got := w.commit(locks.Renew("a", l, c)).Outcome; got != kv.Applied {
+				t.Fatalf("renewal %d is %s", i, got)
+			}
+			pass(c.Expiry - time.Nanosecond)
 		}
-	}
-	w.ownedBy("a", "")
-	return true
+		if l, found := w.lock("a"); !found || l.Token != token {
+			t.Error("the lock ended less than its expiry after the last renewal")
+		}
+		pass(time.Nanosecond)
+		if _, found := w.lock("a"); found {
+			t.Error("the lock has not ended after its last renewal")
+		}
+	})
 }
 
 // An expiry that is proposed after a renewal has no effect: it names the renewal that it has counted from.
