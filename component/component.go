@@ -26,6 +26,7 @@ const (
 	KindConfiguration Kind = "Configuration"
 	KindResiliency    Kind = "Resiliency"
 	KindHTTPEndpoint  Kind = "HTTPEndpoint"
+	KindSubscription  Kind = "Subscription"
 )
 
 // DefaultInitTimeout bounds the opening of a component without initTimeout.

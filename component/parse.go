@@ -124,6 +124,13 @@ func sift(body *yaml.Node) (verdict, string) {
 	}
 	kind, apiVersion := topText(body, "kind"), topText(body, "apiVersion")
 	group, ours := strings.CutSuffix(apiVersion, "/v1alpha1")
+	if Kind(kind) == KindSubscription && !ours {
+		group, ours = strings.CutSuffix(apiVersion, "/v2alpha1")
+	}
+	if Kind(kind) == KindSubscription && (!ours || group != "dapr.io" && group != "quorate.dev") {
+		return skip, fmt.Sprintf("apiVersion %s of kind %s is not dapr.io/v1alpha1 or dapr.io/v2alpha1", apiVersion,
+			kind)
+	}
 	ours = ours && group != ""
 	known := knownKind(kind)
 	switch {
@@ -147,12 +154,13 @@ func sift(body *yaml.Node) (verdict, string) {
 }
 
 func kindNames() []string {
-	return []string{string(KindComponent), string(KindConfiguration), string(KindHTTPEndpoint), string(KindResiliency)}
+	return []string{string(KindComponent), string(KindConfiguration), string(KindHTTPEndpoint), string(KindResiliency),
+		string(KindSubscription)}
 }
 
 func knownKind(kind string) bool {
 	switch Kind(kind) {
-	case KindComponent, KindConfiguration, KindResiliency, KindHTTPEndpoint:
+	case KindComponent, KindConfiguration, KindResiliency, KindHTTPEndpoint, KindSubscription:
 		return true
 	}
 	return false

@@ -234,14 +234,15 @@ metadata: {name: r}
 	for _, p := range file.Skipped {
 		got = append(got, p.String())
 	}
-	kinds := "Component, Configuration, HTTPEndpoint, Resiliency"
+	kinds := "Component, Configuration, HTTPEndpoint, Resiliency, Subscription"
 	want := []string{
 		`f.yaml:1: skipped: kind "Deployment" is not one of ` + kinds,
 		"f.yaml:6: skipped: apiVersion core.oam.dev/v1beta1 of kind Component is not <group>/v1alpha1",
 		"f.yaml:9: skipped: the document has no kind",
 		"f.yaml:11: skipped: the document is not a mapping",
 		"f.yaml:13: skipped: the document is not a mapping",
-		`f.yaml:15: skipped: kind "Subscription" is not one of ` + kinds,
+		"f.yaml:15: skipped: apiVersion other.io/v1alpha1 of kind Subscription is not dapr.io/v1alpha1 or " +
+			"dapr.io/v2alpha1",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -35,6 +35,7 @@ import (
 	"github.com/quorate/quorate/node/jobs"
 	"github.com/quorate/quorate/node/remoteadmin"
 	"github.com/quorate/quorate/node/status"
+	"github.com/quorate/quorate/node/subscriptions"
 )
 
 // The HTTP listeners of a node, as metrics and closers name them.
@@ -78,6 +79,7 @@ type apiServers struct {
 	componentMetrics *components.Metrics
 	reloads          *reloads       // nil = there is no application
 	inputs           *inputs.Runner // nil = there is no application
+	subscribers      *subscriptions.Runner
 
 	watches        *api.Watches
 	actors         *actorhost.Host
@@ -210,6 +212,7 @@ type services struct {
 	jobs           *api.Jobs
 	configurations *api.Configurations
 	topics         *pubsub.Service
+	subscriber     *pubsub.Subscriber
 	health         *api.Health
 	metadata       *api.Metadata
 	actors         *actors.Service
@@ -235,7 +238,8 @@ func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 			Report(seen),
 		topics: pubsub.New(pubsub.Options{App: app, Source: p.components, Policy: p.calls.Outbound,
 			Tracer: p.calls.BindingTracer()}),
-		health: api.NewHealth(app, p.status),
+		subscriber: s.subscribers.For(p.entry.ID),
+		health:     api.NewHealth(app, p.status),
 		metadata: api.NewMetadata(app, description{p, s.config.Version, at, s.config.API.DeclaredOnly},
 			api.Limits{}),
 		invoke: invoke.New(callee, parts),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,6 +31,7 @@ import (
 	"github.com/quorate/quorate/node/network"
 	"github.com/quorate/quorate/node/remoteadmin"
 	"github.com/quorate/quorate/node/status"
+	"github.com/quorate/quorate/node/subscriptions"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
@@ -210,6 +212,12 @@ func (n *Node) buildCalls(ctx context.Context) error {
 // buildAPI opens the APIs of all applications.
 func (n *Node) buildAPI(ctx context.Context) error {
 	n.prepareAPI()
+	n.apis.subscribers = subscriptions.New(subscriptions.Options{Namespace: n.config.Namespace, Source: n.components,
+		Apps: n.calls, Logger: n.deps.Logger, Silent: func(app string) bool {
+			return slices.ContainsFunc(n.apps(), func(a AppEntry) bool {
+				return a.ID == app && slices.Contains(a.InitOff, InitSubscribe)
+			})
+		}})
 	for i, a := range n.apps() {
 		at, err := n.apis.open(ctx, appParts{entry: a, calls: n.calls, components: n.components.For(a.ID),
 			status: n.status, catalogue: n.catalogue, actors: n.apis.actors, registration: n.apis}, i == 0)
@@ -498,6 +506,13 @@ func (n *Node) buildInputs(context.Context) error {
 	n.apis.inputs = r
 	n.status.SetInputs(issues{r, n.apis.reloads})
 	if err := n.closers.Push("input bindings", r.Close); err != nil {
+		return err
+	}
+	if err := subscriptions.Check(n.apis.reloads.subscriptions()); err != nil {
+		return err
+	}
+	n.apis.subscribers.Open(n.apis.reloads.subscriptions())
+	if err := n.closers.Push("subscriptions", n.apis.subscribers.Close); err != nil {
 		return err
 	}
 	return n.loop("changed files", n.apis.reloads.follow)

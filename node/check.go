@@ -8,6 +8,7 @@ import (
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/components"
+	"github.com/quorate/quorate/node/subscriptions"
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
@@ -29,6 +30,7 @@ func Check(_ context.Context, c Config, env func(name string) (string, bool)) (w
 			warnings = append(warnings, err.Error())
 		}
 		errs = append(errs, loader.Each(wrong)...)
+		errs = append(errs, subscriptions.Check(plan.Subscriptions()))
 	}
 	keys, wrong := c.checkKeys()
 	return append(warnings, keys...), errors.Join(append(errs, wrong...)...)

@@ -13,9 +13,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node/components"
+	"github.com/quorate/quorate/node/subscriptions"
 )
 
 const (
@@ -150,7 +152,7 @@ func (r *reloads) apply(ctx context.Context) (loader.Changes, error) {
 	if !changes.Any() && reflect.DeepEqual(set.Statuses(), r.set.Statuses()) {
 		return changes, changes.Close()
 	}
-	err = n.apis.inputs.Check(set.Bindings())
+	err = errors.Join(n.apis.inputs.Check(set.Bindings()), subscriptions.Check(set.Subscriptions()))
 	if err == nil {
 		err = n.applyRules(set, changes.Documents)
 	}
@@ -165,8 +167,21 @@ func (r *reloads) apply(ctx context.Context) (loader.Changes, error) {
 	if err := n.apis.inputs.Update(ctx, set.Bindings()); err != nil {
 		n.deps.Logger.Warn("a replaced input binding could not be stopped", "error", err)
 	}
+	bounded, cancel := context.WithTimeout(ctx, subscriptionsEnd)
+	n.apis.subscribers.Update(bounded, set.Subscriptions())
+	cancel()
 	r.closeLater(changes)
 	return changes, nil
+}
+
+// subscriptionsEnd bounds the wait for messages that applications handle when their subscription or component changes.
+const subscriptionsEnd = 30 * time.Second
+
+// subscriptions returns the Subscription documents of the node.
+func (r *reloads) subscriptions() []component.Subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.set.Subscriptions()
 }
 
 // closeLater closes replaced components when requests that still use them have ended.

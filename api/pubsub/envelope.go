@@ -19,6 +19,7 @@ const (
 	contentOctets     = "application/octet-stream"
 	contentText       = "text/plain"
 	eventType         = "com.dapr.event.sent"
+	eventTypeBulk     = "com.dapr.event.sent.bulk"
 	specVersion       = "1.0"
 	runtimeSource     = "Dapr" // the source of an event whose publisher is not known
 )

@@ -103,3 +103,15 @@ func publishFailed(name, topic string, err error) *api.Error {
 	e.Cause = err
 	return e
 }
+
+// notFoundStream is the error of a stream for a component that does not exist.
+func notFoundStream(name string) *api.Error { return notFound(name, nil) }
+
+func closing() *api.Error {
+	return &api.Error{Kind: api.Unavailable, Code: api.CodePubSubPublish, Message: "the node is stopping",
+		Details: api.Details{Reason: api.ReasonClosing}}
+}
+
+func streamInvalid(err error) *api.Error {
+	return &api.Error{Kind: api.Malformed, Code: api.CodeMalformed, Message: textOf(err), Cause: err}
+}

@@ -44,6 +44,9 @@ type Options struct {
 type Observer interface {
 	// Published is called after a publish of one or several messages.
 	Published(component, topic string, bulk, ok bool, messages int, took time.Duration)
+	// Delivered is called when the application has handled a message, or not. The status is one of the words of Dapr:
+	// success, retry, drop.
+	Delivered(component, topic, status string, bulk bool, messages int, took time.Duration)
 }
 
 // Service publishes messages of one application. It is safe for concurrent use. All errors are *api.Error.

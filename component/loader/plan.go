@@ -22,6 +22,7 @@ type Plan struct {
 	bindings       []*unit
 	filters        []*unit // middleware
 	endpoints      []component.HTTPEndpoint
+	subscriptions  []component.Subscription
 	locks          []*unit
 	configurations []*unit
 	pubsubs        []*unit
@@ -32,6 +33,9 @@ type Plan struct {
 func (p *Plan) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(p.documents[kind])
 }
+
+// Subscriptions returns the documents of kind Subscription that apply to this node, like Set.Subscriptions.
+func (p *Plan) Subscriptions() []component.Subscription { return slices.Clone(p.subscriptions) }
 
 // report logs the warnings, and why invalid components with ignoreErrors are not opened.
 func (p *Plan) report(log *slog.Logger) {
@@ -235,6 +239,10 @@ func (b *planner) add(doc component.Document) error {
 		e, err := component.ParseHTTPEndpoint(doc)
 		b.plan.endpoints = append(b.plan.endpoints, e)
 		return err
+	case doc.Kind == component.KindSubscription:
+		s, err := component.ParseSubscription(doc)
+		b.plan.subscriptions = append(b.plan.subscriptions, s)
+		return err
 	case doc.Component == nil:
 		return nil
 	}
@@ -264,9 +272,9 @@ func (b *planner) foreign(doc component.Document) string {
 }
 
 // unique returns an error if another document of the same kind has the same name. Configuration documents may share
-// a name, because Join merges them.
+// a name, because Join merges them. The names of subscriptions mean nothing.
 func (b *planner) unique(doc component.Document) error {
-	if doc.Kind == component.KindConfiguration {
+	if doc.Kind == component.KindConfiguration || doc.Kind == component.KindSubscription {
 		return nil
 	}
 	names := b.seen[doc.Kind]

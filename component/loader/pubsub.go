@@ -106,5 +106,9 @@ func (s *Set) PubSub(name string) (*pubsub.Instance, bool) {
 	return nil, false
 }
 
+// Subscriptions returns the documents of kind Subscription that apply to this node, in the order of the files. Those of
+// v1alpha1 and v2alpha1 are mixed.
+func (s *Set) Subscriptions() []component.Subscription { return slices.Clone(s.subscriptions) }
+
 // PubSubs returns the publish/subscribe components in the order of their opening.
 func (s *Set) PubSubs() []*pubsub.Instance { return slices.Clone(s.pubsubs) }

@@ -23,6 +23,7 @@ import (
 type Changes struct {
 	Added, Changed, Removed []string // names of components and endpoints, with their block
 	Documents               bool     // a Configuration or Resiliency document changed
+	Subscriptions           bool     // a Subscription document changed
 	Failed                  []error  // of components that stay as they were, or stay absent
 	Ignored                 []error  // of components with ignoreErrors, which are absent now
 
@@ -30,7 +31,9 @@ type Changes struct {
 }
 
 // Any reports whether anything changed.
-func (c Changes) Any() bool { return len(c.Added)+len(c.Changed)+len(c.Removed) > 0 || c.Documents }
+func (c Changes) Any() bool {
+	return len(c.Added)+len(c.Changed)+len(c.Removed) > 0 || c.Documents || c.Subscriptions
+}
 
 // Close closes the components that are not in the new set. Call it after the requests that use them have ended.
 func (c Changes) Close() error {
@@ -165,6 +168,8 @@ func changes(old, now *Set) (c Changes) {
 	for _, kind := range []component.Kind{component.KindConfiguration, component.KindResiliency} {
 		c.Documents = c.Documents || !sameDocuments(old.documents[kind], now.documents[kind])
 	}
+	c.Subscriptions = !sameDocuments(old.documents[component.KindSubscription],
+		now.documents[component.KindSubscription])
 	for _, one := range old.closers {
 		if !slices.Contains(now.closers, one) {
 			c.retired = append(c.retired, one)

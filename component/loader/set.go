@@ -27,6 +27,7 @@ type Set struct {
 	pubsubs        []*pubsub.Instance
 	filters        []*middleware.Instance
 	endpoints      []*Endpoint
+	subscriptions  []component.Subscription
 	entries        map[entryKey]*entry
 	closers        []*closer // in the order of opening
 	ignored        []error   // of components with ignoreErrors that could not be opened
@@ -75,7 +76,7 @@ func (s *Set) add(u *unit, closing *closer, list func(*Set, *unit)) {
 }
 
 func newSet(plan *Plan) *Set {
-	return &Set{documents: plan.documents, statuses: slices.Clone(plan.rejected),
+	return &Set{documents: plan.documents, subscriptions: plan.subscriptions, statuses: slices.Clone(plan.rejected),
 		entries: map[entryKey]*entry{}}
 }
 

@@ -1,0 +1,453 @@
+package pubsub
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/resiliency"
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Verdict is what an application says about a message that it has received.
+type Verdict int
+
+// The verdicts.
+const (
+	Success Verdict = iota // handled
+	Retry                  // not handled; may be delivered again
+	Drop                   // not to be delivered again; goes to the dead-letter topic if there is one
+	Ignored                // the application has no handler; not delivered again, and no dead letter
+)
+
+// String returns the word of Dapr for a verdict.
+func (v Verdict) String() string {
+	switch v {
+	case Success:
+		return "success"
+	case Retry:
+		return "retry"
+	}
+	return "drop"
+}
+
+// Target is what handles the messages of subscriptions: an application, or the client of a stream. Implementations are
+// safe for concurrent use.
+type Target interface {
+	// Ready reports whether messages can be delivered now.
+	Ready() bool
+	// Deliver delivers one message and waits for the answer. An error means that there was none, or that it was a
+	// failure. fault.Unavailable means that the message was certainly not delivered.
+	Deliver(ctx context.Context, e *Event) (Verdict, error)
+	// DeliverBatch delivers several messages. The answer has the verdicts by entry id. An entry without one is to be
+	// delivered again.
+	DeliverBatch(ctx context.Context, b *Batch) (map[string]Verdict, error)
+	// Retryable reports whether a policy with these settings repeats a delivery that failed with err.
+	Retryable(p *resiliency.Policy, err error) bool
+}
+
+// Bounds of deliveries.
+const (
+	maxInFlight      = 1000             // messages of one subscription that are being handled
+	maxBytesInFlight = 64 << 20         // of those
+	receiveAtOnce    = 100              // messages
+	handlerTime      = 60 * time.Second // for one attempt, unless the policy has a timeout
+	settleTime       = 10 * time.Second
+	deadLetterTime   = 30 * time.Second
+	readyPause       = 200 * time.Millisecond // between looks at the application
+	minPause         = 500 * time.Millisecond // after an error of the broker; doubles
+	maxPause         = 30 * time.Second
+)
+
+// reader delivers the messages of one subscription to one target.
+type reader struct {
+	sub      *Subscription
+	instance *pubsub.Instance
+	app      api.App
+	from     pubsub.Subscription
+	target   Target
+	policy   func(component string) *resiliency.Policy
+	observer Observer // nil = none
+	log      *slog.Logger
+	now      func() time.Time
+	warnings *limiter
+
+	mu     sync.Mutex
+	cond   *sync.Cond
+	count  int
+	bytes  int
+	absent bool // the target could not be reached: wait before the next message
+}
+
+// run receives and delivers until receiving ends, and then waits for what is being handled. The deliveries end with
+// working. It returns the error of the broker that ended it, or nil.
+func (r *reader) run(receiving, working context.Context) (err error) {
+	r.cond = sync.NewCond(&r.mu)
+	defer context.AfterFunc(receiving, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.cond.Broadcast()
+	})()
+	var handlers sync.WaitGroup
+	defer handlers.Wait()
+	if r.sub.bulk > 0 {
+		return r.runBulk(receiving, working)
+	}
+	for receiving.Err() == nil {
+		limit := r.room(receiving)
+		if limit == 0 || !r.ready(receiving) {
+			continue
+		}
+		list, err := r.from.Receive(receiving, limit)
+		if err != nil {
+			return ended(receiving, err)
+		}
+		for _, sequence := range sequences(list) {
+			r.add(sequence, 1)
+			handlers.Go(func() {
+				defer r.add(sequence, -1)
+				r.handleSequence(working, sequence)
+			})
+		}
+	}
+	return nil
+}
+
+// ended returns the error of Receive unless the reader is to end.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil || fault.Is(err, fault.Timeout) {
+		return nil
+	}
+	return err
+}
+
+// room waits until more messages may be handled, and returns how many; 0 = the reader ends.
+func (r *reader) room(ctx context.Context) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for ctx.Err() == nil && (r.count >= maxInFlight || r.bytes >= maxBytesInFlight) {
+		r.cond.Wait()
+	}
+	if ctx.Err() != nil {
+		return 0
+	}
+	return min(maxInFlight-r.count, receiveAtOnce)
+}
+
+func (r *reader) add(list []pubsub.Delivery, sign int) {
+	size := 0
+	for i := range list {
+		size += len(list[i].Data)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count += sign * len(list)
+	r.bytes += sign * size
+	r.cond.Broadcast()
+}
+
+// ready waits until the target can take messages. It returns false if ctx ends.
+func (r *reader) ready(ctx context.Context) bool {
+	r.mu.Lock()
+	absent := r.absent
+	r.absent = false
+	r.mu.Unlock()
+	for absent || !r.target.Ready() {
+		absent = false
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(readyPause):
+		}
+	}
+	return true
+}
+
+// sequences splits deliveries into lists that can be handled at the same time.
+func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
+	at := map[string]int{}
+	for i := range list {
+		name := list[i].Sequence
+		n, known := at[name]
+		if name == "" || !known {
+			at[name] = len(out)
+			out = append(out, list[i:i+1:i+1])
+			continue
+		}
+		out[n] = append(out[n], list[i])
+	}
+	return out
+}
+
+// handleSequence handles messages one after another. After one that is not done with, it gives the rest back.
+func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery) {
+	for i := range list {
+		if r.handle(ctx, &list[i]) {
+			continue
+		}
+		for j := i + 1; j < len(list); j++ {
+			r.settle(&list[j], pubsub.Released)
+		}
+		return
+	}
+}
+
+// handle delivers one message and settles it. It reports whether the message is done with.
+func (r *reader) handle(ctx context.Context, d *pubsub.Delivery) bool {
+	start := time.Now()
+	verdict, err := r.decide(ctx, d)
+	done := r.conclude(ctx, d, verdict, err)
+	r.observe(verdict, false, 1, start)
+	return done
+}
+
+func (r *reader) observe(v Verdict, bulk bool, messages int, start time.Time) {
+	if r.observer != nil {
+		r.observer.Delivered(r.instance.Name, r.sub.Topic, v.String(), bulk, messages, time.Since(start))
+	}
+}
+
+// decide takes a message through the steps of a delivery.
+func (r *reader) decide(ctx context.Context, d *pubsub.Delivery) (Verdict, error) {
+	e, err := r.sub.eventOf(d)
+	if err != nil {
+		return Retry, err
+	}
+	if e.expired(r.now()) {
+		return Drop, nil
+	}
+	path, found, err := r.sub.route(ctx, e)
+	if err != nil {
+		return Retry, err
+	}
+	if !found {
+		return Drop, nil
+	}
+	e.Path = path
+	var verdict Verdict
+	err = r.attempts(ctx, func(ctx context.Context) error {
+		var err error
+		if verdict, err = r.target.Deliver(ctx, e); err == nil && verdict == Retry {
+			err = fault.New(fault.Internal, "pubsub.deliver", "the application answered RETRY")
+		}
+		return err
+	})
+	if err != nil {
+		verdict = Retry
+	}
+	return verdict, err
+}
+
+// attempts delivers under the policy of the component.
+func (r *reader) attempts(ctx context.Context, deliver func(context.Context) error) (err error) {
+	p := r.policy(r.instance.Name)
+	final := error(nil) // of a delivery that is not repeated
+	once := func(ctx context.Context) error {
+		if p == nil || p.Timeout <= 0 {
+			bounded, cancel := context.WithTimeout(ctx, handlerTime)
+			defer cancel()
+			ctx = bounded
+		}
+		err := deliver(ctx)
+		if err != nil && p != nil && !r.target.Retryable(p, err) {
+			final, err = err, nil
+		}
+		return err
+	}
+	if err = p.Repeat(ctx, once); err == nil {
+		err = final
+	}
+	return err
+}
+
+// conclude settles a message. It reports whether the message is done with.
+func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, v Verdict, err error) bool {
+	switch {
+	case v == Success, v == Ignored, v == Drop && r.sub.DeadLetter == "":
+		return r.settle(d, pubsub.Acknowledged)
+	case ctx.Err() != nil:
+		r.settle(d, pubsub.Released) // the node stops, or the stream has ended
+		return false
+	case fault.Is(err, fault.Unavailable):
+		// The application is away. That says nothing about the message.
+		r.mu.Lock()
+		r.absent = true
+		r.mu.Unlock()
+		r.settle(d, pubsub.Released)
+		return false
+	case r.sub.DeadLetter != "":
+		return r.deadLetter(d, err)
+	}
+	r.warnings.say(func(more int) {
+		r.log.Warn("a message was not handled; it is delivered again", "attempt", d.Attempt, "error", err, "similar",
+			more)
+	})
+	r.settle(d, pubsub.Failed)
+	return false
+}
+
+func (r *reader) deadLetter(d *pubsub.Delivery, cause error) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), deadLetterTime)
+	defer cancel()
+	if err := r.from.DeadLetter(ctx, d, r.instance.TopicOf(r.sub.DeadLetter)); err != nil {
+		r.warnings.say(func(more int) {
+			r.log.Error("a message could not be moved to the dead-letter topic; it is delivered again", "dead_letter",
+				r.sub.DeadLetter, "error", err, "similar", more)
+		})
+		if !fault.Is(err, fault.NotFound) {
+			r.settle(d, pubsub.Failed)
+		}
+		return false
+	}
+	reason := "dropped, expired or without a route"
+	if cause != nil {
+		reason = fault.Text(cause)
+	}
+	r.warnings.say(func(more int) {
+		r.log.Warn("a message was moved to the dead-letter topic", "dead_letter", r.sub.DeadLetter, "attempt",
+			d.Attempt, "reason", reason, "similar", more)
+	})
+	return true
+}
+
+// settle tells the broker what became of a message. It reports whether the broker has noted it.
+func (r *reader) settle(d *pubsub.Delivery, o pubsub.Outcome) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
+	err := r.from.Settle(ctx, d, o)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		r.warnings.say(func(more int) {
+			r.log.Warn("the broker did not note what became of a message; it may be delivered again", "outcome",
+				o.String(), "error", err, "similar", more)
+		})
+	}
+	return err == nil
+}
+
+// runBulk delivers several messages at once.
+func (r *reader) runBulk(receiving, working context.Context) error {
+	for receiving.Err() == nil {
+		if !r.ready(receiving) {
+			continue
+		}
+		list, err := r.from.Receive(receiving, r.sub.bulk)
+		if err != nil {
+			return ended(receiving, err)
+		}
+		list = r.gather(receiving, list)
+		r.add(list, 1)
+		r.handleBulk(working, list)
+		r.add(list, -1)
+	}
+	return nil
+}
+
+// gather adds the messages that come until the batch is full, or the time for it is over.
+func (r *reader) gather(ctx context.Context, list []pubsub.Delivery) []pubsub.Delivery {
+	ctx, cancel := context.WithTimeout(ctx, r.sub.await)
+	defer cancel()
+	size := 0
+	for _, d := range list {
+		size += len(d.Data)
+	}
+	for len(list) < r.sub.bulk && size < maxBytesInFlight {
+		more, err := r.from.Receive(ctx, r.sub.bulk-len(list))
+		if err != nil {
+			return list // the next Receive has the error again
+		}
+		for _, d := range more {
+			size += len(d.Data)
+		}
+		list = append(list, more...)
+	}
+	return list
+}
+
+// handleBulk routes the messages, and delivers those of each path in one batch.
+func (r *reader) handleBulk(ctx context.Context, list []pubsub.Delivery) {
+	var order []string
+	batches := map[string]*Batch{}
+	of := map[string]*pubsub.Delivery{}
+	for i := range list {
+		d := &list[i]
+		e, err := r.sub.eventOf(d)
+		verdict, path, found := Drop, "", false
+		if err == nil && !e.expired(r.now()) {
+			if path, found, err = r.sub.route(ctx, e); found {
+				e.Path = path
+				id := strconv.Itoa(i)
+				if of[id] = d; batches[path] == nil {
+					order = append(order, path)
+					batches[path] = &Batch{ID: newID(), PubSub: r.sub.PubSub, Topic: r.sub.Topic, Path: path}
+				}
+				batches[path].Entries = append(batches[path].Entries, BatchEntry{e, id})
+				continue
+			}
+		}
+		if err != nil {
+			verdict = Retry
+		}
+		r.conclude(ctx, d, verdict, err)
+	}
+	for _, path := range order {
+		r.deliverBatch(ctx, batches[path], of)
+	}
+}
+
+// deliverBatch delivers a batch. Each repetition has only the entries that failed.
+func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery) {
+	start := time.Now()
+	err := r.attempts(ctx, func(ctx context.Context) error {
+		verdicts, err := r.target.DeliverBatch(ctx, b)
+		if err != nil {
+			return err
+		}
+		var left []BatchEntry
+		for _, entry := range b.Entries {
+			v, answered := verdicts[entry.EntryID]
+			if !answered || v == Retry {
+				left = append(left, entry)
+				continue
+			}
+			r.conclude(ctx, of[entry.EntryID], v, nil)
+			r.observe(v, true, 1, start)
+		}
+		if b.Entries = left; len(left) > 0 {
+			return fault.New(fault.Internal, "pubsub.deliver", "the application answered RETRY or nothing for "+
+				strconv.Itoa(len(left))+" messages")
+		}
+		return nil
+	})
+	for _, entry := range b.Entries {
+		r.conclude(ctx, of[entry.EntryID], Retry, err)
+		r.observe(Retry, true, 1, start)
+	}
+}
+
+// limiter limits how often similar warnings are logged.
+type limiter struct {
+	mu      sync.Mutex
+	last    time.Time
+	skipped int
+}
+
+// warningInterval is the shortest time between two similar warnings.
+const warningInterval = 5 * time.Second
+
+// say calls log unless it was called a short time ago. It passes the number of calls that were left out since then.
+func (l *limiter) say(log func(more int)) {
+	l.mu.Lock()
+	if !l.last.IsZero() && time.Since(l.last) < warningInterval {
+		l.skipped++
+		l.mu.Unlock()
+		return
+	}
+	more := l.skipped
+	l.last, l.skipped = time.Now(), 0
+	l.mu.Unlock()
+	log(more)
+}

@@ -1,0 +1,383 @@
+package pubsub
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/resiliency"
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/signal"
+)
+
+// SubscriberOptions configure a Subscriber. App, Source and Logger are required.
+type SubscriberOptions struct {
+	App    api.App
+	Source Source
+	// Target is the application; nil = it is not called. Then there are only streams.
+	Target Target
+	// Discover asks the application for its subscriptions; nil = it is never called.
+	Discover func(ctx context.Context) ([]Definition, error)
+	// Policy returns the policy for deliveries of a component; nil = none.
+	Policy   func(component string) *resiliency.Policy
+	Observer Observer         // nil = none
+	Now      func() time.Time // nil = time.Now
+	Logger   *slog.Logger
+}
+
+// Subscriber runs the subscriptions of one application. It is safe for concurrent use.
+type Subscriber struct {
+	o       SubscriberOptions
+	changed *signal.Signal
+	end     context.CancelFunc
+	life    context.Context // ends when Close is called: no message is received any more
+	stop    context.CancelFunc
+	work    context.Context // ends when deliveries must end
+	streams sync.WaitGroup
+	loop    sync.WaitGroup
+
+	mu         sync.Mutex
+	closed     bool
+	declared   []Definition
+	discovered []Definition
+	subs       []*Subscription // that count and are valid
+	asked      bool
+	wanted     uint64 // counts changes of what is declared
+	done       uint64 // the last of them that was carried out
+	running    []*running
+	streaming  []*Subscription
+}
+
+// running is a subscription that receives.
+type running struct {
+	sub      *Subscription
+	instance *pubsub.Instance
+	end      context.CancelFunc
+	done     chan struct{}
+}
+
+// NewSubscriber returns a Subscriber that receives nothing before Open.
+func NewSubscriber(o SubscriberOptions) *Subscriber {
+	if o.Policy == nil {
+		o.Policy = func(string) *resiliency.Policy { return nil }
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Subscriber{o: o, changed: signal.New()}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.work, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Open starts to receive for the declared subscriptions, and for those that the application lists.
+func (s *Subscriber) Open(declared []Definition) {
+	s.declared = declared
+	s.check()
+	s.loop.Go(s.run)
+}
+
+// Update replaces the declared subscriptions, and notices changed components. It returns when those that are not
+// wanted any more have ended, or with ctx.
+func (s *Subscriber) Update(ctx context.Context, declared []Definition) {
+	s.mu.Lock()
+	s.declared = declared
+	s.mu.Unlock()
+	s.check()
+	s.mu.Lock()
+	s.wanted++
+	want := s.wanted
+	s.mu.Unlock()
+	for {
+		changed := s.changed.Wait()
+		s.mu.Lock()
+		done := s.done >= want || s.closed
+		s.mu.Unlock()
+		if done {
+			return
+		}
+		s.changed.Fire()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-s.changed.Wait():
+		case <-time.After(readyPause / 4):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Close stops to receive, and waits until the messages that are being handled are settled. When ctx ends, their
+// deliveries are cancelled, and the broker delivers them again.
+func (s *Subscriber) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.end()
+	done := make(chan struct{})
+	go func() {
+		s.loop.Wait()
+		s.streams.Wait()
+		close(done)
+	}()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = fault.Wrap(ctx.Err(), "pubsub.Close", "deliveries of messages were cut because they did not end in time")
+	}
+	s.stop()
+	<-done
+	return err
+}
+
+// run keeps the subscriptions as they are wanted.
+func (s *Subscriber) run() {
+	defer s.reconcile(nil)
+	for s.life.Err() == nil {
+		changed := s.changed.Wait()
+		s.mu.Lock()
+		goal := s.wanted
+		s.mu.Unlock()
+		s.discover()
+		s.reconcile(s.goal())
+		s.mu.Lock()
+		s.done = goal
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-s.life.Done():
+		case <-time.After(readyPause):
+		}
+	}
+}
+
+func (s *Subscriber) ready() bool {
+	return s.o.Target != nil && s.o.Target.Ready() && s.o.Source.Loaded()
+}
+
+// discover asks the application once, when it is ready and there is a component.
+func (s *Subscriber) discover() {
+	s.mu.Lock()
+	asked := s.asked
+	s.mu.Unlock()
+	if asked || s.o.Discover == nil || !s.ready() || len(s.o.Source.PubSubs()) == 0 {
+		return
+	}
+	list, err := s.o.Discover(s.life)
+	if s.life.Err() != nil {
+		return
+	}
+	if err != nil {
+		s.o.Logger.Error("the subscriptions of the application are not known; it has none of its own", "error", err)
+	}
+	for i := range list {
+		s.o.Logger.Info("the application subscribes", "pubsub", list[i].PubSub, "topic", list[i].Topic)
+	}
+	s.mu.Lock()
+	s.discovered, s.asked = list, true
+	s.mu.Unlock()
+	s.check()
+}
+
+// goal returns the subscriptions that are to run now.
+func (s *Subscriber) goal() (out []*Subscription) {
+	if !s.ready() {
+		return nil
+	}
+	s.mu.Lock()
+	subs := s.subs
+	s.mu.Unlock()
+	for _, sub := range subs {
+		if i, ok := s.o.Source.PubSub(sub.PubSub); ok && i.VisibleTo(s.o.App.ID) && len(sub.rules) > 0 {
+			out = append(out, sub)
+		}
+	}
+	return out
+}
+
+// check decides which subscriptions count. It keeps those that did not change, and logs those that are not valid.
+func (s *Subscriber) check() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := map[string]*Subscription{}
+	for _, sub := range s.subs {
+		known[sub.key] = sub
+	}
+	s.subs = nil
+	for _, d := range effective(s.declared, s.discovered) {
+		sub, err := d.Check()
+		if err != nil {
+			s.o.Logger.Error("a subscription is not valid; it receives nothing", "error", err)
+			continue
+		}
+		if same := known[sub.key]; same != nil {
+			sub = same
+		}
+		s.subs = append(s.subs, sub)
+	}
+}
+
+// reconcile ends the subscriptions that are not wanted, and starts those that are missing.
+func (s *Subscriber) reconcile(goal []*Subscription) {
+	type target struct {
+		key      string
+		instance *pubsub.Instance
+	}
+	wanted := map[target]*Subscription{}
+	for _, sub := range goal {
+		if i, ok := s.o.Source.PubSub(sub.PubSub); ok {
+			wanted[target{sub.key, i}] = sub
+		}
+	}
+	s.mu.Lock()
+	var kept, ending []*running
+	for _, r := range s.running {
+		at := target{r.sub.key, r.instance}
+		if wanted[at] != nil {
+			kept = append(kept, r)
+			delete(wanted, at)
+			continue
+		}
+		ending = append(ending, r)
+		r.end()
+	}
+	s.running = kept
+	s.mu.Unlock()
+	for _, r := range ending {
+		<-r.done
+	}
+	for at, sub := range wanted {
+		r := s.start(sub, at.instance)
+		s.mu.Lock()
+		s.running = append(s.running, r)
+		s.mu.Unlock()
+	}
+}
+
+// start runs a subscription until end is called. A subscription that cannot start is tried again without limit.
+func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
+	receiving, end := context.WithCancel(s.life)
+	r := &running{sub: sub, instance: i, end: end, done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		log := s.o.Logger.With("pubsub", i.Name, "topic", sub.Topic)
+		for wait := minPause; receiving.Err() == nil; wait = min(2*wait, maxPause) {
+			started := time.Now()
+			err := s.read(receiving, s.work, sub, i, s.o.Target, log)
+			if receiving.Err() != nil {
+				return
+			}
+			if time.Since(started) > maxPause {
+				wait = minPause
+			}
+			log.Warn("a subscription does not receive; it is tried again", "after", wait, "error", err)
+			select {
+			case <-receiving.Done():
+			case <-time.After(wait):
+			}
+		}
+	}()
+	return r
+}
+
+// read joins the group and delivers its messages until receiving ends.
+func (s *Subscriber) read(receiving, working context.Context, sub *Subscription, i *pubsub.Instance, to Target,
+	log *slog.Logger) error {
+	if !i.Topics.MaySubscribe(s.o.App.ID, sub.Topic) {
+		return forbidden(i.Name, sub.Topic, s.o.App.ID)
+	}
+	group := i.Group(s.o.App.ID)
+	ctx, cancel := context.WithTimeout(receiving, settleTime)
+	from, err := i.Broker.Subscribe(ctx, pubsub.SubscribeRequest{Topic: i.TopicOf(sub.Topic), Group: group,
+		Metadata: sub.Metadata, Unsettled: max(sub.bulk, 0)})
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	log.Info("receiving messages", "group", group, "kind", string(sub.Kind))
+	r := &reader{sub: sub, instance: i, app: s.o.App, from: from, target: to, policy: s.o.Policy,
+		observer: s.o.Observer, log: log, now: s.o.Now, warnings: &limiter{}}
+	return r.run(receiving, working)
+}
+
+// Stream delivers the messages of a subscription to the client of a stream, until the stream or the Subscriber ends.
+// The function open is called when the first message may be delivered.
+func (s *Subscriber) Stream(ctx context.Context, d Definition, to Target, open func() error) error {
+	d.Kind = Streaming
+	sub, err := d.Check()
+	if err != nil {
+		return streamInvalid(err)
+	}
+	i, err := s.streamed(sub)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return closing()
+	}
+	s.streams.Add(1)
+	s.streaming = append(s.streaming, sub)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.streaming = slices.DeleteFunc(s.streaming, func(o *Subscription) bool { return o == sub })
+		s.mu.Unlock()
+		s.streams.Done()
+	}()
+	if err := open(); err != nil {
+		return err
+	}
+	log := s.o.Logger.With("pubsub", i.Name, "topic", sub.Topic)
+	receiving, end := context.WithCancel(s.life)
+	defer end()
+	defer context.AfterFunc(ctx, end)()
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(s.work, stop)()
+	for {
+		err := s.read(receiving, working, sub, i, to, log)
+		if receiving.Err() != nil {
+			return nil
+		}
+		select { // the component was changed, or its broker is away
+		case <-receiving.Done():
+			return nil
+		case <-time.After(minPause):
+		}
+		log.Info("a stream joins its group again", "error", err)
+		if i, err = s.streamed(sub); err != nil {
+			return err
+		}
+	}
+}
+
+// streamed returns the component of a stream.
+func (s *Subscriber) streamed(sub *Subscription) (*pubsub.Instance, error) {
+	i, ok := s.o.Source.PubSub(sub.PubSub)
+	if !ok || !i.VisibleTo(s.o.App.ID) {
+		return nil, notFoundStream(sub.PubSub)
+	}
+	if !i.Topics.MaySubscribe(s.o.App.ID, sub.Topic) {
+		return nil, forbidden(i.Name, sub.Topic, s.o.App.ID)
+	}
+	return i, nil
+}
+
+// Subscriptions returns all subscriptions of the application, also those that wait for it.
+func (s *Subscriber) Subscriptions() []*Subscription {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append(slices.Clone(s.subs), s.streaming...)
+}

@@ -1,0 +1,409 @@
+package pubsub_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/pubsub"
+	"github.com/quorate/quorate/api/resiliency"
+	broker "github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/component/pubsub/inmemory"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// fakeApp records what it gets and answers by script.
+type fakeApp struct {
+	mu     sync.Mutex
+	away   bool
+	got    []string // path, topic and id, in the order of arrival
+	answer func(ctx context.Context, e *pubsub.Event, n int) (pubsub.Verdict, error)
+	batch  func(b *pubsub.Batch) (map[string]pubsub.Verdict, error)
+	sizes  []int // of batches
+}
+
+func (a *fakeApp) Ready() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.away
+}
+
+func (a *fakeApp) Deliver(ctx context.Context, e *pubsub.Event) (pubsub.Verdict, error) {
+	a.mu.Lock()
+	a.got = append(a.got, e.Path+" "+e.Topic+" "+e.ID)
+	n := len(a.got)
+	a.mu.Unlock()
+	if a.answer == nil {
+		return pubsub.Success, nil
+	}
+	return a.answer(ctx, e, n)
+}
+
+func (a *fakeApp) DeliverBatch(_ context.Context, b *pubsub.Batch) (map[string]pubsub.Verdict, error) {
+	a.mu.Lock()
+	a.sizes = append(a.sizes, len(b.Entries))
+	a.mu.Unlock()
+	return a.batch(b)
+}
+
+func (a *fakeApp) Retryable(*resiliency.Policy, error) bool { return true }
+
+func (a *fakeApp) seen() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.got)
+}
+
+// desk is one application with a broker.
+type desk struct {
+	*pubsub.Subscriber
+	*fakeApp
+	broker broker.Broker
+	policy *resiliency.Policy
+}
+
+// newDesk opens a subscriber with declared subscriptions, in a bubble of synctest.
+func newDesk(t *testing.T, answer func(context.Context, *pubsub.Event, int) (pubsub.Verdict, error),
+	definitions ...pubsub.Definition) *desk {
+	t.Helper()
+	d := &desk{fakeApp: &fakeApp{answer: answer}, broker: inmemory.Open(inmemory.Options{})}
+	d.open(t, definitions...)
+	return d
+}
+
+func (d *desk) open(t *testing.T, definitions ...pubsub.Definition) {
+	t.Helper()
+	d.Subscriber = pubsub.NewSubscriber(pubsub.SubscriberOptions{App: api.App{ID: "shop"},
+		Source: source{{Name: "messages", Broker: d.broker}}, Target: d.fakeApp,
+		Policy: func(string) *resiliency.Policy { return d.policy }, Logger: slog.New(slog.DiscardHandler)})
+	d.Open(definitions)
+	s := d.Subscriber
+	t.Cleanup(func() { _ = s.Close(context.Background()) })
+}
+
+func (d *desk) publish(t *testing.T, topic, key string, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		m := broker.Message{ID: id, Key: key, Data: []byte(`{"id":"` + id + `","type":"` + id + `"}`)}
+		if _, err := d.broker.Publish(t.Context(), broker.PublishRequest{Topic: topic,
+			Messages: []broker.Message{m}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func to(topic, path, dead string) pubsub.Definition {
+	return pubsub.Definition{PubSub: "messages", Topic: topic, Default: path, DeadLetter: dead,
+		Kind: pubsub.Declarative}
+}
+
+func (d *desk) want(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	if got := d.seen(); !slices.Equal(got, want) {
+		t.Errorf("delivered %q, want %q", got, want)
+	}
+}
+
+var errRefused = fault.New(fault.Internal, "test", "POST answered 500")
+
+func TestSubscriber_Answers(t *testing.T) {
+	for name, c := range map[string]struct {
+		verdict pubsub.Verdict
+		err     error
+		dead    string
+		want    []string // within ten seconds
+	}{
+		"success":              {pubsub.Success, nil, "dead", []string{"/a a 1"}},
+		"retry":                {pubsub.Retry, nil, "", []string{"/a a 1", "/a a 1", "/a a 1", "/a a 1"}},
+		"failure":              {pubsub.Success, errRefused, "", []string{"/a a 1", "/a a 1", "/a a 1", "/a a 1"}},
+		"drop":                 {pubsub.Drop, nil, "", []string{"/a a 1"}},
+		"drop, dead letter":    {pubsub.Drop, nil, "dead", []string{"/a a 1", "/dead dead 1"}},
+		"retry, dead letter":   {pubsub.Retry, nil, "dead", []string{"/a a 1", "/dead dead 1"}},
+		"no handler":           {pubsub.Ignored, nil, "dead", []string{"/a a 1"}},
+		"failure, dead letter": {pubsub.Success, errRefused, "dead", []string{"/a a 1", "/dead dead 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDesk(t, func(_ context.Context, e *pubsub.Event, _ int) (pubsub.Verdict, error) {
+					if e.Topic == "dead" {
+						return pubsub.Success, nil
+					}
+					return c.verdict, c.err
+				}, to("a", "/a", c.dead), to("dead", "/dead", ""))
+				d.publish(t, "a", "", "1")
+				<-time.After(10 * time.Second)
+				d.want(t, c.want...)
+			})
+		})
+	}
+}
+
+func TestSubscriber_Routes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := to("a", "", "dead")
+		rules.Rules = []pubsub.RuleDefinition{{Match: `event.type == "x"`, Path: "/x"},
+			{Match: `event.type == "y"`, Path: "/y"}}
+		d := newDesk(t, nil, rules, to("dead", "/dead", ""))
+		d.publish(t, "a", "k", "y", "x", "other")
+		<-time.After(time.Second)
+		got := d.seen()
+		slices.Sort(got)
+		if want := []string{"/dead dead other", "/x a x", "/y a y"}; !slices.Equal(got, want) {
+			t.Errorf("delivered %q, want %q", got, want)
+		}
+	})
+}
+
+func TestSubscriber_ApplicationAwayIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, func(_ context.Context, e *pubsub.Event, n int) (pubsub.Verdict, error) {
+			if n <= 5 {
+				return pubsub.Retry, fault.New(fault.Unavailable, "test", "cannot be reached")
+			}
+			if e.Attempt != 1 {
+				return pubsub.Retry, fmt.Errorf("attempt %d", e.Attempt)
+			}
+			return pubsub.Success, nil
+		}, to("a", "/a", "dead"), to("dead", "/dead", ""))
+		d.publish(t, "a", "", "1")
+		<-time.After(10 * time.Second)
+		d.want(t, slices.Repeat([]string{"/a a 1"}, 6)...)
+	})
+}
+
+func TestSubscriber_OrderSurvivesFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := map[string]bool{}
+		d := newDesk(t, func(_ context.Context, e *pubsub.Event, _ int) (pubsub.Verdict, error) {
+			if e.ID == "2" && !failed["2"] {
+				failed["2"] = true
+				return pubsub.Retry, nil
+			}
+			return pubsub.Success, nil
+		}, to("a", "/a", ""))
+		d.publish(t, "a", "k", "1", "2", "3", "4")
+		<-time.After(10 * time.Second)
+		d.want(t, "/a a 1", "/a a 2", "/a a 2", "/a a 3", "/a a 4")
+	})
+}
+
+func TestSubscriber_PolicyRepeatsBeforeDeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, func(_ context.Context, e *pubsub.Event, _ int) (pubsub.Verdict, error) {
+			if e.Topic == "dead" {
+				return pubsub.Success, nil
+			}
+			return pubsub.Retry, nil
+		})
+		d.policy = &resiliency.Policy{Retry: &resiliency.Retry{Pause: time.Second, Max: 2}}
+		d.Update(t.Context(), []pubsub.Definition{to("a", "/a", "dead"), to("dead", "/dead", "")})
+		d.publish(t, "a", "", "1")
+		<-time.After(10 * time.Second)
+		d.want(t, "/a a 1", "/a a 1", "/a a 1", "/dead dead 1")
+	})
+}
+
+func TestSubscriber_HandlerThatNeverAnswersIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, func(ctx context.Context, e *pubsub.Event, _ int) (pubsub.Verdict, error) {
+			if e.Topic == "dead" {
+				return pubsub.Success, nil
+			}
+			<-ctx.Done()
+			return pubsub.Retry, fault.New(fault.Indeterminate, "test", "no answer")
+		}, to("a", "/a", "dead"), to("dead", "/dead", ""))
+		d.publish(t, "a", "", "1")
+		<-time.After(59 * time.Second)
+		d.want(t, "/a a 1")
+		<-time.After(5 * time.Second)
+		d.want(t, "/a a 1", "/dead dead 1")
+	})
+}
+
+func TestSubscriber_CloseWaitsForHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, func(ctx context.Context, _ *pubsub.Event, _ int) (pubsub.Verdict, error) {
+			select {
+			case <-time.After(20 * time.Second):
+				return pubsub.Success, nil
+			case <-ctx.Done():
+				return pubsub.Retry, ctx.Err()
+			}
+		}, to("a", "/a", "dead"))
+		d.publish(t, "a", "k", "1", "2")
+		<-time.After(time.Second)
+		start := time.Now()
+		if err := d.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took < 19*time.Second {
+			t.Errorf("Close did not wait: %s", took)
+		}
+	})
+}
+
+func TestSubscriber_CloseInTimeReleasesWhatIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := func(ctx context.Context, _ *pubsub.Event, _ int) (pubsub.Verdict, error) {
+			<-ctx.Done()
+			return pubsub.Retry, ctx.Err()
+		}
+		d := newDesk(t, hang, to("a", "/a", "dead"), to("dead", "/dead", ""))
+		d.publish(t, "a", "k", "1", "2")
+		<-time.After(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := d.Close(ctx); err == nil {
+			t.Error("Close did not report what was cut")
+		}
+		d.want(t, "/a a 1")
+		d.fakeApp = &fakeApp{} // the next start
+		d.open(t, to("a", "/a", "dead"), to("dead", "/dead", ""))
+		<-time.After(time.Second)
+		d.want(t, "/a a 1", "/a a 2")
+	})
+}
+
+func TestSubscriber_Update(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, nil, to("a", "/a", ""))
+		d.publish(t, "a", "", "1")
+		<-time.After(time.Second)
+		d.Update(t.Context(), []pubsub.Definition{to("a", "/changed", ""), to("b", "/b", "")})
+		d.publish(t, "a", "", "2")
+		<-time.After(time.Second)
+		d.publish(t, "b", "", "3")
+		<-time.After(time.Second)
+		d.Update(t.Context(), nil)
+		d.publish(t, "a", "", "4")
+		<-time.After(time.Second)
+		d.want(t, "/a a 1", "/changed a 2", "/b b 3")
+	})
+}
+
+func TestSubscriber_AwayApplicationGetsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, nil, to("a", "/a", ""))
+		set := func(away bool) {
+			d.mu.Lock()
+			d.away = away
+			d.mu.Unlock()
+			<-time.After(time.Second)
+		}
+		set(true)
+		d.publish(t, "a", "", "1")
+		<-time.After(time.Minute)
+		d.want(t)
+		set(false)
+		d.want(t, "/a a 1")
+	})
+}
+
+func TestSubscriber_Bulk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bulk := to("a", "/a", "dead")
+		bulk.Bulk = pubsub.BulkDefinition{Enabled: true, MaxMessages: 15, MaxAwaitMs: 100}
+		d := newDesk(t, nil, bulk, to("dead", "/dead", ""))
+		d.batch = func(b *pubsub.Batch) (map[string]pubsub.Verdict, error) {
+			out := map[string]pubsub.Verdict{"nosuch": pubsub.Drop}
+			for _, e := range b.Entries {
+				switch e.ID {
+				case "drop":
+					out[e.EntryID] = pubsub.Drop
+				case "silent": // no answer is a failure
+				default:
+					out[e.EntryID] = pubsub.Success
+				}
+			}
+			return out, nil
+		}
+		var ids []string
+		for i := range 18 {
+			ids = append(ids, fmt.Sprint(i))
+		}
+		d.publish(t, "a", "", append(ids, "drop", "silent")...)
+		<-time.After(5 * time.Second)
+		got := d.seen()
+		slices.Sort(got)
+		if want := []string{"/dead dead drop", "/dead dead silent"}; !slices.Equal(got, want) {
+			t.Errorf("dead letters %q, want %q", got, want)
+		}
+		if !slices.Equal(d.sizes, []int{15, 5}) {
+			t.Errorf("batches of %v messages", d.sizes)
+		}
+	})
+}
+
+func TestSubscriber_Discovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{fakeApp: &fakeApp{away: true}, broker: inmemory.Open(inmemory.Options{})}
+		asked := 0
+		d.Subscriber = pubsub.NewSubscriber(pubsub.SubscriberOptions{App: api.App{ID: "shop"},
+			Source: source{{Name: "messages", Broker: d.broker}}, Target: d.fakeApp,
+			Logger: slog.New(slog.DiscardHandler),
+			Discover: func(context.Context) ([]pubsub.Definition, error) {
+				asked++
+				found := to("a", "/found", "")
+				found.Kind = pubsub.Programmatic
+				bad := to("b", "", "")
+				bad.Rules = []pubsub.RuleDefinition{{Match: "event ==", Path: "/"}}
+				return []pubsub.Definition{found, bad}, nil
+			}})
+		d.Open([]pubsub.Definition{to("a", "/declared", "")})
+		defer d.Close(context.Background()) //nolint:errcheck // nothing is in progress
+		<-time.After(time.Second)
+		if asked != 0 {
+			t.Error("an application that is away got a question")
+		}
+		d.mu.Lock()
+		d.away = false
+		d.mu.Unlock()
+		d.publish(t, "a", "", "1")
+		<-time.After(time.Minute)
+		d.want(t, "/found a 1")
+		if asked != 1 {
+			t.Errorf("the application got %d questions", asked)
+		}
+		if list := d.Subscriptions(); len(list) != 1 || list[0].Kind != pubsub.Programmatic {
+			t.Errorf("subscriptions %+v", list)
+		}
+	})
+}
+
+func TestStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		client, opened, ended := &fakeApp{}, false, make(chan error, 1)
+		go func() {
+			ended <- d.Stream(ctx, to("a", "", ""), client, func() error { opened = true; return nil })
+		}()
+		d.publish(t, "a", "", "1")
+		synctest.Wait()
+		if got := client.seen(); !opened || !slices.Equal(got, []string{" a 1"}) {
+			t.Errorf("opened %t, delivered %q", opened, got)
+		}
+		if list := d.Subscriptions(); len(list) != 1 || list[0].Kind != pubsub.Streaming {
+			t.Errorf("subscriptions %+v", list)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		var e *api.Error
+		err := d.Stream(t.Context(), pubsub.Definition{PubSub: "nosuch", Topic: "a"}, client, nil)
+		if !errors.As(err, &e) || e.Code != api.CodePubSubNotFound ||
+			!strings.Contains(e.Message, "nosuch is not found") {
+			t.Errorf("a stream of an unknown component: %v", err)
+		}
+	})
+}

@@ -1,0 +1,328 @@
+package appchannel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/textproto"
+	"strconv"
+	"strings"
+
+	runtime "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/headers"
+)
+
+// Headers of a delivery that only Quorate has.
+const (
+	headerPubSub = "Pubsubname"
+	headerAck    = "Quorate-Ack" // the token that acknowledges the message in a state transaction
+)
+
+// Bounds of the answers of the application.
+const (
+	maxTopicAnswer   = 64 << 10 // to one message
+	maxBatchAnswer   = 4 << 20  // to several
+	maxSubscriptions = 4 << 20  // to the question for subscriptions
+)
+
+// TopicAnswer is what an application says about a message.
+type TopicAnswer int
+
+// The answers.
+const (
+	TopicSuccess TopicAnswer = iota
+	TopicRetry
+	TopicDrop
+	TopicUnknown // the application has no handler for messages
+)
+
+// TopicMessage is one message of a topic.
+type TopicMessage struct {
+	Path     string
+	PubSub   string
+	Body     []byte            // for an HTTP application: a CloudEvent in JSON
+	Metadata map[string]string // becomes headers; names that cannot be headers are left out
+	Parent   string            // traceparent
+	State    string            // tracestate; empty = none
+	Token    string            // see headerAck; empty = none
+	Proto    func() *runtime.TopicEventRequest
+}
+
+// TakeMessage delivers a message and waits for the answer. An error is one of RoundTrip, or fault.Internal if the
+// application answered that it failed; see AnswerOf.
+func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer, error) {
+	ctx, cancel := context.WithCancel(ctx) // net/http registers each request at its context
+	defer cancel()
+	if g, ok := c.carry.(*grpcCarrier); ok {
+		return g.takeMessage(ctx, m)
+	}
+	body, answer, err := c.post(ctx, m.Path, "application/cloudevents+json", m.Body, maxTopicAnswer, m.headers)
+	switch {
+	case err != nil:
+		return TopicRetry, err
+	case answer.StatusCode == http.StatusNotFound:
+		return TopicDrop, nil
+	}
+	var said struct{ Status string }
+	if json.Unmarshal(body, &said) != nil {
+		return TopicSuccess, nil // any other body is as good as none
+	}
+	return topicAnswer(said.Status, TopicSuccess), nil
+}
+
+// topicAnswer reads a status word. byDefault is what no status means.
+func topicAnswer(word string, byDefault TopicAnswer) TopicAnswer {
+	switch word {
+	case "":
+		return byDefault
+	case "SUCCESS":
+		return TopicSuccess
+	case "DROP":
+		return TopicDrop
+	}
+	return TopicRetry
+}
+
+// headers adds what an HTTP application gets beside the body. The runtime's own headers win over metadata.
+func (m *TopicMessage) headers(h http.Header) {
+	h["Traceparent"] = []string{m.Parent}
+	if m.State != "" {
+		h["Tracestate"] = []string{m.State}
+	}
+	h[headerPubSub] = []string{m.PubSub}
+	if m.Token != "" {
+		h[headerAck] = []string{m.Token}
+	}
+	for name, value := range m.Metadata {
+		if !token(name) {
+			continue // a publisher must not keep the message from its subscribers
+		}
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		if _, own := h[name]; !own && !framing(name) && !headers.PerHop(name) && !headers.FoldsToOurs(name) {
+			h[name] = []string{printable(value)}
+		}
+	}
+}
+
+// post sends a body to a path of an HTTP application and reads the answer. A status other than 2xx and 404 is an
+// error. An answer that is longer than limit is fault.Corrupt.
+func (c *Channel) post(ctx context.Context, path, contentType string, body []byte, limit int64,
+	header func(http.Header)) ([]byte, *http.Response, error) {
+	path, query, _ := strings.Cut(path, "?")
+	r := eventRequest(ctx, http.MethodPost, path, body)
+	r.URL.RawQuery = query
+	r.Header["Content-Type"] = []string{contentType}
+	if header != nil {
+		header(r.Header)
+	}
+	answer, err := c.RoundTrip(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer finish(answer.Body)
+	if answer.StatusCode == http.StatusNotFound {
+		return nil, answer, nil
+	}
+	if !handled(answer.StatusCode) {
+		return nil, nil, &fault.Error{Code: fault.Internal, Op: "appchannel.TakeMessage", Err: &refusal{answer,
+			fmt.Sprintf("POST %s answered %d", r.URL.Path, answer.StatusCode)}}
+	}
+	out, err := c.bounded(answer.Body, limit)
+	return out, answer, err
+}
+
+func (c *Channel) bounded(body io.Reader, limit int64) ([]byte, error) {
+	out, err := io.ReadAll(io.LimitReader(body, limit+1))
+	if err != nil {
+		return nil, c.unanswered(err)
+	}
+	if int64(len(out)) > limit {
+		return nil, fault.New(fault.Corrupt, "appchannel.TakeMessage",
+			fmt.Sprintf("the answer of the application at %s is longer than %d bytes", c.target, limit))
+	}
+	return out, nil
+}
+
+// TopicBatch is several messages of a topic.
+type TopicBatch struct {
+	Path   string
+	PubSub string
+	Body   func() ([]byte, error) // for an HTTP application
+	Proto  func() *runtime.TopicEventBulkRequest
+}
+
+// TakeBatch delivers several messages. The answers are by entry id. Without an answer, an entry is not handled. known
+// is false if the application has no handler. Errors are those of TakeMessage.
+func (c *Channel) TakeBatch(ctx context.Context, b *TopicBatch) (answers map[string]TopicAnswer, known bool,
+	err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if g, ok := c.carry.(*grpcCarrier); ok {
+		return g.takeBatch(ctx, b)
+	}
+	request, err := b.Body()
+	if err != nil {
+		return nil, true, fault.Wrap(err, "appchannel.TakeBatch", "encoding messages")
+	}
+	body, answer, err := c.post(ctx, b.Path, "application/json", request, maxBatchAnswer, func(h http.Header) {
+		h[headerPubSub] = []string{b.PubSub}
+	})
+	if err != nil {
+		return nil, true, err
+	}
+	if answer.StatusCode == http.StatusNotFound {
+		return nil, false, nil
+	}
+	var said struct {
+		Statuses []struct{ EntryID, Status string }
+	}
+	if err := json.Unmarshal(body, &said); err != nil {
+		return nil, true, fault.New(fault.Corrupt, "appchannel.TakeBatch",
+			"the answer of the application is no list of statuses")
+	}
+	answers = make(map[string]TopicAnswer, len(said.Statuses))
+	for _, s := range said.Statuses {
+		answers[s.EntryID] = topicAnswer(s.Status, TopicRetry)
+	}
+	return answers, true, nil
+}
+
+// Subscriptions asks the application for its subscriptions. An HTTP application answers with JSON, a gRPC application
+// with a message. Both are nil if the application has none. Errors are those of RoundTrip, and fault.Internal if the
+// application answered that it failed.
+func (c *Channel) Subscriptions(ctx context.Context, app string) ([]byte, *runtime.ListTopicSubscriptionsResponse,
+	error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if g, ok := c.carry.(*grpcCarrier); ok {
+		list, err := g.subscriptions(ctx)
+		return nil, list, err
+	}
+	r := eventRequest(ctx, http.MethodGet, "/dapr/subscribe", nil)
+	r.Header["Dapr-App-Id"] = []string{app}
+	answer, err := c.RoundTrip(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer finish(answer.Body)
+	switch {
+	case answer.StatusCode == http.StatusNotFound:
+		return nil, nil, nil
+	case !handled(answer.StatusCode):
+		return nil, nil, fault.New(fault.Internal, "appchannel.Subscriptions",
+			fmt.Sprintf("GET /dapr/subscribe answered %d", answer.StatusCode))
+	}
+	body, err := c.bounded(answer.Body, maxSubscriptions)
+	return bytes.TrimSpace(body), nil, err
+}
+
+func (g *grpcCarrier) subscriptions(ctx context.Context) (out *runtime.ListTopicSubscriptionsResponse, err error) {
+	err = g.call(ctx, func(ctx context.Context, o ...grpc.CallOption) (err error) {
+		out, err = g.app.ListTopicSubscriptions(ctx, &emptypb.Empty{}, o...)
+		return err
+	})
+	switch {
+	case err == nil:
+		return out, nil
+	case unimplemented(err):
+		return nil, nil
+	}
+	return nil, answered(err, func(s *status.Status) error {
+		return fault.New(fault.Internal, "appchannel.Subscriptions",
+			"ListTopicSubscriptions answered "+s.Code().String()+": "+s.Message())
+	})
+}
+
+// unimplemented reports whether the application itself answered that it has no such method.
+func unimplemented(err error) bool {
+	_, ours := fault.As(err)
+	return !ours && status.Code(err) == codes.Unimplemented
+}
+
+func (g *grpcCarrier) takeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer, error) {
+	var out *runtime.TopicEventResponse
+	err := g.call(m.outgoing(ctx), func(ctx context.Context, o ...grpc.CallOption) (err error) {
+		out, err = g.app.OnTopicEvent(ctx, m.Proto(), o...)
+		return err
+	})
+	switch {
+	case unimplemented(err):
+		return TopicUnknown, nil
+	case err != nil:
+		return TopicRetry, g.refused("OnTopicEvent", err)
+	}
+	return protoAnswer(out.GetStatus()), nil
+}
+
+func protoAnswer(s runtime.TopicEventResponse_TopicEventResponseStatus) TopicAnswer {
+	switch s {
+	case runtime.TopicEventResponse_SUCCESS:
+		return TopicSuccess
+	case runtime.TopicEventResponse_DROP:
+		return TopicDrop
+	}
+	return TopicRetry
+}
+
+// outgoing adds the metadata of the message and its trace to a call.
+func (m *TopicMessage) outgoing(ctx context.Context) context.Context {
+	h := http.Header{}
+	m.headers(h)
+	delete(h, headerPubSub) // it is a field of the message
+	md := metadata.MD{}
+	for name, values := range h {
+		key := strings.ToLower(name)
+		if key == "content-type" || strings.HasPrefix(key, "grpc-") || strings.HasSuffix(key, "-bin") {
+			continue
+		}
+		md[key] = values
+	}
+	return metadata.NewOutgoingContext(ctx, md)
+}
+
+// refused returns the error of a call that the application answered with a failure.
+func (g *grpcCarrier) refused(method string, err error) error {
+	return answered(err, func(s *status.Status) error {
+		header := http.Header{"Grpc-Status": {strconv.Itoa(int(s.Code()))}}
+		return &fault.Error{Code: fault.Internal, Op: "appchannel.TakeMessage", Err: &refusal{
+			&http.Response{Status: s.Code().String(), StatusCode: http.StatusInternalServerError, Header: header},
+			method + " answered " + s.Code().String() + ": " + s.Message()}}
+	})
+}
+
+func (g *grpcCarrier) takeBatch(ctx context.Context, b *TopicBatch) (map[string]TopicAnswer, bool, error) {
+	var out *runtime.TopicEventBulkResponse
+	in := b.Proto()
+	err := g.call(ctx, func(ctx context.Context, o ...grpc.CallOption) (err error) {
+		out, err = g.app.OnBulkTopicEvent(ctx, in, o...)
+		return err
+	})
+	if unimplemented(err) {
+		err = g.call(ctx, func(ctx context.Context, o ...grpc.CallOption) (err error) {
+			//lint:ignore SA1019 applications made with older SDKs serve only this name
+			out, err = runtime.NewAppCallbackAlphaClient(g.conns).OnBulkTopicEventAlpha1(ctx, in, o...)
+			return err
+		})
+	}
+	switch {
+	case unimplemented(err):
+		return nil, false, nil
+	case err != nil:
+		return nil, true, g.refused("OnBulkTopicEvent", err)
+	}
+	answers := make(map[string]TopicAnswer, len(out.GetStatuses()))
+	for _, s := range out.GetStatuses() {
+		answers[s.GetEntryId()] = protoAnswer(s.GetStatus())
+	}
+	return answers, true, nil
+}

@@ -1,0 +1,240 @@
+// Package subscriptions delivers the messages of topics to the applications of a node.
+//
+// It owns the way from the subscribers of api/pubsub to the channels of applications, and the Subscription documents
+// that apply to each application. It starts no goroutines of its own; the subscribers do.
+package subscriptions
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/pubsub"
+	"github.com/quorate/quorate/api/resiliency"
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/internal/appchannel"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Applications are the applications of this node that are called.
+type Applications interface {
+	// Channel returns the channel to an application, or nil if it is not called.
+	Channel(id string) *appchannel.Channel
+	// Inbound returns the policy for the messages of a component; nil = none.
+	Inbound(component string) *resiliency.Policy
+}
+
+// Options configure a Runner. All are required except Observer.
+type Options struct {
+	Namespace string
+	Source    pubsub.Source
+	Apps      Applications
+	// Silent reports whether an application does not get the question for its subscriptions; nil = all get it.
+	Silent   func(app string) bool
+	Observer func(app string) pubsub.Observer // nil = none
+	Logger   *slog.Logger
+}
+
+// Runner has the subscribers of all applications of a node. It is safe for concurrent use.
+type Runner struct {
+	o Options
+
+	mu  sync.Mutex
+	all map[string]*pubsub.Subscriber
+}
+
+// New returns a Runner that receives nothing before Open.
+func New(o Options) *Runner { return &Runner{o: o, all: map[string]*pubsub.Subscriber{}} }
+
+// For returns the subscriber of an application.
+func (r *Runner) For(id string) *pubsub.Subscriber {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.all[id]; s != nil {
+		return s
+	}
+	o := pubsub.SubscriberOptions{App: api.App{ID: id, Namespace: r.o.Namespace}, Source: r.o.Source,
+		Policy: r.o.Apps.Inbound, Logger: r.o.Logger.With("app_id", id)}
+	if c := r.o.Apps.Channel(id); c != nil {
+		o.Target = target{c}
+		if r.o.Silent == nil || !r.o.Silent(id) {
+			o.Discover = func(ctx context.Context) ([]pubsub.Definition, error) {
+				return discover(ctx, c, id, o.Logger)
+			}
+		}
+	}
+	if r.o.Observer != nil {
+		o.Observer = r.o.Observer(id)
+	}
+	s := pubsub.NewSubscriber(o)
+	r.all[id] = s
+	return s
+}
+
+// Check returns what is wrong with Subscription documents.
+func Check(documents []component.Subscription) error {
+	for i := range documents {
+		for _, d := range definitions(documents[i:i+1], "") {
+			if _, err := d.Check(); err != nil {
+				return &fault.Error{Code: fault.Invalid, Op: "subscriptions.Check", Key: documents[i].Name,
+					Msg: documents[i].Pos.String(), Err: err}
+			}
+		}
+	}
+	return nil
+}
+
+// Open starts to deliver messages. documents are the Subscription documents of the node.
+func (r *Runner) Open(documents []component.Subscription) {
+	for id, s := range r.list() {
+		s.Open(definitions(documents, id))
+	}
+}
+
+// Update replaces the Subscription documents, and notices changed components. It returns when subscriptions that are
+// not wanted any more have ended, or with ctx.
+func (r *Runner) Update(ctx context.Context, documents []component.Subscription) {
+	var all sync.WaitGroup
+	for id, s := range r.list() {
+		all.Go(func() { s.Update(ctx, definitions(documents, id)) })
+	}
+	all.Wait()
+}
+
+// Close stops to receive, and waits until the messages that are being handled are settled, or ctx ends.
+func (r *Runner) Close(ctx context.Context) error {
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for _, s := range r.list() {
+		all.Go(func() {
+			err := s.Close(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (r *Runner) list() map[string]*pubsub.Subscriber {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[string]*pubsub.Subscriber, len(r.all))
+	for id, s := range r.all {
+		out[id] = s
+	}
+	return out
+}
+
+// definitions returns the declared subscriptions of an application; of all if id is empty.
+func definitions(documents []component.Subscription, id string) (out []pubsub.Definition) {
+	for _, s := range documents {
+		if id != "" && len(s.Scopes) > 0 && !slices.Contains(s.Scopes, id) {
+			continue
+		}
+		d := pubsub.Definition{PubSub: s.PubSub, Topic: s.Topic, Metadata: s.Metadata, Default: s.Default,
+			DeadLetter: s.DeadLetter, Kind: pubsub.Declarative,
+			Bulk: pubsub.BulkDefinition{Enabled: s.Bulk,
+				MaxMessages: int32(s.MaxMessages), //nolint:gosec // parsed as 32 bits
+				MaxAwaitMs:  int32(s.MaxAwaitMs)}} //nolint:gosec // parsed as 32 bits
+		for _, rule := range s.Rules {
+			d.Rules = append(d.Rules, pubsub.RuleDefinition(rule))
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// The repetitions of a question that the application did not receive.
+const (
+	questions     = 4
+	questionPause = 500 * time.Millisecond // doubles
+	questionTime  = 30 * time.Second
+)
+
+// discover asks an application for its subscriptions.
+func discover(ctx context.Context, c *appchannel.Channel, id string, log *slog.Logger) ([]pubsub.Definition, error) {
+	for pause, n := questionPause, 1; ; pause, n = 2*pause, n+1 {
+		bounded, cancel := context.WithTimeout(ctx, questionTime)
+		body, list, err := c.Subscriptions(bounded, id)
+		cancel()
+		if err == nil {
+			if list != nil {
+				return pubsub.DefinitionsOf(list)
+			}
+			out, dropped, err := pubsub.ParseDefinitions(body)
+			for _, topic := range dropped {
+				log.Warn("a subscription has no route and receives nothing", "topic", topic)
+			}
+			return out, err
+		}
+		if n == questions || fault.Is(err, fault.Internal) || fault.Is(err, fault.Corrupt) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// target is an application that gets messages.
+type target struct{ *appchannel.Channel }
+
+// Ready implements pubsub.Target.
+func (t target) Ready() bool {
+	ok, _ := t.Healthy()
+	return ok
+}
+
+// Deliver implements pubsub.Target.
+func (t target) Deliver(ctx context.Context, e *pubsub.Event) (pubsub.Verdict, error) {
+	parent, state := e.Trace()
+	answer, err := t.TakeMessage(ctx, &appchannel.TopicMessage{Path: e.Path, PubSub: e.PubSub, Body: e.Data,
+		Metadata: e.Metadata, Parent: parent, State: state, Token: e.Token, Proto: e.Proto})
+	return verdict(answer), err
+}
+
+// DeliverBatch implements pubsub.Target.
+func (t target) DeliverBatch(ctx context.Context, b *pubsub.Batch) (map[string]pubsub.Verdict, error) {
+	answers, known, err := t.TakeBatch(ctx, &appchannel.TopicBatch{Path: b.Path, PubSub: b.PubSub, Body: b.JSON,
+		Proto: b.Proto})
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]pubsub.Verdict, len(b.Entries))
+	for i := range b.Entries { // other ids mean nothing
+		id := b.Entries[i].EntryID
+		if a, ok := answers[id]; ok {
+			out[id] = verdict(a)
+		} else if !known {
+			out[id] = pubsub.Drop
+		}
+	}
+	return out, nil
+}
+
+// Retryable implements pubsub.Target.
+func (t target) Retryable(p *resiliency.Policy, err error) bool {
+	answer := appchannel.AnswerOf(err)
+	return answer == nil || p.RetryStatus(answer)
+}
+
+func verdict(a appchannel.TopicAnswer) pubsub.Verdict {
+	switch a {
+	case appchannel.TopicSuccess:
+		return pubsub.Success
+	case appchannel.TopicDrop:
+		return pubsub.Drop
+	case appchannel.TopicUnknown:
+		return pubsub.Ignored
+	}
+	return pubsub.Retry
+}
