@@ -413,6 +413,9 @@ func TestAnswers_OverHTTP2AreChecked(t *testing.T) {
 		"few fields":      {"ok", [][]string{many(900, ":status", "200")}, ""},
 		"many fields":     {"ok", [][]string{many(1001, ":status", "200")}, "more than 1000"},
 		"too many fields": {"ok", [][]string{many(100_000, ":status", "200")}, "PROTOCOL_ERROR"},
+		"long values": {"ok", [][]string{slices.Concat([]string{":status", "200"},
+			slices.Repeat([]string{"a", strings.Repeat("b", 1<<10)}, 64))}, "cannot be read"},
+		"no status": {"ok", [][]string{{"a", "b"}}, "cannot be read"},
 		"names of trailers": {"ok", [][]string{{":status", "200", "trailer",
 			strings.Trim(strings.ReplaceAll(numbered(1001), ":\r\n", ","), ",")}}, "more than 1000"},
 		"many hints":      {"ok", append(slices.Clone(hints), []string{":status", "200"}), ""},
@@ -437,7 +440,10 @@ func TestAnswers_OverHTTP2AreChecked(t *testing.T) {
 				if !sent || c.want == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
 					t.Fatalf("sent %t, error %v, want %q", sent, err, c.want)
 				}
-				if err != nil {
+				if refused, _ := errors.AsType[*atmostonce.BadAnswer](err); err != nil {
+					if refused == nil && name != "too many fields" { // which ends the connection
+						t.Errorf("the error is no BadAnswer: %v", err)
+					}
 					continue
 				}
 				text, err := io.ReadAll(answer.Body)

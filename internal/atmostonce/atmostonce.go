@@ -29,7 +29,7 @@ func RoundTrip(t *http.Transport, r *http.Request, l Limits) (answer *http.Respo
 	ctx, cancel := context.WithCancelCause(r.Context())
 	s := &sending{cancel: cancel, request: r, limits: l, maxBytes: t.MaxResponseHeaderBytes}
 	s.hooks = httptrace.ClientTrace{GotConn: s.gotConn, WroteHeaderField: s.writesHeaders,
-		Got1xxResponse: s.gotInformational}
+		Got1xxResponse: s.gotInformational, GotFirstResponseByte: func() { s.answering.Store(true) }}
 	answer, err = t.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &s.hooks)))
 	s.finish()
 	if err == nil {
@@ -56,7 +56,8 @@ type sending struct {
 	limits   Limits
 	maxBytes int64
 
-	headers atomic.Bool // some may have been sent, or are in a buffer
+	headers   atomic.Bool // some may have been sent, or are in a buffer
+	answering atomic.Bool // a head has arrived
 
 	// delivery is held while an informational answer is passed on. net/http may do that after RoundTrip has returned,
 	// when its receiver no longer exists.
@@ -212,6 +213,10 @@ func (s *sending) explain(ctx context.Context, err error) error {
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
+	}
+	// Over HTTP/2, net/http refuses a head that is malformed or too long after it has arrived as a whole.
+	if s.shared && s.answering.Load() && s.informed == 0 {
+		return bad("the headers of the answer cannot be read: %v", err)
 	}
 	return err
 }
