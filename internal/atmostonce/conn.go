@@ -29,8 +29,12 @@ func Transport(t *http.Transport) *http.Transport {
 		return &counted{Conn: c, http1: http1}, nil
 	}
 	if http1 {
+		proxy := proxyFunc(t.Proxy)
+		if proxy != nil {
+			t.Proxy = proxy.untunneled
+		}
 		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return dialTLS(ctx, t, network, addr)
+			return dialTLS(ctx, t, proxy, network, addr)
 		}
 	}
 	return t
@@ -40,28 +44,21 @@ var errHandshake = errors.New("the TLS handshake took too long")
 
 // dialTLS opens a connection with TLS, as t itself would do. The result passes the heads of HTTP/1 answers to heads,
 // unless the server speaks HTTP/2.
-func dialTLS(ctx context.Context, t *http.Transport, network, addr string) (net.Conn, error) {
+func dialTLS(ctx context.Context, t *http.Transport, proxy proxyFunc, network, addr string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := t.DialContext(ctx, network, addr)
+	raw, err := proxy.dial(ctx, t, network, addr)
 	if err != nil {
 		return nil, err
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if t.TLSClientConfig != nil {
-		config = t.TLSClientConfig.Clone()
-	}
-	if config.ServerName == "" {
-		config.ServerName = host
 	}
 	if t.TLSHandshakeTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, t.TLSHandshakeTimeout, errHandshake)
 		defer cancel()
 	}
-	c := tls.Client(raw, config)
+	c := tls.Client(raw, tlsConfig(t, host))
 	if err := c.HandshakeContext(ctx); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -73,6 +70,18 @@ func dialTLS(ctx context.Context, t *http.Transport, network, addr string) (net.
 		return c, nil
 	}
 	return &secured{Conn: c}, nil
+}
+
+// tlsConfig returns the TLS settings for a host.
+func tlsConfig(t *http.Transport, host string) *tls.Config {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.TLSClientConfig != nil {
+		config = t.TLSClientConfig.Clone()
+	}
+	if config.ServerName == "" {
+		config.ServerName = host
+	}
+	return config
 }
 
 // watch passes what is read from a connection to the heads of the current request.
@@ -133,7 +142,7 @@ func (c *counted) Write(b []byte) (int, error) {
 }
 
 // unwrap returns the counting connection below c. shared is true if c may carry several requests at a time, as with
-// HTTP/2. conn is then nil. on is nil if the heads on c cannot be watched: with HTTP/2, and with TLS through a proxy.
+// HTTP/2. conn is then nil. on is nil if the heads on c cannot be watched: with HTTP/2, and with TLS through SOCKS.
 func unwrap(c net.Conn) (conn *counted, on *watch, shared bool) {
 	switch t := c.(type) {
 	case *secured:
@@ -148,6 +157,9 @@ func unwrap(c net.Conn) (conn *counted, on *watch, shared bool) {
 			return nil, nil, true
 		}
 		on = &t.watch
+	}
+	if proxy, ok := c.(*tls.Conn); ok { // TLS within the TLS of a proxy
+		c = proxy.NetConn()
 	}
 	conn, ok := c.(*counted)
 	return conn, on, !ok
