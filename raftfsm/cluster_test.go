@@ -55,7 +55,8 @@ func (n *network) Call(ctx context.Context, server, method string, payload []byt
 	}
 	serve := func() ([]byte, error) { return h.Serve(ctx, method, payload) }
 	if spoil != nil {
-		return spoil(method, payload, serve)
+		whole := serve
+		serve = func() ([]byte, error) { return spoil(method, payload, whole) }
 	}
 	out, err := serve()
 	n.c.mu.Lock()
