@@ -297,13 +297,9 @@ func TestStore_ReadsTimeOutAndAreTriedAgain(t *testing.T) {
 	for _, silent := range []reaction{{stall: true}, {dead: true}} {
 		s.fail("SELECT t.[Key]", silent)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		begun := time.Now()
 		_, err := statetest.Get(ctx, store, "a||k")
 		cancel()
 		statetest.WantFault(t, err, fault.Timeout, "did not answer in time")
-		if took := time.Since(begun); took > 4*time.Second {
-			t.Errorf("the call returned %v after its start", took)
-		}
 	}
 	s.fail("SELECT t.[Key]", reaction{cut: true})
 	before := s.sent("SELECT t.[Key]")
