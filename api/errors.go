@@ -103,6 +103,13 @@ func (r row) verdict(code fault.Code) verdict {
 	}
 }
 
+// StoreFailure returns the kind of a failed operation on a component, and the reason for the details of its public
+// error.
+func StoreFailure(err error) (kind Kind, reason string) {
+	v := row{conflict: Failed}.verdict(fault.CodeOf(err))
+	return v.kind, v.reason
+}
+
 // codeOf returns the fault code of a store error. It returns fault.Indeterminate for a write whose context expired,
 // because the store may have executed the write.
 func (r row) codeOf(err error) fault.Code {
@@ -122,7 +129,7 @@ func (o operation) failed(err error, store, key, text string) *Error {
 	if v.reason == ReasonNoQuorum && state.IsOutside(err) {
 		v.reason = ReasonUnavailable
 	}
-	text = cmp.Or(text, storeText(err))
+	text = cmp.Or(text, StoreText(err))
 	if code == fault.Indeterminate && r.writes {
 		text += "; it may have been applied"
 	}
@@ -135,8 +142,8 @@ func (o operation) failed(err error, store, key, text string) *Error {
 	}
 }
 
-// storeText returns the store's error text, or a better text for a bare context error.
-func storeText(err error) string {
+// StoreText returns the error text of a store for a message, or a better text for a bare context error.
+func StoreText(err error) string {
 	if _, ok := fault.As(err); ok {
 		return fault.Text(err)
 	}
@@ -180,8 +187,8 @@ func invalid(where string, err error) *Error {
 	return &Error{Kind: Malformed, Code: CodeMalformed, Message: where + fault.Text(err), Cause: err}
 }
 
-// exceeded returns the error of a count above its limit.
-func exceeded(what string, count, limit int) *Error {
+// Exceeded returns the error of a count above its limit.
+func Exceeded(what string, count, limit int) *Error {
 	e := malformed(what + ": " + strconv.Itoa(count) + "; the limit is " + strconv.Itoa(limit))
 	e.Details = Details{
 		Reason:   ReasonTooLarge,
@@ -267,7 +274,7 @@ func listingNotSupported(store string) *Error {
 }
 
 func tooManyOperations(store string, given, limit int) *Error {
-	e := exceeded("transaction in state store "+store+" has too many operations", given, limit)
+	e := Exceeded("transaction in state store "+store+" has too many operations", given, limit)
 	e.Code = CodeTooManyOperations
 	e.Details = Details{
 		Reason:   reasonTooMany,

@@ -35,7 +35,7 @@ const MaxMetadata = 1_000
 // CheckMetadata refuses metadata with too many entries.
 func CheckMetadata(entries int) error {
 	if entries > MaxMetadata {
-		return exceeded("too many entries in one metadata", entries, MaxMetadata)
+		return Exceeded("too many entries in one metadata", entries, MaxMetadata)
 	}
 	return nil
 }
@@ -44,7 +44,7 @@ func CheckMetadata(entries int) error {
 // body, because decoded items need much more memory than the body.
 func (s *State) CheckItems(n int) error {
 	if n > s.limits.BulkKeys {
-		return exceeded("too many items in one save", n, s.limits.BulkKeys)
+		return Exceeded("too many items in one save", n, s.limits.BulkKeys)
 	}
 	return nil
 }
@@ -52,7 +52,7 @@ func (s *State) CheckItems(n int) error {
 // CheckKeys refuses a bulk read of too many keys.
 func (s *State) CheckKeys(n int) error {
 	if n > s.limits.BulkKeys {
-		return exceeded("too many keys in one bulk read", n, s.limits.BulkKeys)
+		return Exceeded("too many keys in one bulk read", n, s.limits.BulkKeys)
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func (s *State) CheckKeys(n int) error {
 // CheckDeletes refuses a delete of too many keys.
 func (s *State) CheckDeletes(n int) error {
 	if n > s.limits.BulkKeys {
-		return exceeded("too many keys in one delete", n, s.limits.BulkKeys)
+		return Exceeded("too many keys in one delete", n, s.limits.BulkKeys)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (s *State) CheckDeletes(n int) error {
 // CheckElements returns an error if a list has too many elements. It applies to lists without a limit of their own.
 func CheckElements(n int) error {
 	if n > DefaultBulkKeys {
-		return exceeded("too many elements in one list", n, DefaultBulkKeys)
+		return Exceeded("too many elements in one list", n, DefaultBulkKeys)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func (l *listing) prepare(r ListRequest, limits Limits) *Error {
 		return malformed("limit must be a whole number from 1 to " + strconv.Itoa(limits.PageSize))
 	}
 	if r.Limit > limits.PageSize {
-		return exceeded("too many keys for one page", r.Limit, limits.PageSize)
+		return Exceeded("too many keys for one page", r.Limit, limits.PageSize)
 	}
 	if r.Limit == 0 {
 		r.Limit = min(DefaultPage, limits.PageSize)

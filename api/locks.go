@@ -189,7 +189,7 @@ func lockFailed(code, sentence, store string, err error) *Error {
 	if fault.Is(err, fault.TooLarge) {
 		kind, code = Malformed, CodeMalformed
 	}
-	return &Error{Kind: kind, Code: code, Message: sentence + " in lock store " + store + ": " + storeText(err),
+	return &Error{Kind: kind, Code: code, Message: sentence + " in lock store " + store + ": " + StoreText(err),
 		Details: Details{Reason: v.reason, Metadata: Attributes("store", store)}, Cause: err}
 }
 

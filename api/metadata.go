@@ -117,9 +117,9 @@ func (m *Metadata) Set(name, value string) error {
 	case name == "":
 		return malformed("the name of a metadata value is empty")
 	case len(name) > limit:
-		return exceeded("the name of a metadata value is too long, in bytes", len(name), limit)
+		return Exceeded("the name of a metadata value is too long, in bytes", len(name), limit)
 	case len(value) > limit:
-		return exceeded("the metadata value "+Shorten(name)+" is too long, in bytes", len(value), limit)
+		return Exceeded("the metadata value "+Shorten(name)+" is too long, in bytes", len(value), limit)
 	case !utf8.ValidString(name), !utf8.ValidString(value):
 		return malformed("the metadata value " + strconv.Quote(Shorten(name)) + " or its name is not valid UTF-8 text")
 	}
@@ -130,7 +130,7 @@ func (m *Metadata) put(name, value string) *Error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, known := m.extended[name]; !known && len(m.extended) >= m.limits.ExtendedValues {
-		return exceeded("too many metadata values", len(m.extended)+1, m.limits.ExtendedValues)
+		return Exceeded("too many metadata values", len(m.extended)+1, m.limits.ExtendedValues)
 	}
 	m.extended[name] = value
 	return nil

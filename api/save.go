@@ -87,7 +87,7 @@ func itemText(err error, store string, item *Item) string {
 	if fault.Is(err, fault.Conflict) {
 		return conflictText(store, item.Key, item.ETag)
 	}
-	return "key " + strconv.Quote(Shorten(item.Key)) + ": " + storeText(err)
+	return "key " + strconv.Quote(Shorten(item.Key)) + ": " + StoreText(err)
 }
 
 // concerned returns the index of the write that caused err, or -1 if no write has the key in err. Of several writes

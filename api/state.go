@@ -208,7 +208,7 @@ func (s *State) store(name string) (*state.Instance, *Error) {
 
 func (s *State) checkRequestID(id string) *Error {
 	if len(id) > s.limits.RequestIDSize {
-		return exceeded("the request id is too long, in bytes", len(id), s.limits.RequestIDSize)
+		return Exceeded("the request id is too long, in bytes", len(id), s.limits.RequestIDSize)
 	}
 	if !utf8.ValidString(id) {
 		return malformed("the request id is not valid UTF-8")

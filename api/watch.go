@@ -93,7 +93,7 @@ func (s *State) watchRequest(inst *state.Instance, r *WatchRequest) (out state.W
 	case r.HasBoth:
 		return out, malformed("a watch has either prefix or key, not both")
 	case len(r.Keys) > MaxWatchKeys:
-		return out, exceeded("too many keys in one watch", len(r.Keys), MaxWatchKeys)
+		return out, Exceeded("too many keys in one watch", len(r.Keys), MaxWatchKeys)
 	case r.Bookmark == 0:
 		r.Bookmark = DefaultBookmark
 	case r.Bookmark < MinBookmark || r.Bookmark > MaxBookmark:

@@ -4,7 +4,7 @@ import (
 	"context"
 	"strings"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node/components"
@@ -36,18 +36,18 @@ func (a configurationAdmin) store(name string) (*configuration.Instance, error) 
 
 // ConfigurationItems implements adminapi.Configurations.
 func (a configurationAdmin) ConfigurationItems(ctx context.Context, store string,
-	keys []string) ([]api.ConfigurationChange, error) {
+	keys []string) ([]configurations.Change, error) {
 	i, err := a.store(store)
 	if err != nil {
 		return nil, err
 	}
 	found, err := i.Store.Get(ctx, configuration.GetRequest{Keys: keys, Strong: true})
-	return api.ChangesOf(found.Items), err
+	return configurations.ChangesOf(found.Items), err
 }
 
 // WriteConfiguration implements adminapi.Configurations.
 func (a configurationAdmin) WriteConfiguration(ctx context.Context, store string,
-	changes []api.ConfigurationChange) ([]string, error) {
+	changes []configurations.Change) ([]string, error) {
 	i, err := a.store(store)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (a configurationAdmin) WriteConfiguration(ctx context.Context, store string
 			Msg:  "configuration store " + store + " of type " + i.Type + " cannot be written here",
 			Hint: "write it with its own tools"}
 	}
-	written, err := writer.Write(ctx, configuration.WriteRequest{Changes: api.Changes(changes)})
+	written, err := writer.Write(ctx, configuration.WriteRequest{Changes: configurations.Changes(changes)})
 	return written.Versions, err
 }
 

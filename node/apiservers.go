@@ -16,6 +16,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/configurations"
 	apigrpc "github.com/quorate/quorate/api/grpc"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/api/http/httpserver"
@@ -85,8 +86,8 @@ type apiServers struct {
 	actors         *actorhost.Host
 	jobs           jobs.Jobs
 	remote         *remoteadmin.Remote
-	configurations []*api.Configurations
-	subscribed     *api.ConfigurationMetrics
+	configurations []*configurations.Service
+	subscribed     *configurations.Metrics
 
 	consoleLinks consoleLinks
 	dapr         daprNames
@@ -99,7 +100,7 @@ func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
 	shutdown func(force bool)) *apiServers {
 	s := &apiServers{
 		config: c, apps: apps, deps: d, closers: closers, shutdown: shutdown, start: api.NewStartGate(),
-		watches: api.NewWatches(), subscribed: api.NewConfigurationMetrics(),
+		watches: api.NewWatches(), subscribed: configurations.NewMetrics(),
 		memory: newMemory(c.MemoryLimit, c.API.RequestTimeout, d.Registry),
 		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_http_connections",
 			Help: "Open connections of HTTP listeners."}, []string{"listener"}),
@@ -210,7 +211,7 @@ type services struct {
 	bindings       *api.Bindings
 	locks          *api.Locks
 	jobs           *api.Jobs
-	configurations *api.Configurations
+	configurations *configurations.Service
 	topics         *pubsub.Service
 	subscriber     *pubsub.Subscriber
 	health         *api.Health
@@ -249,13 +250,13 @@ func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 }
 
 // configuration returns the configuration service of an application.
-func (s *apiServers) configuration(p appParts, app api.App) *api.Configurations {
-	o := api.ConfigurationOptions{App: app, Callee: p.calls.Callee(p.entry.ID), Stores: p.components,
+func (s *apiServers) configuration(p appParts, app api.App) *configurations.Service {
+	o := configurations.Options{App: app, Callee: p.calls.Callee(p.entry.ID), Stores: p.components,
 		Policies: p.calls, Sessions: p.calls.Parts().Sessions, Metrics: s.subscribed, Logger: s.deps.Logger}
 	if channel := p.calls.Channel(p.entry.ID); channel != nil {
 		o.Receiver = channel
 	}
-	c := api.NewConfigurations(o)
+	c := configurations.New(o)
 	s.configurations = append(s.configurations, c)
 	return c
 }

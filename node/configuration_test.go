@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
 )
@@ -37,7 +37,7 @@ func newConfiguredApp(t *testing.T) (*configured, int) {
 	a := &configured{values: map[string]string{}}
 	a.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var in struct {
-			Items map[string]api.ConfigurationItem
+			Items map[string]configurations.Item
 		}
 		body, _ := io.ReadAll(r.Body)
 		if r.Method != http.MethodPost || json.Unmarshal(body, &in) != nil {
@@ -75,7 +75,7 @@ func (a *configured) value(key string) string {
 func adminSet(t *testing.T, n *node.Node, key, value string) {
 	t.Helper()
 	poll(t, func() error {
-		_, err := n.Admin().WriteConfiguration(t.Context(), "configstore", []api.ConfigurationChange{{Key: key,
+		_, err := n.Admin().WriteConfiguration(t.Context(), "configstore", []configurations.Change{{Key: key,
 			Value: value}})
 		return err
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/console"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/internal/fault"
@@ -114,7 +115,7 @@ func (b *consoleBlocks) ConfigurationStores() []string {
 
 // ConfigurationItems implements console.Blocks.
 func (b *consoleBlocks) ConfigurationItems(ctx context.Context, store string, keys []string,
-) ([]api.ConfigurationChange, error) {
+) ([]configurations.Change, error) {
 	return b.items.ConfigurationItems(ctx, store, keys)
 }
 

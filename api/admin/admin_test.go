@@ -17,9 +17,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -31,12 +31,12 @@ type adminFunc func() (schema.NodeStatus, error)
 
 func (f adminFunc) Status(context.Context) (schema.NodeStatus, error) { return f() }
 
-func (f adminFunc) ConfigurationItems(context.Context, string, []string) ([]api.ConfigurationChange, error) {
+func (f adminFunc) ConfigurationItems(context.Context, string, []string) ([]configurations.Change, error) {
 	_, err := f()
 	return nil, err
 }
 
-func (f adminFunc) WriteConfiguration(context.Context, string, []api.ConfigurationChange) ([]string, error) {
+func (f adminFunc) WriteConfiguration(context.Context, string, []configurations.Change) ([]string, error) {
 	_, err := f()
 	return nil, err
 }

@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -34,9 +34,9 @@ func ConfigurationWatchPath(store string) string {
 // Configurations is the part of Node that reads and writes configuration items.
 type Configurations interface {
 	// ConfigurationItems returns the items with the given keys, or all. The read is linearizable.
-	ConfigurationItems(ctx context.Context, store string, keys []string) ([]api.ConfigurationChange, error)
+	ConfigurationItems(ctx context.Context, store string, keys []string) ([]configurations.Change, error)
 	// WriteConfiguration applies changes, all or none, and returns the new versions.
-	WriteConfiguration(ctx context.Context, store string, changes []api.ConfigurationChange) ([]string, error)
+	WriteConfiguration(ctx context.Context, store string, changes []configurations.Change) ([]string, error)
 	// WatchConfiguration subscribes to items. It begins with the present ones.
 	WatchConfiguration(ctx context.Context, store string, keys []string) (configuration.Subscription, error)
 }
@@ -49,7 +49,7 @@ func (h *handler) configurationItems(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) writeConfiguration(w http.ResponseWriter, r *http.Request) {
-	var changes []api.ConfigurationChange
+	var changes []configurations.Change
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxItems))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&changes); err != nil {
@@ -85,7 +85,7 @@ func (h *handler) watchConfiguration(w http.ResponseWriter, r *http.Request) {
 		if items, err = sub.Next(r.Context()); err != nil {
 			return
 		}
-		for _, change := range api.ChangesOf(items) {
+		for _, change := range configurations.ChangesOf(items) {
 			if err = lines.Encode(change); err != nil {
 				return
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ConfigurationCatalogue implements api.ConfigurationStores.
+// ConfigurationCatalogue implements configurations.Stores.
 type ConfigurationCatalogue struct {
 	List  []*configuration.Instance
 	Ready bool
@@ -67,7 +67,7 @@ func (f faultyConfiguration) Subscribe(context.Context, configuration.SubscribeR
 // Close implements configuration.Store.
 func (f faultyConfiguration) Close() error { return nil }
 
-// ConfigurationStore implements api.ConfigurationStores.
+// ConfigurationStore implements configurations.Stores.
 func (c *ConfigurationCatalogue) ConfigurationStore(name string) (*configuration.Instance, bool) {
 	for _, i := range c.List {
 		if i.Name == name {
@@ -77,25 +77,25 @@ func (c *ConfigurationCatalogue) ConfigurationStore(name string) (*configuration
 	return nil, false
 }
 
-// ConfigurationStores implements api.ConfigurationStores.
+// ConfigurationStores implements configurations.Stores.
 func (c *ConfigurationCatalogue) ConfigurationStores() []*configuration.Instance { return c.List }
 
-// Loaded implements api.ConfigurationStores.
+// Loaded implements configurations.Stores.
 func (c *ConfigurationCatalogue) Loaded() bool { return c.Ready }
 
-// NoPolicies implements api.ConfigurationPolicies without policies.
+// NoPolicies implements configurations.Policies without policies.
 type NoPolicies struct{}
 
-// Outbound implements api.ConfigurationPolicies.
+// Outbound implements configurations.Policies.
 func (NoPolicies) Outbound(string) *resiliency.Policy { return nil }
 
-// Inbound implements api.ConfigurationPolicies.
+// Inbound implements configurations.Policies.
 func (NoPolicies) Inbound(string) *resiliency.Policy { return nil }
 
 // Notice is one call of an application about a change.
 type Notice struct{ Store, Key, Body string }
 
-// Listener is an api.ConfigurationReceiver. It is safe for concurrent use.
+// Listener is a configurations.Receiver. It is safe for concurrent use.
 type Listener struct {
 	Notices chan Notice
 
@@ -118,14 +118,14 @@ func (l *Listener) Offline(off bool) {
 	l.offline = off
 }
 
-// Healthy implements api.ConfigurationReceiver.
+// Healthy implements configurations.Receiver.
 func (l *Listener) Healthy() (bool, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.offline, "it is offline"
 }
 
-// Notify implements api.ConfigurationReceiver.
+// Notify implements configurations.Receiver.
 func (l *Listener) Notify(ctx context.Context, store, key string, body []byte) error {
 	l.mu.Lock()
 	l.refuse--

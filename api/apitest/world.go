@@ -16,6 +16,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/pubsub"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
@@ -81,7 +82,7 @@ type Services struct {
 	Bindings       *api.Bindings
 	Locks          *api.Locks
 	Jobs           *api.Jobs
-	Configurations *api.Configurations
+	Configurations *configurations.Service
 	Topics         *pubsub.Service
 	Health         *api.Health
 	Metadata       *api.Metadata
@@ -100,8 +101,8 @@ func (w *World) Services() Services {
 		Bindings: api.NewBindings(w.App, outside{}, nil),
 		Locks:    api.NewLocks(w.App, w.Locks),
 		Jobs:     api.NewJobs(w.App, &JobStore{}),
-		Configurations: api.NewConfigurations(api.ConfigurationOptions{App: w.App, Stores: w.Configurations,
-			Policies: NoPolicies{}, Metrics: api.NewConfigurationMetrics(), Logger: slog.New(slog.DiscardHandler)}),
+		Configurations: configurations.New(configurations.Options{App: w.App, Stores: w.Configurations,
+			Policies: NoPolicies{}, Metrics: configurations.NewMetrics(), Logger: slog.New(slog.DiscardHandler)}),
 		Topics:   pubsub.New(pubsub.Options{App: w.App, Source: w.PubSubs}),
 		Health:   api.NewHealth(w.App, w.Health),
 		Metadata: api.NewMetadata(w.App, nodeInfo{}, api.Limits{}),

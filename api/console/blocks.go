@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/api/configurations"
 )
 
 // Blocks gives access to locks and configuration items. Implementations are safe for concurrent use.
@@ -19,7 +19,7 @@ type Blocks interface {
 	// ConfigurationStores returns the names of the configuration stores of this node.
 	ConfigurationStores() []string
 	// ConfigurationItems returns all items of a configuration store if keys is nil.
-	ConfigurationItems(ctx context.Context, store string, keys []string) ([]api.ConfigurationChange, error)
+	ConfigurationItems(ctx context.Context, store string, keys []string) ([]configurations.Change, error)
 }
 
 // blocksTime bounds the time of reading locks or configuration items for a page.

@@ -20,6 +20,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/console"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/component/state"
@@ -87,8 +88,8 @@ func (b *blocks) ReleaseLock(_ context.Context, r schema.LockReleaseRequest) (sc
 
 func (*blocks) ConfigurationStores() []string { return []string{"configstore"} }
 
-func (*blocks) ConfigurationItems(context.Context, string, []string) ([]api.ConfigurationChange, error) {
-	return []api.ConfigurationChange{{Key: "level", Value: "<b>debug", Version: "4"}}, nil
+func (*blocks) ConfigurationItems(context.Context, string, []string) ([]configurations.Change, error) {
+	return []configurations.Change{{Key: "level", Value: "<b>debug", Version: "4"}}, nil
 }
 
 // work is a console.Work with two jobs and two actors.

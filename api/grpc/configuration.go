@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/runtimepb"
 	"github.com/quorate/quorate/component/configuration"
 )
@@ -17,13 +18,13 @@ import (
 // configurationMethods serves configuration as Dapr does. Items are written with configurationServer.
 type configurationMethods struct {
 	*core
-	configurations *api.Configurations
+	configurations *configurations.Service
 }
 
 // GetConfiguration reads items.
 func (s *configurationMethods) GetConfiguration(ctx context.Context,
 	in *runtimev1.GetConfigurationRequest) (*runtimev1.GetConfigurationResponse, error) {
-	found, err := s.configurations.Get(ctx, api.ConfigurationRequest{Store: in.GetStoreName(), Keys: in.GetKeys(),
+	found, err := s.configurations.Get(ctx, configurations.Request{Store: in.GetStoreName(), Keys: in.GetKeys(),
 		Metadata: in.GetMetadata(), Session: first(ctx, keySession), Trace: trace(ctx)})
 	if err != nil {
 		return nil, err
@@ -71,7 +72,7 @@ type configurationSender interface {
 func (s *configurationMethods) subscribeConfiguration(in *runtimev1.SubscribeConfigurationRequest,
 	out configurationSender) error {
 	start, cancel := context.WithTimeout(out.Context(), s.timeout)
-	stream, err := s.configurations.Subscribe(start, api.ConfigurationRequest{Store: in.GetStoreName(),
+	stream, err := s.configurations.Subscribe(start, configurations.Request{Store: in.GetStoreName(),
 		Keys: in.GetKeys(), Metadata: in.GetMetadata()})
 	cancel()
 	if err != nil {
@@ -127,15 +128,15 @@ func (s *configurationMethods) UnsubscribeConfigurationAlpha1(ctx context.Contex
 // configurationServer implements the service quorate.runtime.v1.Configuration, which Dapr does not have.
 type configurationServer struct {
 	runtimepb.UnimplementedConfigurationServer
-	configurations *api.Configurations
+	configurations *configurations.Service
 }
 
 // Set writes configuration items, all or none.
 func (s *configurationServer) Set(ctx context.Context, in *runtimepb.SetConfigurationRequest) (
 	*runtimepb.SetConfigurationResponse, error) {
-	changes := make([]api.ConfigurationChange, len(in.GetItems()))
+	changes := make([]configurations.Change, len(in.GetItems()))
 	for i, item := range in.GetItems() {
-		changes[i] = api.ConfigurationChange{Key: item.GetKey(), Value: item.GetValue(), Metadata: item.GetMetadata(),
+		changes[i] = configurations.Change{Key: item.GetKey(), Value: item.GetValue(), Metadata: item.GetMetadata(),
 			Version: item.GetVersion()}
 	}
 	return &runtimepb.SetConfigurationResponse{}, s.write(ctx, in.GetStoreName(), changes)
@@ -147,15 +148,15 @@ func (s *configurationServer) Delete(ctx context.Context, in *runtimepb.DeleteCo
 	if len(in.GetKeys()) == 0 {
 		return nil, api.MalformedRequest("the request names no key")
 	}
-	changes := make([]api.ConfigurationChange, len(in.GetKeys()))
+	changes := make([]configurations.Change, len(in.GetKeys()))
 	for i, key := range in.GetKeys() {
-		changes[i] = api.ConfigurationChange{Key: key, Delete: true}
+		changes[i] = configurations.Change{Key: key, Delete: true}
 	}
 	return &runtimepb.DeleteConfigurationResponse{}, s.write(ctx, in.GetStoreName(), changes)
 }
 
-func (s *configurationServer) write(ctx context.Context, store string, changes []api.ConfigurationChange) error {
-	session, err := s.configurations.Write(ctx, api.ConfigurationWrite{Store: store, Changes: changes,
+func (s *configurationServer) write(ctx context.Context, store string, changes []configurations.Change) error {
+	session, err := s.configurations.Write(ctx, configurations.WriteRequest{Store: store, Changes: changes,
 		Session: first(ctx, keySession), Trace: trace(ctx)})
 	if err == nil && session != "" {
 		_ = grpc.SetHeader(ctx, metadata.Pairs(keySession, session)) // fails only outside of a call

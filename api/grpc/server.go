@@ -21,6 +21,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/pubsub"
 	"github.com/quorate/quorate/internal/admission"
@@ -58,7 +59,7 @@ type Config struct {
 	Invoke         *invoke.Service // nil = calls to applications are not served
 	Locks          *api.Locks
 	Jobs           *api.Jobs
-	Configurations *api.Configurations
+	Configurations *configurations.Service
 	Topics         *pubsub.Service
 	Bindings       *api.Bindings    // nil = output bindings are not served
 	Shutdown       func(force bool) // asks the process to stop and returns at once

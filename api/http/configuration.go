@@ -7,6 +7,7 @@ import (
 	"net/url"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/http/jsonbody"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
@@ -18,7 +19,7 @@ const configurationMemory = 128
 // configurationRoutes serves configuration.
 type configurationRoutes struct {
 	*core
-	configurations *api.Configurations
+	configurations *configurations.Service
 }
 
 func (c *configurationRoutes) routes() []route {
@@ -48,7 +49,7 @@ func configurationPath(u *url.URL) (store, second string, err error) {
 }
 
 // configurationRequest reads a request for items. key may be repeated.
-func configurationRequest(r *http.Request) (c api.ConfigurationRequest, err error) {
+func configurationRequest(r *http.Request) (c configurations.Request, err error) {
 	if c.Store, _, err = configurationPath(r.URL); err != nil {
 		return c, err
 	}
@@ -92,10 +93,10 @@ func (c *configurationRoutes) getConfiguration(p *reply, r *http.Request) error 
 	return nil
 }
 
-func itemsByKey(items []configuration.Item) map[string]api.ConfigurationItem {
-	out := make(map[string]api.ConfigurationItem, len(items))
+func itemsByKey(items []configuration.Item) map[string]configurations.Item {
+	out := make(map[string]configurations.Item, len(items))
 	for i := range items {
-		out[items[i].Key] = api.ItemOf(&items[i])
+		out[items[i].Key] = configurations.ItemOf(&items[i])
 	}
 	return out
 }
@@ -151,7 +152,7 @@ func (c *configurationRoutes) putConfiguration(p *reply, r *http.Request) error 
 	if err := c.reserve(p, r, int64(bytes.Count(body.data, []byte{':'}))*configurationMemory); err != nil {
 		return err
 	}
-	var changes []api.ConfigurationChange
+	var changes []configurations.Change
 	if err := json.Unmarshal(body.data, &changes); err != nil {
 		return api.MalformedRequest(`the body is no JSON array of {"key","value","metadata","version"}, ` +
 			"all of them strings, and metadata an object of strings")
@@ -171,18 +172,18 @@ func (c *configurationRoutes) deleteConfiguration(p *reply, r *http.Request) err
 	if len(request.Keys) == 0 {
 		return api.MalformedRequest("the query names no key (add key=, which may be repeated)")
 	}
-	changes := make([]api.ConfigurationChange, len(request.Keys))
+	changes := make([]configurations.Change, len(request.Keys))
 	for i, key := range request.Keys {
-		changes[i] = api.ConfigurationChange{Key: key, Delete: true}
+		changes[i] = configurations.Change{Key: key, Delete: true}
 	}
 	return c.writeConfiguration(p, r, request, changes)
 }
 
-func (c *configurationRoutes) writeConfiguration(p *reply, r *http.Request, request api.ConfigurationRequest,
-	changes []api.ConfigurationChange) error {
+func (c *configurationRoutes) writeConfiguration(p *reply, r *http.Request, request configurations.Request,
+	changes []configurations.Change) error {
 	ctx := c.deadline(p, r)
 	defer ctx.end()
-	session, err := c.configurations.Write(ctx, api.ConfigurationWrite{Store: request.Store, Changes: changes,
+	session, err := c.configurations.Write(ctx, configurations.WriteRequest{Store: request.Store, Changes: changes,
 		Session: request.Session, Trace: request.Trace})
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/pubsub"
 	"github.com/quorate/quorate/internal/admission"
@@ -36,7 +37,7 @@ type Config struct {
 	Bindings       *api.Bindings
 	Locks          *api.Locks
 	Jobs           *api.Jobs
-	Configurations *api.Configurations
+	Configurations *configurations.Service
 	Topics         *pubsub.Service
 	Health         *api.Health
 	Metadata       *api.Metadata

@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
@@ -63,14 +63,14 @@ func withKeys(path string, keys []string) string {
 	return path + "?" + url.Values{"key": keys}.Encode()
 }
 
-func (i *itemsClient) get(ctx context.Context, keys []string) (items []api.ConfigurationChange, err error) {
+func (i *itemsClient) get(ctx context.Context, keys []string) (items []configurations.Change, err error) {
 	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
 	defer cancel()
 	err = i.admin.Get(ctx, withKeys(admin.ConfigurationPath(i.store), keys), &items)
 	return items, err
 }
 
-func (i *itemsClient) write(ctx context.Context, changes ...api.ConfigurationChange) (versions []string, err error) {
+func (i *itemsClient) write(ctx context.Context, changes ...configurations.Change) (versions []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
 	defer cancel()
 	err = i.admin.Post(ctx, admin.ConfigurationPath(i.store), changes, &versions)
@@ -115,7 +115,7 @@ func (m *Main) configurationSetCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		change := api.ConfigurationChange{Key: args[0], Value: value, Metadata: pairs, Version: version}
+		change := configurations.Change{Key: args[0], Value: value, Metadata: pairs, Version: version}
 		versions, err := i.write(ctx, change)
 		if err != nil || !asJSON || len(versions) == 0 {
 			return err
@@ -152,9 +152,9 @@ func (m *Main) configurationDeleteCommand() *cobra.Command {
 		if version != "" && len(keys) > 1 {
 			return command.Usagef("--version is the version of one key, and %d are given", len(keys))
 		}
-		changes := make([]api.ConfigurationChange, len(keys))
+		changes := make([]configurations.Change, len(keys))
 		for n, key := range keys {
-			changes[n] = api.ConfigurationChange{Key: key, Version: version, Delete: true}
+			changes[n] = configurations.Change{Key: key, Version: version, Delete: true}
 		}
 		_, err := i.write(ctx, changes...)
 		return err
@@ -173,7 +173,7 @@ func (m *Main) configurationListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		slices.SortFunc(items, func(a, b api.ConfigurationChange) int { return strings.Compare(a.Key, b.Key) })
+		slices.SortFunc(items, func(a, b configurations.Change) int { return strings.Compare(a.Key, b.Key) })
 		if asJSON {
 			return command.WriteJSON(m.Stdout, items)
 		}
@@ -226,7 +226,7 @@ func (m *Main) configurationImportCommand() *cobra.Command {
 	})
 }
 
-func (m *Main) itemFile(name string) (changes []api.ConfigurationChange, err error) {
+func (m *Main) itemFile(name string) (changes []configurations.Change, err error) {
 	var text []byte
 	if name == "-" {
 		text, err = io.ReadAll(m.Stdin)
@@ -242,7 +242,7 @@ func (m *Main) itemFile(name string) (changes []api.ConfigurationChange, err err
 			return nil, command.Usagef("%s: an object must have text values only: %v", name, err)
 		}
 		for _, key := range slices.Sorted(maps.Keys(values)) {
-			changes = append(changes, api.ConfigurationChange{Key: key, Value: values[key]})
+			changes = append(changes, configurations.Change{Key: key, Value: values[key]})
 		}
 		return changes, nil
 	}
@@ -265,7 +265,7 @@ func (m *Main) configurationWatchCommand() *cobra.Command {
 	}, func(ctx context.Context, i *itemsClient, keys []string, asJSON bool) error {
 		known := map[string]string{} // versions that were shown
 		for {
-			err := i.watch(ctx, keys, func(c *api.ConfigurationChange) error { return m.showItem(known, c, asJSON) })
+			err := i.watch(ctx, keys, func(c *configurations.Change) error { return m.showItem(known, c, asJSON) })
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -282,14 +282,14 @@ func (m *Main) configurationWatchCommand() *cobra.Command {
 }
 
 // watch passes on items until the connection ends.
-func (i *itemsClient) watch(ctx context.Context, keys []string, show func(*api.ConfigurationChange) error) error {
+func (i *itemsClient) watch(ctx context.Context, keys []string, show func(*configurations.Change) error) error {
 	if _, err := i.get(ctx, []string{"-"}); err != nil { // an error about the store
 		return err
 	}
 	path := withKeys(admin.ConfigurationWatchPath(i.store), keys)
 	return i.admin.Stream(ctx, http.MethodGet, path, nil, func(resp *http.Response) error {
 		for lines := json.NewDecoder(resp.Body); ; {
-			var c api.ConfigurationChange
+			var c configurations.Change
 			if err := lines.Decode(&c); err != nil {
 				return &fault.Error{Code: fault.Unavailable, Op: "cli.configuration", Msg: "the connection ended",
 					Err: err}
@@ -302,7 +302,7 @@ func (i *itemsClient) watch(ctx context.Context, keys []string, show func(*api.C
 }
 
 // showItem prints an item, unless this version was shown before the connection was lost.
-func (m *Main) showItem(known map[string]string, c *api.ConfigurationChange, asJSON bool) error {
+func (m *Main) showItem(known map[string]string, c *configurations.Change, asJSON bool) error {
 	if version, seen := known[c.Key]; seen && version == c.Version && version != "" {
 		return nil
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
@@ -21,22 +21,22 @@ func (n *memoryNode) configstore(store string) error {
 }
 
 // ConfigurationItems implements admin.Configurations.
-func (n *memoryNode) ConfigurationItems(ctx context.Context, store string, keys []string) ([]api.ConfigurationChange,
+func (n *memoryNode) ConfigurationItems(ctx context.Context, store string, keys []string) ([]configurations.Change,
 	error) {
 	if err := n.configstore(store); err != nil {
 		return nil, err
 	}
 	found, err := n.items.Get(ctx, configuration.GetRequest{Keys: keys})
-	return api.ChangesOf(found.Items), err
+	return configurations.ChangesOf(found.Items), err
 }
 
 // WriteConfiguration implements admin.Configurations.
 func (n *memoryNode) WriteConfiguration(ctx context.Context, store string,
-	changes []api.ConfigurationChange) ([]string, error) {
+	changes []configurations.Change) ([]string, error) {
 	if err := n.configstore(store); err != nil {
 		return nil, err
 	}
-	w, err := n.items.Write(ctx, configuration.WriteRequest{Changes: api.Changes(changes)})
+	w, err := n.items.Write(ctx, configuration.WriteRequest{Changes: configurations.Changes(changes)})
 	return w.Versions, err
 }
 
@@ -59,7 +59,7 @@ func TestConfiguration_SetGetListDelete(t *testing.T) {
 		"log-level", "info", "--version", "0")
 	c.stdin = "from\nstdin"
 	c.want(0, "", "", "configuration", "set", "configstore", "text")
-	var item api.ConfigurationChange
+	var item configurations.Change
 	if err := json.Unmarshal([]byte(c.run("configuration", "get", "configstore", "text", "--json").stdout),
 		&item); err != nil || item.Value != "from\nstdin" || item.Version == "" {
 		t.Errorf("%+v, %v", item, err)

@@ -1,4 +1,4 @@
-package api
+package configurations
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/configuration"
 )
@@ -42,9 +43,9 @@ func (e *emptied) Subscribe(context.Context, configuration.SubscribeRequest) (co
 func TestCallbacks_KeepDeletionsThroughOverflow(t *testing.T) {
 	const keys = 2*configuration.MaxWaiting + 1
 	store := &emptied{}
-	c := NewConfigurations(ConfigurationOptions{App: App{ID: "a"}, Stores: store, Policies: store,
-		Metrics: NewConfigurationMetrics(), Logger: slog.New(slog.DiscardHandler)})
-	s, failure := c.subscribe(t.Context(), ConfigurationRequest{Store: "configstore"}, subscribedHTTP)
+	c := New(Options{App: api.App{ID: "a"}, Stores: store, Policies: store,
+		Metrics: NewMetrics(), Logger: slog.New(slog.DiscardHandler)})
+	s, failure := c.subscribe(t.Context(), Request{Store: "configstore"}, subscribedHTTP)
 	if failure != nil {
 		t.Fatal(failure)
 	}

@@ -1,4 +1,4 @@
-package api
+package configurations
 
 import (
 	"context"
@@ -10,20 +10,21 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ConfigurationItem is an item as the HTTP API shows it. Empty fields are left out.
-type ConfigurationItem struct {
+// Item is an item as the HTTP API shows it. Empty fields are left out.
+type Item struct {
 	Value    string            `json:"value,omitempty"`
 	Version  string            `json:"version,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // ItemOf converts an item.
-func ItemOf(i *configuration.Item) ConfigurationItem {
-	return ConfigurationItem{Value: i.Value, Version: i.Version, Metadata: i.Metadata}
+func ItemOf(i *configuration.Item) Item {
+	return Item{Value: i.Value, Version: i.Version, Metadata: i.Metadata}
 }
 
 // The pauses between calls of an application that did not take a change.
@@ -37,12 +38,13 @@ const (
 // SubscribeCallback starts a subscription that calls the application for each change, and returns its id. If there is
 // a subscription to the same keys with the same metadata, the new one replaces it: the earlier id ends. A subscription
 // lasts until UnsubscribeCallback or until the node stops.
-func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationRequest) (string, error) {
+func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
 	}
 	if c.options.Receiver == nil {
-		return "", &Error{Kind: Failed, Code: CodeConfigurationSubscribe, Details: Details{Reason: ReasonNotConfigured},
+		return "", &api.Error{Kind: api.Failed, Code: api.CodeConfigurationSubscribe,
+			Details: api.Details{Reason: api.ReasonNotConfigured},
 			Message: "app channel is not initialized: start the node with --app-port, so that it can call the " +
 				"application, or subscribe over gRPC"}
 	}
@@ -71,7 +73,7 @@ func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationR
 
 // renew gives the HTTP subscription with the same keys and metadata as r a new id, and returns it. It returns "" if
 // there is no such subscription.
-func (s *subscriptions) renew(r *ConfigurationRequest) string {
+func (s *subscriptions) renew(r *Request) string {
 	identity := identityOf(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +89,7 @@ func (s *subscriptions) renew(r *ConfigurationRequest) string {
 }
 
 // idOf returns the present id of a subscription.
-func (s *subscriptions) idOf(one *ConfigurationStream) string {
+func (s *subscriptions) idOf(one *Stream) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return one.ID
@@ -95,13 +97,14 @@ func (s *subscriptions) idOf(one *ConfigurationStream) string {
 
 // UnsubscribeCallback ends a subscription that calls the application. It returns an error if the store has no
 // subscription with that id.
-func (c *Configurations) UnsubscribeCallback(store, id string) error {
+func (c *Service) UnsubscribeCallback(store, id string) error {
 	ok, err := c.unsubscribe(store, id, subscribedHTTP)
 	if err != nil || ok {
 		return err
 	}
-	return &Error{Kind: Failed, Code: CodeConfigurationUnsubscribe, Details: Details{Reason: ReasonNotFound},
-		Message: "failed to unsubscribe: configuration store " + store + " has no subscription " + ShortenName(id)}
+	return &api.Error{Kind: api.Failed, Code: api.CodeConfigurationUnsubscribe,
+		Details: api.Details{Reason: api.ReasonNotFound},
+		Message: "failed to unsubscribe: configuration store " + store + " has no subscription " + api.ShortenName(id)}
 }
 
 // maxCallbacks is how many calls of an application one subscription may have under way.
@@ -110,8 +113,8 @@ const maxCallbacks = 16
 // callbacks delivers the changes of one subscription to the application. A slow or failing call for one key does not
 // delay those for other keys. Only the goroutine of run accesses the fields.
 type callbacks struct {
-	stream   *ConfigurationStream
-	receiver ConfigurationReceiver
+	stream   *Stream
+	receiver Receiver
 	log      *slog.Logger
 	waiting  map[string]*callback // by key
 	calling  int
@@ -260,9 +263,9 @@ func (p *callbacks) count(outcome string) {
 // notify calls the application, with the retries of the policy.
 func (p *callbacks) notify(ctx context.Context, i *configuration.Item) error {
 	body, err := json.Marshal(struct {
-		ID    string                       `json:"id"`
-		Items map[string]ConfigurationItem `json:"items"`
-	}{p.stream.service.subscriptions.idOf(p.stream), map[string]ConfigurationItem{i.Key: ItemOf(i)}})
+		ID    string          `json:"id"`
+		Items map[string]Item `json:"items"`
+	}{p.stream.service.subscriptions.idOf(p.stream), map[string]Item{i.Key: ItemOf(i)}})
 	if err != nil {
 		return err
 	}

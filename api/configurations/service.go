@@ -1,18 +1,19 @@
-package api
+package configurations
 
 import (
 	"context"
 	"slices"
 	"strconv"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ConfigurationStores returns the opened configuration stores. The set changes while components are being loaded.
-// Implementations are safe for concurrent use.
-type ConfigurationStores interface {
+// Stores are the opened configuration stores. The set changes while components are being loaded. Implementations are
+// safe for concurrent use.
+type Stores interface {
 	// ConfigurationStore returns the store with the given component name.
 	ConfigurationStore(name string) (*configuration.Instance, bool)
 	// ConfigurationStores returns all stores.
@@ -21,9 +22,8 @@ type ConfigurationStores interface {
 	Loaded() bool
 }
 
-// ConfigurationPolicies are the resiliency policies of configuration stores. Implementations are safe for concurrent
-// use.
-type ConfigurationPolicies interface {
+// Policies are the resiliency policies of configuration stores. Implementations are safe for concurrent use.
+type Policies interface {
 	// Outbound returns the policy for operations of a store; nil = none.
 	Outbound(store string) *resiliency.Policy
 	// Inbound returns the policy for calls of the application about changes; nil = none.
@@ -36,22 +36,22 @@ const (
 	metadataInitial     = "initial"     // "true" = a subscription begins with the present items
 )
 
-// Configurations serves the configuration API of one application. It is safe for concurrent use. All errors are
-// *Error. Close ends its subscriptions.
-type Configurations struct {
-	options       ConfigurationOptions
+// Service serves the configuration API of one application. It is safe for concurrent use. All errors are
+// *api.Error. Close ends its subscriptions.
+type Service struct {
+	options       Options
 	subscriptions subscriptions
 }
 
-// NewConfigurations returns the configuration service of an application.
-func NewConfigurations(o ConfigurationOptions) *Configurations {
-	c := &Configurations{options: o}
+// New returns the configuration service of an application.
+func New(o Options) *Service {
+	c := &Service{options: o}
 	c.subscriptions.init()
 	return c
 }
 
-// ConfigurationRequest reads items.
-type ConfigurationRequest struct {
+// Request reads items.
+type Request struct {
 	Store    string
 	Keys     []string // empty = all
 	Metadata map[string]string
@@ -60,7 +60,7 @@ type ConfigurationRequest struct {
 }
 
 // Get reads items. Keys that do not exist are left out.
-func (c *Configurations) Get(ctx context.Context, r ConfigurationRequest) (configuration.Found, error) {
+func (c *Service) Get(ctx context.Context, r Request) (configuration.Found, error) {
 	inst, failure := c.store(r.Store)
 	if failure != nil {
 		return configuration.Found{}, failure
@@ -75,7 +75,7 @@ func (c *Configurations) Get(ctx context.Context, r ConfigurationRequest) (confi
 		request.Strong = true
 	case "", "eventual":
 	default:
-		return configuration.Found{}, malformed("metadata.consistency must be strong or eventual")
+		return configuration.Found{}, api.MalformedRequest("metadata.consistency must be strong or eventual")
 	}
 	var found configuration.Found
 	err := c.options.Policies.Outbound(inst.Name).Repeat(ctx, func(ctx context.Context) (err error) {
@@ -83,15 +83,14 @@ func (c *Configurations) Get(ctx context.Context, r ConfigurationRequest) (confi
 		return err
 	})
 	if err != nil {
-		return configuration.Found{}, configurationFailed(CodeConfigurationGet, "failed to get items of", inst.Name,
-			err)
+		return configuration.Found{}, failed(api.CodeConfigurationGet, "failed to get items of", inst.Name, err)
 	}
 	c.options.Sessions.End(c.options.Callee, r.Trace, request.Session, found.Session)
 	return found, nil
 }
 
-// ConfigurationChange is a change of one item in a request.
-type ConfigurationChange struct {
+// Change is a change of one item in a request.
+type Change struct {
 	Key      string            `json:"key"`
 	Value    string            `json:"value,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -100,7 +99,7 @@ type ConfigurationChange struct {
 }
 
 // Changes converts the changes of a request.
-func Changes(list []ConfigurationChange) []configuration.Change {
+func Changes(list []Change) []configuration.Change {
 	out := make([]configuration.Change, len(list))
 	for i := range list {
 		c := &list[i]
@@ -110,17 +109,17 @@ func Changes(list []ConfigurationChange) []configuration.Change {
 	return out
 }
 
-// ConfigurationWrite changes items, all or none.
-type ConfigurationWrite struct {
+// WriteRequest changes items, all or none.
+type WriteRequest struct {
 	Store   string
-	Changes []ConfigurationChange
+	Changes []Change
 	Session string
 	Trace   string
 }
 
 // Write changes items of a configuration store, if the store permits the application to write. session is a session
 // token, or empty if the store has none.
-func (c *Configurations) Write(ctx context.Context, w ConfigurationWrite) (session string, err error) {
+func (c *Service) Write(ctx context.Context, w WriteRequest) (session string, err error) {
 	inst, failure := c.store(w.Store)
 	if failure != nil {
 		return "", failure
@@ -128,10 +127,12 @@ func (c *Configurations) Write(ctx context.Context, w ConfigurationWrite) (sessi
 	writer, ok := inst.Store.(configuration.Writer)
 	switch {
 	case !ok:
-		return "", &Error{Kind: Unsupported, Code: CodeConfigurationSave, Details: Details{Reason: ReasonUnsupported},
+		return "", &api.Error{Kind: api.Unsupported, Code: api.CodeConfigurationSave,
+			Details: api.Details{Reason: api.ReasonUnsupported},
 			Message: "configuration store " + inst.Name + " of type " + inst.Type + " cannot be written here"}
 	case !inst.WritableBy(c.options.App.ID):
-		return "", &Error{Kind: Denied, Code: CodePermissionDenied, Details: Details{Reason: ReasonDenied},
+		return "", &api.Error{Kind: api.Denied, Code: api.CodePermissionDenied,
+			Details: api.Details{Reason: api.ReasonDenied},
 			Message: "application " + c.options.App.ID + " may not write configuration store " + inst.Name +
 				" (list it in " + configuration.MetadataWriters + " of the component, or use quorate configuration " +
 				"set)"}
@@ -140,76 +141,75 @@ func (c *Configurations) Write(ctx context.Context, w ConfigurationWrite) (sessi
 		Session: c.options.Sessions.Begin(c.options.Callee, w.Trace, w.Session)}
 	written, err := writer.Write(ctx, request)
 	if err != nil {
-		return "", configurationNotSaved(inst.Name, err)
+		return "", notSaved(inst.Name, err)
 	}
 	c.options.Sessions.End(c.options.Callee, w.Trace, request.Session, written.Session)
 	return written.Session, nil
 }
 
-func configurationNotSaved(store string, err error) *Error {
-	e := configurationFailed(CodeConfigurationSave, "failed to save items of", store, err)
+func notSaved(store string, err error) *api.Error {
+	e := failed(api.CodeConfigurationSave, "failed to save items of", store, err)
 	switch fault.CodeOf(err) {
 	case fault.Conflict:
-		e.Kind = Conflict
-		e.Details.Metadata = Attributes("store", store, "key", fault.KeyOf(err))
+		e.Kind = api.Conflict
+		e.Details.Metadata = api.Attributes("store", store, "key", fault.KeyOf(err))
 	case fault.Invalid, fault.TooLarge:
-		e.Kind, e.Code = Malformed, CodeMalformed
+		e.Kind, e.Code = api.Malformed, api.CodeMalformed
 	}
 	return e
 }
 
-func checkKeys(keys []string) *Error {
+func checkKeys(keys []string) error {
 	if len(keys) > configuration.MaxItems {
-		return exceeded("too many keys", len(keys), configuration.MaxItems)
+		return api.Exceeded("too many keys", len(keys), configuration.MaxItems)
 	}
 	i := slices.IndexFunc(keys, func(k string) bool { return configuration.CheckKey(k) != nil })
 	if i < 0 {
 		return nil
 	}
-	return invalid("key "+strconv.Itoa(i+1)+": ", configuration.CheckKey(keys[i]))
+	return api.InvalidOption("key "+strconv.Itoa(i+1)+": ", configuration.CheckKey(keys[i]))
 }
 
 // store returns the configuration store of a request.
-func (c *Configurations) store(name string) (*configuration.Instance, *Error) {
+func (c *Service) store(name string) (*configuration.Instance, *api.Error) {
 	stores, app := c.options.Stores, c.options.App.ID
 	visible := slices.ContainsFunc(stores.ConfigurationStores(),
 		func(i *configuration.Instance) bool { return i.VisibleTo(app) })
 	inst, found := stores.ConfigurationStore(name)
 	switch {
 	case !stores.Loaded():
-		return nil, &Error{Kind: Unavailable, Code: CodeConfigurationStoreNotConfigured,
+		return nil, &api.Error{Kind: api.Unavailable, Code: api.CodeConfigurationStoreNotConfigured,
 			Message: "components are being loaded (wait for /v1.0/healthz/outbound)",
-			Details: Details{Reason: ReasonStarting}}
+			Details: api.Details{Reason: api.ReasonStarting}}
 	case !visible:
-		return nil, &Error{Kind: NotConfigured, Code: CodeConfigurationStoreNotConfigured,
-			Message: "configuration stores not configured", Details: Details{Reason: ReasonNotConfigured}}
+		return nil, &api.Error{Kind: api.NotConfigured, Code: api.CodeConfigurationStoreNotConfigured,
+			Message: "configuration stores not configured", Details: api.Details{Reason: api.ReasonNotConfigured}}
 	case !found || !inst.VisibleTo(app):
-		return nil, &Error{Kind: Missing, Code: CodeConfigurationStoreNotFound,
-			Message: "configuration store " + ShortenName(name) + " not found",
-			Details: Details{Reason: ReasonNotFound, Metadata: Attributes("store", Shorten(name))}}
+		return nil, &api.Error{Kind: api.Missing, Code: api.CodeConfigurationStoreNotFound,
+			Message: "configuration store " + api.ShortenName(name) + " not found",
+			Details: api.Details{Reason: api.ReasonNotFound, Metadata: api.Attributes("store", api.Shorten(name))}}
 	}
 	return inst, nil
 }
 
-// configurationFailed returns the public error for a failed operation on a store. As in Dapr, all failures of an
-// operation have the same code.
-func configurationFailed(code, sentence, store string, err error) *Error {
-	v := row{conflict: Failed, writes: code == CodeConfigurationSave}.verdict(fault.CodeOf(err))
-	kind := Failed
-	if v.kind == Indeterminate || v.kind == Unavailable || v.kind == Timeout {
-		kind = v.kind
+// failed returns the public error for a failed operation on a store. As in Dapr, all failures of an operation have the
+// same code.
+func failed(code, sentence, store string, err error) *api.Error {
+	kind, reason := api.StoreFailure(err)
+	if kind != api.Indeterminate && kind != api.Unavailable && kind != api.Timeout {
+		kind = api.Failed
 	}
-	return &Error{Kind: kind, Code: code,
-		Message: sentence + " configuration store " + store + ": " + storeText(err),
-		Details: Details{Reason: v.reason, Metadata: Attributes("store", store)}, Cause: err}
+	return &api.Error{Kind: kind, Code: code,
+		Message: sentence + " configuration store " + store + ": " + api.StoreText(err),
+		Details: api.Details{Reason: reason, Metadata: api.Attributes("store", store)}, Cause: err}
 }
 
 // ChangesOf converts items of a store. An item of a deleted key becomes a deletion.
-func ChangesOf(items []configuration.Item) []ConfigurationChange {
-	out := make([]ConfigurationChange, len(items))
+func ChangesOf(items []configuration.Item) []Change {
+	out := make([]Change, len(items))
 	for i := range items {
 		it := &items[i]
-		out[i] = ConfigurationChange{Key: it.Key, Value: it.Value, Version: it.Version, Metadata: it.Metadata,
+		out[i] = Change{Key: it.Key, Value: it.Value, Version: it.Version, Metadata: it.Metadata,
 			Delete: it.Deleted()}
 	}
 	return out

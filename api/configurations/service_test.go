@@ -1,4 +1,4 @@
-package api_test
+package configurations_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/configuration/records"
 	"github.com/quorate/quorate/component/state/inmemory"
@@ -18,7 +19,7 @@ import (
 
 // configured is a configuration service with an application that is called about changes.
 type configured struct {
-	*api.Configurations
+	*configurations.Service
 	world    *apitest.World
 	listener *apitest.Listener
 }
@@ -26,8 +27,8 @@ type configured struct {
 func newConfigured(t *testing.T) configured {
 	t.Helper()
 	w, l := apitest.New(t), &apitest.Listener{Notices: make(chan apitest.Notice, 1000)}
-	s := api.NewConfigurations(api.ConfigurationOptions{App: w.App, Stores: w.Configurations,
-		Policies: apitest.NoPolicies{}, Receiver: l, Metrics: api.NewConfigurationMetrics(),
+	s := configurations.New(configurations.Options{App: w.App, Stores: w.Configurations,
+		Policies: apitest.NoPolicies{}, Receiver: l, Metrics: configurations.NewMetrics(),
 		Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(s.Close)
 	return configured{s, w, l}
@@ -35,15 +36,15 @@ func newConfigured(t *testing.T) configured {
 
 func (c configured) set(t *testing.T, key, value string) {
 	t.Helper()
-	if _, err := c.Write(t.Context(), api.ConfigurationWrite{Store: "items",
-		Changes: []api.ConfigurationChange{{Key: key, Value: value}}}); err != nil {
+	if _, err := c.Write(t.Context(), configurations.WriteRequest{Store: "items",
+		Changes: []configurations.Change{{Key: key, Value: value}}}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (c configured) subscribe(t *testing.T, keys ...string) string {
 	t.Helper()
-	id, err := c.SubscribeCallback(t.Context(), api.ConfigurationRequest{Store: "items", Keys: keys})
+	id, err := c.SubscribeCallback(t.Context(), configurations.Request{Store: "items", Keys: keys})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,8 +76,8 @@ func TestConfigurations_CallTheApplication(t *testing.T) {
 		!strings.HasPrefix(got.Body, `{"id":"`+id+`","items":{"a":{"value":"1","version":"`) {
 		t.Errorf("%+v", got)
 	}
-	if _, err := c.Write(t.Context(), api.ConfigurationWrite{Store: "items",
-		Changes: []api.ConfigurationChange{{Key: "a", Delete: true}}}); err != nil {
+	if _, err := c.Write(t.Context(), configurations.WriteRequest{Store: "items",
+		Changes: []configurations.Change{{Key: "a", Delete: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := c.notice(t); got.Body != `{"id":"`+id+`","items":{"a":{}}}` {
@@ -138,7 +139,7 @@ func TestConfigurations_OfflineApplicationGetsNewestValueOnly(t *testing.T) {
 func TestConfigurations_InitialSendsPresentItems(t *testing.T) {
 	c := newConfigured(t)
 	c.set(t, "a", "1")
-	r := api.ConfigurationRequest{Store: "items", Metadata: map[string]string{"initial": "true"}}
+	r := configurations.Request{Store: "items", Metadata: map[string]string{"initial": "true"}}
 	if _, err := c.SubscribeCallback(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +154,10 @@ func TestConfigurations_InitialSendsPresentItems(t *testing.T) {
 
 func TestConfigurations_LimitOfSubscriptions(t *testing.T) {
 	c := newConfigured(t)
-	for i := range api.MaxConfigurationSubscriptions {
+	for i := range configurations.MaxSubscriptions {
 		c.subscribe(t, fmt.Sprint("k", i))
 	}
-	_, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items"})
+	_, err := c.Subscribe(t.Context(), configurations.Request{Store: "items"})
 	if codeOfError(err) != api.CodeConfigurationSubscribe || !strings.Contains(err.Error(), "128") {
 		t.Errorf("%v", err)
 	}
@@ -164,12 +165,12 @@ func TestConfigurations_LimitOfSubscriptions(t *testing.T) {
 
 func TestConfigurations_StreamEndsWithUnsubscribeAndWithTheNode(t *testing.T) {
 	c := newConfigured(t)
-	first, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items"})
+	first, err := c.Subscribe(t.Context(), configurations.Request{Store: "items"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	second, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items"})
+	second, err := c.Subscribe(t.Context(), configurations.Request{Store: "items"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +189,7 @@ func TestConfigurations_StreamEndsWithUnsubscribeAndWithTheNode(t *testing.T) {
 	if _, err := second.Next(t.Context()); codeOfError(err) != api.CodeConfigurationSubscribe {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items"}); err == nil {
+	if _, err := c.Subscribe(t.Context(), configurations.Request{Store: "items"}); err == nil {
 		t.Error("a node that stops accepted a subscription")
 	}
 }
@@ -208,7 +209,7 @@ func TestConfigurations_ReplacedStoreReportsDeletions(t *testing.T) {
 			c := newConfigured(t)
 			c.set(t, "kept", "1")
 			c.set(t, "deleted", "1")
-			s, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items", Keys: keys})
+			s, err := c.Subscribe(t.Context(), configurations.Request{Store: "items", Keys: keys})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -255,11 +256,11 @@ func (s slowKey) Notify(ctx context.Context, _, key string, _ []byte) error {
 
 func TestConfigurations_SlowKeyDoesNotHoldUpOthers(t *testing.T) {
 	w, app := apitest.New(t), slowKey{make(chan string, 100)}
-	s := api.NewConfigurations(api.ConfigurationOptions{App: w.App, Stores: w.Configurations,
-		Policies: apitest.NoPolicies{}, Receiver: app, Metrics: api.NewConfigurationMetrics(),
+	s := configurations.New(configurations.Options{App: w.App, Stores: w.Configurations,
+		Policies: apitest.NoPolicies{}, Receiver: app, Metrics: configurations.NewMetrics(),
 		Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(s.Close)
-	c := configured{Configurations: s}
+	c := configured{Service: s}
 	c.subscribe(t)
 	c.set(t, "slow", "1")
 	for i := range 30 {

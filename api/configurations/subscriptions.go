@@ -1,4 +1,4 @@
-package api
+package configurations
 
 import (
 	"context"
@@ -14,45 +14,46 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lifecycle"
 )
 
-// MaxConfigurationSubscriptions is the maximum number of configuration subscriptions of one application at one node.
-const MaxConfigurationSubscriptions = 128
+// MaxSubscriptions is the maximum number of configuration subscriptions of one application at one node.
+const MaxSubscriptions = 128
 
-// ConfigurationOptions are the dependencies of Configurations. Receiver may be nil.
-type ConfigurationOptions struct {
-	App      App
-	Callee   App // the application in sessions
-	Stores   ConfigurationStores
-	Policies ConfigurationPolicies
-	Sessions *Sessions // nil = none
-	Receiver ConfigurationReceiver
-	Metrics  *ConfigurationMetrics
+// Options are the dependencies of a Service. Receiver may be nil.
+type Options struct {
+	App      api.App
+	Callee   api.App // the application in sessions
+	Stores   Stores
+	Policies Policies
+	Sessions *api.Sessions // nil = none
+	Receiver Receiver
+	Metrics  *Metrics
 	Logger   *slog.Logger
 }
 
-// ConfigurationReceiver is an application that the node notifies of configuration changes. Implementations are safe
-// for concurrent use.
-type ConfigurationReceiver interface {
+// Receiver is an application that the node notifies of configuration changes. Implementations are safe for
+// concurrent use.
+type Receiver interface {
 	// Healthy reports whether the application accepts calls, and otherwise why not.
 	Healthy() (bool, string)
 	// Notify sends a change of a key. A nil error means that the application has handled it.
 	Notify(ctx context.Context, store, key string, body []byte) error
 }
 
-// ConfigurationMetrics are the metrics of configuration subscriptions at this node. They have no series until the
-// first subscription.
-type ConfigurationMetrics struct {
+// Metrics are the metrics of configuration subscriptions at this node. They have no series until the first
+// subscription.
+type Metrics struct {
 	open   *prometheus.GaugeVec
 	events *prometheus.CounterVec
 }
 
-// NewConfigurationMetrics returns the metrics.
-func NewConfigurationMetrics() *ConfigurationMetrics {
-	return &ConfigurationMetrics{
+// NewMetrics returns the metrics.
+func NewMetrics() *Metrics {
+	return &Metrics{
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_configuration_subscriptions",
 			Help: "Subscriptions to configuration items that are open."}, []string{"store", "protocol"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_configuration_events_total",
@@ -62,7 +63,7 @@ func NewConfigurationMetrics() *ConfigurationMetrics {
 }
 
 // Collectors returns the metrics.
-func (m *ConfigurationMetrics) Collectors() []prometheus.Collector {
+func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.open, m.events}
 }
 
@@ -79,24 +80,24 @@ type subscriptions struct {
 	running lifecycle.Tracker
 
 	mu   sync.Mutex
-	open map[string]*ConfigurationStream // by id
+	open map[string]*Stream // by id
 }
 
 func (s *subscriptions) init() {
 	s.stop, s.end = context.WithCancel(context.Background())
-	s.open = map[string]*ConfigurationStream{}
+	s.open = map[string]*Stream{}
 }
 
-// ConfigurationStream is a subscription. Only one goroutine may use Next.
-type ConfigurationStream struct {
+// Stream is a subscription. Only one goroutine may use Next.
+type Stream struct {
 	ID       string // over HTTP, renew changes it; subscriptions.mu guards it then
-	service  *Configurations
+	service  *Service
 	store    string
 	protocol string
 	identity string // subscriptions with the same identity have the same keys and metadata
 	request  configuration.SubscribeRequest
 	current  configuration.Subscription
-	replaces *ConfigurationStream // older, with the same identity; nil = none
+	replaces *Stream // older, with the same identity; nil = none
 	ctx      context.Context
 	cancel   context.CancelFunc
 	once     sync.Once
@@ -107,16 +108,11 @@ type ConfigurationStream struct {
 }
 
 // Subscribe starts a subscription over gRPC. The caller must call Close.
-func (c *Configurations) Subscribe(ctx context.Context, r ConfigurationRequest) (*ConfigurationStream, error) {
-	s, failure := c.subscribe(ctx, r, subscribedGRPC)
-	if failure != nil {
-		return nil, failure
-	}
-	return s, nil
+func (c *Service) Subscribe(ctx context.Context, r Request) (*Stream, error) {
+	return c.subscribe(ctx, r, subscribedGRPC)
 }
 
-func (c *Configurations) subscribe(ctx context.Context, r ConfigurationRequest,
-	protocol string) (*ConfigurationStream, *Error) {
+func (c *Service) subscribe(ctx context.Context, r Request, protocol string) (*Stream, error) {
 	inst, failure := c.store(r.Store)
 	if failure != nil {
 		return nil, failure
@@ -128,10 +124,10 @@ func (c *Configurations) subscribe(ctx context.Context, r ConfigurationRequest,
 	if text := r.Metadata[metadataInitial]; text != "" {
 		var err error
 		if initial, err = strconv.ParseBool(text); err != nil {
-			return nil, malformed("metadata.initial must be true or false")
+			return nil, api.MalformedRequest("metadata.initial must be true or false")
 		}
 	}
-	s := &ConfigurationStream{ID: uuid.NewString(), service: c, store: inst.Name, protocol: protocol,
+	s := &Stream{ID: uuid.NewString(), service: c, store: inst.Name, protocol: protocol,
 		identity: identityOf(&r),
 		request:  configuration.SubscribeRequest{Keys: slices.Clone(r.Keys), Initial: initial, Metadata: r.Metadata}}
 	if failure := c.subscriptions.add(s); failure != nil {
@@ -141,14 +137,14 @@ func (c *Configurations) subscribe(ctx context.Context, r ConfigurationRequest,
 	var err error
 	if s.current, err = inst.Store.Subscribe(ctx, s.request); err != nil {
 		s.Close()
-		return nil, configurationFailed(CodeConfigurationSubscribe, "failed to subscribe to", inst.Name, err)
+		return nil, failed(api.CodeConfigurationSubscribe, "failed to subscribe to", inst.Name, err)
 	}
 	c.subscriptions.replace(s)
 	return s, nil
 }
 
 // identityOf returns a string that is equal for subscriptions to the same keys of a store with the same metadata.
-func identityOf(r *ConfigurationRequest) string {
+func identityOf(r *Request) string {
 	keys := slices.Clone(r.Keys)
 	slices.Sort(keys)
 	var b strings.Builder
@@ -161,21 +157,22 @@ func identityOf(r *ConfigurationRequest) string {
 
 // add adds a subscription. If there is an identical HTTP subscription, the new one replaces it, and the method replace
 // ends it later. add returns an error if the node is stopping. It also returns one if the application already has
-// MaxConfigurationSubscriptions and the new one replaces none.
-func (s *subscriptions) add(one *ConfigurationStream) *Error {
+// MaxSubscriptions and the new one replaces none.
+func (s *subscriptions) add(one *Stream) *api.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stop.Err() != nil {
 		return errStopping(one.store)
 	}
-	var replaced *ConfigurationStream
+	var replaced *Stream
 	for _, other := range s.open {
 		if one.protocol == subscribedHTTP && other.protocol == one.protocol && other.identity == one.identity {
 			replaced = other
 		}
 	}
-	if replaced == nil && len(s.open) >= MaxConfigurationSubscriptions {
-		return &Error{Kind: Unavailable, Code: CodeConfigurationSubscribe, Details: Details{Reason: ReasonOverloaded},
+	if replaced == nil && len(s.open) >= MaxSubscriptions {
+		return &api.Error{Kind: api.Unavailable, Code: api.CodeConfigurationSubscribe,
+			Details: api.Details{Reason: api.ReasonOverloaded},
 			Message: "the application has " + strconv.Itoa(len(s.open)) +
 				" subscriptions to configuration items, which is the limit (unsubscribe some)"}
 	}
@@ -185,13 +182,13 @@ func (s *subscriptions) add(one *ConfigurationStream) *Error {
 	return nil
 }
 
-func errStopping(store string) *Error {
-	return configurationFailed(CodeConfigurationSubscribe, "failed to subscribe to", store,
-		fault.New(fault.Unavailable, "api.Subscribe", "the node stops"))
+func errStopping(store string) *api.Error {
+	return failed(api.CodeConfigurationSubscribe, "failed to subscribe to", store,
+		fault.New(fault.Unavailable, "configurations.Subscribe", "the node stops"))
 }
 
 // replace ends the subscription that one replaces, once one works.
-func (s *subscriptions) replace(one *ConfigurationStream) {
+func (s *subscriptions) replace(one *Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := one.replaces; old != nil {
@@ -202,7 +199,7 @@ func (s *subscriptions) replace(one *ConfigurationStream) {
 }
 
 // Close ends the subscription. It is idempotent.
-func (s *ConfigurationStream) Close() {
+func (s *Stream) Close() {
 	s.once.Do(func() {
 		s.cancel()
 		if s.current != nil {
@@ -218,7 +215,7 @@ func (s *ConfigurationStream) Close() {
 
 // Next waits for changes and returns them. It returns early if ctx, the context of the client's connection, ends.
 // After Unsubscribe, it returns no items and no error.
-func (s *ConfigurationStream) Next(ctx context.Context) ([]configuration.Item, error) {
+func (s *Stream) Next(ctx context.Context) ([]configuration.Item, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
@@ -228,14 +225,14 @@ func (s *ConfigurationStream) Next(ctx context.Context) ([]configuration.Item, e
 		s.service.options.Metrics.events.WithLabelValues(s.store, "ok").Add(float64(len(items)))
 		return items, nil
 	case s.service.subscriptions.stop.Err() != nil:
-		err = fault.New(fault.Unavailable, "api.Subscribe", "the node stops; subscribe at another node")
+		err = fault.New(fault.Unavailable, "configurations.Subscribe", "the node stops; subscribe at another node")
 	case s.ctx.Err() != nil:
 		return nil, nil
 	}
-	if failure, ok := err.(*Error); ok { //nolint:errorlint // never wrapped
+	if failure, ok := err.(*api.Error); ok { //nolint:errorlint // never wrapped
 		return nil, failure
 	}
-	return nil, configurationFailed(CodeConfigurationSubscribe, "the subscription ended:", s.store, err)
+	return nil, failed(api.CodeConfigurationSubscribe, "the subscription ended:", s.store, err)
 }
 
 // The pauses between attempts to subscribe again.
@@ -246,12 +243,12 @@ const (
 
 // Overflow returns a context that ends when too many changes wait and some are dropped. It is valid until the next
 // call of Next.
-func (s *ConfigurationStream) Overflow() context.Context { return s.current.Overflow() }
+func (s *Stream) Overflow() context.Context { return s.current.Overflow() }
 
 // next waits for changes and returns them. If the component of the store was replaced, next subscribes to the new
 // component and first returns its current items. If changes were dropped because too many waited, a gRPC client gets
 // an error, and a callback gets the current items.
-func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, error) {
+func (s *Stream) next(ctx context.Context) ([]configuration.Item, error) {
 	for {
 		items, err := s.current.Next(ctx)
 		overflowed := fault.Is(err, fault.Overloaded)
@@ -297,7 +294,7 @@ func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, e
 }
 
 // expect records which keys exist. The subscription then reports their deletion, also after an overflow.
-func (s *ConfigurationStream) expect() {
+func (s *Stream) expect() {
 	s.known = map[string]bool{}
 	for _, key := range s.current.Present() {
 		s.known[key] = true
@@ -305,7 +302,7 @@ func (s *ConfigurationStream) expect() {
 }
 
 // note records which keys were reported as existing, and which as deleted.
-func (s *ConfigurationStream) note(items []configuration.Item) {
+func (s *Stream) note(items []configuration.Item) {
 	if s.known == nil {
 		return
 	}
@@ -319,7 +316,7 @@ func (s *ConfigurationStream) note(items []configuration.Item) {
 }
 
 // expected returns the keys whose deletion must be reported if they are no longer in the store.
-func (s *ConfigurationStream) expected() []string {
+func (s *Stream) expected() []string {
 	keys := slices.AppendSeq(s.current.Present(), maps.Keys(s.known))
 	slices.Sort(keys)
 	return slices.Compact(keys)
@@ -349,11 +346,11 @@ func deletedOf(ctx context.Context, store configuration.Store, keys []string) ([
 }
 
 // Unsubscribe ends a subscription over gRPC. It reports false if there is none with that id.
-func (c *Configurations) Unsubscribe(store, id string) (bool, error) {
+func (c *Service) Unsubscribe(store, id string) (bool, error) {
 	return c.unsubscribe(store, id, subscribedGRPC)
 }
 
-func (c *Configurations) unsubscribe(store, id, protocol string) (bool, error) {
+func (c *Service) unsubscribe(store, id, protocol string) (bool, error) {
 	if _, failure := c.store(store); failure != nil {
 		return false, failure
 	}
@@ -370,7 +367,7 @@ func (c *Configurations) unsubscribe(store, id, protocol string) (bool, error) {
 }
 
 // Close ends all subscriptions, and waits for those that call the application.
-func (c *Configurations) Close() {
+func (c *Service) Close() {
 	c.subscriptions.mu.Lock()
 	c.subscriptions.end()
 	c.subscriptions.mu.Unlock()
