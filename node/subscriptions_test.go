@@ -72,8 +72,8 @@ func TestSubscriptions_OfApplicationAndFiles(t *testing.T) {
 	n := open(t, c)
 	publish := func(topic, data string) {
 		t.Helper()
-		answer, err := http.Post("http://"+n.Addresses().API[0]+"/v1.0/publish/messages/"+topic+"?metadata.color=red", "text/plain",
-			bytes.NewReader([]byte(data)))
+		to := "http://" + n.Addresses().API[0] + "/v1.0/publish/messages/" + topic + "?metadata.color=red"
+		answer, err := http.Post(to, "text/plain", bytes.NewReader([]byte(data)))
 		if err != nil {
 			t.Fatal(err)
 		}
