@@ -48,10 +48,13 @@ func (n *Node) build(ctx context.Context) error {
 		n.buildAPI,        // from here on, health reports what the start waits for
 		n.listenPeer,      // the address of the peer port is known
 		n.buildHost,       // the replicated store
-		n.buildControl,    // what other nodes need of the store
+		n.openCatalogue,   // which applications run where
+		n.identify,        // the certificate of this node, and its identity on the peer port
+		n.openGossip,      // the members and their addresses
+		n.buildControl,    // the cluster controller
+		n.serveNodes,      // what other nodes may call
 		n.openPeer,        // from here on, other nodes can call
 		n.connectCalls,    // calls to applications from node to node
-		n.openGossip,      // the members and their addresses
 		n.buildAdmin,      // its socket is in the directory that the host has locked
 		n.buildConsole,    // the web console
 		n.buildComponents, // from here on the API serves
@@ -268,8 +271,15 @@ func (n *Node) buildHost(ctx context.Context) error {
 	})
 }
 
-// buildControl creates the cluster controller, opens the catalogue of applications, and registers the methods for
-// calls from other nodes. The store must be open, because the catalogue needs the node id from the data directory.
+// openCatalogue opens the catalogue of applications. It needs the node id from the data directory.
+func (n *Node) openCatalogue(context.Context) error {
+	if err := n.catalogue.Open(n.host.Identity(), n.calls.WhyUnhealthy); err != nil {
+		return err
+	}
+	return n.closers.Push("catalogue of applications", func(context.Context) error { return n.catalogue.Close() })
+}
+
+// buildControl creates the cluster controller, and completes the status of the node.
 func (n *Node) buildControl(context.Context) error {
 	c := n.config.Cluster
 	n.control = clusterctl.New(clusterctl.Options{
@@ -279,15 +289,15 @@ func (n *Node) buildControl(context.Context) error {
 		Voters:          c.Voters, Limits: c.Limits, DataDir: n.config.Data.Dir, JoinHint: n.credentials.JoinHint(),
 		Logger: n.deps.Logger, Registerer: n.deps.Registry, Now: n.deps.Now,
 	})
-	if err := n.catalogue.Open(n.host.Identity(), n.calls.WhyUnhealthy); err != nil {
-		return err
-	}
-	if err := n.closers.Push("catalogue of applications", func(context.Context) error {
-		return n.catalogue.Close()
-	}); err != nil {
-		return err
-	}
+	n.status.SetParts(status.Parts{Host: n.host, Network: n.network, Control: n.control, Security: n.credentials,
+		Addresses: n.addrs.status(n.config.Namespace)})
+	return nil
+}
+
+// serveNodes registers the methods for calls from other nodes.
+func (n *Node) serveNodes(context.Context) error {
 	n.apis.remote = remoteadmin.New(n.network, n.deps.Logger)
+	n.apis.remote.Open(n.Admin())
 	methods := append(n.control.Methods(), n.catalogue.Method(), n.doctor().Method(), n.apis.remote.Method(),
 		n.apis.actors.Method(), n.apis.actors.HandOverMethod(), n.apis.jobs.Method())
 	for _, name := range peercalls.Methods() {
@@ -319,20 +329,27 @@ func (n *Node) certificate(domain string) trust.Identity {
 	return id
 }
 
-// openPeer lets other nodes connect. From here on it follows the credential files.
-func (n *Node) openPeer(context.Context) error {
+// identify sets the identity of this node on connections between nodes. From here on it follows the credential files.
+func (n *Node) identify(context.Context) error {
 	n.network.Introduce(n.host.Identity())
-	if n.credentials != nil {
-		if _, err := n.credentials.Identify(n.certificate("")); err != nil {
-			return err
-		}
-		n.credentials.Announce()
-		all := connections{n.network, n.calls}
-		if err := n.loop("credentials", func(ctx context.Context) { n.credentials.Follow(ctx, all) }); err != nil {
-			return err
-		}
+	if n.credentials == nil {
+		return nil
 	}
-	return n.network.OpenPort()
+	if _, err := n.credentials.Identify(n.certificate("")); err != nil {
+		return err
+	}
+	n.credentials.Announce()
+	all := connections{n.network, n.calls}
+	return n.loop("credentials", func(ctx context.Context) { n.credentials.Follow(ctx, all) })
+}
+
+// openPeer lets other nodes connect, and this node connect to them. The catalogue begins to ask them which applications
+// they run.
+func (n *Node) openPeer(context.Context) error {
+	if err := n.network.OpenPort(); err != nil {
+		return err
+	}
+	return n.loop("roster of the catalogue", n.catalogue.Follow)
 }
 
 // connections are all that use the credentials.
@@ -350,7 +367,7 @@ func (c connections) Renew() {
 // connectCalls lets other nodes call the applications of this node, and the reverse.
 func (n *Node) connectCalls(context.Context) error {
 	n.calls.Connect(n.catalogue.Places())
-	n.apis.jobs.Open(n.host, n.calls, n.apis.jobObservers(), n.catalogue.Places, n.network.Port().Client())
+	n.apis.jobs.Open(n.host, n.calls, n.apis.jobObservers(), n.catalogue.Places(), n.network.Port().Client())
 	n.apis.actors.Remind()
 	return n.closers.Push("calls between nodes", n.calls.Disconnect)
 }
@@ -363,10 +380,7 @@ func (n *Node) openGossip(ctx context.Context) error {
 	}
 	me := n.network.Roster().Self()
 	n.addrs.Gossip, n.addrs.Peer = me.Gossip.String(), me.PeerAddr
-	if err := n.closers.Push("gossip", n.network.CloseGossip); err != nil {
-		return err
-	}
-	return n.loop("roster of the catalogue", n.catalogue.Follow)
+	return n.closers.Push("gossip", n.network.CloseGossip)
 }
 
 // buildAdmin serves the admin API on its socket.
@@ -376,9 +390,6 @@ func (n *Node) buildAdmin(ctx context.Context) error {
 		return err
 	}
 	n.addrs.Admin = l.Addr().String()
-	n.status.SetParts(status.Parts{Host: n.host, Network: n.network, Control: n.control, Security: n.credentials,
-		Addresses: n.addrs.status(n.config.Namespace)})
-	n.apis.remote.Open(n.Admin())
 	handler := adminapi.NewHandler(n.Admin(), n.deps.Logger)
 	if n.config.Profiles {
 		handler = withProfiles(handler)

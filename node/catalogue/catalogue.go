@@ -20,7 +20,7 @@ import (
 
 // Network is how a Catalogue reaches the other nodes.
 type Network interface {
-	// Roster returns the nodes that gossip knows, or nil until gossip is open.
+	// Roster returns the nodes that gossip knows. Only Follow calls it.
 	Roster() *membership.Roster
 	// Identity returns the identity of this node on the peer port.
 	Identity() peer.Identity
@@ -85,14 +85,12 @@ func (c *Catalogue) ask(ctx context.Context, server string, question []byte) ([]
 	return c.opts.Network.Port().Client().Call(ctx, server, discovery.Method, question)
 }
 
-// Method returns the peer method with which other nodes request the records of this node.
+// Method returns the peer method with which other nodes request the records of this node. The catalogue must
+// be open before the peer port.
 func (c *Catalogue) Method() peer.Method {
 	return peer.Method{Name: discovery.Method, MaxRequest: 256 << 10, MaxAnswer: 2 << 20, Concurrency: 4,
 		Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
-			if d := c.known.Load(); d != nil {
-				return d.Answer(ctx, r.Payload)
-			}
-			return nil, fault.New(fault.Unavailable, "node.catalogue", "the node is starting")
+			return c.known.Load().Answer(ctx, r.Payload)
 		}}
 }
 

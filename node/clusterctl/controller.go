@@ -20,7 +20,7 @@ import (
 
 // Network is how a Controller reaches the other nodes.
 type Network interface {
-	// Gossip returns nil until gossip is open.
+	// Gossip returns the gossip of this node, which is open.
 	Gossip() *membership.Gossip
 	// Port returns the port for calls between nodes.
 	Port() *peer.Port
@@ -94,7 +94,6 @@ func (ctl *Controller) Methods() []peer.Method {
 }
 
 // Run finds or forms the cluster. It then manages the servers of the groups that this node leads, until ctx ends.
-// Gossip must be open.
 func (ctl *Controller) Run(ctx context.Context) {
 	ctl.findCluster(ctx)
 	var wg sync.WaitGroup
@@ -124,11 +123,7 @@ func (ctl *Controller) HandOver(ctx context.Context) {
 
 // othersLeft reports whether every other voter of a group has announced that it stops.
 func (ctl *Controller) othersLeft(g *group.Group) bool {
-	gossip := ctl.net.Gossip()
-	if gossip == nil {
-		return false
-	}
-	roster, self := gossip.Roster(), ctl.host.Identity().Server
+	roster, self := ctl.net.Gossip().Roster(), ctl.host.Identity().Server
 	servers, _ := g.Servers()
 	for _, s := range servers {
 		m, known := roster.Server(string(s.ID))

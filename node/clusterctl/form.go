@@ -171,11 +171,7 @@ func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, 
 			Msg:  fmt.Sprintf("--bootstrap-expect is %d here and %d there", mine, expect),
 			Hint: "give all servers of a new cluster the same number"}
 	}
-	g := ctl.net.Gossip()
-	if g == nil {
-		return nil, fault.New(fault.Unavailable, "node.promise", "this node is starting")
-	}
-	if id, _ := formed(g.Roster()); id != "" {
+	if id, _ := formed(ctl.net.Gossip().Roster()); id != "" {
 		return nil, fault.New(fault.Conflict, "node.promise", "there is a cluster already")
 	}
 	return nil, ctl.host.Promise(r.From.Server)
@@ -229,11 +225,7 @@ func (ctl *Controller) Outside() *api.Reason {
 // gossipTrouble returns why this node reaches no other node by gossip, as a text to append to a message. It returns
 // "" if this node reaches another node, or if there are no nodes to join.
 func (ctl *Controller) gossipTrouble() string {
-	g := ctl.net.Gossip()
-	if g == nil {
-		return ""
-	}
-	why := g.Trouble()
+	why := ctl.net.Gossip().Trouble()
 	if why == nil {
 		return ""
 	}

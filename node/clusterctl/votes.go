@@ -15,12 +15,11 @@ import (
 // Unplaced returns the groups in which this server waits to become a voter. It uses only local knowledge: gossip, and
 // the group configurations that this server has received.
 func (ctl *Controller) Unplaced() []api.Reason {
-	gossip := ctl.net.Gossip()
-	if gossip == nil || ctl.opts.Sidecar {
+	if ctl.opts.Sidecar {
 		return nil
 	}
 	var out []api.Reason
-	roster := gossip.Roster()
+	roster := ctl.net.Gossip().Roster()
 	for i, g := range ctl.host.Groups() {
 		if why := placement.Missing(ctl.placeInput(uint32(i), g, roster), ctl.host.Identity().Server); why != "" {
 			out = append(out, api.Reason{Name: "vote in group " + strconv.Itoa(i), Text: why})

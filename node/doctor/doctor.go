@@ -39,7 +39,7 @@ type examined struct {
 
 // Network is how the doctor reaches the other nodes.
 type Network interface {
-	// Gossip returns nil until gossip is open.
+	// Gossip returns the gossip of this node, which is open.
 	Gossip() *membership.Gossip
 	// Port returns the port for calls between nodes.
 	Port() *peer.Port
@@ -279,9 +279,6 @@ func (d *Doctor) serveExamine(ctx context.Context, r peer.Request) ([]byte, erro
 	_, err := d.opts.Network.Port().Probe(ctx, r.From.Server)
 	e.Peer = fault.Text(err)
 	g := d.opts.Network.Gossip()
-	if g == nil {
-		return nil, fault.New(fault.Unavailable, "node.examine", "this node is starting")
-	}
 	unknown := "the other node does not know this one by gossip (server id " + r.From.Server + ")"
 	e.UDP, e.TCP = unknown, unknown
 	for _, m := range g.Roster().Alive() {

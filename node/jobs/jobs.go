@@ -69,14 +69,14 @@ type parts struct {
 	work      due.Client
 	apps      Applications
 	observers map[string]Observer // by application
-	places    func() *discovery.Catalogue
+	places    *discovery.Catalogue
 	peers     Peers
 }
 
 // Open starts the delivery of due ticks, and enables the other methods. observers has the observers by application id.
 // An application may have none.
 func (j *Jobs) Open(host *raftfsm.Host, apps Applications, observers map[string]Observer,
-	places func() *discovery.Catalogue, peers Peers) {
+	places *discovery.Catalogue, peers Peers) {
 	j.underWay = map[discovery.Instance]int{}
 	j.open.Store(&parts{host.DueWork(), apps, observers, places, peers})
 	host.DueWork().Deliver(due.KindJob, j)
@@ -172,12 +172,8 @@ func (j *Jobs) Room(h due.Home) int {
 	if err != nil {
 		return 0
 	}
-	places := p.places()
-	if places == nil {
-		return 0
-	}
 	n := 0
-	for _, i := range places.View().Instances(appOf(h)) {
+	for _, i := range p.places.View().Instances(appOf(h)) {
 		if i.Healthy && i.Protocol != "" {
 			n += PerInstance
 		}
@@ -246,7 +242,7 @@ func (j *Jobs) pick(p *parts, app api.App, turn uint64) (*discovery.Lease, disco
 			full = append(full, key)
 		}
 	}
-	l, err := p.places().PickInTurn(app, turn, full)
+	l, err := p.places.PickInTurn(app, turn, full)
 	if err != nil {
 		return nil, discovery.Instance{}, err
 	}

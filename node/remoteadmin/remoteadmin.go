@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	adminapi "github.com/quorate/quorate/api/admin"
@@ -31,7 +30,7 @@ const (
 
 // Network is how a Remote reaches the other nodes.
 type Network interface {
-	// Roster returns the nodes that gossip knows, or nil until gossip is open.
+	// Roster returns the nodes that gossip knows.
 	Roster() *membership.Roster
 	// Port returns the port for calls between nodes.
 	Port() *peer.Port
@@ -41,10 +40,10 @@ type Network interface {
 type Remote struct {
 	net     Network
 	log     *slog.Logger
-	handler atomic.Pointer[http.Handler] // of this node; nil until Open
+	handler http.Handler // of this node; set by Open
 }
 
-// New returns a Remote that refuses requests of other nodes until Open.
+// New returns a Remote. Call Open before other nodes can send requests.
 func New(net Network, log *slog.Logger) *Remote { return &Remote{net: net, log: log} }
 
 // Method returns the peer method by which other nodes send requests to this node.
@@ -53,11 +52,8 @@ func (r *Remote) Method() peer.Method {
 		Handle: r.serve}
 }
 
-// Open serves requests of other nodes from here on.
-func (r *Remote) Open(n adminapi.Node) {
-	h := adminapi.NewRemoteHandler(n, r.log)
-	r.handler.Store(&h)
-}
+// Open sets the node that answers the requests of other nodes.
+func (r *Remote) Open(n adminapi.Node) { r.handler = adminapi.NewRemoteHandler(n, r.log) }
 
 // serve answers methodRequest.
 func (r *Remote) serve(ctx context.Context, q peer.Request) ([]byte, error) {
@@ -71,19 +67,12 @@ func (r *Remote) serve(ctx context.Context, q peer.Request) ([]byte, error) {
 
 // local answers a request of the node from.
 func (r *Remote) local(ctx context.Context, from string, q adminapi.Request) ([]byte, error) {
-	h := r.handler.Load()
-	if h == nil {
-		return nil, fault.New(fault.Unavailable, "remoteadmin.serve", "the node is starting")
-	}
-	return adminapi.Serve(ctx, *h, from, q)
+	return adminapi.Serve(ctx, r.handler, from, q)
 }
 
 // Forward implements adminapi.Cluster.
 func (r *Remote) Forward(ctx context.Context, node string, q adminapi.Request) ([]byte, error) {
 	roster := r.net.Roster()
-	if roster == nil {
-		return nil, fault.New(fault.Unavailable, "remoteadmin.Forward", "this node is starting")
-	}
 	m, known := roster.Node(node)
 	if !known {
 		return nil, &fault.Error{Code: fault.NotFound, Op: "remoteadmin.Forward", Msg: "no node " + node +
@@ -116,10 +105,6 @@ func (r *Remote) call(ctx context.Context, roster *membership.Roster, m *members
 // ClusterStatus implements adminapi.Cluster.
 func (r *Remote) ClusterStatus(ctx context.Context) (schema.ClusterStatus, error) {
 	roster := r.net.Roster()
-	if roster == nil {
-		return schema.ClusterStatus{}, fault.New(fault.Unavailable, "remoteadmin.ClusterStatus",
-			"this node is starting")
-	}
 	self := roster.Self().NodeID
 	members, err := r.members(ctx, self)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 func (r *Reporter) missing(server string) string {
 	p := r.parts.Load()
 	roster := p.Network.Roster()
-	if roster == nil || server == p.Host.Identity().Server {
+	if server == p.Host.Identity().Server {
 		return ""
 	}
 	for _, m := range roster.Members() {
@@ -38,7 +38,7 @@ func (r *Reporter) missing(server string) string {
 // voters, or the unreachable servers if this node is a sidecar. Unknown results are empty. NoLeader does not block.
 func (r *Reporter) NoLeader(id uint32) (why, hint string) {
 	p := r.parts.Load()
-	if p == nil || p.Network.Roster() == nil {
+	if p == nil {
 		return "", ""
 	}
 	if r.opts.Sidecar {

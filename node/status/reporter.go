@@ -14,7 +14,7 @@ import (
 
 // Network provides a Reporter with the other nodes.
 type Network interface {
-	// Roster returns the nodes that gossip knows, or nil until gossip is open.
+	// Roster returns the nodes that gossip knows.
 	Roster() *membership.Roster
 	// PeerDown reports whether Raft cannot reach the peer port of a server, and since when.
 	PeerDown(server string) (since time.Time, down bool)

@@ -175,10 +175,8 @@ func (r *Reporter) notes() []schema.Issue {
 			out = append(out, schema.Issue{About: "group " + strconv.Itoa(i), Reason: text})
 		}
 	}
-	if roster := r.parts.Load().Network.Roster(); roster != nil {
-		for _, d := range roster.Differences() {
-			out = append(out, schema.Issue{About: "settings", Reason: d.String()})
-		}
+	for _, d := range r.parts.Load().Network.Roster().Differences() {
+		out = append(out, schema.Issue{About: "settings", Reason: d.String()})
 	}
 	return out
 }
@@ -200,9 +198,6 @@ func (r *Reporter) formatBlocked(id uint32) string {
 func (r *Reporter) Members(context.Context) ([]schema.MemberStatus, error) {
 	out := []schema.MemberStatus{}
 	roster := r.parts.Load().Network.Roster()
-	if roster == nil {
-		return out, nil
-	}
 	self := roster.Self().NodeID
 	for _, m := range roster.Members() {
 		out = append(out, schema.MemberStatus{
