@@ -6,10 +6,8 @@ import (
 	"slices"
 
 	apihttp "github.com/quorate/quorate/api/http"
-	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/node/actorhost"
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/components"
@@ -23,11 +21,7 @@ func actorOptions(n *Node) actorhost.Options {
 		limit = raftfsm.MaxRequest
 	}
 	return actorhost.Options{
-		Namespace: n.config.Namespace, Host: func() *raftfsm.Host { return n.host },
-		Node:    func() string { return n.host.Identity().Node },
-		Server:  func() string { return n.network.Identity().Server },
-		Port:    func() *peer.Port { return n.network.Port() },
-		Places:  func() *discovery.Catalogue { return n.catalogue.Places() },
+		Namespace: n.config.Namespace, Port: n.network.Port(),
 		StoreOf: func(app string) (string, error) { return actorStoreOf(n.components.For(app), app) },
 		Allow:   n.calls.Parts().Here.Allow, Policy: n.calls.Actor, Prove: calls.Prove,
 		PlaceTime: cmp.Or(n.config.API.RequestTimeout, apihttp.DefaultRequestTimeout),

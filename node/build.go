@@ -368,7 +368,7 @@ func (c connections) Renew() {
 func (n *Node) connectCalls(context.Context) error {
 	n.calls.Connect(n.catalogue.Places())
 	n.apis.jobs.Open(n.host, n.calls, n.apis.jobObservers(), n.catalogue.Places(), n.network.Port().Client())
-	n.apis.actors.Remind()
+	n.apis.actors.Connect(n.host, n.catalogue.Places())
 	return n.closers.Push("calls between nodes", n.calls.Disconnect)
 }
 

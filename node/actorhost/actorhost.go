@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/datadir"
+	"github.com/quorate/quorate/raftfsm/due"
 )
 
 // maxRemote limits the calls of actors that this node has in progress at one other node. It is below the limit of
@@ -26,11 +28,7 @@ const maxRemote = 512
 // Options are the dependencies and settings of a Host. All are required.
 type Options struct {
 	Namespace string
-	Host      func() *raftfsm.Host // nil until it is open
-	Node      func() string        // id of this node
-	Server    func() string        // its id on the peer port
-	Port      func() *peer.Port
-	Places    func() *discovery.Catalogue
+	Port      *peer.Port
 	// StoreOf returns the name of the store with the actor state of an application of this node. It returns
 	// fault.Unavailable if there is none.
 	StoreOf func(app string) (string, error)
@@ -48,12 +46,13 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// New returns a Runtime of the actors of this node.
+// New returns the Host of the actors of this node. Before Connect, it hosts no actors and calls of actors fail with
+// fault.Unavailable.
 func New(o Options) *Host {
 	h := &Host{options: o, slots: map[string]chan struct{}{}}
-	h.directories = &directories{o: &h.options, known: map[knownKey]knownType{}}
+	h.directories = &directories{host: h, known: map[knownKey]knownType{}}
 	h.Runtime = actors.NewRuntime(actors.Options{
-		Directories: h.directories, Carrier: h, Node: o.Node,
+		Directories: h.directories, Carrier: h, Node: h.node,
 		Namespace: invoke.CanonicalNamespace(o.Namespace), NewID: datadir.RandomID, Reminders: reminders{h},
 		Plan: newPlan, Allow: o.Allow, Policy: o.Policy, PlaceTime: o.PlaceTime, HostWait: o.HostWait,
 		KeepActors: o.KeepActors, MaxAnswer: o.MaxAnswer, Holdings: holdings(o.HoldingsDir),
@@ -67,9 +66,41 @@ type Host struct {
 	*actors.Runtime
 	options     Options
 	directories *directories
+	connected   atomic.Pointer[connection]
 
 	mu    sync.Mutex
 	slots map[string]chan struct{} // by server: one element for each call in progress
+}
+
+// connection is what a Host needs of the replicated store.
+type connection struct {
+	store        *raftfsm.Host
+	node, server string // ids of this node
+	places       *discovery.Catalogue
+}
+
+// Connect gives the Host the replicated store and the instances of applications. From here on, it delivers the
+// reminders that are due while this node leads their group.
+func (h *Host) Connect(store *raftfsm.Host, places *discovery.Catalogue) {
+	id := store.Identity()
+	h.connected.Store(&connection{store, id.Node, id.Server, places})
+	store.DueWork().Deliver(due.KindReminder, reminders{h})
+}
+
+// connection returns fault.Unavailable before Connect.
+func (h *Host) connection() (*connection, error) {
+	if c := h.connected.Load(); c != nil {
+		return c, nil
+	}
+	return nil, fault.New(fault.Unavailable, "actors", "the node is starting")
+}
+
+// node returns the id of this node, or "" before Connect.
+func (h *Host) node() string {
+	if c := h.connected.Load(); c != nil {
+		return c.node
+	}
+	return ""
 }
 
 // Method returns the peer method by which other nodes call actors of this node.
@@ -102,7 +133,7 @@ func (h *Host) Carry(ctx context.Context, to actors.Owner, target api.App, c *ac
 		return actors.Answer{}, &fault.Error{Code: fault.Overloaded, Op: "actors.Call",
 			Msg: "too many calls of actors on node " + to.Node + " are in progress", Hint: "send fewer at a time"}
 	}
-	out, err := h.options.Port().Client().Call(ctx, to.Server, actors.Method, actors.EncodeCall(target, c))
+	out, err := h.options.Port.Client().Call(ctx, to.Server, actors.Method, actors.EncodeCall(target, c))
 	if err != nil {
 		return actors.Answer{}, err
 	}

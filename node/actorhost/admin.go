@@ -155,11 +155,15 @@ func moves(hosts []directory.HostLoad, placed map[string][]api.Actor) (out []mov
 
 // directoryOf returns the directory of a type of this namespace.
 func (h *Host) directoryOf(ctx context.Context, kind string) (*directory.Directory, error) {
-	t, err := h.directories.find(ctx, knownKey{h.options.Namespace, kind})
+	c, err := h.connection()
 	if err != nil {
 		return nil, err
 	}
-	return h.options.Host().Actors(h.options.Namespace, t.Store, t.App), nil
+	t, err := h.directories.find(ctx, c, knownKey{h.options.Namespace, kind})
+	if err != nil {
+		return nil, err
+	}
+	return c.actors(h.options.Namespace, t), nil
 }
 
 // handing is the payload of methodHandOver.
@@ -172,14 +176,18 @@ type handing struct {
 // handOver moves the given actors of an application from one host to another. It returns how many of them were active.
 // server is the server id of the node that has the actors. to is the session id of the new host.
 func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.Actor) (int, error) {
-	if server == h.options.Server() {
+	c, err := h.connection()
+	if err != nil {
+		return 0, err
+	}
+	if server == c.server {
 		return h.HandOver(ctx, app, all, to), nil
 	}
 	text, err := json.Marshal(handing{app, to, all})
 	if err != nil {
 		return 0, fault.Wrap(err, opMove, "the request cannot be encoded")
 	}
-	out, err := h.options.Port().Client().Call(ctx, server, methodHandOver, text)
+	out, err := h.options.Port.Client().Call(ctx, server, methodHandOver, text)
 	if err != nil {
 		return 0, err
 	}

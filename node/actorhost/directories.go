@@ -47,7 +47,7 @@ func (t typeRecord) wanted(by typeRecord, hosted bool, at time.Time) typeRecord 
 
 // directories implements actors.Directories.
 type directories struct {
-	o     *Options
+	host  *Host
 	mu    sync.Mutex
 	known map[knownKey]knownType
 }
@@ -64,22 +64,27 @@ func typeNote(namespace, kind string) string { return "actortype/" + namespace +
 
 // Claim implements actors.Directories.
 func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Directory, error) {
-	store, err := d.o.StoreOf(app)
+	o := &d.host.options
+	store, err := o.StoreOf(app)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.host.connection()
 	if err != nil {
 		return nil, err
 	}
 	want := typeRecord{App: app, Store: store}
 	for {
-		now, revision, err := d.read(ctx, knownKey{d.o.Namespace, kind})
+		now, revision, err := d.read(ctx, c, knownKey{o.Namespace, kind})
 		next := want
 		switch {
 		case err != nil:
 			return nil, err
 		case now == want:
-			d.remember(knownKey{d.o.Namespace, kind}, want)
-			return d.directory(d.o.Namespace, want), nil
+			d.remember(knownKey{o.Namespace, kind}, want)
+			return c.directory(o.Namespace, want), nil
 		case revision != 0 && now.App != app:
-			hosted, err := d.hosted(ctx, now, kind)
+			hosted, err := hosted(ctx, c.actors(o.Namespace, now), kind)
 			if err != nil {
 				return nil, err
 			}
@@ -98,25 +103,22 @@ func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Direc
 		if err != nil {
 			return nil, err
 		}
-		_, err = d.o.Host().SetNote(ctx, typeNote(d.o.Namespace, kind), text, revision)
+		_, err = c.store.SetNote(ctx, typeNote(o.Namespace, kind), text, revision)
 		if err != nil && !fault.Is(err, fault.Conflict) {
 			return nil, err
 		}
 	}
 }
 
-// hosted reports whether a node hosts a type for the application that has it.
-func (d *directories) hosted(ctx context.Context, t typeRecord, kind string) (bool, error) {
-	hosts, err := d.o.Host().Actors(d.o.Namespace, t.Store, t.App).Hosts(ctx)
+// hosted reports whether a node hosts a type for the application with the directory d.
+func hosted(ctx context.Context, d *directory.Directory, kind string) (bool, error) {
+	hosts, err := d.Hosts(ctx)
 	return slices.ContainsFunc(hosts, func(h directory.HostLoad) bool { return slices.Contains(h.Types, kind) }), err
 }
 
-func (d *directories) read(ctx context.Context, key knownKey) (t typeRecord, revision uint64, err error) {
-	h := d.o.Host()
-	if h == nil {
-		return t, 0, fault.New(fault.Unavailable, "actors.Find", "the node is starting")
-	}
-	n, err := h.Note(ctx, typeNote(key.namespace, key.kind))
+func (d *directories) read(ctx context.Context, c *connection, key knownKey) (t typeRecord, revision uint64,
+	err error) {
+	n, err := c.store.Note(ctx, typeNote(key.namespace, key.kind))
 	if err != nil || n.Revision == 0 {
 		return t, 0, err
 	}
@@ -129,22 +131,26 @@ func (d *directories) read(ctx context.Context, key knownKey) (t typeRecord, rev
 
 // Find implements actors.Directories.
 func (d *directories) Find(ctx context.Context, namespace, kind string) (api.App, actors.Directory, error) {
-	namespace = cmp.Or(namespace, d.o.Namespace)
-	t, err := d.find(ctx, knownKey{namespace, kind})
+	c, err := d.host.connection()
 	if err != nil {
 		return api.App{}, nil, err
 	}
-	return api.App{ID: t.App, Namespace: invoke.CanonicalNamespace(namespace)}, d.directory(namespace, t), nil
+	namespace = cmp.Or(namespace, d.host.options.Namespace)
+	t, err := d.find(ctx, c, knownKey{namespace, kind})
+	if err != nil {
+		return api.App{}, nil, err
+	}
+	return api.App{ID: t.App, Namespace: invoke.CanonicalNamespace(namespace)}, c.directory(namespace, t), nil
 }
 
 // find returns the record of an actor type, which may be up to knownFor old. It returns fault.NotFound if no
 // application hosts the type.
-func (d *directories) find(ctx context.Context, key knownKey) (typeRecord, error) {
+func (d *directories) find(ctx context.Context, c *connection, key knownKey) (typeRecord, error) {
 	d.mu.Lock()
 	k, known := d.known[key]
 	d.mu.Unlock()
 	if !known || time.Since(k.at) > knownFor {
-		t, revision, err := d.read(ctx, key)
+		t, revision, err := d.read(ctx, c, key)
 		if err != nil {
 			return t, err
 		}
@@ -164,14 +170,19 @@ func (d *directories) remember(key knownKey, t typeRecord) typeRecord {
 	return t
 }
 
-func (d *directories) directory(namespace string, t typeRecord) actors.Directory {
-	return &oneDirectory{d.o.Host().Actors(namespace, t.Store, t.App), d.o}
+// actors returns the directory of the application that hosts a type.
+func (c *connection) actors(namespace string, t typeRecord) *directory.Directory {
+	return c.store.Actors(namespace, t.Store, t.App)
+}
+
+func (c *connection) directory(namespace string, t typeRecord) actors.Directory {
+	return &oneDirectory{c.actors(namespace, t), c}
 }
 
 // oneDirectory implements actors.Directory.
 type oneDirectory struct {
 	*directory.Directory
-	o *Options
+	at *connection
 }
 
 func ownerOf(h *directory.Host) actors.Owner {
@@ -180,7 +191,7 @@ func ownerOf(h *directory.Host) actors.Owner {
 
 // Register implements actors.Directory.
 func (d *oneDirectory) Register(ctx context.Context, r actors.Registration) (uint64, error) {
-	return d.Directory.Register(ctx, directory.Host{ID: r.Session, Node: d.o.Node(), Server: d.o.Server(),
+	return d.Directory.Register(ctx, directory.Host{ID: r.Session, Node: d.at.node, Server: d.at.server,
 		Types: r.Types, Draining: r.Draining})
 }
 
@@ -192,7 +203,7 @@ func (d *oneDirectory) Activate(ctx context.Context, session, kind, id string) (
 
 // Locate implements actors.Directory.
 func (d *oneDirectory) Locate(ctx context.Context, kind, id string) (actors.Owner, error) {
-	h, err := d.Directory.Locate(ctx, kind, id, d.o.Node())
+	h, err := d.Directory.Locate(ctx, kind, id, d.at.node)
 	return ownerOf(&h), err
 }
 

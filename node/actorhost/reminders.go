@@ -43,11 +43,6 @@ type payload struct {
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-// Remind begins to deliver the reminders that are due while this node leads their group.
-func (h *Host) Remind() {
-	h.options.Host().DueWork().Deliver(due.KindReminder, reminders{h})
-}
-
 func workName(a api.Actor, name string) string {
 	return a.Type + separator + state.StoredActorID(a.ID) + separator + name
 }
@@ -56,7 +51,11 @@ func workName(a api.Actor, name string) string {
 // does not host the type.
 func (r reminders) home(ctx context.Context, app, kind string) (due.Client, due.Home, error) {
 	o := &r.host.options
-	t, err := r.host.directories.find(ctx, knownKey{o.Namespace, kind})
+	c, err := r.host.connection()
+	if err != nil {
+		return due.Client{}, due.Home{}, err
+	}
+	t, err := r.host.directories.find(ctx, c, knownKey{o.Namespace, kind})
 	if err == nil && t.App != app {
 		err = fault.New(fault.NotFound, "actors.Reminder",
 			"actors of type "+kind+" are hosted by the application "+t.App)
@@ -64,7 +63,7 @@ func (r reminders) home(ctx context.Context, app, kind string) (due.Client, due.
 	if err != nil {
 		return due.Client{}, due.Home{}, err
 	}
-	return o.Host().DueWork(), due.Home{Kind: due.KindReminder, Store: o.Namespace + "/" + t.Store, Prefix: t.App}, nil
+	return c.store.DueWork(), due.Home{Kind: due.KindReminder, Store: o.Namespace + "/" + t.Store, Prefix: t.App}, nil
 }
 
 // schedule converts the period of a reminder to a schedule of package due, and returns the number of ticks. 0 ticks
@@ -257,12 +256,12 @@ func namespaceOf(home due.Home) string {
 
 // Room implements due.Deliverer.
 func (r reminders) Room(home due.Home) int {
-	places := r.host.options.Places()
-	if places == nil {
+	c, err := r.host.connection()
+	if err != nil {
 		return 0
 	}
 	n := 0
-	for _, i := range places.View().Instances(api.App{ID: home.Prefix, Namespace: namespaceOf(home)}) {
+	for _, i := range c.places.View().Instances(api.App{ID: home.Prefix, Namespace: namespaceOf(home)}) {
 		if i.Healthy { // an application with a stream has no port
 			n += perInstance
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api/admin/schema"
-	"github.com/quorate/quorate/internal/fault"
 	directory "github.com/quorate/quorate/raftfsm/actors"
 	"github.com/quorate/quorate/raftfsm/due"
 )
@@ -16,18 +15,18 @@ import (
 // lists at most limit active actors and at most limit reminders. The parts are read one after the other, so they are
 // not a snapshot of one moment.
 func (h *Host) Status(ctx context.Context, limit int) ([]schema.ActorsStatus, error) {
-	host := h.options.Host()
-	if host == nil {
-		return nil, fault.New(fault.Unavailable, "actors.Status", "the node is starting")
+	c, err := h.connection()
+	if err != nil {
+		return nil, err
 	}
 	prefix := typeNote(h.options.Namespace, "")
-	names, err := host.NoteNames(ctx, prefix)
+	names, err := c.store.NoteNames(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
 	types := map[typeRecord][]string{}
 	for _, name := range names {
-		n, err := host.Note(ctx, name)
+		n, err := c.store.Note(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -41,10 +40,10 @@ func (h *Host) Status(ctx context.Context, limit int) ([]schema.ActorsStatus, er
 	out := make([]schema.ActorsStatus, 0, len(types))
 	for t, names := range types {
 		one := schema.ActorsStatus{App: t.App, Store: t.Store, Types: names}
-		if err := describe(ctx, host.Actors(h.options.Namespace, t.Store, t.App), &one, limit); err != nil {
+		if err := describe(ctx, c.actors(h.options.Namespace, t), &one, limit); err != nil {
 			return nil, err
 		}
-		if err := h.addReminders(ctx, &one, limit); err != nil {
+		if err := h.addReminders(ctx, c, &one, limit); err != nil {
 			return nil, err
 		}
 		out = append(out, one)
@@ -80,12 +79,12 @@ func describe(ctx context.Context, d *directory.Directory, out *schema.ActorsSta
 }
 
 // addReminders adds at most limit pending reminders of the application to out.
-func (h *Host) addReminders(ctx context.Context, out *schema.ActorsStatus, limit int) error {
+func (h *Host) addReminders(ctx context.Context, c *connection, out *schema.ActorsStatus, limit int) error {
 	if limit == 0 {
 		return nil
 	}
 	namespace := h.options.Namespace
-	list, more, err := h.options.Host().DueWork().List(ctx,
+	list, more, err := c.store.DueWork().List(ctx,
 		due.Home{Kind: due.KindReminder, Store: namespace + "/" + out.Store, Prefix: out.App}, "", "", limit)
 	if err != nil {
 		return err
