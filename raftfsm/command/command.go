@@ -33,6 +33,10 @@ const (
 	OpSet    OpKind = 1
 	OpDelete OpKind = 2
 	OpCheck  OpKind = 3 // changes nothing; the write fails unless the condition holds
+	// OpAppend stores a new key: Key followed by the revision of the operation, 8 bytes, big-endian. So keys with one
+	// prefix are in the order of their entries. The stored value is the cluster time of the entry, 8 bytes, big-endian,
+	// and Value.
+	OpAppend OpKind = 4
 )
 
 // Cond is the condition of an operation, checked against the state before the request.
@@ -95,9 +99,12 @@ type Op struct {
 	Cond        Cond
 	Revision    uint64 // CondRevision
 	Store       string // cluster-wide store identity: namespace "/" component name; no NUL
-	Key         string // stored key
-	Value       []byte // OpSet
-	ContentType string // OpSet; empty = JSON text
-	TTL         uint64 // OpSet: milliseconds from the entry's cluster time; 0 = none
-	ExpireAt    uint64 // OpSet: absolute cluster time, Unix milliseconds; wins over TTL; 0 = none
+	Key         string // stored key; OpAppend: its prefix
+	Value       []byte // OpSet, OpAppend
+	ContentType string // OpSet, OpAppend; empty = JSON text
+	TTL         uint64 // OpSet, OpAppend: milliseconds from the entry's cluster time; 0 = none
+	ExpireAt    uint64 // OpSet, OpAppend: absolute cluster time, Unix milliseconds; wins over TTL; 0 = none
 }
+
+// Stores reports whether o stores a value.
+func (o *Op) Stores() bool { return o.Kind == OpSet || o.Kind == OpAppend }

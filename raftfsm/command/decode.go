@@ -176,10 +176,11 @@ func (c *cursor) ops(r *Request, ops *arena) {
 
 func (c *cursor) op(o *Op, store string) {
 	tag := c.byte()
-	o.Kind = OpKind(tag & tagKind)
+	if o.Kind = OpKind(tag & tagKind); o.Kind == 0 {
+		o.Kind = OpAppend
+	}
 	o.Cond = Cond(tag & tagCond >> tagCondShift)
-	c.must(o.Kind != 0, "unknown kind of operation")
-	c.must(o.Kind == OpSet || tag&tagSetOnly == 0, "a delete or check with the fields of a set")
+	c.must(o.Stores() || tag&tagSetOnly == 0, "a delete or check with the fields of a set")
 	o.Store = store
 	if tag&tagSameStore == 0 {
 		o.Store = c.text()
@@ -190,10 +191,11 @@ func (c *cursor) op(o *Op, store string) {
 	o.Key = c.text()
 	c.must(o.Key != "", "empty key")
 	c.must(o.Kind != OpCheck || o.Cond != CondNone, "a check without a condition")
+	c.must(o.Kind != OpAppend || o.Cond == CondNone, "an append with a condition")
 	if o.Cond == CondRevision {
 		o.Revision = c.uvarint()
 	}
-	if o.Kind == OpSet {
+	if o.Stores() {
 		c.set(o, tag)
 	}
 }

@@ -38,7 +38,7 @@ const (
 	flagsKnown = flagID | flagClient
 )
 
-// Bits of an operation's tag: kind in bits 0-1, condition in bits 2-3, then flags.
+// Bits of an operation's tag: kind in bits 0-1 (0 = OpAppend), condition in bits 2-3, then flags.
 const (
 	tagKind        = 0x03
 	tagCondShift   = 2
@@ -148,7 +148,7 @@ func appendOp(dst []byte, o *Op, store string) []byte {
 	if o.Cond == CondRevision {
 		dst = binary.AppendUvarint(dst, o.Revision)
 	}
-	if o.Kind != OpSet {
+	if !o.Stores() {
 		return dst
 	}
 	dst = appendText(dst, o.Value)
@@ -176,7 +176,7 @@ func (r *Request) flags() byte {
 }
 
 func (o *Op) tag(store string) byte {
-	tag := byte(o.Kind) | byte(o.Cond)<<tagCondShift
+	tag := byte(o.Kind)&tagKind | byte(o.Cond)<<tagCondShift
 	if o.ContentType != "" {
 		tag |= tagContentType
 	}
@@ -233,7 +233,7 @@ func opSize(o *Op, store string) int {
 	if o.Cond == CondRevision {
 		n += uvarintSize(o.Revision)
 	}
-	if o.Kind != OpSet {
+	if !o.Stores() {
 		return n
 	}
 	n += textSize(len(o.Value))

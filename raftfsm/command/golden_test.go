@@ -59,6 +59,9 @@ func samples() map[string]command.Batch {
 			{Kind: command.OpCheck, Cond: command.CondRevision, Revision: 7, Store: "locks", Key: "ocart||$lock||l||a"},
 			set,
 		}}),
+		"write_append": batch(write(with(func(o *command.Op) {
+			o.Kind, o.Store, o.Key, o.TTL = command.OpAppend, "topics", "orders\x00m", 60_000
+		}))),
 		"write_ids": batch(command.Request{
 			Kind: command.KindWrite, ID: id, Client: client, Ops: []command.Op{set},
 		}),
@@ -117,7 +120,7 @@ func TestFormat_NumbersDoNotChange(t *testing.T) {
 		"KindExpire": int(command.KindExpire), "KindTick": int(command.KindTick),
 		"KindRestore": int(command.KindRestore), "KindFormat": int(command.KindFormat),
 		"KindWatch": int(command.KindWatch), "WatchLife": command.WatchLife,
-		"OpCheck":   int(command.OpCheck),
+		"OpCheck": int(command.OpCheck), "OpAppend": int(command.OpAppend),
 		"StepBegin": int(command.StepBegin), "StepChunk": int(command.StepChunk), "StepCommit": int(command.StepCommit),
 		"StepAbort": int(command.StepAbort),
 		"OpSet":     int(command.OpSet), "OpDelete": int(command.OpDelete),
@@ -127,7 +130,7 @@ func TestFormat_NumbersDoNotChange(t *testing.T) {
 	want := numbers{
 		"Version": 1, "WatchLife": 1_800_000, "HeaderSize": 14, "ClientResultLife": 600_000,
 		"KindWrite": 1, "KindRegister": 2, "KindExpire": 3, "KindTick": 4, "KindRestore": 5, "KindFormat": 6,
-		"KindWatch": 7, "OpCheck": 3,
+		"KindWatch": 7, "OpCheck": 3, "OpAppend": 4,
 		"StepBegin": 1, "StepChunk": 2, "StepCommit": 3, "StepAbort": 4,
 		"OpSet": 1, "OpDelete": 2,
 		"CondNone": 0, "CondRevision": 1, "CondAbsent": 2, "CondNever": 3,

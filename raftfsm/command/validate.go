@@ -39,7 +39,7 @@ func (o *Op) Validate(l Limits) error {
 
 // check accepts exactly the operations that Decode accepts.
 func (o *Op) check() error {
-	set := o.Kind == OpSet
+	set := o.Stores()
 	switch {
 	case !set && o.Kind != OpDelete && o.Kind != OpCheck:
 		return o.invalid(fmt.Sprintf("unknown kind %d of operation", o.Kind))
@@ -49,6 +49,8 @@ func (o *Op) check() error {
 		return o.invalid("a revision without the condition that needs it")
 	case o.Kind == OpCheck && o.Cond == CondNone:
 		return o.invalid("a check without a condition")
+	case o.Kind == OpAppend && o.Cond != CondNone:
+		return o.invalid("an append with a condition")
 	case o.Store == "":
 		return o.invalid("no store")
 	case strings.IndexByte(o.Store, 0) >= 0:

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"encoding/binary"
 	"strings"
 
 	"github.com/quorate/quorate/raftfsm/command"
@@ -51,6 +52,9 @@ func (w *writer) op(o *command.Op) (uint64, error) {
 	if o.Kind == command.OpCheck {
 		return 0, nil
 	}
+	if o.Kind == command.OpAppend {
+		return w.appendOp(o), nil
+	}
 	k := rowKey{o.Store, o.Key}
 	old, err := w.row(k)
 	if err != nil {
@@ -69,6 +73,19 @@ func (w *writer) op(o *command.Op) (uint64, error) {
 		w.store(k, old, expireAt, o)
 	}
 	return revision, nil
+}
+
+// appendOp applies an OpAppend. Its key is new, because it ends with a new revision. So no row is read.
+func (w *writer) appendOp(o *command.Op) (revision uint64) {
+	w.meta.revision++
+	key := binary.BigEndian.AppendUint64([]byte(o.Key), w.meta.revision)
+	value := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(o.Value)), w.meta.clock)
+	stored := *o
+	stored.Key, stored.Value = string(key), append(value, o.Value...)
+	if expireAt := w.expiry(o); expireAt == 0 || expireAt > w.meta.clock {
+		w.store(rowKey{stored.Store, stored.Key}, row{}, expireAt, &stored)
+	}
+	return w.meta.revision
 }
 
 func (w *writer) expiry(o *command.Op) uint64 {
