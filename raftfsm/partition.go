@@ -8,6 +8,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/topics"
 )
 
 // partitionOf returns the group of a stored key. The group depends only on the store and on the part of the key before
@@ -23,6 +24,9 @@ func partitionOf(store, key string, partitions uint32) uint32 {
 		if home, rest, found := strings.Cut(key, "\x00"); found {
 			return partitionOf(home, rest, partitions)
 		}
+	}
+	if store == kv.TopicStore {
+		return topics.GroupOf(key) % partitions
 	}
 	h := xxhash.New()
 	_, _ = h.WriteString(store)

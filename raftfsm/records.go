@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/records"
 	"github.com/quorate/quorate/raftfsm/session"
+	"github.com/quorate/quorate/raftfsm/topics"
 )
 
 // lockGroup is a group as the Keeper of its locks uses it.
@@ -27,7 +28,7 @@ func (g lockGroup) Commit(ctx context.Context, r *command.Request) (kv.Result, e
 	return a.Result, err
 }
 
-// dueGroup is a group as its due.Keeper uses it.
+// dueGroup is a group as its due.Keeper and its topics.Keeper use it.
 type dueGroup struct{ lockGroup }
 
 // Confirm implements due.Group.
@@ -58,6 +59,7 @@ var (
 	_ locks.Group    = lockGroup{}
 	_ actors.Group   = actorGroup{}
 	_ due.Group      = dueGroup{}
+	_ topics.Group   = dueGroup{}
 	_ records.Access = access{}
 )
 
@@ -197,6 +199,11 @@ func (h *Host) DueWork() due.Client {
 		keepers = s.due
 	}
 	return due.NewClient(access{h.router}, keepers)
+}
+
+// Broker returns the broker of a publish/subscribe component, which keeps its topics in the groups of the cluster.
+func (h *Host) Broker(namespace, name string, o topics.BrokerOptions) *topics.Broker {
+	return topics.NewBroker(access{h.router}, namespace+"/"+name, o)
 }
 
 // errActorMoved returns the error of a write that names an activation that has ended.

@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/topics"
 )
 
 // serve implements replica.
@@ -51,6 +52,13 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 		return s.actors[gid].Serve(ctx, &r.Reader)
 	case peercalls.MethodDue:
 		return s.serveDue(ctx, gid, r)
+	case peercalls.MethodTopic:
+		if topics.Stores(r.Rest) {
+			if err := s.writesAllowed(gid); err != nil {
+				return nil, err
+			}
+		}
+		return s.topics[gid].Serve(ctx, &r.Reader)
 	case peercalls.MethodRecall:
 		return serveRecall(g, r)
 	case peercalls.MethodLost:

@@ -23,6 +23,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/session"
+	"github.com/quorate/quorate/raftfsm/topics"
 )
 
 // server implements replica for a node with data. Such a node has a replica of every group. server forwards calls
@@ -45,6 +46,7 @@ type server struct {
 	keepers    []*locks.Keeper  // of the locks of each group
 	actors     []*actors.Keeper // of the actors of each group
 	due        []*due.Keeper    // of the due work of each group
+	topics     []*topics.Keeper // of the topics of each group
 	fresh      []freshness      // by group
 	scans      scans            // of nodes without replicas
 	stop       chan struct{}
@@ -90,7 +92,8 @@ func (s *server) open(ctx context.Context) error {
 	s.opened.Store(true)
 	s.judgeRoom()
 	s.wg.Go(func() { s.space.Watch(spacePeriod, s.judgeRoom, s.stop) })
-	s.opts.Registerer.MustRegister(&collector{server: s}, due.NewCollector(s.due))
+	s.opts.Registerer.MustRegister(&collector{server: s}, due.NewCollector(s.due),
+		topics.NewCollector(s.topics))
 	return nil
 }
 
@@ -114,7 +117,7 @@ func (s *server) openGroups(ctx context.Context) error {
 	}
 	s.groups, s.fresh = make([]*group.Group, n), make([]freshness, n)
 	s.keepers, s.actors = make([]*locks.Keeper, n), make([]*actors.Keeper, n)
-	s.due = make([]*due.Keeper, n)
+	s.due, s.topics = make([]*due.Keeper, n), make([]*topics.Keeper, n)
 	shared := group.NewMetrics(s.opts.Registerer)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(8)
@@ -123,6 +126,7 @@ func (s *server) openGroups(ctx context.Context) error {
 			s.keepers[i] = locks.NewKeeper(locks.Options{Logger: s.opts.Logger.With("group", i),
 				MaxLocks: s.opts.MaxLocks})
 			s.due[i] = due.NewKeeper(due.Options{Logger: s.opts.Logger.With("group", i), Observer: s.metrics.due})
+			s.topics[i] = topics.NewKeeper(topics.Options{Group: uint32(i), Logger: s.opts.Logger.With("group", i)})
 			g, err := group.Open(ctx, s.groupOptions(uint32(i), shared))
 			if err != nil {
 				return fault.Wrap(err, "raftfsm.Open", "group "+strconv.Itoa(i))
@@ -132,6 +136,7 @@ func (s *server) openGroups(ctx context.Context) error {
 			s.actors[i] = actors.NewKeeper(actors.Patience, s.opts.Logger.With("group", i))
 			s.actors[i].Attach(actorGroup{g})
 			s.due[i].Attach(dueGroup{lockGroup{g}})
+			s.topics[i].Attach(dueGroup{lockGroup{g}})
 			return nil
 		})
 	}
@@ -151,7 +156,7 @@ func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
 		Cache:  s.cache, MemTable: memTable(o.MemTable, self.Partitions), Compacting: s.compacting,
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
 		Level: uint8(self.Format), //nolint:gosec // at most command.Version
-		Now:   o.Now, Step: o.Step, Locks: s.keepers[id], Due: s.due[id],
+		Now:   o.Now, Step: o.Step, Locks: s.keepers[id], Due: s.due[id], Topics: s.topics[id],
 	}
 }
 
@@ -375,6 +380,9 @@ func (s *server) close() error {
 		}
 		if s.due[i] != nil {
 			s.due[i].Close()
+		}
+		if s.topics[i] != nil {
+			s.topics[i].Close()
 		}
 		if g != nil {
 			closing.Go(func() { errs[i] = g.Close() })

@@ -87,7 +87,7 @@ func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack
 // be able to remove a server even if the disk is full.
 func storesValues(r *command.Request) bool {
 	for i := range r.Ops {
-		if r.Ops[i].Kind == command.OpSet && r.Ops[i].Store != systemStore &&
+		if r.Ops[i].Stores() && r.Ops[i].Store != systemStore &&
 			r.Ops[i].Store != kv.LockStore {
 			return true
 		}

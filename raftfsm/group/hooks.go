@@ -105,11 +105,12 @@ func (s floorSources) SeenOfOthers() map[string]raftlog.Seen { return s.disk.see
 
 // machineEvents counts events of the state machine.
 type machineEvents struct {
-	clock *clock
-	obs   *groupMetrics
-	role  *role
-	locks RecordWatcher
-	due   RecordWatcher
+	clock  *clock
+	obs    *groupMetrics
+	role   *role
+	locks  RecordWatcher
+	due    RecordWatcher
+	topics RecordWatcher
 }
 
 // ClockSeen records the machine time.
@@ -125,6 +126,9 @@ func (e *machineEvents) LocksChanged() { e.locks.Update() }
 
 // DueChanged passes the event on.
 func (e *machineEvents) DueChanged() { e.due.Update() }
+
+// TopicsChanged passes the event on.
+func (e *machineEvents) TopicsChanged() { e.topics.Update() }
 
 // Reconfigured updates whether this server is the only voter.
 func (e *machineEvents) Reconfigured() {

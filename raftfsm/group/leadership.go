@@ -32,6 +32,7 @@ func (g *Group) watchLeadership() {
 			g.changed.Fire()
 			g.opts.Locks.Update()
 			g.opts.Due.Update()
+			g.opts.Topics.Update()
 		case <-g.stop:
 			return
 		}

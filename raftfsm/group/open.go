@@ -181,7 +181,7 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapsh
 		return err
 	}
 	d.fsm = snapshot.NewFSM(d.snaps, m, man.Doubt, &machineEvents{clock: clk, obs: obs, role: d.role,
-		locks: o.Locks, due: o.Due})
+		locks: o.Locks, due: o.Due, topics: o.Topics})
 	clk.observe(m.Clock())
 	return nil
 }

@@ -55,8 +55,10 @@ type Options struct {
 	// Locks counts how long locks are valid while this server leads. nil = there are no locks.
 	Locks RecordWatcher
 	// Due hands out due work while this server leads. nil = there is none.
-	Due   RecordWatcher
-	Level uint8 // highest version that Server.Raise has made durable; 0 = command.First
+	Due RecordWatcher
+	// Topics delivers messages of topics while this server leads. nil = there are none.
+	Topics RecordWatcher
+	Level  uint8 // highest version that Server.Raise has made durable; 0 = command.First
 	// Step is called before and after each named step of disk work, for crash tests. nil = not called.
 	Step func(step string)
 
@@ -129,7 +131,7 @@ type RecordWatcher interface {
 	Update()
 }
 
-// noWatcher is the default of Options.Locks and Options.Due.
+// noWatcher is the default of Options.Locks, Options.Due and Options.Topics.
 type noWatcher struct{}
 
 // Update does nothing.
@@ -190,6 +192,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Due == nil {
 		o.Due = noWatcher{}
+	}
+	if o.Topics == nil {
+		o.Topics = noWatcher{}
 	}
 	if o.Step == nil {
 		o.Step = func(string) {}

@@ -81,7 +81,8 @@ type Group struct {
 	Stamp func(m *Member) uint64
 	// Applied is called when a server has applied an entry. nil = nothing.
 	Applied func(m *Member, stamp uint64)
-	// Changed is called when the role, the due work or the locks of a server may have changed. nil = not called.
+	// Changed is called when the role, the due work, the locks or the topics of a server may have changed. nil = not
+	// called.
 	Changed func(m *Member)
 	// Before is called before Tip applies a new entry of the log, and After afterwards. nil = nothing.
 	Before func(c *Call)
@@ -362,7 +363,8 @@ func (m *Member) Apply(upto int) {
 	m.Mu.Lock()
 	m.applied += len(part)
 	m.Mu.Unlock()
-	if due, locks := machine.DueChanged(), machine.LocksChanged(); (due || locks) && m.Changed != nil {
+	due, locks, topics := machine.DueChanged(), machine.LocksChanged(), machine.TopicsChanged()
+	if (due || locks || topics) && m.Changed != nil {
 		m.Changed(m)
 	}
 }

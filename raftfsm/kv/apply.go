@@ -171,6 +171,7 @@ type writer struct {
 	key       []byte   // scratch
 	locks     []string // keys of LockStore that this Apply has changed
 	dues      []string // keys of DueStore that this Apply has written
+	topics    []string // keys of TopicStore that this Apply has written
 	restored  bool     // this Apply has ended a restore
 }
 

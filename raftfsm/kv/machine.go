@@ -69,6 +69,7 @@ type Machine struct {
 	exports exports
 	locks   storeChanges
 	dues    storeChanges
+	topics  storeChanges
 	buffers sync.Pool // *[]byte, for keys of reads
 	reads   *readCache
 	writer  *writer // owned by the goroutine that applies
@@ -223,7 +224,7 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	}
 	m := &Machine{dir: o.Dir, fs: files(&o), period: o.MarkPeriod, newest: o.Newest, rowBytes: o.MemTable / 4, db: db,
 		gate: newGate(), health: health, reads: newReadCache(o.MemTable / 4)}
-	m.dues.limit = maxChanges
+	m.dues.limit, m.topics.limit = maxChanges, maxChanges
 	m.buffers.New = func() any { return new([]byte) }
 	return m, nil
 }

@@ -5,7 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// maxChanges limits how many changed keys of DueStore are recorded. Beyond this number, every key counts as changed.
+// maxChanges limits how many changed keys of DueStore or TopicStore are recorded. Beyond this number, every key counts
+// as changed.
 const maxChanges = 20_000
 
 // storeChanges records which keys of one store have changed. The leader of the group uses it to update its own index
@@ -27,6 +28,8 @@ func (w *writer) noteStored(k rowKey) {
 		w.locks = append(w.locks, k.key)
 	case DueStore:
 		w.dues = append(w.dues, k.key)
+	case TopicStore:
+		w.topics = append(w.topics, k.key)
 	}
 }
 
@@ -47,6 +50,10 @@ func (m *Machine) publishChanges() {
 	if len(w.dues) > 0 || w.restored {
 		m.dues.publish(w.dues, w.restored)
 		w.dues = nil
+	}
+	if len(w.topics) > 0 || w.restored {
+		m.topics.publish(w.topics, w.restored)
+		w.topics = nil
 	}
 	w.restored = false
 }

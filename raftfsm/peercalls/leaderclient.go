@@ -8,6 +8,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/actors"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/topics"
 )
 
 // LeaderClient makes calls to the leaders of groups. Safe for concurrent use.
@@ -64,8 +65,11 @@ func (c *LeaderClient) Ask(ctx context.Context, to raft.ServerID, gid uint32, me
 	out, err := c.peers.Call(ctx, string(to), method, payload)
 	err = endedBy(ctx, "raftfsm.forward", err)
 	kind := ForwardLock
-	if method == actors.Method {
+	switch method {
+	case actors.Method:
 		kind = ForwardActor
+	case topics.Method:
+		kind = ForwardTopic
 	}
 	c.metrics.Forwarded(kind, err)
 	return out, err

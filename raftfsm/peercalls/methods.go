@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/due"
 	"github.com/quorate/quorate/raftfsm/locks"
 	"github.com/quorate/quorate/raftfsm/records"
+	"github.com/quorate/quorate/raftfsm/topics"
 )
 
 // Peers makes calls to the other servers of the cluster. A call returns the error of the called server. It returns
@@ -32,6 +33,7 @@ const (
 	MethodLock      = locks.Method      // waits for a lock, or ends it
 	MethodActor     = actors.Method     // the directory of actors
 	MethodDue       = due.Method        // puts, removes or runs due work
+	MethodTopic     = topics.Method     // delivers messages of topics, and takes their outcomes
 	MethodRecall    = "raft.recall"     // what the server has seen of the caller in earlier incarnations
 	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
 )
@@ -40,7 +42,7 @@ const (
 func Methods() []string {
 	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
 		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodActor,
-		MethodDue, MethodLost}
+		MethodDue, MethodTopic, MethodLost}
 }
 
 // Observer counts the calls to other servers.
@@ -58,6 +60,7 @@ const (
 	ForwardReadIndex = "read_index"
 	ForwardLock      = "lock"
 	ForwardActor     = "actor"
+	ForwardTopic     = "topic"
 )
 
 // Leaders knows the leader of each group.

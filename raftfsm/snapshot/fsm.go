@@ -43,6 +43,8 @@ type Events interface {
 	LocksChanged()
 	// DueChanged reports that due work was written. It must not block.
 	DueChanged()
+	// TopicsChanged reports that records of topics were written. It must not block.
+	TopicsChanged()
 	// Reconfigured reports that a membership change was applied.
 	Reconfigured()
 	// SnapshotTaken reports a snapshot of the live database.
@@ -177,6 +179,9 @@ func (f *FSM) ApplyBatch(batch []*raft.Log) []any {
 	}
 	if m.DueChanged() {
 		f.Events.DueChanged()
+	}
+	if m.TopicsChanged() {
+		f.Events.TopicsChanged()
 	}
 	return answers
 }

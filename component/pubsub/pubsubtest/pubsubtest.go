@@ -396,7 +396,8 @@ func testConcurrent(t *testing.T, b pubsub.Broker) {
 		group.Go(func() {
 			for i := range each {
 				m := []pubsub.Message{keyed(strconv.Itoa(p), fmt.Sprint(p, "-", i))}
-				if _, err := b.Publish(ctx, pubsub.PublishRequest{Topic: "orders", Messages: m}); err != nil {
+				if _, err := b.Publish(ctx, pubsub.PublishRequest{Topic: "orders", Messages: m}); err != nil &&
+					ctx.Err() == nil { // all may be acknowledged before the last one returns
 					t.Error(err)
 				}
 			}

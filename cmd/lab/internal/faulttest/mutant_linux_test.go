@@ -122,6 +122,33 @@ func mutants() map[string]mutant {
 			"raftfsm/due/handout.go", "if !k.confirm() {", "if false {",
 			"TestModel_KeepsInvariants", "30", "after its removal was acknowledged", nil, "raftfsm/due",
 		},
+		"messages that a deposed leader delivers": {
+			"raftfsm/topics/session.go", "err = g.Confirm(ctx)\n\tk.mu.Lock()\n\tif k.sessions",
+			"_ = g\n\tk.mu.Lock()\n\tif k.sessions",
+			"TestModel_KeepsInvariants", "60", "after it was settled", nil, "raftfsm/topics",
+		},
+		"a cursor that passes open messages": {
+			"raftfsm/topics/flush.go", "next.open = append(next.open, offset)", "_ = offset",
+			"TestModel_KeepsInvariants", "30", "no node has acknowledged it", nil, "raftfsm/topics",
+		},
+		"retention that ignores a group": {
+			"raftfsm/topics/retain.go", "if held.has(offset) {", "if held.has(offset) && false {",
+			"TestModel_KeepsInvariants", "30", "has not settled it", nil, "raftfsm/topics",
+		},
+		"attempts that are not in the log": {
+			"raftfsm/topics/consumer.go", "parked: parked{attempts: i.attempts, at: at",
+			"parked: parked{attempts: 0, at: at",
+			"TestModel_KeepsInvariants", "30", "is parked in group", nil, "raftfsm/topics",
+		},
+		"keys that are ignored": {
+			"raftfsm/topics/consumer.go", "case i.key != \"\":", "case i.key == \"z\":",
+			"TestModel_KeepsInvariants", "30", "before message .* is acknowledged", nil, "raftfsm/topics",
+		},
+		"outcomes that are answered before they are in the log": {
+			"raftfsm/topics/session.go", "\tselect {\n\tcase <-w.done:",
+			"\tselect {\n\tdefault:\n\t\treturn nil\n\tcase <-w.done:",
+			"TestModel_KeepsInvariants", "100", "what is left is not settled", nil, "raftfsm/topics",
+		},
 		"writes of actors without their epoch": {
 			"raftfsm/actors/record.go",
 			"{Kind: command.OpCheck, Cond: command.CondRevision, Revision: epoch, Store: kv.LockStore, " +

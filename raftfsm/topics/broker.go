@@ -1,0 +1,341 @@
+package topics
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// Bounds of a Broker.
+const (
+	maxPublish  = 63 << 20 // bytes of the messages of one request
+	maxMessages = 10_000   // of one request
+	maxDeclared = 20_000   // topics whose policy the broker remembers to have stored
+	closeGrace  = 5 * time.Second
+	callTimeout = 30 * time.Second
+)
+
+// BrokerOptions configure a Broker. The zero value has the defaults.
+type BrokerOptions struct {
+	Policy      Policy
+	Window      time.Duration // in which a second message with the same id is dropped; 0 = none is dropped
+	Concurrency int           // keys that a group handles at a time; 0 = 10
+	Backoff     time.Duration // before the second attempt of a failed message; doubles up to a minute; 0 = 1 s
+	Newest      bool          // new groups begin after the newest message
+	Logger      *slog.Logger
+}
+
+// Broker implements pubsub.Broker with the Raft groups of a cluster, from any node. It has one session in each Raft
+// group in which it has subscriptions. A session has one goroutine that pulls messages, and another one while
+// settlements are sent.
+type Broker struct {
+	access  records.Access
+	store   string // namespace and name of the component
+	opts    BrokerOptions
+	pulling context.Context // ends first
+	endPull context.CancelFunc
+	sending context.Context
+	endSend context.CancelFunc
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	last     uint64 // id of a subscription
+	links    map[uint32]*link
+	declared map[string]bool // topics whose policy is stored
+}
+
+var _ pubsub.Broker = (*Broker)(nil)
+
+// NewBroker returns the broker of a component. store is the namespace and the name of the component.
+func NewBroker(a records.Access, store string, o BrokerOptions) *Broker {
+	if o.Policy.Retention == 0 {
+		o.Policy.Retention = DefaultRetention
+	}
+	o.Policy.MaxBytes = cmp.Or(o.Policy.MaxBytes, DefaultMaxBytes)
+	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
+	o.Backoff = cmp.Or(o.Backoff, defaultBackoff)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	b := &Broker{access: a, store: store, opts: o, links: map[uint32]*link{}, declared: map[string]bool{}}
+	b.pulling, b.endPull = context.WithCancel(context.Background())
+	b.sending, b.endSend = context.WithCancel(context.Background())
+	return b
+}
+
+// Abilities implements pubsub.Broker.
+func (b *Broker) Abilities() pubsub.Abilities {
+	return pubsub.Abilities{TTL: true, Bulk: true, Ordered: true, Delayed: true, Deduplicate: b.opts.Window > 0,
+		Atomic: true}
+}
+
+// home returns the Raft group to which a topic is published.
+func (b *Broker) home(ctx context.Context, topic string) (Topic, error) {
+	gid, err := b.access.Locate(ctx, b.store, topic+state.Separator)
+	return Topic{Group: gid, Store: b.store, Name: topic}, err
+}
+
+func (b *Broker) isClosed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
+}
+
+func errClosed(op string) error { return fault.New(fault.Unavailable, op, "the broker is closed") }
+
+// Publish implements pubsub.Broker. All messages are in one log entry.
+func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub.Failure, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fault.Wrap(err, opPublish, "the call had ended before it began")
+	}
+	if b.isClosed() {
+		return nil, errClosed(opPublish)
+	}
+	if err := checkRequest(&r); err != nil {
+		return nil, err
+	}
+	t, err := b.home(ctx, r.Topic)
+	if err != nil {
+		return nil, err
+	}
+	messages := b.withoutTwins(r.Messages)
+	for {
+		res, err := b.access.Write(ctx, t.Group, &command.Request{Kind: command.KindWrite,
+			Ops: b.publishOps(t, messages)})
+		if err != nil {
+			return nil, err
+		}
+		ids := t.key(tableID, "")
+		switch {
+		case res.Outcome == kv.Applied:
+			b.declare(r.Topic)
+			return nil, nil
+		case res.Key == t.key(tableFull, ""):
+			return nil, errFull(r.Topic)
+		case !strings.HasPrefix(res.Key, ids):
+			return nil, fault.New(fault.Internal, opPublish, fmt.Sprintf("publishing to %s was refused: %s", r.Topic,
+				res.Outcome))
+		}
+		// It was published before. The others are not.
+		messages = slices.DeleteFunc(slices.Clone(messages), func(m pubsub.Message) bool {
+			return m.ID == res.Key[len(ids):]
+		})
+		if len(messages) == 0 {
+			return nil, nil
+		}
+	}
+}
+
+func errFull(topic string) error {
+	return &fault.Error{Code: fault.Overloaded, Op: opPublish,
+		Msg: "topic_full: topic " + topic + " has as much as it may have, and its consumer groups have not " +
+			"acknowledged it",
+		Hint: "let the subscribers handle their messages, or raise maxBytes of the component"}
+}
+
+func checkRequest(r *pubsub.PublishRequest) error {
+	if err := checkNames(opPublish, r.Topic, ""); err != nil {
+		return err
+	}
+	if len(r.Messages) == 0 || len(r.Messages) > maxMessages {
+		return fault.New(fault.TooLarge, opPublish, fmt.Sprintf("a request has 1 to %d messages", maxMessages))
+	}
+	size := 0
+	for i := range r.Messages {
+		if err := checkMessage(&r.Messages[i]); err != nil {
+			return err
+		}
+		size += len(r.Messages[i].Data) + overhead
+	}
+	if size > maxPublish {
+		return fault.New(fault.TooLarge, opPublish, fmt.Sprintf("the messages have %d bytes, and %d are allowed in a "+
+			"request", size, maxPublish))
+	}
+	return nil
+}
+
+// withoutTwins drops messages whose id an earlier message of the same request has.
+func (b *Broker) withoutTwins(messages []pubsub.Message) []pubsub.Message {
+	if b.opts.Window <= 0 || len(messages) == 1 {
+		return messages
+	}
+	seen, out := map[string]bool{}, make([]pubsub.Message, 0, len(messages))
+	for i := range messages {
+		if id := messages[i].ID; id == "" || !seen[id] {
+			seen[id] = true
+			out = append(out, messages[i])
+		}
+	}
+	return out
+}
+
+// publishOps returns the operations of a publish. It fails if the topic is full or knows the id of a message.
+func (b *Broker) publishOps(t Topic, messages []pubsub.Message) []command.Op {
+	ops := []command.Op{{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.TopicStore,
+		Key: t.key(tableFull, "")}}
+	for i := range messages {
+		if m := &messages[i]; m.ID != "" && b.opts.Window > 0 {
+			ops = append(ops, command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.TopicStore,
+				Key: t.key(tableID, m.ID), Value: []byte{recordVersion},
+				TTL: uint64(max(b.opts.Window.Milliseconds(), 1))}) //nolint:gosec // positive
+		}
+	}
+	for i := range messages {
+		ops = append(ops, AppendOp(t, &messages[i]))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.declared[t.Name] {
+		ops = append(ops, command.Op{Kind: command.OpSet, Store: kv.TopicStore, Key: t.key(tablePolicy, ""),
+			Value: b.opts.Policy.encode()})
+	}
+	return ops
+}
+
+// declare notes that the policy of a topic is stored.
+func (b *Broker) declare(topic string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.declared) >= maxDeclared {
+		clear(b.declared)
+	}
+	b.declared[topic] = true
+}
+
+// Subscribe implements pubsub.Broker.
+func (b *Broker) Subscribe(ctx context.Context, r pubsub.SubscribeRequest) (pubsub.Subscription, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fault.Wrap(err, opSubscribe, "the call had ended before it began")
+	}
+	if r.Group == "" {
+		return nil, fault.New(fault.Invalid, opSubscribe, "the name of the consumer group is empty")
+	}
+	if err := checkNames(opSubscribe, r.Topic, r.Group); err != nil {
+		return nil, err
+	}
+	s, err := b.newSubscription(&r)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := b.access.Groups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil, errClosed(opSubscribe)
+	}
+	b.last++
+	s.id = b.last
+	for gid := range groups {
+		l := b.links[gid]
+		if l == nil {
+			l = newLink(b, gid)
+			b.links[gid] = l
+		}
+		s.links = append(s.links, l)
+	}
+	b.mu.Unlock()
+	errs := make([]error, len(s.links))
+	var joining sync.WaitGroup
+	for i, l := range s.links {
+		joining.Go(func() { errs[i] = l.add(ctx, s) })
+	}
+	joining.Wait()
+	if b.isClosed() {
+		errs = append(errs, errClosed(opSubscribe))
+	}
+	for _, err := range errs {
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, error) {
+	s := &subscription{b: b, topic: r.Topic, group: r.Group, concurrency: b.opts.Concurrency, newest: b.opts.Newest,
+		held: map[string]*held{}, changed: make(chan struct{})}
+	for name, check := range map[string]func(string) error{metadataConcurrency: checkConcurrency,
+		metadataInitial: checkInitial} {
+		text := r.Metadata[name]
+		if text == "" {
+			continue
+		}
+		if err := check(text); err != nil {
+			return nil, fault.New(fault.Invalid, opSubscribe, "metadata "+name+" of the subscription to "+r.Topic+" "+
+				err.Error())
+		}
+		if name == metadataInitial {
+			s.newest = text == newest
+		} else {
+			s.concurrency, _ = strconv.Atoi(text)
+		}
+	}
+	s.window = 2 * s.concurrency
+	return s, nil
+}
+
+// Close implements pubsub.Broker. Settlements that are not sent after closeGrace are lost, so their messages come
+// again.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	links := make([]*link, 0, len(b.links))
+	for _, l := range b.links {
+		links = append(links, l)
+	}
+	b.mu.Unlock()
+	for _, l := range links {
+		for _, s := range l.subscriptions() {
+			s.Close()
+		}
+	}
+	b.endPull()
+	patience := time.AfterFunc(closeGrace, b.endSend)
+	b.running.Wait()
+	patience.Stop()
+	b.endSend()
+	return nil
+}
+
+// Replay makes a consumer group receive again what was published since a time.
+func (b *Broker) Replay(ctx context.Context, topic, group string, since time.Time) error {
+	groups, err := b.access.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	found := false
+	for gid := range groups {
+		c := call{what: callReplay, since: millis(since), join: Join{Group: group,
+			Topic: Topic{Group: gid, Store: b.store, Name: topic}}}
+		_, _, err := b.access.Ask(ctx, gid, Method, c.append())
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		found = found || err == nil
+	}
+	if !found {
+		return fault.New(fault.NotFound, "topics.Replay", "topic "+topic+" has no consumer group "+group)
+	}
+	return nil
+}
+
+func newSession() string { return rand.Text() }

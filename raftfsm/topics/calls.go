@@ -1,0 +1,189 @@
+package topics
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// Method is the call between nodes about topics.
+const Method = "raft.topic"
+
+// What Method does. The numbers are part of the protocol.
+const (
+	callJoin   = 1 // adds a subscription to a session
+	callLeave  = 2 // ends a subscription
+	callPull   = 3 // waits for messages of a session
+	callSettle = 4 // reports outcomes of deliveries
+	callReplay = 5 // moves the cursor of a group back
+)
+
+// maxCall bounds the settlements of one call.
+const maxCall = 4096
+
+// call is a call to the leader.
+type call struct {
+	what    byte
+	session string
+	fresh   bool // callJoin: create the session
+	join    Join // callLeave: only the ID; callReplay: topic and group
+	settles []Settle
+	offset  uint64 // callReplay
+	since   uint64 // callReplay
+	answer  uint64 // callPull: number of the last answer that this node has
+}
+
+func appendTopic(b []byte, t Topic) []byte {
+	return lenprefix.Append(lenprefix.Append(b, t.Store), t.Name)
+}
+
+func (c *call) append() []byte {
+	b := lenprefix.Append([]byte{c.what}, c.session)
+	j := &c.join
+	switch c.what {
+	case callJoin:
+		b = append(b, byte(records.Bit(c.fresh)), byte(records.Bit(j.Newest)))
+		for _, n := range [...]uint64{j.ID, uint64(j.Concurrency), uint64(j.Window), //nolint:gosec // positive
+			uint64(j.RetryBackoff.Milliseconds())} { //nolint:gosec // positive
+			b = binary.AppendUvarint(b, n)
+		}
+		b = lenprefix.Append(appendTopic(b, j.Topic), j.Group)
+	case callLeave:
+		b = binary.AppendUvarint(b, j.ID)
+	case callPull:
+		b = binary.AppendUvarint(b, c.answer)
+	case callSettle:
+		b = binary.AppendUvarint(b, uint64(len(c.settles)))
+		for i := range c.settles {
+			s := &c.settles[i]
+			b = lenprefix.Append(appendTopic(b, s.Topic), s.Group)
+			b = append(binary.AppendUvarint(binary.AppendUvarint(b, s.Offset), s.Attempt), byte(s.Outcome))
+			b = lenprefix.Append(b, s.DeadLetter)
+		}
+	case callReplay:
+		b = lenprefix.Append(appendTopic(b, j.Topic), j.Group)
+		b = binary.AppendUvarint(binary.AppendUvarint(b, c.offset), c.since)
+	}
+	return b
+}
+
+// readCall decodes a call to the leader of a group.
+func readCall(r *lenprefix.Reader, group uint32) (c call, err error) {
+	c.what, c.session = r.Byte(), r.Text()
+	j := &c.join
+	topic := func() Topic { return Topic{Group: group, Store: r.Text(), Name: r.Text()} }
+	switch c.what {
+	case callJoin:
+		c.fresh, j.Newest = r.Byte() == 1, r.Byte() == 1
+		j.ID = r.Uvarint()
+		j.Concurrency, j.Window = bounded(r), bounded(r)
+		j.RetryBackoff = time.Duration(bounded(r)) * time.Millisecond
+		j.Topic = topic()
+		j.Group = r.Text()
+	case callLeave:
+		j.ID = r.Uvarint()
+	case callPull:
+		c.answer = r.Uvarint()
+	case callSettle:
+		n := r.Count()
+		if n > maxCall {
+			return c, records.Truncated(Method)
+		}
+		for range n {
+			s := Settle{Topic: topic(), Group: r.Text(), Offset: r.Uvarint(), Attempt: r.Uvarint(),
+				Outcome: pubsub.Outcome(r.Byte()), DeadLetter: r.Text()}
+			if r.Bad || s.Outcome > pubsub.Released {
+				return c, records.Truncated(Method)
+			}
+			c.settles = append(c.settles, s)
+		}
+	case callReplay:
+		j.Topic = topic()
+		j.Group = r.Text()
+		c.offset, c.since = r.Uvarint(), r.Uvarint()
+	default:
+		return c, fault.New(fault.Unimplemented, "raftfsm.Serve", "this version does not know the call about topics")
+	}
+	if r.Bad || len(r.Rest) > 0 {
+		return c, records.Truncated(Method)
+	}
+	return c, nil
+}
+
+// bounded reads a number of at most 2^31-1. Greater ones become -1.
+func bounded(r *lenprefix.Reader) int {
+	n := r.Uvarint()
+	if n > 1<<31-1 {
+		return -1
+	}
+	return int(n) //nolint:gosec // checked
+}
+
+// Stores reports whether an encoded call stores something for a subscriber that does not exist yet. Such a call is
+// refused while the group is read-only.
+func Stores(body []byte) bool { return len(body) > 0 && body[0] == callJoin }
+
+// Serve answers a call about topics of the group that this server leads.
+func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (answer []byte, err error) {
+	c, err := readCall(r, k.opts.Group)
+	if err != nil {
+		return nil, err
+	}
+	known := true
+	switch c.what {
+	case callJoin:
+		known, err = k.Join(ctx, c.session, c.fresh, &c.join)
+	case callLeave:
+		err = k.Leave(c.session, c.join.ID)
+	case callSettle:
+		err = k.Settle(ctx, c.session, c.settles)
+	case callReplay:
+		err = k.Replay(c.join.Topic, c.join.Group, c.offset, c.since)
+	case callPull:
+		var a Answer
+		if a, known, err = k.Pull(ctx, c.session, c.answer); err == nil {
+			return appendAnswer([]byte{byte(records.Bit(known))}, &a), nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []byte{byte(records.Bit(known))}, nil
+}
+
+func appendAnswer(b []byte, a *Answer) []byte {
+	b = binary.AppendUvarint(binary.AppendUvarint(b, a.Number), uint64(len(a.List)))
+	for i := range a.List {
+		h := &a.List[i]
+		for _, n := range [...]uint64{h.ID, h.Offset, h.Attempt, records.Bit(h.Serial), h.ExpireAt} {
+			b = binary.AppendUvarint(b, n)
+		}
+		b = lenprefix.Append(b, h.Value)
+	}
+	return b
+}
+
+// readAnswer decodes the answer of the leader.
+func readAnswer(b []byte) (known bool, a Answer, err error) {
+	r := lenprefix.Reader{Rest: b}
+	if known = r.Byte() == 1; len(r.Rest) > 0 {
+		a.Number = r.Uvarint()
+		for range r.Count() {
+			h := Handed{ID: r.Uvarint(), Offset: r.Uvarint(), Attempt: r.Uvarint(), Serial: r.Uvarint() == 1,
+				ExpireAt: r.Uvarint(), Value: r.Bytes()}
+			if r.Bad {
+				break
+			}
+			a.List = append(a.List, h)
+		}
+	}
+	if r.Bad || len(r.Rest) > 0 {
+		return false, Answer{}, records.Truncated(Method)
+	}
+	return known, a, nil
+}

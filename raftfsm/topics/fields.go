@@ -1,0 +1,78 @@
+package topics
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/quorate/quorate/component"
+)
+
+// Metadata names of the component.
+const (
+	metadataRetention   = "retention"
+	metadataMaxBytes    = "maxBytes"
+	metadataWindow      = "deduplicationWindow"
+	metadataConcurrency = "concurrency"   // also of a subscription
+	metadataInitial     = "initialOffset" // also of a subscription
+	metadataRedeliver   = "redeliverInterval"
+
+	oldest = "oldest"
+	newest = "newest"
+)
+
+// Fields returns the metadata fields of the component.
+func Fields() []component.Field {
+	const day = 24 * time.Hour
+	return []component.Field{
+		{Name: metadataRetention, Kind: component.Duration, Default: "24h", Check: between(time.Second, 3650*day)},
+		{Name: metadataMaxBytes, Kind: component.Size, Default: "1Gi", Check: checkSize},
+		{Name: metadataWindow, Kind: component.Duration, Default: "0s", Check: between(0, 7*day)},
+		{Name: metadataConcurrency, Kind: component.Int, Default: strconv.Itoa(defaultConcurrency),
+			Check: checkConcurrency},
+		{Name: metadataInitial, Default: oldest, Check: checkInitial},
+		{Name: metadataRedeliver, Kind: component.Duration, Default: "1s",
+			Check: between(time.Millisecond, lastBackoff)},
+	}
+}
+
+func between(least, most time.Duration) func(string) error {
+	return func(text string) error {
+		if d, err := time.ParseDuration(text); err != nil || d < least || d > most {
+			return fmt.Errorf("is not a duration from %s to %s", least, most)
+		}
+		return nil
+	}
+}
+
+func checkSize(text string) error {
+	if n, err := component.ParseSize(text); err != nil || n <= 0 {
+		return errors.New("must be above 0")
+	}
+	return nil
+}
+
+func checkConcurrency(text string) error {
+	if n, err := strconv.Atoi(text); err != nil || n < 1 || n > maxConcurrency {
+		return fmt.Errorf("is not a number from 1 to %d", maxConcurrency)
+	}
+	return nil
+}
+
+func checkInitial(text string) error {
+	if text != oldest && text != newest {
+		return errors.New("must be " + oldest + " or " + newest)
+	}
+	return nil
+}
+
+// OptionsFrom reads Fields.
+func OptionsFrom(v component.Values, log *slog.Logger) BrokerOptions {
+	return BrokerOptions{
+		Policy: Policy{Retention: v.Duration(metadataRetention), MaxBytes: v.Int(metadataMaxBytes)},
+		Window: v.Duration(metadataWindow), Concurrency: int(v.Int(metadataConcurrency)),
+		Backoff: v.Duration(metadataRedeliver), Newest: v.Text(metadataInitial) == newest, Logger: log,
+	}
+}

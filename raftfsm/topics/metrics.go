@@ -1,0 +1,142 @@
+package topics
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxLabels bounds the topics and groups that have metrics of their own. The others share the label values "other".
+const maxLabels = 200
+
+// label identifies the series of a consumer group.
+type label struct{ store, topic, group string }
+
+// Totals are what a leader has counted for a consumer group.
+type Totals struct {
+	Delivered, Redelivered, Acknowledged, Failed, DeadLettered uint64
+}
+
+// total returns the totals of a consumer. The caller holds k.mu.
+func (k *Keeper) total(c *consumer) *Totals {
+	l := label{c.t.Store, c.t.Name, c.group}
+	t := k.totals[l]
+	if t != nil {
+		return t
+	}
+	if len(k.totals) >= maxLabels {
+		l = label{"other", "other", "other"}
+		if t = k.totals[l]; t != nil {
+			return t
+		}
+	}
+	t = &Totals{}
+	k.totals[l] = t
+	return t
+}
+
+// count counts a settlement that is in the log.
+func (k *Keeper) count(c *consumer, s *settlement) {
+	switch t := k.total(c); {
+	case s.kind == settleDone:
+		t.Acknowledged++
+	case s.kind == settleDead:
+		t.DeadLettered++
+	case s.parked.attempts > 0:
+		t.Failed++
+	}
+}
+
+// collector reads the state of Keepers.
+type collector struct {
+	keepers                               []*Keeper
+	messages, unsettled, waiting, refuses *prometheus.Desc
+}
+
+// NewCollector returns a collector of the metrics of topics for the groups of a server. Only the leader of a group has
+// series for it.
+func NewCollector(keepers []*Keeper) prometheus.Collector {
+	group := []string{"component", "topic", "consumer_group"}
+	return &collector{keepers,
+		prometheus.NewDesc("quorate_topics_messages_total", "Messages of topics by what a consumer group has done "+
+			"with them, counted by the leader.", append(group, "outcome"), nil),
+		prometheus.NewDesc("quorate_topics_unsettled", "Messages that a consumer group has read and not settled.",
+			group, nil),
+		prometheus.NewDesc("quorate_topics_parked", "Messages that a consumer group gets later, because an attempt "+
+			"has failed or they are delayed.", group, nil),
+		prometheus.NewDesc("quorate_topics_full", "1 if a topic refuses messages, because its groups have not "+
+			"acknowledged those that it has.", []string{"component", "topic"}, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.messages, c.unsettled, c.waiting, c.refuses} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector. Series of several Raft groups are added.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	totals, unsettled, waiting := map[label]Totals{}, map[label]int{}, map[label]int{}
+	full := map[label]bool{}
+	for _, k := range c.keepers {
+		k.read(totals, unsettled, waiting, full)
+	}
+	for _, l := range keys(totals) {
+		t := totals[l]
+		for _, one := range []struct {
+			outcome string
+			n       uint64
+		}{{"delivered", t.Delivered}, {"redelivered", t.Redelivered}, {"acknowledged", t.Acknowledged},
+			{"failed", t.Failed}, {"dead_lettered", t.DeadLettered}} {
+			out <- prometheus.MustNewConstMetric(c.messages, prometheus.CounterValue, float64(one.n), l.store, l.topic,
+				l.group, one.outcome)
+		}
+	}
+	for _, l := range keys(unsettled) {
+		out <- prometheus.MustNewConstMetric(c.unsettled, prometheus.GaugeValue, float64(unsettled[l]), l.store,
+			l.topic, l.group)
+		out <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting[l]), l.store, l.topic,
+			l.group)
+	}
+	for _, l := range keys(full) {
+		out <- prometheus.MustNewConstMetric(c.refuses, prometheus.GaugeValue, 1, l.store, l.topic)
+	}
+}
+
+// keys returns the first maxLabels keys of a map.
+func keys[V any](m map[label]V) []label {
+	list := make([]label, 0, len(m))
+	for l := range m {
+		list = append(list, l)
+	}
+	slices.SortFunc(list, func(a, b label) int {
+		return cmp.Or(cmp.Compare(a.store, b.store), cmp.Compare(a.topic, b.topic), cmp.Compare(a.group, b.group))
+	})
+	return list[:min(len(list), maxLabels)]
+}
+
+func (k *Keeper) read(totals map[label]Totals, unsettled, waiting map[label]int, full map[label]bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for l, one := range k.totals {
+		t := totals[l]
+		t.Delivered += one.Delivered
+		t.Redelivered += one.Redelivered
+		t.Acknowledged += one.Acknowledged
+		t.Failed += one.Failed
+		t.DeadLettered += one.DeadLettered
+		totals[l] = t
+	}
+	for _, t := range k.topics {
+		if t.full {
+			full[label{store: t.Store, topic: t.Name}] = true
+		}
+		for _, c := range t.consumers {
+			l := label{t.Store, t.Name, c.group}
+			unsettled[l] += len(c.items) - c.parkedIn
+			waiting[l] += c.parkedIn
+		}
+	}
+}

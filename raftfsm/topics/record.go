@@ -1,0 +1,310 @@
+package topics
+
+import (
+	"encoding/binary"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// The tables of a topic. The values are part of the format.
+const (
+	tableCount   = 'a' // how many messages the topic has
+	tableID      = 'd' // ids of messages, for deduplication
+	tableFull    = 'f' // the topic has no room
+	tableGroup   = 'g' // consumer groups
+	tableMessage = 'm'
+	tableParked  = 'p' // messages that a group gets later
+	tablePolicy  = 't' // what the topic keeps
+)
+
+// recordVersion is the first byte of every record except markers.
+const recordVersion = 1
+
+// Bounds of names and of what one record has.
+const (
+	maxKey      = 1 << 10 // bytes of a key or an id
+	maxMetadata = 64 << 10
+	maxOpen     = 1024 // messages of a group that were read and are neither settled nor parked
+)
+
+// Topic identifies the part of a topic that one Raft group has. Group is the number of that group. Store is the
+// namespace and the name of the component. Neither Store nor Name contains a NUL byte.
+type Topic struct {
+	Group       uint32
+	Store, Name string
+}
+
+func (t Topic) prefix() string {
+	return string(binary.BigEndian.AppendUint32(nil, t.Group)) + t.Store + "\x00" + t.Name + "\x00"
+}
+
+func (t Topic) key(table byte, rest string) string { return t.prefix() + string([]byte{table}) + rest }
+
+func (t Topic) messageKey(offset uint64) string {
+	return t.key(tableMessage, string(binary.BigEndian.AppendUint64(nil, offset)))
+}
+
+// parkedPrefix is the prefix of the parked messages of a consumer group. The length keeps groups apart.
+func (t Topic) parkedPrefix(group string) string {
+	return t.key(tableParked, string(lenprefix.Append(nil, group)))
+}
+
+func (t Topic) parkedKey(group string, offset uint64) string {
+	return t.parkedPrefix(group) + string(binary.BigEndian.AppendUint64(nil, offset))
+}
+
+// GroupOf returns the number of the Raft group in a key of kv.TopicStore.
+func GroupOf(key string) uint32 {
+	if len(key) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32([]byte(key[:4]))
+}
+
+// split returns the topic and the table of a key of kv.TopicStore, and what follows them.
+func split(key string) (t Topic, table byte, rest string, ok bool) {
+	if len(key) < 4 {
+		return Topic{}, 0, "", false
+	}
+	store, after, ok1 := strings.Cut(key[4:], "\x00")
+	name, after, ok2 := strings.Cut(after, "\x00")
+	if !ok1 || !ok2 || after == "" {
+		return Topic{}, 0, "", false
+	}
+	return Topic{GroupOf(key), store, name}, after[0], after[1:], true
+}
+
+// offsetOf returns the offset at the end of a key.
+func offsetOf(key string) uint64 {
+	if len(key) < 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64([]byte(key[len(key)-8:]))
+}
+
+// checkNames returns fault.Invalid for names that no key can contain.
+func checkNames(op, topic, group string) error {
+	switch {
+	case topic == "":
+		return fault.New(fault.Invalid, op, "the name of the topic is empty")
+	case len(topic) > pubsub.MaxTopic || len(group) > pubsub.MaxGroup:
+		return fault.New(fault.TooLarge, op, "the name of a topic has at most 1,024 bytes, that of a group 512")
+	case strings.Contains(topic+group, "\x00"):
+		return fault.New(fault.Invalid, op, "the name of a topic or of a group has no NUL")
+	}
+	return nil
+}
+
+// message is a message as it is stored, without its payload and metadata.
+type message struct {
+	at        uint64 // cluster time of the entry that published it
+	deliverAt uint64 // Unix milliseconds; 0 = at once
+	key       string
+	body      []byte // everything after the key
+}
+
+// encodeMessage returns the value of an append. The machine puts the cluster time in front of it.
+func encodeMessage(m *pubsub.Message) []byte {
+	size := len(m.Data) + len(m.Key) + len(m.ID) + len(m.ContentType) + 64
+	for name, value := range m.Metadata {
+		size += len(name) + len(value) + 8
+	}
+	b := append(make([]byte, 0, size), recordVersion)
+	b = binary.AppendUvarint(b, millis(m.DeliverAt))
+	b = lenprefix.Append(b, m.Key)
+	b = lenprefix.Append(lenprefix.Append(b, m.ID), m.ContentType)
+	b = binary.AppendUvarint(b, uint64(len(m.Metadata)))
+	for _, name := range slices.Sorted(maps.Keys(m.Metadata)) {
+		b = lenprefix.Append(lenprefix.Append(b, name), m.Metadata[name])
+	}
+	return append(b, m.Data...)
+}
+
+func millis(t time.Time) uint64 {
+	if t.IsZero() {
+		return 0
+	}
+	return uint64(max(t.UnixMilli(), 1)) //nolint:gosec // positive
+}
+
+// readMessage reads the head of a stored message.
+func readMessage(value []byte) (m message, ok bool) {
+	if len(value) < 8 {
+		return m, false
+	}
+	r := lenprefix.Reader{Rest: value[8:]}
+	ok = r.Byte() == recordVersion
+	m.at = binary.BigEndian.Uint64(value)
+	m.deliverAt, m.key, m.body = r.Uvarint(), r.Text(), r.All()
+	return m, ok && !r.Bad
+}
+
+// decodeMessage reads a whole stored message.
+func decodeMessage(value []byte) (out pubsub.Message, ok bool) {
+	m, ok := readMessage(value)
+	if !ok {
+		return out, false
+	}
+	r := lenprefix.Reader{Rest: m.body}
+	out.Key, out.ID, out.ContentType = m.key, r.Text(), r.Text()
+	if n := r.Count(); n > 0 {
+		out.Metadata = make(map[string]string, min(n, 64))
+		for range n {
+			name := r.Text()
+			out.Metadata[name] = r.Text()
+		}
+	}
+	if m.deliverAt != 0 {
+		out.DeliverAt = time.UnixMilli(int64(min(m.deliverAt, math.MaxInt64)))
+	}
+	out.Data = r.All()
+	return out, !r.Bad
+}
+
+// checkMessage returns an error for a message that is not stored.
+func checkMessage(m *pubsub.Message) error {
+	size := 0
+	for name, value := range m.Metadata {
+		size += len(name) + len(value)
+	}
+	switch {
+	case len(m.Key) > maxKey || len(m.ID) > maxKey:
+		return fault.New(fault.TooLarge, opPublish, "the key and the id of a message have at most 1,024 bytes")
+	case size > maxMetadata || len(m.ContentType) > maxKey:
+		return fault.New(fault.TooLarge, opPublish, "the metadata of a message has at most 64 KiB")
+	}
+	return nil
+}
+
+// cursor is the record of a consumer group. The group has settled every message up to upto, except those in open and
+// those that are parked.
+type cursor struct {
+	upto uint64
+	open []uint64 // ascending
+
+	revision uint64 // of the record
+}
+
+func (c *cursor) encode() []byte {
+	b := binary.AppendUvarint([]byte{recordVersion}, c.upto)
+	b = binary.AppendUvarint(b, uint64(len(c.open)))
+	last := uint64(0)
+	for _, offset := range c.open {
+		b = binary.AppendUvarint(b, offset-last)
+		last = offset
+	}
+	return b
+}
+
+func readCursor(value []byte, revision uint64) (c cursor, ok bool) {
+	r := lenprefix.Reader{Rest: value}
+	ok = r.Byte() == recordVersion
+	c.upto, c.revision = r.Uvarint(), revision
+	n, last := r.Count(), uint64(0)
+	for range n {
+		step := r.Uvarint()
+		if step == 0 || step > math.MaxUint64-last {
+			return c, false
+		}
+		last += step
+		c.open = append(c.open, last)
+	}
+	return c, ok && !r.Bad && len(r.Rest) == 0 && last <= c.upto
+}
+
+// parked is the record of a message that a group gets later.
+type parked struct {
+	attempts uint64 // that have failed
+	at       uint64 // when it is delivered, in Unix milliseconds of cluster time
+	key      string // of the message
+}
+
+func (p *parked) encode() []byte {
+	b := binary.AppendUvarint([]byte{recordVersion}, p.attempts)
+	return lenprefix.Append(binary.AppendUvarint(b, p.at), p.key)
+}
+
+func readParked(value []byte) (p parked, ok bool) {
+	r := lenprefix.Reader{Rest: value}
+	ok = r.Byte() == recordVersion
+	p.attempts, p.at, p.key = r.Uvarint(), r.Uvarint(), r.Text()
+	return p, ok && !r.Bad && len(r.Rest) == 0
+}
+
+// count is how much a topic has, as far as it was counted.
+type count struct {
+	upto            uint64 // offset
+	messages, bytes uint64
+
+	revision uint64 // of the record; 0 = there is none
+}
+
+func (c *count) encode() []byte {
+	b := []byte{recordVersion}
+	for _, n := range [...]uint64{c.upto, c.messages, c.bytes} {
+		b = binary.AppendUvarint(b, n)
+	}
+	return b
+}
+
+func readCount(value []byte, revision uint64) (c count, ok bool) {
+	r := lenprefix.Reader{Rest: value}
+	ok = r.Byte() == recordVersion
+	c = count{upto: r.Uvarint(), messages: r.Uvarint(), bytes: r.Uvarint(), revision: revision}
+	return c, ok && !r.Bad && len(r.Rest) == 0
+}
+
+// Policy says what a topic keeps.
+type Policy struct {
+	Retention time.Duration // of messages that every group has acknowledged
+	MaxBytes  int64         // of all messages
+}
+
+// The policy of a topic that has none.
+const (
+	DefaultRetention = 24 * time.Hour
+	DefaultMaxBytes  = 1 << 30
+)
+
+func (p *Policy) encode() []byte {
+	b := binary.AppendUvarint([]byte{recordVersion}, uint64(p.Retention.Milliseconds())) //nolint:gosec // positive
+	return binary.AppendUvarint(b, uint64(p.MaxBytes))                                   //nolint:gosec // positive
+}
+
+func readPolicy(value []byte) (p Policy, ok bool) {
+	r := lenprefix.Reader{Rest: value}
+	ok = r.Byte() == recordVersion
+	age, size := r.Uvarint(), r.Uvarint()
+	if age > uint64(math.MaxInt64/time.Millisecond) || size > math.MaxInt64 {
+		return p, false
+	}
+	p = Policy{time.Duration(age) * time.Millisecond, int64(size)} //nolint:gosec // checked
+	return p, ok && !r.Bad && len(r.Rest) == 0
+}
+
+// AppendOp returns the operation that publishes a message, for requests that also change other keys of the same Raft
+// group. The message gets the revision of the operation as its offset.
+func AppendOp(t Topic, m *pubsub.Message) command.Op {
+	op := command.Op{Kind: command.OpAppend, Store: kv.TopicStore, Key: t.key(tableMessage, ""),
+		Value: encodeMessage(m)}
+	if m.TTL > 0 {
+		op.TTL = uint64(max(m.TTL.Milliseconds(), 1)) //nolint:gosec // positive
+	}
+	return op
+}
+
+// errRecord returns the error of a record that cannot be decoded.
+func errRecord(what string, t Topic) error {
+	return &fault.Error{Code: fault.Corrupt, Op: "topics.read", Key: t.Name,
+		Msg:  "a record of topic " + t.Name + " cannot be decoded: " + what,
+		Hint: "run the newest version on every server"}
+}
