@@ -237,7 +237,7 @@ func TestNode_Status(t *testing.T) {
 		names[i] = one.Name
 	}
 	slices.Sort(names)
-	if !slices.Equal(names, []string{"configstore", "lockstore", "statestore"}) {
+	if !slices.Equal(names, []string{"configstore", "lockstore", "pubsub", "statestore"}) {
 		t.Errorf("stores: %q", names)
 	}
 	i := slices.IndexFunc(s.Stores, func(one schema.StoreStatus) bool { return one.Name == "statestore" })

@@ -21,6 +21,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/topics"
 )
 
 const (
@@ -41,7 +42,7 @@ func factories(t *testing.T) loader.Factories {
 		Fields: []component.Field{{Name: "stateStore"}, {Name: "reentrant", Kind: component.Bool}},
 	}}, Configuration: map[string]loader.ConfigurationFactory{"configuration.raft": {
 		Fields: loader.WrittenFields(),
-	}}})
+	}}, PubSub: map[string]loader.PubSubFactory{"pubsub.raft": {Fields: topics.Fields()}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/topics"
 )
 
 // TypeStateRaft is the component type of the replicated store.
@@ -38,10 +39,10 @@ type Sources struct {
 	SocketsFolder string // of pluggable components; empty = there are none
 }
 
-// options returns the options of the loader. The function open opens stores of type state.raft. The factories locks
-// and items create the replicated lock stores and configuration stores.
+// options returns the options of the loader. The function open opens stores of type state.raft. The other
+// parameters are the factories of the other replicated types.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
-	locks loader.LockFactory, items loader.ConfigurationFactory) (loader.Options, error) {
+	locks loader.LockFactory, items loader.ConfigurationFactory, brokers loader.PubSubFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")
 	o := loader.Options{
 		Paths: s.Paths, ConfigFiles: s.ConfigFiles, Apps: s.Apps, Namespace: s.Namespace, PodName: pod,
@@ -49,12 +50,14 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 		Factories: loader.Factories{State: map[string]loader.StateFactory{
 			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open, Fenced: true}},
 			Locks:         map[string]loader.LockFactory{TypeLockRaft: locks},
+			PubSub:        map[string]loader.PubSubFactory{TypePubSubRaft: brokers},
 			Configuration: map[string]loader.ConfigurationFactory{TypeConfigurationRaft: items}},
 		DefaultConfiguration: &component.Spec{Name: "configstore", Type: TypeConfigurationRaft,
 			Version: component.DefaultVersion},
-		DefaultLocks: &component.Spec{Name: "lockstore", Type: TypeLockRaft, Version: component.DefaultVersion},
-		DefaultState: &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
-		Env:          s.Env, Environ: s.Environ,
+		DefaultLocks:  &component.Spec{Name: "lockstore", Type: TypeLockRaft, Version: component.DefaultVersion},
+		DefaultPubSub: &component.Spec{Name: "pubsub", Type: TypePubSubRaft, Version: component.DefaultVersion},
+		DefaultState:  &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
+		Env:           s.Env, Environ: s.Environ,
 		UUID: uuid.NewString,
 	}
 	var err error
@@ -69,7 +72,8 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 func Read(s Sources) (*loader.Plan, error) {
 	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {
 		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")
-	}, loader.LockFactory{Fields: lockFields()}, loader.ConfigurationFactory{Fields: loader.WrittenFields()})
+	}, loader.LockFactory{Fields: lockFields()}, loader.ConfigurationFactory{Fields: loader.WrittenFields()},
+		loader.PubSubFactory{Fields: topics.Fields()})
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +152,7 @@ func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader
 func (s Sources) running(o Options) (loader.Options, error) {
 	l, err := s.options(func(_ context.Context, c loader.StateConfig) (state.Store, error) {
 		return o.Host.Store(c.Namespace, c.Name).KeepHistory(builtin.HistoryBounds(c.Metadata)), nil
-	}, replicatedLocks(o.Host), replicatedConfiguration(o.Host))
+	}, replicatedLocks(o.Host), replicatedConfiguration(o.Host), replicatedTopics(o.Host))
 	if err != nil {
 		return l, err
 	}

@@ -1,6 +1,24 @@
 package components
 
-import "github.com/quorate/quorate/component/pubsub"
+import (
+	"context"
+
+	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/topics"
+)
+
+// TypePubSubRaft is the component type of the replicated topics.
+const TypePubSubRaft = "pubsub.raft"
+
+// replicatedTopics returns the factory of pubsub.raft. The namespace and the name of the component identify its topics.
+func replicatedTopics(host *raftfsm.Host) loader.PubSubFactory {
+	return loader.PubSubFactory{Fields: topics.Fields(), Open: func(_ context.Context, c loader.PubSubConfig) (
+		pubsub.Broker, error) {
+		return host.Broker(c.Namespace, c.Name, topics.OptionsFrom(c.Metadata, c.Logger)), nil
+	}}
+}
 
 // PubSub returns the publish/subscribe component of a name.
 func (c *Components) PubSub(name string) (*pubsub.Instance, bool) {
