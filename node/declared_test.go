@@ -36,7 +36,7 @@ func newFailingApp(t *testing.T) *failingApp {
 	t.Helper()
 	a := &failingApp{paths: make(chan string, 1000)}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/dapr/config" { // the node looks for actors
+		if r.URL.Path == "/dapr/config" || r.URL.Path == "/dapr/subscribe" { // what the node asks at its start
 			http.NotFound(w, r)
 			return
 		}

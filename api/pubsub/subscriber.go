@@ -177,7 +177,8 @@ func (s *Subscriber) discover() {
 		return
 	}
 	if err != nil {
-		s.o.Logger.Error("the subscriptions of the application are not known; it has none of its own", "error", err)
+		s.o.Logger.Warn("the application did not list its subscriptions; it gets only those of files", "error", err,
+			"hint", "answer GET /dapr/subscribe, or ListTopicSubscriptions over gRPC, with a list")
 	}
 	for i := range list {
 		s.o.Logger.Info("the application subscribes", "pubsub", list[i].PubSub, "topic", list[i].Topic)
