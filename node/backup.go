@@ -74,8 +74,9 @@ func (b backupCluster) LocalRecord() ([]byte, error) {
 	return n.Value, err
 }
 
-// newBackups returns the schedule of the backups. A node without replicas has none.
-func (n *Node) newBackups() *backups.Schedule {
+// buildBackups starts the schedule of backups. A node without replicas has none. When the node stops, a running backup
+// ends before the node transfers its leaderships.
+func (n *Node) buildBackups(context.Context) error {
 	c := n.config.Backup
 	o := backups.Options{Node: n.host.Identity().Node, Prefix: n.config.Cluster.Name,
 		Cluster: backupCluster{backupService{n.host, n.config, n.deps}}, Logger: n.deps.Logger,
@@ -84,13 +85,7 @@ func (n *Node) newBackups() *backups.Schedule {
 		o.Config = backups.Config{Directory: c.Directory, Command: c.Command, Every: c.Every, Keep: c.Keep,
 			Verify: !c.NoVerify, KeyFile: c.KeyFile}
 	}
-	return backups.New(o)
-}
-
-// buildBackups starts the schedule of backups. When the node stops, a running backup ends before the node transfers
-// its leaderships.
-func (n *Node) buildBackups(context.Context) error {
-	s := n.newBackups()
+	s := backups.New(o)
 	n.status.SetBackups(s)
 	return n.loop("scheduled backups", s.Run)
 }

@@ -84,7 +84,7 @@ func (n *Node) applyRules(set *loader.Set, all bool) error {
 	}
 	n.apis.pipeline.Set(filters)
 	n.calls.SetFilters(appFilters)
-	n.calls.Externals().Set(n.externals(set), n.anyEndpoint(), n.config.API.AnyEndpoint)
+	n.calls.Externals().Set(n.externals(set), n.apis.anyEndpoint(), n.config.API.AnyEndpoint)
 	if !all {
 		return nil
 	}
@@ -191,11 +191,11 @@ func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 }
 
 // anyEndpoint returns the transport for calls to addresses that no HTTPEndpoint declares.
-func (n *Node) anyEndpoint() *http.Transport {
-	n.apis.anyOnce.Do(func() {
-		n.apis.anyTransport = externalTransport(&tls.Config{MinVersion: tls.VersionTLS12}, n.config.API)
+func (s *apiServers) anyEndpoint() *http.Transport {
+	s.anyOnce.Do(func() {
+		s.anyTransport = externalTransport(&tls.Config{MinVersion: tls.VersionTLS12}, s.config.API)
 	})
-	return n.apis.anyTransport
+	return s.anyTransport
 }
 
 func externalTransport(secured *tls.Config, a API) *http.Transport {

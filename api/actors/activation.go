@@ -93,13 +93,6 @@ func newActivation(key api.Actor, settings *TypeConfig) *activation {
 	return &activation{key: key, settings: settings, starting: make(chan struct{}), dropped: true}
 }
 
-// accepts reports whether this host activates actors of a type now.
-func (h *Host) accepts(kind string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.acceptedLocked(kind) != nil
-}
-
 // acceptedLocked returns the settings of an actor type, or nil if this host activates no actors of that type now.
 func (h *Host) acceptedLocked(kind string) *TypeConfig {
 	if h.session == "" || h.draining {
