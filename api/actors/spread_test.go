@@ -43,6 +43,13 @@ type town struct {
 	slow     time.Duration   // of each turn; 0 = random
 }
 
+// transfers returns how often an actor has moved.
+func (w *town) transfers() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.moved
+}
+
 type townNode struct {
 	*town
 	name    string
@@ -386,8 +393,8 @@ func TestSpread_WaitsForLongTurns(t *testing.T) {
 		}
 		w.join(nil)
 		in(50 * time.Second)
-		if w.moved > 0 {
-			t.Errorf("%d actors have moved while turns run", w.moved)
+		if n := w.transfers(); n > 0 {
+			t.Errorf("%d actors have moved while turns run", n)
 		}
 		calls.Wait()
 		in(20 * time.Second)
@@ -411,8 +418,8 @@ func TestSpread_MovesCallsThatHaveWaited(t *testing.T) {
 		in(15 * time.Second) // PlaceTime is 10 s
 		w.join(nil)
 		in(10 * time.Second)
-		if w.moved != 1 {
-			t.Errorf("%d actors have moved, want 1", w.moved)
+		if n := w.transfers(); n != 1 {
+			t.Errorf("%d actors have moved, want 1", n)
 		}
 		calls.Wait()
 	})
