@@ -17,8 +17,6 @@ type block struct {
 func unservedBlocks() map[string]block {
 	crypto := block{name: "cryptography", instead: "use a library in the application, with a key from a secret store"}
 	return map[string]block{
-		"publish": {name: "publish and subscribe",
-			instead: "let the application list its subscriptions, or declare them in a file"},
 		"workflows":    {name: "workflows", instead: "use a workflow engine"},
 		"crypto":       crypto,
 		"subtlecrypto": crypto,

@@ -38,7 +38,7 @@ func newDaprMethods(c Config, core *core) *daprMethods {
 		jobMethods:           jobMethods{c.Jobs},
 		configurationMethods: configurationMethods{core, c.Configurations},
 		bindingMethods:       bindingMethods{c.Bindings},
-		pubsubMethods:        pubsubMethods{core, c.Topics},
+		pubsubMethods:        pubsubMethods{core, c.Topics, c.Subscriber},
 		invokeMethods:        invokeMethods{core, c.Invoke, c.Tokens.Required()},
 		runtimeMethods:       runtimeMethods{c.App, c.Metadata, c.Shutdown},
 	}

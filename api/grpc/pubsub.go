@@ -14,7 +14,8 @@ import (
 // pubsubMethods serves topics.
 type pubsubMethods struct {
 	*core
-	topics *pubsub.Service
+	topics     *pubsub.Service
+	subscriber *pubsub.Subscriber // of the application
 }
 
 // traceHeader returns the trace of a call as headers of HTTP.

@@ -61,8 +61,9 @@ type Config struct {
 	Jobs           *api.Jobs
 	Configurations *configurations.Service
 	Topics         *pubsub.Service
-	Bindings       *api.Bindings    // nil = output bindings are not served
-	Shutdown       func(force bool) // asks the process to stop and returns at once
+	Subscriber     *pubsub.Subscriber // for streams of messages
+	Bindings       *api.Bindings      // nil = output bindings are not served
+	Shutdown       func(force bool)   // asks the process to stop and returns at once
 
 	// Start holds calls while the node starts, except for health, metadata and shutdown. nil = none are held.
 	Start *api.StartGate

@@ -295,7 +295,7 @@ func TestMethods_ServedOrUnimplemented(t *testing.T) {
 		"RegisterActorReminder", "UnregisterActorReminder", "GetActorReminder", "ListActorReminders",
 		"UnregisterActorRemindersByType", "RegisterActorTimer", "UnregisterActorTimer",
 		"SubscribeActorEventsAlpha1",
-		"PublishEvent", "BulkPublishEvent", "BulkPublishEventAlpha1",
+		"PublishEvent", "BulkPublishEvent", "BulkPublishEventAlpha1", "SubscribeTopicEventsAlpha1",
 		"GetSecret", "GetBulkSecret", "InvokeService", "InvokeBinding", "GetMetadata", "SetMetadata", "Shutdown",
 		"TryLockAlpha1", "UnlockAlpha1",
 		"GetConfiguration", "SubscribeConfiguration", "UnsubscribeConfiguration",

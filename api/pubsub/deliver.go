@@ -108,10 +108,16 @@ func (r *reader) run(receiving, working context.Context) (err error) {
 		}
 		for _, sequence := range sequences(list) {
 			r.add(sequence, 1)
+			begun := make(chan struct{})
 			handlers.Go(func() {
+				begin := sync.OnceFunc(func() { close(begun) })
+				defer begin()
 				defer r.add(sequence, -1)
-				r.handleSequence(working, sequence)
+				r.handleSequence(working, sequence, begin)
 			})
+			if r.sub.Kind == Streaming { // its messages are sent in their order, also those that are handled together
+				<-begun
+			}
 		}
 	}
 	return nil
@@ -183,10 +189,11 @@ func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	return out
 }
 
-// handleSequence handles messages one after another. After one that is not done with, it gives the rest back.
-func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery) {
+// handleSequence handles messages one after another. After one that is not done with, it gives the rest back. See
+// Event.Sent for begin.
+func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, begin func()) {
 	for i := range list {
-		if r.handle(ctx, &list[i]) {
+		if r.handle(ctx, &list[i], begin) {
 			continue
 		}
 		for j := i + 1; j < len(list); j++ {
@@ -197,9 +204,9 @@ func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery) {
 }
 
 // handle delivers one message and settles it. It reports whether the message is done with.
-func (r *reader) handle(ctx context.Context, d *pubsub.Delivery) bool {
+func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) bool {
 	start := time.Now()
-	verdict, err := r.decide(ctx, d)
+	verdict, err := r.decide(ctx, d, begin)
 	done := r.conclude(ctx, d, verdict, err)
 	r.observe(verdict, false, 1, start)
 	return done
@@ -212,7 +219,7 @@ func (r *reader) observe(v Verdict, bulk bool, messages int, start time.Time) {
 }
 
 // decide takes a message through the steps of a delivery.
-func (r *reader) decide(ctx context.Context, d *pubsub.Delivery) (Verdict, error) {
+func (r *reader) decide(ctx context.Context, d *pubsub.Delivery, begin func()) (Verdict, error) {
 	e, err := r.sub.eventOf(d)
 	if err != nil {
 		return Retry, err
@@ -227,7 +234,7 @@ func (r *reader) decide(ctx context.Context, d *pubsub.Delivery) (Verdict, error
 	if !found {
 		return Drop, nil
 	}
-	e.Path = path
+	e.Path, e.sent = path, begin
 	var verdict Verdict
 	err = r.attempts(ctx, func(ctx context.Context) error {
 		var err error

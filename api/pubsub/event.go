@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Event is one message on its way to the application. It is immutable.
+// Event is one message on its way to the application. Targets do not change it.
 type Event struct {
 	PubSub   string // component
 	Topic    string // subscribed to
@@ -28,6 +28,7 @@ type Event struct {
 	Attempt  int
 	Token    string // acknowledges in a state transaction; "" = none
 
+	sent    func() // see Sent
 	raw     bool
 	payload []byte     // of a raw message
 	fields  attributes // of the CloudEvent
@@ -107,6 +108,9 @@ func (e *Event) value() (out map[string]any, err error) {
 	}
 	return out, nil
 }
+
+// Sent reports that the event is on its way to the client of a stream. The next one may be sent then.
+func (e *Event) Sent() { e.sent() }
 
 // Trace returns the traceparent and tracestate of the event. Without one, the traceparent has only zeros.
 func (e *Event) Trace() (parent, state string) {

@@ -1,0 +1,153 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/pubsub"
+	"github.com/quorate/quorate/api/resiliency"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// streamPath is the path of the messages of a stream, as in Dapr.
+const streamPath = "/"
+
+// topicStream is the client of a stream that receives the messages of a topic. It implements pubsub.Target.
+type topicStream struct {
+	out runtimev1.Dapr_SubscribeTopicEventsAlpha1Server
+
+	sending sync.Mutex // for out.Send
+
+	mu      sync.Mutex
+	waiting map[string][]chan pubsub.Verdict // capacity 1; by the id of the event, in the order of sending
+}
+
+// SubscribeTopicEventsAlpha1 delivers the messages of a topic over a stream that the application opens. The stream is a
+// member of the consumer group of the application, beside its other subscriptions. Several messages may wait for their
+// answers. When the stream ends, those messages are delivered again.
+func (s *pubsubMethods) SubscribeTopicEventsAlpha1(out runtimev1.Dapr_SubscribeTopicEventsAlpha1Server) error {
+	first, err := out.Recv()
+	if err != nil {
+		return err
+	}
+	in := first.GetInitialRequest()
+	switch {
+	case in == nil:
+		return api.MalformedRequest("initial request is required")
+	case in.GetPubsubName() == "":
+		return api.MalformedRequest("pubsubName is required")
+	case in.GetTopic() == "":
+		return api.MalformedRequest("topic is required")
+	}
+	ctx, cancel := context.WithCancelCause(out.Context())
+	defer cancel(nil)
+	t := &topicStream{out: out, waiting: map[string][]chan pubsub.Verdict{}}
+	s.running.Go(func() { cancel(t.receive()) }) // ends with the stream
+	err = s.subscriber.Stream(ctx, pubsub.Definition{PubSub: in.GetPubsubName(), Topic: in.GetTopic(),
+		Metadata: in.GetMetadata(), DeadLetter: in.GetDeadLetterTopic(), Default: streamPath}, t, func() error {
+		return t.send(&runtimev1.SubscribeTopicEventsResponseAlpha1{
+			SubscribeTopicEventsResponseType: &runtimev1.SubscribeTopicEventsResponseAlpha1_InitialResponse{
+				InitialResponse: &runtimev1.SubscribeTopicEventsResponseInitialAlpha1{}}})
+	})
+	switch cause := context.Cause(ctx); {
+	case err != nil:
+		return err
+	case cause == nil:
+		return &api.Error{Kind: api.Unavailable, Code: api.CodeInternal, Message: "the node is stopping",
+			Details: api.Details{Reason: api.ReasonClosing}}
+	case errors.Is(cause, io.EOF):
+		return nil // the client has closed its side
+	default:
+		return cause
+	}
+}
+
+// receive passes the answers of the client on until the stream ends. It returns the reason.
+func (t *topicStream) receive() error {
+	for {
+		m, err := t.out.Recv()
+		if err != nil {
+			return err
+		}
+		if m.GetInitialRequest() != nil {
+			return api.MalformedRequest("duplicate initial request received")
+		}
+		answer := m.GetEventProcessed()
+		t.mu.Lock()
+		list := t.waiting[answer.GetId()]
+		if len(list) > 0 { // an answer to another event means nothing
+			list[0] <- streamVerdict(answer.GetStatus().GetStatus())
+			t.setLocked(answer.GetId(), list[1:])
+		}
+		t.mu.Unlock()
+	}
+}
+
+func streamVerdict(s runtimev1.TopicEventResponse_TopicEventResponseStatus) pubsub.Verdict {
+	switch s {
+	case runtimev1.TopicEventResponse_SUCCESS:
+		return pubsub.Success
+	case runtimev1.TopicEventResponse_DROP:
+		return pubsub.Drop
+	}
+	return pubsub.Retry
+}
+
+// setLocked replaces the answers that an id waits for. The caller holds t.mu.
+func (t *topicStream) setLocked(id string, list []chan pubsub.Verdict) {
+	if len(list) == 0 {
+		delete(t.waiting, id)
+		return
+	}
+	t.waiting[id] = list
+}
+
+func (t *topicStream) send(m *runtimev1.SubscribeTopicEventsResponseAlpha1) error {
+	t.sending.Lock()
+	defer t.sending.Unlock()
+	return t.out.Send(m)
+}
+
+// Ready implements pubsub.Target.
+func (t *topicStream) Ready() bool { return true }
+
+// Deliver implements pubsub.Target.
+func (t *topicStream) Deliver(ctx context.Context, e *pubsub.Event) (pubsub.Verdict, error) {
+	answer := make(chan pubsub.Verdict, 1)
+	t.mu.Lock()
+	t.waiting[e.ID] = append(t.waiting[e.ID], answer)
+	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.setLocked(e.ID, slices.DeleteFunc(t.waiting[e.ID], func(c chan pubsub.Verdict) bool { return c == answer }))
+	}()
+	err := t.send(&runtimev1.SubscribeTopicEventsResponseAlpha1{
+		SubscribeTopicEventsResponseType: &runtimev1.SubscribeTopicEventsResponseAlpha1_EventMessage{
+			EventMessage: e.Proto()}})
+	if err != nil {
+		return pubsub.Retry, fault.Wrap(err, "grpc.topics", "sending a message over the stream of the application")
+	}
+	e.Sent()
+	select {
+	case v := <-answer:
+		return v, nil
+	case <-ctx.Done():
+		return pubsub.Retry, &fault.Error{Code: fault.Indeterminate, Op: "grpc.topics", Err: context.Cause(ctx),
+			Msg: "the application did not answer a message of its stream in time"}
+	}
+}
+
+// DeliverBatch implements pubsub.Target. A stream has no batches.
+func (t *topicStream) DeliverBatch(context.Context, *pubsub.Batch) (map[string]pubsub.Verdict, error) {
+	return nil, fault.New(fault.Internal, "grpc.topics", "a stream takes one message at a time")
+}
+
+// Retryable implements pubsub.Target.
+func (t *topicStream) Retryable(*resiliency.Policy, error) bool { return true }
