@@ -45,7 +45,8 @@ func topicRequest(broker, topic, deadLetter string) *runtimev1.SubscribeTopicEve
 		in.DeadLetterTopic = &deadLetter
 	}
 	return &runtimev1.SubscribeTopicEventsRequestAlpha1{
-		SubscribeTopicEventsRequestType: &runtimev1.SubscribeTopicEventsRequestAlpha1_InitialRequest{InitialRequest: in}}
+		SubscribeTopicEventsRequestType: &runtimev1.SubscribeTopicEventsRequestAlpha1_InitialRequest{
+			InitialRequest: in}}
 }
 
 // next returns the next message, or nil for the answer to the first request.
