@@ -8,6 +8,8 @@ import (
 // RequestTracer starts a trace span for each request of the API about state, secrets, actors, jobs and configuration.
 // Implementations are safe for concurrent use.
 type RequestTracer interface {
+	// Exports reports whether spans are sent anywhere. It is cheap: a request asks before it describes its span.
+	Exports() bool
 	// StartRequest starts a span as a child of the traceparent in h. It returns nil if spans are sent nowhere.
 	StartRequest(ctx context.Context, h http.Header, name string) RequestSpan
 }

@@ -29,6 +29,9 @@ type Span struct {
 	Ended        bool
 }
 
+// Exports implements api.RequestTracer.
+func (s *Spans) Exports() bool { return true }
+
 // StartRequest implements api.RequestTracer.
 func (s *Spans) StartRequest(_ context.Context, h http.Header, name string) api.RequestSpan {
 	if s.Off {

@@ -14,7 +14,7 @@ import (
 // calls, and if spans are sent nowhere. The context of a call of an actor gets the new traceparent, so that the actor
 // continues the trace.
 func (s *Server) startSpan(ctx context.Context, method string, in any) (context.Context, api.RequestSpan) {
-	if s.tracer == nil {
+	if s.tracer == nil || !s.tracer.Exports() {
 		return ctx, nil
 	}
 	system, _ := api.GroupOf(methodName(method))

@@ -21,7 +21,7 @@ func isTraced(pattern string) bool {
 
 // startSpan starts the span of a request. It returns nil if spans are sent nowhere.
 func (e *endpoint) startSpan(r *http.Request) api.RequestSpan {
-	if !e.traced {
+	if !e.traced || !e.face.tracer.Exports() {
 		return nil
 	}
 	name, more := spanOf(r)
