@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -293,8 +294,8 @@ func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 // read joins the group and delivers its messages until receiving ends.
 func (s *Subscriber) read(receiving, working context.Context, sub *Subscription, i *pubsub.Instance, to Target,
 	log *slog.Logger) error {
-	if !i.Topics.MaySubscribe(s.o.App.ID, sub.Topic) {
-		return forbidden(i.Name, sub.Topic, s.o.App.ID)
+	if err := s.permitted(i, sub); err != nil {
+		return err
 	}
 	group := i.Group(s.o.App.ID)
 	ctx, cancel := context.WithTimeout(receiving, settleTime)
@@ -310,6 +311,9 @@ func (s *Subscriber) read(receiving, working context.Context, sub *Subscription,
 		observer: s.o.Observer, log: log, now: s.o.Now, warnings: &limiter{}}
 	return r.run(receiving, working)
 }
+
+// maxStreams bounds the streams of one application. Each of them has messages in memory that wait for their answers.
+const maxStreams = 100
 
 // Stream delivers the messages of a subscription to the client of a stream, until the stream or the Subscriber ends.
 // The function open is called when the first message may be delivered.
@@ -327,6 +331,11 @@ func (s *Subscriber) Stream(ctx context.Context, d Definition, to Target, open f
 	if s.closed {
 		s.mu.Unlock()
 		return closing()
+	}
+	if len(s.streaming) >= maxStreams {
+		s.mu.Unlock()
+		return api.Overloaded(fault.New(fault.Overloaded, "pubsub.Stream",
+			fmt.Sprintf("the application has %d streams of messages open, which is the largest number", maxStreams)))
 	}
 	s.streams.Add(1)
 	s.streaming = append(s.streaming, sub)
@@ -370,10 +379,22 @@ func (s *Subscriber) streamed(sub *Subscription) (*pubsub.Instance, error) {
 	if !ok || !i.VisibleTo(s.o.App.ID) {
 		return nil, notFoundStream(sub.PubSub)
 	}
-	if !i.Topics.MaySubscribe(s.o.App.ID, sub.Topic) {
-		return nil, forbidden(i.Name, sub.Topic, s.o.App.ID)
+	if err := s.permitted(i, sub); err != nil {
+		return nil, err
 	}
 	return i, nil
+}
+
+// permitted returns an error if the scopes of the component exclude the application from the topic of a subscription,
+// or from publishing to its dead-letter topic. An application publishes there when it drops messages.
+func (s *Subscriber) permitted(i *pubsub.Instance, sub *Subscription) error {
+	switch app := s.o.App.ID; {
+	case !i.Topics.MaySubscribe(app, sub.Topic):
+		return forbidden(i.Name, sub.Topic, app)
+	case sub.DeadLetter != "" && !i.Topics.MayPublish(app, sub.DeadLetter):
+		return forbidden(i.Name, sub.DeadLetter, app)
+	}
+	return nil
 }
 
 // Subscriptions returns all subscriptions of the application, also those that wait for it.

@@ -68,6 +68,7 @@ type desk struct {
 	*fakeApp
 	broker broker.Broker
 	policy *resiliency.Policy
+	topics broker.Topics
 }
 
 // newDesk opens a subscriber with declared subscriptions, in a bubble of synctest.
@@ -82,7 +83,7 @@ func newDesk(t *testing.T, answer func(context.Context, *pubsub.Event, int) (pub
 func (d *desk) open(t *testing.T, definitions ...pubsub.Definition) {
 	t.Helper()
 	d.Subscriber = pubsub.NewSubscriber(pubsub.SubscriberOptions{App: api.App{ID: "shop"},
-		Source: source{{Name: "messages", Broker: d.broker}}, Target: d.fakeApp,
+		Source: source{{Name: "messages", Broker: d.broker, Topics: d.topics}}, Target: d.fakeApp,
 		Policy: func(string) *resiliency.Policy { return d.policy }, Logger: slog.New(slog.DiscardHandler)})
 	d.Open(definitions)
 	s := d.Subscriber
@@ -405,5 +406,41 @@ func TestStream(t *testing.T) {
 			!strings.Contains(e.Message, "nosuch is not found") {
 			t.Errorf("a stream of an unknown component: %v", err)
 		}
+	})
+}
+
+// An application that drops messages publishes them to the dead-letter topic, so it needs the permission for that.
+func TestSubscriber_ScopesHoldForDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{fakeApp: &fakeApp{}, broker: inmemory.Open(inmemory.Options{}),
+			topics: broker.Topics{Protected: []string{"secret"}}}
+		d.open(t, to("a", "/a", "secret"), to("b", "/b", "dead"))
+		d.publish(t, "a", "", "1")
+		d.publish(t, "b", "", "2")
+		d.want(t, "/b b 2")
+		var e *api.Error
+		err := d.Stream(t.Context(), to("a", "", "secret"), &fakeApp{}, nil)
+		if !errors.As(err, &e) || e.Code != api.CodePubSubForbidden || !strings.Contains(e.Message, "secret") {
+			t.Errorf("a stream with a dead-letter topic of others: %v", err)
+		}
+	})
+}
+
+func TestStream_NumberIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var streams sync.WaitGroup
+		for range 100 {
+			streams.Go(func() { _ = d.Stream(ctx, to("a", "", ""), &fakeApp{}, func() error { return nil }) })
+		}
+		synctest.Wait()
+		var e *api.Error
+		err := d.Stream(ctx, to("a", "", ""), &fakeApp{}, func() error { return nil })
+		if !errors.As(err, &e) || !strings.Contains(e.Message, "100 streams") {
+			t.Errorf("the stream after the last one: %v", err)
+		}
+		cancel()
+		streams.Wait()
 	})
 }
