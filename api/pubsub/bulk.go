@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/quorate/quorate/api"
@@ -47,6 +48,10 @@ func (p *Partial) Error() string {
 // MaxEntries is the largest number of entries of a bulk.
 const MaxEntries = 10_000
 
+// maxFilled is how many pairs of metadata of the request its entries may get together. Without this bound, a small
+// request could take much memory.
+const maxFilled = 100_000
+
 // PublishBulk publishes several messages. The function read is called after the target is checked, and returns the
 // entries. If single entries were not published, the cause of the error is a *Partial.
 func (s *Service) PublishBulk(ctx context.Context, r *BulkRequest, read func() ([]Entry, *api.Error)) error {
@@ -63,6 +68,10 @@ func (s *Service) PublishBulk(ctx context.Context, r *BulkRequest, read func() (
 	}
 	if len(entries) == 0 {
 		return nil
+	}
+	if n := len(entries) * len(r.Metadata); n > maxFilled {
+		return metadataInvalid(i.Name, nil, "every entry gets the metadata of the request, which are "+strconv.Itoa(n)+
+			" pairs; the limit is "+strconv.Itoa(maxFilled))
 	}
 	messages := make([]pubsub.Message, len(entries))
 	for n := range entries {
@@ -128,8 +137,11 @@ func (s *Service) checkEntries(r *BulkRequest, entries []Entry) *api.Error {
 
 // fill returns metadata with what is missing from defaults.
 func fill(metadata, defaults map[string]string) map[string]string {
-	if len(defaults) == 0 {
+	switch {
+	case len(defaults) == 0:
 		return metadata
+	case len(metadata) == 0:
+		return defaults
 	}
 	out := maps.Clone(defaults)
 	maps.Copy(out, metadata)

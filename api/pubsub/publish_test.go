@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -231,5 +232,25 @@ func TestPublish_BoundsMetadata(t *testing.T) {
 		if err == nil {
 			t.Errorf("too many %s were accepted", name)
 		}
+	}
+}
+
+// Each entry gets the metadata of the request, so a small request could take much memory.
+func TestPublishBulk_BoundsFilledMetadata(t *testing.T) {
+	r := newRig(t)
+	metadata := map[string]string{}
+	for i := range 100 {
+		metadata[strconv.Itoa(i)] = ""
+	}
+	err := r.PublishBulk(t.Context(), &pubsub.BulkRequest{PubSub: "messages", Topic: "t", Metadata: metadata},
+		func() ([]pubsub.Entry, *api.Error) {
+			out := make([]pubsub.Entry, 1001)
+			for i := range out {
+				out[i] = pubsub.Entry{ID: strconv.Itoa(i), Payload: pubsub.Payload{Metadata: map[string]string{"a": "b"}}}
+			}
+			return out, nil
+		})
+	if err == nil || !strings.Contains(err.Error(), "100100 pairs") {
+		t.Error(err)
 	}
 }

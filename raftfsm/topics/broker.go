@@ -160,7 +160,7 @@ func checkRequest(r *pubsub.PublishRequest) error {
 		if err := checkMessage(&r.Messages[i]); err != nil {
 			return err
 		}
-		size += len(r.Messages[i].Data) + overhead
+		size += encodedSize(&r.Messages[i]) + overhead
 	}
 	if size > maxPublish {
 		return fault.New(fault.TooLarge, opPublish, fmt.Sprintf("the messages have %d bytes, and %d are allowed in a "+

@@ -112,13 +112,18 @@ type message struct {
 	body      []byte // everything after the key
 }
 
-// encodeMessage returns the value of an append. The machine puts the cluster time in front of it.
-func encodeMessage(m *pubsub.Message) []byte {
+// encodedSize returns the largest size of an encoded message in bytes.
+func encodedSize(m *pubsub.Message) int {
 	size := len(m.Data) + len(m.Key) + len(m.ID) + len(m.ContentType) + 64
 	for name, value := range m.Metadata {
 		size += len(name) + len(value) + 8
 	}
-	b := append(make([]byte, 0, size), recordVersion)
+	return size
+}
+
+// encodeMessage returns the value of an append. The machine puts the cluster time in front of it.
+func encodeMessage(m *pubsub.Message) []byte {
+	b := append(make([]byte, 0, encodedSize(m)), recordVersion)
 	b = binary.AppendUvarint(b, millis(m.DeliverAt))
 	b = lenprefix.Append(b, m.Key)
 	b = lenprefix.Append(lenprefix.Append(b, m.ID), m.ContentType)
