@@ -318,3 +318,61 @@ func TestBroker_Replay(t *testing.T) {
 		t.Errorf("replay of an unknown group: %v", err)
 	}
 }
+
+// The bytes of a request include what is stored beside the data.
+func TestBroker_BoundsBytesOfRequest(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, nil)
+	b := topicBroker(t, c.running()[0], "pubsub", topics.BrokerOptions{})
+	metadata := map[string]string{"a": strings.Repeat("x", 60<<10)}
+	messages := make([]pubsub.Message, 1100)
+	for i := range messages {
+		messages[i] = pubsub.Message{Metadata: metadata}
+	}
+	_, err := b.Publish(within(t, time.Minute), pubsub.PublishRequest{Topic: "t", Messages: messages})
+	if !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "the messages have") {
+		t.Error(err)
+	}
+}
+
+// A subscriber has at most 16 MiB of messages that it has not settled, and one more.
+func TestBroker_BoundsBytesOfSubscriber(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, nil)
+	b := topicBroker(t, c.running()[0], "pubsub", topics.BrokerOptions{Concurrency: 100})
+	s := joinGroup(t, b, "t", "g")
+	const count, size, most = 12, 3 << 20, 6
+	data := make([]byte, size)
+	for range count {
+		send(t, b, "t", pubsub.Message{Data: data})
+	}
+	var open []pubsub.Delivery
+	for range most {
+		open = append(open, nextOf(t, s))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	more := make(chan error, 1)
+	go func() {
+		list, err := s.Receive(ctx, 100)
+		if err == nil {
+			err = fmt.Errorf("%d more messages", len(list))
+		}
+		more <- err
+	}()
+	// A second member gets the others, so the leader has looked at all of them.
+	second := joinGroup(t, b, "t", "g")
+	for range count - most {
+		d := nextOf(t, second)
+		must(t, second.Settle(t.Context(), &d, pubsub.Acknowledged))
+	}
+	cancel()
+	if err := <-more; !fault.Is(err, fault.Timeout) && ctx.Err() == nil {
+		t.Error(err)
+	} else if err != nil && strings.Contains(err.Error(), "more messages") {
+		t.Error(err)
+	}
+	for i := range open {
+		must(t, s.Settle(t.Context(), &open[i], pubsub.Acknowledged))
+	}
+	send(t, b, "t", pubsub.Message{Data: data}, pubsub.Message{Data: data})
+}

@@ -54,6 +54,7 @@ type item struct {
 	at       uint64 // cluster time before which it is not delivered
 	expireAt uint64 // 0 = never
 	value    []byte // nil = not in memory
+	size     int    // of the value in bytes; 0 = not read yet
 	parked   bool   // it has a parked record, or will have one
 	recorded bool   // it has a parked record in the log
 	lease    *member
@@ -231,6 +232,7 @@ func (c *consumer) add(offset uint64, value []byte, expireAt, now uint64) error 
 
 // keep keeps the value of an item in memory if there is room.
 func (c *consumer) keep(i *item, value []byte) {
+	i.size = len(value)
 	if i.value == nil && c.buffered+len(value) <= maxBuffer {
 		i.value = value
 		c.buffered += len(value)
@@ -391,8 +393,7 @@ func (k *Keeper) advance(c *consumer) error {
 			break
 		}
 		heap.Pop(&c.ready)
-		i.lease = m
-		m.outstanding++
+		m.lease(i)
 		m.session.out = append(m.session.out, handed{m, i.offset})
 		m.session.rouse()
 	}
@@ -420,7 +421,7 @@ func pauseUntil(at, now uint64) time.Duration {
 // memberWithRoom returns the member with the fewest messages, or nil if none may get another one.
 func (c *consumer) memberWithRoom() (best *member) {
 	for _, m := range c.members {
-		if m.outstanding < m.window && (best == nil || m.outstanding < best.outstanding) {
+		if m.hasRoom() && (best == nil || m.outstanding < best.outstanding) {
 			best = m
 		}
 	}
@@ -431,6 +432,7 @@ func (c *consumer) memberWithRoom() (best *member) {
 func (c *consumer) release(i *item) {
 	if i.lease != nil {
 		i.lease.outstanding--
+		i.lease.bytes -= i.size
 		i.lease = nil
 	}
 }

@@ -206,9 +206,9 @@ func (k *Keeper) reloaded(c *consumer) error {
 			continue
 		}
 		if again := c.items[offset]; again != nil {
-			again.lease = i.lease
+			again.lease, again.size = i.lease, i.size
 		} else {
-			i.lease.outstanding--
+			c.release(i)
 		}
 	}
 	own := c.settled // messages that are parked because their time has not come

@@ -33,6 +33,8 @@ const (
 	maxMembers     = 10_000 // of one session
 	maxPull        = 256    // messages of one answer
 	maxPullBytes   = 1 << 20
+
+	maxMemberBytes = 16 << 20 // of the messages that a member has; the last one may exceed it
 )
 
 // single is the sequence of all messages of a group with concurrency 1.
@@ -59,6 +61,17 @@ type member struct {
 	c           *consumer
 	window      int // messages that it may have
 	outstanding int // messages that it has
+	bytes       int // of these messages, as far as they were read
+}
+
+// hasRoom reports whether the member may get another message.
+func (m *member) hasRoom() bool { return m.outstanding < m.window && m.bytes < maxMemberBytes }
+
+// lease gives a message to the member.
+func (m *member) lease(i *item) {
+	i.lease = m
+	m.outstanding++
+	m.bytes += i.size
 }
 
 type handed struct {
@@ -342,6 +355,10 @@ func (k *Keeper) take(s *session) (taken []Handed, err error) {
 			continue
 		}
 		c.free(i)
+		if i.size == 0 { // it was parked, so it was not read before
+			i.size = len(value)
+			h.member.bytes += i.size
+		}
 		size += len(value)
 		taken = append(taken, Handed{ID: h.member.id, Offset: i.offset, Attempt: i.attempts + 1,
 			Serial: c.concurrency == 1, Value: value, ExpireAt: i.expireAt})
