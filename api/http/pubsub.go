@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
 
 	"github.com/quorate/quorate/api"
@@ -26,19 +25,34 @@ func (s *pubsubRoutes) routes() []route {
 	}
 }
 
-// publishPath returns the component and the topic in a path. words is the number of segments before the component.
-func publishPath(u *url.URL, words int) (component, topic string, err error) {
-	path := restOf(u, "/")
+// destination is where a request publishes, and with which metadata.
+type destination struct {
+	component, topic string
+	metadata         map[string]string
+}
+
+// open reads the path, the query and the body of a request that publishes. words is the number of segments of the path
+// before the component. The caller must release the body.
+func (s *pubsubRoutes) open(p *reply, r *http.Request, words int) (to destination, body *buffer, err error) {
+	path := restOf(r.URL, "/")
 	for range words {
 		if _, err := path.next(); err != nil {
-			return "", "", err
+			return to, nil, err
 		}
 	}
-	if component, err = path.next(); err != nil {
-		return "", "", err
+	if to.component, err = path.next(); err != nil {
+		return to, nil, err
 	}
-	topic, err = path.all()
-	return component, topic, err
+	if to.topic, err = path.all(); err != nil {
+		return to, nil, err
+	}
+	q, err := parseQuery(r)
+	if err != nil {
+		return to, nil, err
+	}
+	to.metadata = q.metadata
+	body, err = s.body(p, r)
+	return to, body, err
 }
 
 // traceOf returns the headers with the trace of a request.
@@ -54,15 +68,7 @@ func traceOf(r *http.Request) http.Header {
 
 // publish serves POST and PUT /v1.0/publish/{pubsub}/{topic}.
 func (s *pubsubRoutes) publish(p *reply, r *http.Request) error {
-	component, topic, err := publishPath(r.URL, 2)
-	if err != nil {
-		return err
-	}
-	q, err := parseQuery(r)
-	if err != nil {
-		return err
-	}
-	body, err := s.body(p, r)
+	to, body, err := s.open(p, r, 2)
 	if err != nil {
 		return err
 	}
@@ -70,9 +76,9 @@ func (s *pubsubRoutes) publish(p *reply, r *http.Request) error {
 	ctx := s.deadline(p, r)
 	defer ctx.end()
 	// The buffer is reused, and brokers keep the data.
-	if err := s.topics.Publish(ctx, &pubsub.PublishRequest{PubSub: component, Topic: topic, Trace: traceOf(r),
+	if err := s.topics.Publish(ctx, &pubsub.PublishRequest{PubSub: to.component, Topic: to.topic, Trace: traceOf(r),
 		Payload: pubsub.Payload{Data: slices.Clone(body.data), ContentType: header(r, headerContentType),
-			Metadata: q.metadata}}); err != nil {
+			Metadata: to.metadata}}); err != nil {
 		return err
 	}
 	p.empty()
@@ -81,15 +87,7 @@ func (s *pubsubRoutes) publish(p *reply, r *http.Request) error {
 
 // publishBulk serves POST and PUT /v1.0/publish/bulk/{pubsub}/{topic}.
 func (s *pubsubRoutes) publishBulk(p *reply, r *http.Request) error {
-	component, topic, err := publishPath(r.URL, 3)
-	if err != nil {
-		return err
-	}
-	q, err := parseQuery(r)
-	if err != nil {
-		return err
-	}
-	body, err := s.body(p, r)
+	to, body, err := s.open(p, r, 3)
 	if err != nil {
 		return err
 	}
@@ -104,7 +102,7 @@ func (s *pubsubRoutes) publishBulk(p *reply, r *http.Request) error {
 	}
 	ctx := s.deadline(p, r)
 	defer ctx.end()
-	request := &pubsub.BulkRequest{PubSub: component, Topic: topic, Metadata: q.metadata, Trace: traceOf(r)}
+	request := &pubsub.BulkRequest{PubSub: to.component, Topic: to.topic, Metadata: to.metadata, Trace: traceOf(r)}
 	err = s.topics.PublishBulk(ctx, request, func() ([]pubsub.Entry, *api.Error) {
 		var list []pubsub.EntryJSON
 		if err := json.Unmarshal(slices.Clone(body.data), &list); err != nil {

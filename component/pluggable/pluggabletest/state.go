@@ -24,7 +24,7 @@ type State struct {
 	// Store keeps the data. It must be a state.Transactor and a state.BulkGetter.
 	Store   state.Store
 	Offers  []string // features
-	NoBulk  bool     // bulk calls are not implemented
+	NoBulk  bool     // answers bulk calls with Unimplemented
 	NoETags bool     // answers have no ETags
 	Most    int64    // operations of a transaction; 0 = no limit
 	// Before is called before each call, with the name of the method; nil = nothing.
