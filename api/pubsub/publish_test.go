@@ -246,7 +246,7 @@ func TestPublishBulk_BoundsFilledMetadata(t *testing.T) {
 		func() ([]pubsub.Entry, *api.Error) {
 			out := make([]pubsub.Entry, 1001)
 			for i := range out {
-				out[i] = pubsub.Entry{ID: strconv.Itoa(i), Payload: pubsub.Payload{Metadata: map[string]string{"a": "b"}}}
+				out[i] = pubsub.Entry{ID: strconv.Itoa(i)}
 			}
 			return out, nil
 		})
