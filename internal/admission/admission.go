@@ -113,8 +113,8 @@ func (b *Budget) Release(bytes int64) {
 	}
 }
 
-// Burst reports whether requests have acquired more than a quarter of the budget, or released more than a quarter,
-// since the previous call of Burst. Releases count too, because released memory is garbage that can be collected.
+// Burst reports whether requests have acquired or released more than a quarter of the budget since the previous call
+// of Burst. Releases count too, because released memory becomes garbage for the collector.
 func (b *Budget) Burst() bool {
 	if b == nil {
 		return false

@@ -71,7 +71,8 @@ func (l *lane) observe(worked time.Time) {
 }
 
 // withhold returns how many of the released bytes other requests may use now. While pace limits the lane to less than
-// its size, withhold keeps the other bytes back. observe gives them back when the limit grows.
+// its size, withhold keeps the rest of the released bytes back. observe makes these bytes available again when the
+// limit grows.
 func (l *lane) withhold(bytes int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

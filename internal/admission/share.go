@@ -17,9 +17,9 @@ type Share struct {
 // Share returns an empty share of b.
 func (b *Budget) Share() Share { return Share{budget: b} }
 
-// Add acquires more bytes, with the errors of Budget.Acquire. After an error, the share still has its previous bytes.
-// A share that already has bytes waits only as long as a small request may, because other requests wait for these
-// bytes.
+// Add acquires more bytes for the share. It returns the errors of Budget.Acquire. After an error, the share still has
+// its previous bytes. A share that already has bytes waits only as long as a small request may. Other requests may be
+// waiting for the bytes that it has.
 func (s *Share) Add(ctx context.Context, bytes int64) error {
 	if s.budget == nil {
 		return nil
@@ -39,9 +39,9 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// fit returns how many bytes to acquire for a share that needs more bytes. A share cannot get more bytes of the large
-// lane than the lane has. fit reduces the number accordingly. Otherwise the share would wait forever for bytes that it
-// has itself.
+// fit returns how many bytes to acquire for a share that needs more bytes. A share cannot have more bytes of the
+// large lane than the whole lane has. So fit returns at most the bytes of the lane that the share does not have yet.
+// If the share requested more, it would wait forever for its own bytes.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
 		return bytes
@@ -107,8 +107,8 @@ const (
 	SlowRate  = 256 << 10
 )
 
-// Transfer is the transfer of a body from or to a client. Its request has memory until the transfer ends, so a slow
-// client keeps other requests waiting. All methods of a nil *Transfer do nothing. Moved and Cut are safe for
+// Transfer is the transfer of a body from or to a client. The request keeps its memory until the transfer ends, so a
+// slow client makes other requests wait. All methods of a nil *Transfer do nothing. Moved and Cut are safe for
 // concurrent use.
 type Transfer struct {
 	lane    *lane

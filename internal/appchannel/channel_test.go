@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func channel(t *testing.T, addr net.Addr, change func(*appchannel.Options)) (*appchannel.Channel, chan bool) {
@@ -51,6 +52,22 @@ func expectHealth(t *testing.T, told chan bool, want bool) {
 		}
 	case <-time.After(time.Minute):
 		t.Fatalf("OnHealth was not called: %v", want)
+	}
+}
+
+// lines are the lines of a log.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+// expect waits for the next line.
+func (l lines) expect(t *testing.T, want string) {
+	t.Helper()
+	if line := <-l; !strings.Contains(line, want) {
+		t.Errorf("logged %q, want %q", line, want)
 	}
 }
 
@@ -130,31 +147,28 @@ func TestHealth_FollowsProbesAndThreshold(t *testing.T) {
 }
 
 func TestHealth_ApplicationStartsLateOrAgain(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr()
-	l.Close()
-	c, told := channel(t, addr, func(*appchannel.Options) {})
+	addr := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: testutil.SparePort(t)}
+	log := make(lines, 100)
+	c, told := channel(t, addr, func(o *appchannel.Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	log.expect(t, "waiting for the application")
 	if _, err := call(c, "/"); !fault.Is(err, fault.Unavailable) || c.Seen() {
 		t.Errorf("%v", err)
 	}
 	for range 2 {
 		l, err := net.Listen("tcp", addr.String())
-		if err != nil {
-			t.Skip("the port was taken meanwhile")
-		}
+		testutil.Must(t, err)
 		s := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
 		done := make(chan struct{})
 		go func() { defer close(done); _ = s.Serve(l) }()
 		expectHealth(t, told, true)
+		log.expect(t, "the application accepts calls")
 		_ = s.Close()
 		<-done
 		if _, err := call(c, "/"); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("%v", err)
 		}
 		expectHealth(t, told, false)
+		log.expect(t, "the application does not accept calls")
 	}
 	if !c.Seen() {
 		t.Error("it was there")

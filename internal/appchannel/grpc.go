@@ -153,16 +153,17 @@ func (b *countedBody) Close() error {
 }
 
 // lost returns the error of a call that the application did not answer, or nil if err is an answer of the
-// application. sent is true if the headers of the call were sent. heard is true if a header or trailer came back.
-func (g *grpcCarrier) lost(ctx context.Context, sent, heard bool, err error) error {
+// application. wasSent is true if the headers of the call were sent. answered is true if a header or trailer came
+// back.
+func (g *grpcCarrier) lost(ctx context.Context, wasSent, answered bool, err error) error {
 	switch {
-	case !sent && ctx.Err() != nil:
+	case !wasSent && ctx.Err() != nil:
 		return g.channel.givenUp(ctx)
-	case !sent:
+	case !wasSent:
 		return g.channel.unreached(fmt.Errorf("gRPC %s: %s", status.Code(err), status.Convert(err).Message()))
 	case ctx.Err() != nil:
 		return g.channel.unanswered(ctx.Err())
-	case status.Code(err) == codes.Unavailable && !heard:
+	case status.Code(err) == codes.Unavailable && !answered:
 		return g.channel.unanswered(fmt.Errorf("gRPC %s", status.Convert(err).Message()))
 	}
 	return nil
@@ -197,7 +198,8 @@ func (g *grpcCarrier) request(r *http.Request) (*common.InvokeRequest, error) {
 
 type methodKey struct{}
 
-// WithMethod returns a copy of r for which a gRPC application gets another method than the path of r.
+// WithMethod returns a copy of r that carries a method name for gRPC applications. A gRPC application then gets this
+// method instead of the path of r.
 func WithMethod(r *http.Request, method string) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), methodKey{}, method))
 }
@@ -216,7 +218,7 @@ func grpcAnswer(r *http.Request, out *common.InvokeResponse, md metadata.MD) *ht
 }
 
 // grpcFailure returns the HTTP answer for a gRPC error of the application. Its body has the fields of an error of
-// this API, and those that Dapr clients expect.
+// this API, and the fields that Dapr clients expect.
 func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Response {
 	body, err := json.Marshal(struct {
 		ErrorCode string            `json:"errorCode"`

@@ -76,8 +76,8 @@ func FromMetadata(md metadata.MD) http.Header {
 // typed is the content type of a protobuf message. Its parameter names the message type.
 const typed = "application/x-protobuf"
 
-// typeHeader is the header with the type URL of a protobuf message, if the message also has a content type. A type URL
-// without a content type is sent as a parameter of the header Content-Type instead.
+// typeHeader is the header for the type URL of a protobuf message that also has a content type. If a message has only
+// a type URL, the URL is sent as a parameter of the header Content-Type.
 const typeHeader = "Dapr-Type-Url"
 
 // SetMessageType sets the content type of a message, and its type url where it has one.

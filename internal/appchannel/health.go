@@ -29,13 +29,16 @@ func (c *Channel) watch(ctx context.Context) {
 
 // awaitPort returns true when the port accepts connections, and false when ctx has ended.
 func (c *Channel) awaitPort(ctx context.Context) bool {
-	for {
+	for logged := c.Seen(); ; logged = true {
 		err := c.dialOnce(ctx)
 		if ctx.Err() != nil {
 			return false
 		}
 		if err == nil {
 			return true
+		}
+		if !logged {
+			c.opts.Logger.Info("waiting for the application: nothing listens on its port yet", "address", c.target)
 		}
 		c.become(condition{seen: c.Seen(), why: "the application does not take connections on " + c.target})
 		pause(ctx, portInterval)

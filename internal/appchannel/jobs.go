@@ -106,7 +106,7 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 
 // AnswerOf returns the answer of the application that caused err, an error of TakeJob. It returns nil if err has
-// another cause. The body of the answer cannot be read.
+// another cause. The answer has no readable body.
 func AnswerOf(err error) *http.Response {
 	var r *refusal
 	if errors.As(err, &r) {

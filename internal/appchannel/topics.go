@@ -10,6 +10,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"unicode"
 
 	runtime "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc"
@@ -33,6 +34,7 @@ const (
 	maxTopicAnswer   = 64 << 10 // to one message
 	maxBatchAnswer   = 4 << 20  // to several
 	maxSubscriptions = 4 << 20  // to the question for subscriptions
+	maxExcerpt       = 256      // of an answer, in an error
 )
 
 // TopicAnswer is what an application says about a message.
@@ -58,8 +60,9 @@ type TopicMessage struct {
 	Proto    func() *runtime.TopicEventRequest
 }
 
-// TakeMessage delivers a message and waits for the answer. An error is one of RoundTrip, or fault.Internal if the
-// application answered that it failed; see AnswerOf.
+// TakeMessage delivers a message and waits for the answer. It returns the errors of RoundTrip. It also returns
+// fault.Internal, with the first bytes of the answer, if the application did not handle the message. If the reason is
+// the status of the answer, AnswerOf returns that answer.
 func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer, error) {
 	ctx, cancel := context.WithCancel(ctx) // net/http registers each request at its context
 	defer cancel()
@@ -77,7 +80,36 @@ func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer
 	if json.Unmarshal(body, &said) != nil {
 		return TopicSuccess, nil // any other body is as good as none
 	}
-	return topicAnswer(said.Status, TopicSuccess), nil
+	verdict := topicAnswer(said.Status, TopicSuccess)
+	if verdict == TopicRetry {
+		return verdict, fault.New(fault.Internal, "appchannel.TakeMessage", fmt.Sprintf("POST %s answered %d%s",
+			m.Path, answer.StatusCode, excerpt(body)))
+	}
+	return verdict, nil
+}
+
+// excerpt returns the first bytes of an answer, for an error and the log: on one line, and with other control
+// characters escaped. It begins with a colon, and is empty if there is no text.
+func excerpt(answer []byte) string {
+	cut := len(answer) > maxExcerpt
+	var b strings.Builder
+	for word := range strings.FieldsSeq(strings.ToValidUTF8(string(answer[:min(len(answer), maxExcerpt)]), "")) {
+		b.WriteByte(' ')
+		for _, r := range word {
+			if unicode.IsPrint(r) {
+				b.WriteRune(r)
+			} else {
+				b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+			}
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	if cut {
+		b.WriteString("...")
+	}
+	return ":" + b.String()
 }
 
 // topicAnswer reads a status word. byDefault is what no status means.
@@ -93,7 +125,8 @@ func topicAnswer(word string, byDefault TopicAnswer) TopicAnswer {
 	return TopicRetry
 }
 
-// headers adds what an HTTP application gets beside the body. The runtime's own headers win over metadata.
+// headers adds to h the headers that an HTTP application gets with the message. The metadata of the message become
+// headers too, unless the runtime sets a header of the same name.
 func (m *TopicMessage) headers(h http.Header) {
 	h["Traceparent"] = []string{m.Parent}
 	if m.State != "" {
@@ -134,8 +167,9 @@ func (c *Channel) post(ctx context.Context, path, contentType string, body []byt
 		return nil, answer, nil
 	}
 	if !handled(answer.StatusCode) {
+		begin, _ := io.ReadAll(io.LimitReader(answer.Body, maxExcerpt+1)) // without a body, the status is the reason
 		return nil, nil, &fault.Error{Code: fault.Internal, Op: "appchannel.TakeMessage", Err: &refusal{answer,
-			fmt.Sprintf("POST %s answered %d", r.URL.Path, answer.StatusCode)}}
+			fmt.Sprintf("POST %s answered %d%s", r.URL.Path, answer.StatusCode, excerpt(begin))}}
 	}
 	out, err := c.bounded(answer.Body, limit)
 	return out, answer, err
@@ -161,8 +195,9 @@ type TopicBatch struct {
 	Proto  func() *runtime.TopicEventBulkRequest
 }
 
-// TakeBatch delivers several messages. The answers are by entry id. Without an answer, an entry is not handled. known
-// is false if the application has no handler. Errors are those of TakeMessage.
+// TakeBatch delivers several messages. It returns the answers of the application by entry id. An entry that has no
+// answer was not handled. If the application has no handler for batches, known is false. The errors are those of
+// TakeMessage.
 func (c *Channel) TakeBatch(ctx context.Context, b *TopicBatch) (answers map[string]TopicAnswer, known bool,
 	err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -197,9 +232,10 @@ func (c *Channel) TakeBatch(ctx context.Context, b *TopicBatch) (answers map[str
 	return answers, true, nil
 }
 
-// Subscriptions asks the application for its subscriptions. An HTTP application answers with JSON, a gRPC application
-// with a message. Both are nil if the application has none. Errors are those of RoundTrip, and fault.Internal if the
-// application answered that it failed.
+// Subscriptions asks the application for its subscriptions. An HTTP application answers with JSON, and a gRPC
+// application with a message. Only the result for its protocol is set. Both results are nil if the application has no
+// subscriptions. Subscriptions returns the errors of RoundTrip. It also returns fault.Internal if the application
+// answered that it failed.
 func (c *Channel) Subscriptions(ctx context.Context, app string) ([]byte, *runtime.ListTopicSubscriptionsResponse,
 	error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -282,8 +318,9 @@ func (m *TopicMessage) outgoing(ctx context.Context) context.Context {
 	md := metadata.MD{}
 	for name, values := range h {
 		key := strings.ToLower(name)
-		if key == "content-type" || strings.HasPrefix(key, "grpc-") || strings.HasSuffix(key, "-bin") {
-			continue
+		if key == "content-type" || strings.HasPrefix(key, "grpc-") || strings.HasSuffix(key, "-bin") ||
+			strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
+			continue // gRPC would refuse the whole call
 		}
 		md[key] = values
 	}
@@ -296,7 +333,7 @@ func (g *grpcCarrier) refused(method string, err error) error {
 		header := http.Header{"Grpc-Status": {strconv.Itoa(int(s.Code()))}}
 		return &fault.Error{Code: fault.Internal, Op: "appchannel.TakeMessage", Err: &refusal{
 			&http.Response{Status: s.Code().String(), StatusCode: http.StatusInternalServerError, Header: header},
-			method + " answered " + s.Code().String() + ": " + s.Message()}}
+			method + " answered " + s.Code().String() + excerpt([]byte(s.Message()))}}
 	})
 }
 

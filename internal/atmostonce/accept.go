@@ -36,7 +36,8 @@ func (h *head) restore(header http.Header) {
 	}
 }
 
-// check returns an error if an answer does not fit its request. It removes what an answer with its status cannot have.
+// check returns an error if an answer does not fit its request. It removes the header or body that an answer with its
+// status must not have, for example the body of a 204.
 func check(r *http.Request, a *http.Response) error {
 	switch {
 	case a.StatusCode < 100 || a.StatusCode > 999:
@@ -71,8 +72,9 @@ func checkLength(a *http.Response) error {
 	}
 }
 
-// checkSwitch returns an error for an answer that switches the protocol, unless the request is for that protocol. The
-// connection becomes a tunnel for the bytes of the caller, so a server must not be able to switch it on its own.
+// checkSwitch returns an error for an answer that switches the protocol, unless the request is for that protocol.
+// After a switch, the connection is a tunnel for the bytes of the caller. So a server must not be able to switch the
+// protocol unless the caller has requested it.
 func checkSwitch(r *http.Request, a *http.Response) error {
 	if !hasToken(r.Header["Connection"], "upgrade") || len(r.Header["Upgrade"]) == 0 {
 		return bad("the server switches the protocol, which the request did not ask for")

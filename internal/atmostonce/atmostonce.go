@@ -1,9 +1,10 @@
 // Package atmostonce sends an HTTP request at most once. If the request fails, the package reports whether any of it
-// may have left this process. It also limits the heads of answers, and refuses an answer that does not fit its request.
+// may have left this process. It also limits the heads of answers, and refuses an answer that does not fit its
+// request.
 //
-// net/http alone guarantees neither. If an idle connection turns out to be closed, it sends a request with a safe
-// method again, although the server may have executed the first one. This package prevents that repetition. It also
-// checks an idle connection before each request, and does not use one that the other side has closed.
+// net/http alone guarantees neither. If an idle connection turns out to be closed, net/http repeats a request with a
+// safe method. The server may already have executed it. This package prevents that repetition. It also checks an idle
+// connection before each request, and does not use one that the other side has closed.
 //
 // The package owns these rules. It also has a client for HTTP/1.1 without TLS that applies them at lower cost than
 // http.Transport. It has no goroutines, except those of Client.
@@ -15,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"reflect"
 	"sync"
 	"sync/atomic"
 )
@@ -22,10 +24,10 @@ import (
 // ErrRepeat is the error of a request that net/http was about to repeat.
 var ErrRepeat = errors.New("the connection was closed before an answer came")
 
-// RoundTrip sends r over t, which Transport has prepared. After an error, sent tells whether any of r may have left
-// this process. If sent is false, the server has received nothing of r. The error is a *BadAnswer if the answer does
-// not fit r or exceeds a limit. The httptrace hooks in the context of r are called too.
-func RoundTrip(t *http.Transport, r *http.Request, l Limits) (answer *http.Response, sent bool, err error) {
+// RoundTrip sends r over t, which Transport has prepared. After an error, wasSent reports whether any byte of r may
+// have left this process. If wasSent is false, the server has received nothing of r. The error is a *BadAnswer if the
+// answer does not fit r or exceeds a limit. The httptrace hooks in the context of r are called too.
+func RoundTrip(t *http.Transport, r *http.Request, l Limits) (answer *http.Response, wasSent bool, err error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	s := &sending{cancel: cancel, request: r, limits: l, maxBytes: t.MaxResponseHeaderBytes}
 	s.hooks = httptrace.ClientTrace{GotConn: s.gotConn, WroteHeaderField: s.writesHeaders,
@@ -38,14 +40,14 @@ func RoundTrip(t *http.Transport, r *http.Request, l Limits) (answer *http.Respo
 		}
 		_ = answer.Body.Close() // it is not read
 		s.discard()
-		sent = true
+		wasSent = true
 	} else {
-		sent = s.began(r.Context())
+		wasSent = s.began(r.Context())
 		err = s.explain(ctx, err)
 	}
 	s.release()
 	cancel(nil)
-	return nil, sent, err
+	return nil, wasSent, err
 }
 
 // sending tracks one request.
@@ -214,11 +216,29 @@ func (s *sending) explain(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
+	switch {
+	case !s.shared:
+		return err
+	case isViolation(err):
+		return bad("the server breaks the rules of HTTP/2, or sends headers far longer than %d bytes: %v", s.maxBytes,
+			err)
 	// Over HTTP/2, net/http refuses a head that is malformed or too long after it has arrived as a whole.
-	if s.shared && s.answering.Load() && s.informed == 0 {
+	case s.answering.Load() && s.informed == 0:
 		return bad("the headers of the answer cannot be read: %v", err)
 	}
 	return err
+}
+
+// isViolation reports whether net/http ended an HTTP/2 connection because of what the server sent. An example is a
+// head that is twice as long as the limit. net/http does not export the type of this error. isViolation recognizes
+// the error because its type is a number of 32 bits. No other error of a connection has such a type.
+func isViolation(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if reflect.TypeOf(err).Kind() == reflect.Uint32 {
+			return true
+		}
+	}
+	return false
 }
 
 // began reports whether any of the request may have been sent. If ctx has ended, it returns true for every request

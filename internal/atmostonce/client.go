@@ -32,9 +32,9 @@ func NewClient(t *http.Transport, l Limits) *Client {
 	return &Client{transport: t, limits: l, idle: map[string][]*link{}}
 }
 
-// RoundTrip sends r and returns the answer. The results have the same meaning as those of the function RoundTrip. It
-// calls no httptrace hooks.
-func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, sent bool, err error) {
+// RoundTrip sends r and returns the answer. The results have the same meaning as the results of the function
+// RoundTrip. Unlike that function, it calls no httptrace hooks.
+func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, wasSent bool, err error) {
 	if !noticesEnd || len(r.Header["Expect"]) > 0 {
 		return RoundTrip(c.transport, r, c.limits)
 	}
@@ -46,9 +46,9 @@ func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, sent bool, e
 			}
 			return nil, false, err
 		}
-		answer, sent, err := c.exchange(l, r)
-		if err == nil || sent || !used || !bodiless(r) || r.Context().Err() != nil {
-			return answer, sent, err
+		answer, wasSent, err := c.exchange(l, r)
+		if err == nil || wasSent || !used || !bodiless(r) || r.Context().Err() != nil {
+			return answer, wasSent, err
 		}
 	}
 }
@@ -56,7 +56,8 @@ func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, sent bool, e
 // bodiless reports whether a request has no body. Only such a request can be sent again on another connection.
 func bodiless(r *http.Request) bool { return r.Body == nil || r.Body == http.NoBody }
 
-// link returns an idle connection to the host of u, and used is true. If there is none, link opens a new connection.
+// link returns an idle connection to the host of u, if there is one; used is then true. Otherwise it opens a new
+// connection, and used is false.
 func (c *Client) link(ctx context.Context, u *url.URL) (l *link, used bool, err error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, false, err

@@ -42,8 +42,8 @@ func Transport(t *http.Transport) *http.Transport {
 
 var errHandshake = errors.New("the TLS handshake took too long")
 
-// dialTLS opens a connection with TLS, as t itself would do. The result passes the heads of HTTP/1 answers to heads,
-// unless the server speaks HTTP/2.
+// dialTLS opens a connection with TLS, as the transport t itself would do. The result checks the heads of the answers
+// that are read from it, unless the server speaks HTTP/2.
 func dialTLS(ctx context.Context, t *http.Transport, proxy proxyFunc, network, addr string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -87,7 +87,8 @@ func tlsConfig(t *http.Transport, host string) *tls.Config {
 // watch passes what is read from a connection to the heads of the current request.
 type watch struct{ heads atomic.Pointer[heads] }
 
-// read reads from c. After an error of heads, it reads nothing more, because net/http may ignore an error once.
+// read reads from c, and checks the heads of answers. After such a check has failed, all further reads return its
+// error and read nothing, because net/http may ignore a single error.
 func (w *watch) read(c net.Conn, p []byte) (n int, err error) {
 	if err := w.heads.Load().failure(); err != nil {
 		return 0, err
@@ -142,11 +143,12 @@ func (c *counted) Write(b []byte) (int, error) {
 }
 
 // unwrap returns the counting connection below c. shared is true if c may carry several requests at a time, as with
-// HTTP/2. conn is then nil. on is nil if the heads on c cannot be watched: with HTTP/2, and with TLS through SOCKS.
-func unwrap(c net.Conn) (conn *counted, on *watch, shared bool) {
+// HTTP/2. conn is then nil. watcher checks the heads of answers on c. It is nil if this is impossible, as with
+// HTTP/2.
+func unwrap(c net.Conn) (conn *counted, watcher *watch, shared bool) {
 	switch t := c.(type) {
 	case *secured:
-		on, c = &t.watch, t.NetConn()
+		watcher, c = &t.watch, t.NetConn()
 	case *tls.Conn:
 		if t.ConnectionState().NegotiatedProtocol == "h2" {
 			return nil, nil, true
@@ -156,11 +158,11 @@ func unwrap(c net.Conn) (conn *counted, on *watch, shared bool) {
 		if !t.http1 {
 			return nil, nil, true
 		}
-		on = &t.watch
+		watcher = &t.watch
 	}
 	if proxy, ok := c.(*tls.Conn); ok { // TLS within the TLS of a proxy
 		c = proxy.NetConn()
 	}
 	conn, ok := c.(*counted)
-	return conn, on, !ok
+	return conn, watcher, !ok
 }

@@ -26,9 +26,9 @@ func unusable(c net.Conn) bool {
 	return unread || over
 }
 
-// peek looks at the receive queue of the socket below c. unread is true if the queue has bytes. over is true if the
+// peek looks at the receive queue of the socket below c. unread is true if the queue has bytes. closed is true if the
 // queue is empty and the connection has ended or failed. Both are false if c has no socket.
-func peek(c net.Conn) (unread, over bool) {
+func peek(c net.Conn) (unread, closed bool) {
 	for {
 		switch t := c.(type) {
 		case syscall.Conn:

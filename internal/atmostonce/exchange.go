@@ -54,8 +54,8 @@ type exchange struct {
 	read atomic.Bool // to the end, or closed
 }
 
-// exchange sends r over l and returns the answer. If the context of r ends before the body of the answer is read, the
-// connection is closed.
+// exchange sends r over l and returns the answer. If the context of r ends before the whole body of the answer is
+// read, the connection is closed.
 func (c *Client) exchange(l *link, r *http.Request) (answer *http.Response, sent bool, err error) {
 	x := &exchange{client: c, link: l, ctx: r.Context()}
 	l.conn.mark.Store(l.conn.written.Load())
@@ -93,7 +93,8 @@ func (c *Client) exchange(l *link, r *http.Request) (answer *http.Response, sent
 	return x.answer, true, nil
 }
 
-// receive reads the status and the headers of the answer to r. It passes informational answers on.
+// receive reads the status and the headers of the answer to r. It passes earlier informational answers to the
+// function that WithInformational has set.
 func (x *exchange) receive(r *http.Request) error {
 	defer x.link.conn.heads.Store(nil)
 	for {

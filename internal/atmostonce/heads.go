@@ -63,9 +63,9 @@ func tooLong(limit int64) error {
 var errOver = errors.New("the request has ended")
 
 // heads checks the heads of the answers to one HTTP/1 request while they arrive, before net/http parses and stores
-// them. It refuses a head that exceeds the limits, and acquires memory for a large one. It also records what net/http
-// removes from a head: the header Connection, if it contains close. The reader of a connection and the sender of the
-// request may use it at the same time.
+// them. It refuses a head that exceeds the limits, and acquires memory for a large head. It also records the header
+// Connection if this header contains close, because net/http removes it. The reader of a connection and the sender of
+// the request may use it at the same time.
 type heads struct {
 	ctx      context.Context //nolint:containedctx // of the request
 	limits   Limits
@@ -183,7 +183,8 @@ func equal(name []byte, known string) bool {
 	return len(name) == len(known) && bytes.EqualFold(name, []byte(known))
 }
 
-// isInformational reports whether net/http reads a status line as that of an answer after which another one follows.
+// isInformational reports whether net/http reads a status line as that of an informational answer. The final answer
+// to the request follows such an answer.
 func isInformational(line []byte) bool {
 	_, status, _ := bytes.Cut(line, []byte{' '})
 	text, _, _ := bytes.Cut(bytes.TrimLeft(status, " "), []byte{' '})
@@ -208,8 +209,8 @@ func (h *heads) acquire() error {
 	return h.err
 }
 
-// next returns what was recorded about the next head that net/http has parsed. It returns an error if the head arrived
-// before the request was sent.
+// next returns what was recorded about the next head that net/http has parsed. It returns an error if nothing is
+// recorded, because the answer then began before the request was sent.
 func (h *heads) next() (head, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -245,8 +246,9 @@ func (h *heads) release() {
 	}
 }
 
-// Admit checks the number of fields of an answer that was parsed unchecked, as those over HTTP/2 and gRPC are. It
-// acquires memory for a large one. The function release, which may be called several times, gives the memory back.
+// Admit checks the number of fields in the headers and trailers of an answer. It is for answers whose head was not
+// watched, such as answers over HTTP/2 or gRPC. For a large head, it acquires memory. The function release gives this
+// memory back. It may be called several times.
 func (l Limits) Admit(ctx context.Context, parts ...map[string][]string) (release func(), err error) {
 	fields, size := 0, 0
 	for _, part := range parts {
@@ -266,8 +268,8 @@ func (l Limits) Admit(ctx context.Context, parts ...map[string][]string) (releas
 	return sync.OnceFunc(func() { l.Memory.Release(cost) }), nil
 }
 
-// measure returns the number of fields and the bytes of their text. A trailer that was announced and has no value yet
-// is a field, too.
+// measure returns the number of header fields in part, and the number of bytes of their names and values. A field
+// without a value counts too: an announced trailer has no value at first.
 func measure(part map[string][]string) (fields, size int) {
 	for name, values := range part {
 		fields += max(len(values), 1)

@@ -11,10 +11,13 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
+
+	"golang.org/x/net/proxy"
 )
 
-// tunnelTime bounds how long an HTTP proxy may take to open a tunnel, as in net/http.
+// tunnelTime bounds how long a proxy may take to open a tunnel, as in net/http.
 const tunnelTime = time.Minute
 
 var errTunnel = errors.New("the proxy took too long to open a tunnel")
@@ -22,10 +25,13 @@ var errTunnel = errors.New("the proxy took too long to open a tunnel")
 // proxyFunc chooses the proxy of a request, as in http.Transport.Proxy.
 type proxyFunc func(*http.Request) (*url.URL, error)
 
-// tunnels reports whether dialTLS opens the tunnel of a request through this proxy. net/http would open it, too, but
-// then the heads of the answers could not be watched. It still does so for SOCKS.
+// ports has the schemes of proxies, and their default ports.
+var ports = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
+
+// tunnels reports whether dialTLS opens the tunnel of a request through this proxy. If net/http opened the tunnel
+// instead, the heads of the answers could not be watched.
 func tunnels(proxy *url.URL, err error) bool {
-	return err == nil && proxy != nil && (proxy.Scheme == "http" || proxy.Scheme == "https")
+	return err == nil && proxy != nil && ports[proxy.Scheme] != ""
 }
 
 // untunneled returns the proxies that net/http has to use itself.
@@ -37,7 +43,8 @@ func (f proxyFunc) untunneled(r *http.Request) (*url.URL, error) {
 	return u, err
 }
 
-// dial opens a connection to addr for TLS, through the proxy for that address if there is one.
+// dial opens a connection to addr that TLS can use. If there is a proxy for addr, it opens a tunnel through this
+// proxy.
 func (f proxyFunc) dial(ctx context.Context, t *http.Transport, network, addr string) (net.Conn, error) {
 	if f == nil {
 		return t.DialContext(ctx, network, addr)
@@ -48,7 +55,7 @@ func (f proxyFunc) dial(ctx context.Context, t *http.Transport, network, addr st
 	}
 	port := proxy.Port()
 	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[proxy.Scheme]
+		port = ports[proxy.Scheme]
 	}
 	raw, err := t.DialContext(ctx, network, net.JoinHostPort(proxy.Hostname(), port))
 	if err != nil {
@@ -57,7 +64,11 @@ func (f proxyFunc) dial(ctx context.Context, t *http.Transport, network, addr st
 	ctx, cancel := context.WithTimeoutCause(ctx, tunnelTime, errTunnel)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() }) // ends what waits for the proxy
-	c, err := openTunnel(ctx, t, raw, proxy, addr)
+	open := openTunnel
+	if strings.HasPrefix(proxy.Scheme, "socks5") {
+		open = openSOCKS
+	}
+	c, err := open(ctx, t, raw, proxy, addr)
 	if !stop() {
 		err = context.Cause(ctx)
 	}
@@ -68,7 +79,34 @@ func (f proxyFunc) dial(ctx context.Context, t *http.Transport, network, addr st
 	return c, nil
 }
 
-// openTunnel asks a proxy for a tunnel to addr. The parameter raw is a connection to the proxy.
+// openSOCKS asks a SOCKS 5 proxy for a tunnel to addr. The proxy resolves the name of the host. The parameter raw is a
+// connection to the proxy.
+func openSOCKS(ctx context.Context, _ *http.Transport, raw net.Conn, at *url.URL, addr string) (net.Conn, error) {
+	var user *proxy.Auth
+	if at.User != nil {
+		password, _ := at.User.Password()
+		user = &proxy.Auth{User: at.User.Username(), Password: password}
+	}
+	dialer, err := proxy.SOCKS5("tcp", at.Host, user, dialed{raw})
+	if err == nil {
+		_, err = dialer.(proxy.ContextDialer).DialContext(ctx, "tcp", addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the proxy opens no tunnel: %w", err)
+	}
+	return raw, nil
+}
+
+// dialed is a proxy.ContextDialer with one connection, which is open already.
+type dialed struct{ net.Conn }
+
+// Dial returns the connection.
+func (d dialed) Dial(string, string) (net.Conn, error) { return d.Conn, nil }
+
+// DialContext returns the connection.
+func (d dialed) DialContext(context.Context, string, string) (net.Conn, error) { return d.Conn, nil }
+
+// openTunnel asks an HTTP proxy for a tunnel to addr. The parameter raw is a connection to the proxy.
 func openTunnel(ctx context.Context, t *http.Transport, raw net.Conn, proxy *url.URL, addr string) (net.Conn, error) {
 	c := raw
 	if proxy.Scheme == "https" {

@@ -1,8 +1,8 @@
 // Package child runs a command, such as an application beside its node, as a child process.
 //
-// It owns the process group of the command, the prefix of its output lines, and its end. The processes that the
-// command has started end with it. A Process has one goroutine that waits for the command, and one for each output
-// stream. All of them end with the command.
+// It owns the process group of the command, the prefix of the output lines, and the end of the command. The processes
+// that the command has started end together with the command. A Process has one goroutine that waits for the command,
+// and one for each output stream. All of them end with the command.
 package child
 
 import (
@@ -29,6 +29,7 @@ type Options struct {
 	Prefix  string   // printed before every line
 	Stdout  io.Writer
 	Stderr  io.Writer
+	Copy    io.Writer // gets both outputs, without the prefix; nil = nothing. Its errors are ignored
 	// Thread, if set, is called on the OS thread that starts the command. It may change that thread, for example its
 	// network namespace, because the thread runs nothing else and ends with the command.
 	Thread func() error
@@ -48,7 +49,7 @@ type Process struct {
 func Start(o Options) (*Process, error) {
 	cmd := exec.Command(o.Command[0], o.Command[1:]...) //nolint:gosec // the user chose the command
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = o.Dir, o.Env, attributes(cmp.Or(o.Death, syscall.SIGTERM))
-	out, errs := newPrefixer(o.Stdout, o.Prefix), newPrefixer(o.Stderr, o.Prefix)
+	out, errs := newPrefixer(o.Stdout, o.Copy, o.Prefix), newPrefixer(o.Stderr, o.Copy, o.Prefix)
 	cmd.Stdout, cmd.Stderr = out, errs
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
@@ -144,13 +145,16 @@ const maxLine = 64 << 10
 // prefixer prints a prefix before every line.
 type prefixer struct {
 	to     io.Writer
+	copied io.Writer // nil = none
 	prefix string
 
 	mu   sync.Mutex // guards line
 	line []byte
 }
 
-func newPrefixer(to io.Writer, prefix string) *prefixer { return &prefixer{to: to, prefix: prefix} }
+func newPrefixer(to, copied io.Writer, prefix string) *prefixer {
+	return &prefixer{to: to, copied: copied, prefix: prefix}
+}
 
 // Write passes each complete line to the underlying writer in one call, so that lines of several commands do not mix.
 // It also passes an unfinished line that has reached maxLine.
@@ -171,6 +175,9 @@ func (p *prefixer) Write(b []byte) (int, error) {
 
 func (p *prefixer) emit() {
 	_, _ = fmt.Fprintf(p.to, "%s%s\n", p.prefix, p.line) // there is no place to report an error
+	if p.copied != nil {
+		_, _ = fmt.Fprintf(p.copied, "%s\n", p.line)
+	}
 	p.line = p.line[:0]
 }
 

@@ -74,8 +74,8 @@ func (w *Limiter) Join(c net.Conn) {
 	}
 }
 
-// join adds the connection c. If there are then too many connections, surplus is the one to close, which has been idle
-// longest. Otherwise surplus is nil. say is true if the caller should log a warning.
+// join adds the connection c. If there are then too many connections, surplus is the connection to close: the one
+// that has been idle longest. Otherwise surplus is nil. say is true if the caller should log a warning.
 func (w *Limiter) join(c net.Conn) (surplus net.Conn, say bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

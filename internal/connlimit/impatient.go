@@ -53,7 +53,8 @@ func (l *impatient) Close() error {
 	return l.Listener.Close()
 }
 
-// begin records that c lingers, and bounds its time. It returns false if the listener is closed.
+// begin marks c as lingering: what arrives on c is discarded. It also sets a deadline for this. It returns false if
+// the listener is closed.
 func (l *impatient) begin(c *stalling) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,8 +91,8 @@ func (c *stalling) Write(b []byte) (n int, err error) {
 	}
 }
 
-// CloseWrite ends what this side sends, and discards what the client sends until it closes the connection, or until
-// one of the bounds is reached.
+// CloseWrite closes the sending side of the connection. It then discards what the client still sends, until the
+// client closes the connection, or until a bound of bytes or time is reached.
 func (c *stalling) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {

@@ -76,6 +76,56 @@ func (a *App) JobDelivered(ok bool, took time.Duration) {
 		strconv.FormatBool(ok))
 }
 
+// Published records that one message was published, or several messages if bulk is true. ok is true if all were
+// stored.
+func (a *App) Published(component, topic string, bulk, ok bool, took time.Duration) {
+	counter, histogram := "dapr_component_pubsub_egress_count", "dapr_component_pubsub_egress_latencies"
+	if bulk {
+		counter, histogram = "dapr_component_pubsub_egress_bulk_count", "dapr_component_pubsub_egress_bulk_latencies"
+	}
+	a.operation(counter, histogram, took, component, a.metrics.options().Namespace, strconv.FormatBool(ok),
+		a.metrics.topics.label(topic))
+}
+
+// Delivered records the delivery of a message to the application. status is the application's answer: success, retry
+// or drop.
+func (a *App) Delivered(component, topic, status string, took time.Duration) {
+	a.operation("dapr_component_pubsub_ingress_count", "dapr_component_pubsub_ingress_latencies", took, component,
+		a.metrics.options().Namespace, status, a.metrics.topics.label(topic), status)
+}
+
+// DeliveredBulk records the delivery of a batch, with the number of messages by status. As in Dapr, the metric that
+// counts messages has a label for the status, and the metrics of the whole batch have none.
+func (a *App) DeliveredBulk(component, topic string, messages map[string]int, took time.Duration) {
+	namespace, topic := a.metrics.options().Namespace, a.metrics.topics.label(topic)
+	a.operation("dapr_component_pubsub_ingress_bulk_count", "dapr_component_pubsub_ingress_bulk_latencies", took,
+		component, namespace, "", topic)
+	for status, n := range messages {
+		for range n {
+			a.metrics.inc("dapr_component_pubsub_ingress_bulk_event_count", a.id, component, namespace, status, topic)
+		}
+	}
+}
+
+// WorkflowOperation records an operation on a workflow, such as create_workflow. ok is true if it succeeded.
+func (a *App) WorkflowOperation(operation string, ok bool, took time.Duration) {
+	a.operation("dapr_runtime_workflow_operation_count", "dapr_runtime_workflow_operation_latency", took,
+		a.metrics.options().Namespace, operation, flowStatus(ok))
+}
+
+// ActivityExecuted records an activity of a workflow that a worker has executed. ok is true if it did not fail.
+func (a *App) ActivityExecuted(name string, ok bool, took time.Duration) {
+	a.operation("dapr_runtime_workflow_activity_execution_count", "dapr_runtime_workflow_activity_execution_latency",
+		took, a.metrics.options().Namespace, a.metrics.activities.label(name), flowStatus(ok))
+}
+
+func flowStatus(ok bool) string {
+	if ok {
+		return "success"
+	}
+	return "failed"
+}
+
 func (a *App) operation(counter, histogram string, took time.Duration, labels ...string) {
 	labels = append([]string{a.id}, labels...)
 	a.metrics.inc(counter, labels...)

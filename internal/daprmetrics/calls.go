@@ -38,14 +38,14 @@ func (m *Metrics) Replied(target, source, status string) {
 	m.inc("dapr_runtime_service_invocation_res_sent_total", target, source, status)
 }
 
-// Decided records a decision of access control. The parameter allowed is the decision. The parameter own is true if a
-// policy for the caller made it, and false if the default action did.
-func (m *Metrics) Decided(caller, domain, namespace string, own, allowed bool) {
+// Decided records a decision of access control. The parameter allowed is the decision. The parameter specific is true
+// if a policy for the caller made the decision, and false if it was the default action.
+func (m *Metrics) Decided(caller, domain, namespace string, specific, allowed bool) {
 	name := "dapr_runtime_acl_global_policy_action_blocked_total"
 	switch {
-	case own && allowed:
+	case specific && allowed:
 		name = "dapr_runtime_acl_app_policy_action_allowed_total"
-	case own:
+	case specific:
 		name = "dapr_runtime_acl_app_policy_action_blocked_total"
 	case allowed:
 		name = "dapr_runtime_acl_global_policy_action_allowed_total"
@@ -66,8 +66,8 @@ func (m *Metrics) PolicyApplied(source, document, policy, target, state string) 
 }
 
 // circuit sets the gauges of a circuit breaker: 1 for its current state, and 0 for the other states. The last element
-// of labels is the current state; circuit overwrites it. If that element is empty, the policy is not a circuit
-// breaker, and circuit does nothing.
+// of labels must be the current state, and circuit overwrites it. If this element is empty, the policy is not a
+// circuit breaker, and circuit does nothing.
 func (m *Metrics) circuit(labels []string) {
 	state := labels[len(labels)-1]
 	gauge := m.now.Load().circuits

@@ -18,8 +18,8 @@ func (a *App) Failed(code string) {
 	}
 }
 
-// failedCall records the error of a call of the gRPC API. The code is the reason in its details, or beside it if Dapr
-// defines another reason.
+// failedCall records the error of a call of the gRPC API. Its code is the item errorCode in the metadata of the error
+// details. If there is no such item, the code is the reason in the details.
 func (a *App) failedCall(method string, err error) {
 	if !a.metrics.options().ErrorCodes || !strings.HasPrefix(method, daprMethods) {
 		return

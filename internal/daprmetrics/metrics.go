@@ -39,8 +39,11 @@ type Metrics struct {
 	registry prometheus.Registerer
 	paths    *bounded
 	methods  *bounded
-	codes    *bounded // error codes; those of a proxied application are not Quorate's
-	now      atomic.Pointer[series]
+
+	activities *bounded
+	topics     *bounded
+	codes      *bounded // error codes; those of a proxied application are not Quorate's
+	now        atomic.Pointer[series]
 }
 
 // series are the time series with one set of options. They do not change.
@@ -52,15 +55,17 @@ type series struct {
 	all      []prometheus.Collector
 }
 
-// New creates the metrics and registers them. If o is nil, it exports nothing until Change. It returns fault.Internal
-// if the metrics are already registered.
+// New creates the metrics and registers them. If o is nil, no metrics are exported until Change sets options. New
+// returns fault.Internal if the metrics are already registered.
 func New(o *Options, reg prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{registry: reg, paths: newBounded(), methods: newBounded(), codes: newBounded()}
+	m := &Metrics{registry: reg, paths: newBounded(), methods: newBounded(), codes: newBounded(),
+		activities: newBounded(), topics: newBounded()}
 	m.now.Store(&series{})
 	return m, m.Change(o)
 }
 
-// Change replaces the options. If o is nil, nothing is exported. All series begin anew. Only one goroutine may call it.
+// Change replaces the options. If o is nil, nothing is exported. All metrics start at zero again. Calls must not be
+// concurrent.
 func (m *Metrics) Change(o *Options) error {
 	next := &series{}
 	if o != nil {

@@ -35,6 +35,10 @@ func specs() []spec {
 	op := []string{"app_id", "component", "namespace", "operation", "success"}
 	in := []string{"app_id", "component", "namespace", "success"}
 	job := []string{"app_id", "namespace", "operation"}
+	flow := []string{"app_id", "namespace", "operation", "status"}
+	activity := []string{"app_id", "namespace", "activity_name", "status"}
+	egress := []string{"app_id", "component", "namespace", "success", "topic"}
+	ingress := []string{"app_id", "component", "namespace", "process_status", "topic", "status"}
 	server := []string{"app_id", "grpc_server_method", "grpc_server_status"}
 	client := []string{"app_id", "grpc_client_method", "grpc_client_status"}
 	rule := []string{"app_id", "trustDomain", "namespace"}
@@ -79,6 +83,22 @@ func specs() []spec {
 		{"dapr_component_job_success_count", "Ticks of jobs that the application handled.", count, job},
 		{"dapr_component_job_failure_count", "Ticks of jobs that the application did not handle.", count, job},
 		{"dapr_component_job_latencies", "Time that the application took, in ms.", latency, append(job, "success")},
+
+		{"dapr_component_pubsub_egress_count", "Messages that were published.", count, egress},
+		{"dapr_component_pubsub_egress_latencies", "Time of a publish, in ms.", latency, egress},
+		{"dapr_component_pubsub_egress_bulk_count", "Bulk publishes.", count, egress},
+		{"dapr_component_pubsub_egress_bulk_latencies", "Time of a bulk publish, in ms.", latency, egress},
+		{"dapr_component_pubsub_ingress_count", "Deliveries of messages to the application.", count, ingress},
+		{"dapr_component_pubsub_ingress_latencies", "Time of a delivery, in ms.", latency, ingress},
+		{"dapr_component_pubsub_ingress_bulk_count", "Deliveries of batches to the application.", count, ingress[:5]},
+		{"dapr_component_pubsub_ingress_bulk_event_count", "Messages of these batches.", count, ingress[:5]},
+		{"dapr_component_pubsub_ingress_bulk_latencies", "Time of the delivery of a batch, in ms.", latency,
+			ingress[:5]},
+
+		{"dapr_runtime_workflow_operation_count", "Requests about workflows.", count, flow},
+		{"dapr_runtime_workflow_operation_latency", "Time of a request about workflows, in ms.", latency, flow},
+		{"dapr_runtime_workflow_activity_execution_count", "Activities that a worker has executed.", count, activity},
+		{"dapr_runtime_workflow_activity_execution_latency", "Time that the worker took, in ms.", latency, activity},
 
 		{"dapr_runtime_component_loaded", "Components that were opened.", count, []string{"app_id"}},
 		{"dapr_runtime_component_init_total", "Components that were opened, by type.", count,

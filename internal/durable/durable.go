@@ -29,7 +29,7 @@ var ErrDamaged = errors.New("its checksum does not match")
 
 // Write replaces the content of the file with body, which must be one line. When Write returns nil, all of it is on
 // disk. After an error, the file has either the old or the new content. If step is not nil, Write calls it with
-// "written" after writing and with "renamed" after renaming. Tests can simulate a crash there.
+// "written" after writing and with "renamed" after renaming. Tests use step to simulate a crash.
 func Write(path string, body []byte, step func(string)) error {
 	if step == nil {
 		step = func(string) {}
@@ -82,21 +82,21 @@ func Sum(body []byte) string {
 	return fmt.Sprintf("crc32c:%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// Publish gives a file its final path, and syncs the directory of this path. The content of the file must be complete
-// and synced. If a file with the final path exists, Publish overwrites it if replace is true, and returns fs.ErrExist
-// otherwise. If replace is false, the old path may remain as a second link to the file. The caller must then remove
-// it.
-func Publish(from, to string, replace bool) error {
+// Publish renames a file from the path current to the path final, and syncs the directory of final. The content of
+// the file must be complete and synced. If a file with the path final exists, Publish overwrites it if replace is
+// true, and returns fs.ErrExist otherwise. If replace is false, the path current may remain as a second link to the
+// file. The caller must then remove this link.
+func Publish(current, final string, replace bool) error {
 	var err error
 	if replace {
-		err = os.Rename(from, to)
-	} else if err = os.Link(from, to); err != nil && !errors.Is(err, fs.ErrExist) { // a file system without links
-		err = renameNew(from, to)
+		err = os.Rename(current, final)
+	} else if err = os.Link(current, final); err != nil && !errors.Is(err, fs.ErrExist) { // a file system without links
+		err = renameNew(current, final)
 	}
 	if err != nil {
 		return err
 	}
-	return SyncDir(filepath.Dir(to))
+	return SyncDir(filepath.Dir(final))
 }
 
 // renameNew renames a file if the new name is free.

@@ -49,8 +49,8 @@ func (c *Credential) Close() {
 	}
 }
 
-// refusedToken is the error of a token request that Entra ID refused. Several requests may share it. meaning was made
-// from the answer of Entra ID when that arrived, because the body of an answer can be read only once.
+// refusedToken is the error of a token request that Entra ID refused. Several requests may share it. The field
+// meaning was made from the answer of Entra ID when this answer arrived, because its body can be read only once.
 type refusedToken struct {
 	error
 	meaning *fault.Error

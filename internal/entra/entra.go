@@ -1,7 +1,7 @@
 // Package entra creates Microsoft Entra ID credentials from the settings that components of Azure services share.
 //
-// It owns the choice of the kind of credential, and turns failures into messages for the operator. Its only goroutines
-// are those of fetches of tokens; Close of the credential ends them.
+// It owns the choice of the kind of credential, and turns failures into messages for the operator. Its only
+// goroutines fetch tokens. Close of the credential ends them.
 package entra
 
 import (
@@ -187,8 +187,8 @@ func (s Settings) ofTheMachine(options policy.ClientOptions) (azcore.TokenCreden
 	return chain, nil
 }
 
-// Failure converts an error of Microsoft's libraries to a *fault.Error. service is the name of the called service in
-// the message. The message has only the status and the error code of the answer, because its body may quote the
+// Failure converts an error of Microsoft's libraries to a *fault.Error. service is the name of the called service,
+// for the message. The message has only the status and the error code of the answer, because its body may quote the
 // request.
 func Failure(ctx context.Context, service string, err error) *fault.Error {
 	const op = "entra.Failure"

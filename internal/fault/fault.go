@@ -19,23 +19,26 @@ type Code string
 
 // The codes.
 const (
-	NotFound      Code = "not_found"      // the thing named does not exist
-	Conflict      Code = "conflict"       // a condition (ETag, create-only) did not hold; nothing was changed
-	LockLost      Code = "lock_lost"      // a lock does not have the token of the request; nothing was changed
-	ActorMoved    Code = "actor_moved"    // an actor has another owner than the request names; nothing was changed
-	Invalid       Code = "invalid"        // the request itself is wrong; retrying cannot help
-	TooLarge      Code = "too_large"      // a limit was exceeded; Msg names the limit
-	Denied        Code = "denied"         // policy or credentials forbid it
-	NotLeader     Code = "not_leader"     // this replica certainly did not do it; Hint may have the leader
-	Unavailable   Code = "unavailable"    // cannot be done now and certainly was not done (no quorum, closing)
-	ReadOnly      Code = "read_only"      // values are refused for now, certainly not done: the disk is nearly full
-	FormatBlocked Code = "format_blocked" // a server cannot read the format that this needs; certainly not done
-	Overloaded    Code = "overloaded"     // certainly not done: too much is waiting already
-	Indeterminate Code = "indeterminate"  // may or may not have been done
-	Timeout       Code = "timeout"        // the deadline passed; certainly not done
-	Unimplemented Code = "unimplemented"  // this store or peer does not offer the operation
-	Corrupt       Code = "corrupt"        // data failed verification; nothing derived from it was used
-	Internal      Code = "internal"       // a bug or an unexpected failure below
+	NotFound Code = "not_found" // the thing named does not exist
+	Conflict Code = "conflict"  // a condition (ETag, create-only) did not hold; nothing was changed
+	LockLost Code = "lock_lost" // a lock does not have the token of the request; nothing was changed
+	// DeliverySettled means that a message was already settled when a request tried to acknowledge it. The request
+	// has changed nothing.
+	DeliverySettled Code = "delivery_settled"
+	ActorMoved      Code = "actor_moved"    // an actor has another owner than the request names; nothing was changed
+	Invalid         Code = "invalid"        // the request itself is wrong; retrying cannot help
+	TooLarge        Code = "too_large"      // a limit was exceeded; Msg names the limit
+	Denied          Code = "denied"         // policy or credentials forbid it
+	NotLeader       Code = "not_leader"     // this replica certainly did not do it; Hint may have the leader
+	Unavailable     Code = "unavailable"    // cannot be done now and certainly was not done (no quorum, closing)
+	ReadOnly        Code = "read_only"      // values are refused for now, certainly not done: the disk is nearly full
+	FormatBlocked   Code = "format_blocked" // a server cannot read the format that this needs; certainly not done
+	Overloaded      Code = "overloaded"     // certainly not done: too much is waiting already
+	Indeterminate   Code = "indeterminate"  // may or may not have been done
+	Timeout         Code = "timeout"        // the deadline passed; certainly not done
+	Unimplemented   Code = "unimplemented"  // this store or peer does not offer the operation
+	Corrupt         Code = "corrupt"        // data failed verification; nothing derived from it was used
+	Internal        Code = "internal"       // a bug or an unexpected failure below
 )
 
 // Error is the error type that crosses package and node boundaries.

@@ -1,8 +1,8 @@
-// Package flight shares slow fetches, such as those of signing keys and access tokens, among the requests that wait
-// for them.
+// Package flight shares the result of a slow fetch among all requests that wait for it. Examples are fetches of
+// signing keys and access tokens.
 //
-// It owns the rule that one fetch of a value runs at a time, and the memory of failed fetches. It caches no values. It
-// has one goroutine for each running fetch; Close ends them.
+// It owns the rule that one fetch of a value runs at a time, and the memory of failed fetches. It caches no values.
+// It has one goroutine for each running fetch. Close ends these goroutines.
 package flight
 
 import (
@@ -51,8 +51,9 @@ func New[T any](timeout, rest time.Duration) *Group[T] {
 }
 
 // Do returns the result of fetch. If a fetch for key is running, Do waits for its result instead. If ctx ends first,
-// Do returns the cause of that; the fetch continues for the other callers. If the last fetch for key failed a short
-// time ago, Do returns its error. The context of fetch ends with the timeout of the Group and with Close, not with ctx.
+// Do returns the cause of its end, and the fetch continues for the other callers. If the last fetch for key failed a
+// short time ago, Do returns the error of that fetch. The context of fetch ends with the timeout of the Group or with
+// Close, but not with ctx.
 func (g *Group[T]) Do(ctx context.Context, key string, fetch func(context.Context) (T, error)) (T, error) {
 	var none T
 	if err := g.refusal(key); err != nil {

@@ -1,9 +1,9 @@
 // Package frames bounds what an outside server can make a client library allocate.
 //
 // Client libraries of databases allocate the length that a message announces, before its bytes arrive. A Conn checks
-// the messages of a server first. It owns the framing of protocols, and the rule that a large length counts only when
-// its bytes are there. It knows nothing of their meaning, except where a library would panic or lose its place in a
-// message. It starts no goroutines.
+// the messages of a server first. It owns the framing of protocols, and the rule that a large message reaches the
+// library only when all its bytes have arrived. It does not interpret messages, except where a library would panic or
+// lose its place in a message. It starts no goroutines.
 package frames
 
 import (
@@ -44,7 +44,7 @@ type Conn struct {
 }
 
 // Wrap returns a connection whose reader sees only bytes that c has checked. The result implements syscall.Conn if
-// conn does, because client libraries find broken connections with it.
+// conn does. Client libraries use syscall.Conn to detect broken connections.
 func Wrap(conn net.Conn, c Checker) net.Conn {
 	wrapped := &Conn{Conn: conn, check: c}
 	if raw, ok := conn.(syscall.Conn); ok {
@@ -94,8 +94,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// inspect checks bytes that were read while none were unread. It keeps those that are held, and returns the number of
-// the others.
+// inspect checks bytes that were read while c.unread was empty. It returns how many of them the reader may see now.
+// It keeps the others, which belong to an incomplete message, in c.unread.
 func (c *Conn) inspect(p []byte) (int, error) {
 	held, err := c.checked(p, len(p))
 	if err != nil || held == 0 {
@@ -132,7 +132,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// Error is the error of a check. It is no *fault.Error, because its code depends on what was sent.
+// Error is the error of a failed check. It is not a *fault.Error: which fault code fits depends on the request that
+// the client sent.
 type Error struct {
 	TooLarge bool // otherwise the message is malformed
 	text     string

@@ -9,8 +9,9 @@ type message struct {
 	holds  bool   // until it is complete
 }
 
-// take takes the next part of p, which belongs to the header of the given size or to what follows it. It returns the
-// number of bytes, and whether the header is complete now. Then the caller sets left and holds.
+// take consumes the next bytes of p. They belong to the header, which has the given size, or to the rest of the
+// message. It returns how many bytes it has consumed. begins is true if they complete the header. The caller must
+// then set left and holds.
 func (m *message) take(p []byte, size int) (n int, begins bool) {
 	if m.begun {
 		n = int(min(m.left, int64(len(p))))
@@ -27,7 +28,8 @@ func (m *message) take(p []byte, size int) (n int, begins bool) {
 	return n, begins
 }
 
-// hold begins to hold the message. n is the number of bytes of the header that the client has not seen.
+// hold withholds the message from the client until the message is complete. n is the number of bytes of the header
+// that the client has not received.
 func (m *message) hold(n int) {
 	if !m.holds {
 		m.holds, m.held = true, n

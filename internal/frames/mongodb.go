@@ -20,8 +20,8 @@ const (
 // MongoDB checks the messages of a server of MongoDB after the negotiation of TLS.
 //
 // It bounds each message. Large messages are held until they are complete. Compressed messages are an error, because
-// the driver allocates the length that they announce. So are requests of the authentication for more iterations of
-// SCRAM than any server needs, because the driver would calculate for hours.
+// the driver allocates the length that they announce. An authentication request for an excessive number of SCRAM
+// iterations is also an error, because the driver would calculate for hours.
 type MongoDB struct {
 	message message
 	count   int // messages so far

@@ -16,7 +16,8 @@ const (
 // PostgreSQL checks the messages of a server of PostgreSQL after the negotiation of TLS.
 //
 // It bounds each message, and the sum of all messages since the last request. Large messages are held until they are
-// complete. Notifications are an error, except for a listener, because pgx keeps those that nothing reads.
+// complete. Notifications are an error unless the connection subscribes to them, because pgx keeps unread
+// notifications in memory.
 type PostgreSQL struct {
 	longest int64 // row
 	listens bool

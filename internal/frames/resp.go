@@ -18,10 +18,10 @@ const (
 
 // RESP checks replies of Redis in the protocols RESP2 and RESP3.
 //
-// It bounds lines, strings, nesting and numbers of elements, and the sum of all replies to what was sent last. Strings
-// above 64 KiB are held until they are complete. A reply without a request is an error. RESP also checks the form of
-// replies of sentinels and of messages to subscribers, because go-redis panics if they have another one. It holds such
-// a reply until it is complete.
+// It bounds lines, strings, nesting and numbers of elements, and the sum of all replies to what was sent last.
+// Strings above 64 KiB are held until they are complete. A reply without a request is an error. RESP also checks the
+// form of replies of sentinels and of messages to subscribers, because go-redis panics if the form is wrong. It holds
+// such a reply or message until it is complete.
 type RESP struct {
 	longest  int64 // string
 	requests requests
@@ -90,8 +90,8 @@ func (r *RESP) begin(kind byte) error {
 	return nil
 }
 
-// piece checks the rest of a string, or a line, as far as it is in p. It returns the number of its bytes, and whether
-// the string or line has ended.
+// piece checks the next part of a string or line: its rest, or as much of it as p contains. It returns the number of
+// bytes of this part, and whether the string or line has ended.
 func (r *RESP) piece(p []byte) (n int, ended bool, err error) {
 	if r.left > 0 {
 		n = int(min(r.left, int64(len(p))))
@@ -125,7 +125,8 @@ func (r *RESP) bound() int64 {
 	return r.longest + overhead
 }
 
-// end handles the end of a string or of a line at the end of unseen. Its last piece has n bytes.
+// end handles the end of a string or line, which is also the end of unseen. The last part of the string or line has n
+// bytes.
 func (r *RESP) end(unseen []byte, n int) error {
 	complete, err := r.value(n)
 	if err != nil || !complete {
@@ -137,8 +138,8 @@ func (r *RESP) end(unseen []byte, n int) error {
 	return r.complete(unseen[len(unseen)-r.held:])
 }
 
-// value handles the end of a string or of a line whose last piece has n bytes. It reports whether that completes an
-// element.
+// value handles the end of a string or line whose last part has n bytes. It returns true if the string or line
+// completes an element. A line with the length of a string or aggregate does not.
 func (r *RESP) value(n int) (bool, error) {
 	if r.size == 0 { // a string
 		if !r.strict {
@@ -173,7 +174,8 @@ func (r *RESP) value(n int) (bool, error) {
 	return false, malformed("Redis sent a reply of an unknown type")
 }
 
-// text begins a string. n is the number of bytes of the last piece of the line with its length.
+// text begins a string with the given length. n is the number of bytes of the last part of the line that announces
+// this length.
 func (r *RESP) text(length int64, n int) error {
 	if length > r.longest {
 		return tooLarge("a value in Redis has " + strconv.FormatInt(length, 10) + " bytes; the longest that is read " +
@@ -185,8 +187,8 @@ func (r *RESP) text(length int64, n int) error {
 	return nil
 }
 
-// open begins an aggregate with a number of elements; those of maps and attributes are pairs. It reports whether the
-// aggregate is an element without elements.
+// open begins an aggregate with the given number of elements. For maps and attributes, this is the number of pairs.
+// It returns true if the aggregate is empty and thus already a complete element.
 func (r *RESP) open(kind byte, length int64) (bool, error) {
 	n := int(min(length, maxElements+1))
 	if kind == '%' || kind == '|' {
@@ -209,7 +211,8 @@ func (r *RESP) open(kind byte, length int64) (bool, error) {
 	return false, nil
 }
 
-// element handles the end of an element, and of the aggregates that end with it. It reports whether the reply ends.
+// element handles the end of an element. It also ends the aggregates whose last element this is. It returns true if
+// this ends the whole reply.
 func (r *RESP) element() bool {
 	for len(r.stack) > 0 {
 		top := &r.stack[len(r.stack)-1]
@@ -224,7 +227,8 @@ func (r *RESP) element() bool {
 	return true
 }
 
-// complete handles the end of a reply. The parameter reply is the reply if its form is checked.
+// complete handles the end of a reply. The parameter reply has the bytes of the reply. It matters only if the form of
+// the reply is checked.
 func (r *RESP) complete(reply []byte) error {
 	address := false
 	if waiting := r.requests.waiting; len(waiting) > 0 {

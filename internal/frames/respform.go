@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// form checks the form of a reply of a sentinel, or to a subscriber. address is true if the address of a master was
-// requested.
+// form checks the form of a reply from a sentinel, or of a message to a subscriber. address is true if the client has
+// requested the address of a master.
 func (r *RESP) form(reply []byte, address bool) error {
 	kind, elements := parts(reply)
 	if !strings.ContainsRune("*~>", rune(kind)) {
@@ -31,7 +31,9 @@ type part struct {
 
 func (p part) isText() bool { return p.kind == '$' || p.kind == '+' || p.kind == '=' }
 
-// wellFormed reports whether an array is a message to subscribers that go-redis can convert, or not a message.
+// wellFormed reports whether go-redis can convert the reply e, which it takes for a message to a subscriber. It
+// returns false if the reply does not begin with a text, or if it is a message in a form that makes go-redis panic.
+// It returns true for types of messages that go-redis does not know.
 func wellFormed(e []part) bool {
 	if len(e) == 0 || !e[0].isText() {
 		return false
@@ -69,14 +71,15 @@ func wellFormed(e []part) bool {
 	return true
 }
 
-// parts returns the type of a reply that RESP has checked, and its elements, of which only arrays have elements again.
-// Attributes are left out.
+// parts returns the type and the elements of a reply that RESP has checked. An element that is itself an array also
+// has its own elements, but no deeper ones. Attributes are left out.
 func parts(reply []byte) (byte, []part) {
 	p, _ := parse(reply, 2)
 	return p.kind, p.all
 }
 
-// parse parses the first element of p. It omits the content below the given depth. It returns what follows.
+// parse parses the first element of p, and returns it with the bytes that follow it. It leaves out elements that are
+// nested deeper than depth.
 func parse(p []byte, depth int) (part, []byte) {
 	line, rest, _ := bytes.Cut(p, []byte("\r\n"))
 	if len(line) == 0 {

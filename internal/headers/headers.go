@@ -1,5 +1,5 @@
-// Package headers decides which HTTP headers an application must not set, because they belong to the runtime or to a
-// single connection. It owns this rule. The rule also covers other spellings that an application may read as the same
+// Package headers decides which HTTP headers an application must not set. These headers belong to the runtime or to a
+// single connection. It owns this rule, which also covers other spellings that an application may read as the same
 // header.
 package headers
 

@@ -40,6 +40,18 @@ type Note struct {
 	Admin  string   `json:"admin"`  // path of its admin socket
 	Apps   []string `json:"apps"`
 	PID    int      `json:"pid"`
+	Run    *Run     `json:"run,omitempty"` // nil in the notes of a shared directory
+}
+
+// Run describes a process that quorate run has started, for the commands that list and stop it.
+type Run struct {
+	HTTP    string    `json:"http,omitempty"` // host:port of its APIs; empty for a run file
+	GRPC    string    `json:"grpc,omitempty"`
+	AppPort int       `json:"appPort,omitempty"` // 0 = the application is not called
+	Command string    `json:"command,omitempty"` // of the application; empty = none was started
+	Started time.Time `json:"started"`
+	Log     string    `json:"log,omitempty"`  // path of the application's output; empty = it is not kept
+	File    string    `json:"file,omitempty"` // run file whose applications the process runs
 }
 
 const (
@@ -204,9 +216,9 @@ func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) 
 // Release unlocks the directory. It is called once.
 func (h *Hold) Release() error { return h.f.Close() }
 
-// Secret returns the path of the file with the given name in dir, which only this user can read. If the file does not
-// exist, Secret creates it with the text that the function fresh returns. If several processes call Secret at the same
-// time, all of them use the same file.
+// Secret returns the path of the file with the given name in dir. Only this user can read the file. If the file does
+// not exist, Secret creates it with the text that the function fresh returns. If several processes call Secret at the
+// same time, all of them use the same file.
 func Secret(dir, name string, fresh func() string) (string, error) {
 	path := filepath.Join(dir, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {

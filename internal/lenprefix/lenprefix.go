@@ -2,7 +2,7 @@
 //
 //   - a single byte
 //   - a number, as an unsigned varint of encoding/binary
-//   - a byte slice, as its length and its bytes. The length is such a varint.
+//   - a byte slice, as its length and its bytes. The length is also an unsigned varint.
 //
 // Append writes a byte slice with its length. To write other fields, callers use the built-in append and
 // binary.AppendUvarint. A Reader does not copy its input. The caller must not change the input while it uses the

@@ -3,7 +3,7 @@ package lifecycle
 import "sync"
 
 // Tracker counts calls and goroutines that may begin at any time until it is closed. A sync.WaitGroup alone does not
-// allow that: none of them may begin while Wait is called and the count is zero. The zero value is ready to use. All
+// allow that: if its count is zero, no call may begin concurrently with Wait. The zero value is ready to use. All
 // methods are safe for concurrent use.
 type Tracker struct {
 	mu      sync.Mutex
@@ -11,8 +11,8 @@ type Tracker struct {
 	running sync.WaitGroup
 }
 
-// Enter counts a call. The caller must call Leave after it. Enter returns false after Close: the call must not begin
-// then.
+// Enter counts a call that begins. The caller must call Leave when the call has ended. After Close, Enter returns
+// false, and the call must not begin.
 func (t *Tracker) Enter() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

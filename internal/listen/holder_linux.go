@@ -19,14 +19,14 @@ func findHint(network string, port uint16) string {
 	return fmt.Sprintf("another process has the port (as root, ss -Hlnp%c 'sport = :%d' names it)", network[0], port)
 }
 
-// findHolder returns the process that uses a port at an address. It returns false if there is none, or if this user
-// may not see it.
-func findHolder(network string, at netip.AddrPort) (process, bool) {
+// findHolder returns the process that uses the port at address. It returns false if no process uses the port, or if
+// this user may not see the process.
+func findHolder(network string, address netip.AddrPort) (process, bool) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
 		return process{}, false
 	}
-	sockets := socketsAt(fs, network, at)
+	sockets := socketsAt(fs, network, address)
 	if len(sockets) == 0 {
 		return process{}, false
 	}

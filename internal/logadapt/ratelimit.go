@@ -11,7 +11,7 @@ import (
 
 // quietPeriod is how long repeated lines of the Raft log get the level debug. A line is repeated if it has the same
 // message and peer as an earlier line.
-const quietPeriod = time.Minute
+const quietPeriod = 10 * time.Minute
 
 // maxQuiet bounds the peers that are remembered.
 const maxQuiet = 1024
@@ -21,8 +21,10 @@ const maxQuiet = 1024
 //
 //   - Lines about unanswered requests and refused votes get level info, and repetitions within quietPeriod get level
 //     debug. The library logs unanswered requests as errors, although the peer may only be stopping.
-//   - Lines that appear at every change of leader get level info.
-//   - Lines that repeat while there is no quorum keep their level, and repetitions within quietPeriod get level debug.
+//   - Lines that appear at every change of leader get level info. Lines about the empty log of a new follower get
+//     level debug.
+//   - Lines that repeat while there is no quorum keep their level, and repetitions within quietPeriod get level
+//     debug.
 func Raft(l *slog.Logger) hclog.Logger {
 	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
 }
@@ -55,6 +57,11 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 		return level
 	}
 	switch msg {
+	case "failed to get previous log": // of a new follower, which has no log yet
+		if value(args, "error") == "log not found" {
+			return slog.LevelDebug
+		}
+		return slog.LevelInfo
 	case "failed to contact", "failed to appendEntries to", "failed to heartbeat to", "failed to send snapshot to",
 		"failed to make requestVote RPC",
 		"rejecting vote request since node is not in configuration", "rejecting vote request since we have a leader",
@@ -74,7 +81,7 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 		return slog.LevelInfo
 	case "peer has newer term, stopping replication", "no known peers, aborting election",
 		"not part of stable configuration, aborting election",
-		"appendEntries rejected, sending older logs", "failed to get previous log", "previous log term mis-match",
+		"appendEntries rejected, sending older logs", "previous log term mis-match",
 		"rejecting vote request since our last term is greater", "rejecting vote request since our last index is " +
 			"greater",
 		"rejecting pre-vote request since our last term is greater", "rejecting pre-vote request since our last " +
@@ -86,7 +93,7 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 }
 
 // once returns the level of a line that may repeat. The first line with this message and peer in a quietPeriod gets
-// the level in the parameter first. Further ones get slog.LevelDebug.
+// the level in the parameter first. Further lines get slog.LevelDebug.
 func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	key, now := msg+"\x00"+peer, c.now()
 	c.mu.Lock()

@@ -53,7 +53,10 @@ func TestRaft_JoinBySnapshotIsNoError(t *testing.T) {
 	l, logged, _ := limited()
 	l.Error("failed to get log", "index", 7, "error", errors.New("log not found"))
 	l.Warn("skipping application of old log", "index", 7)
-	if text := logged(); strings.Count(text, "level=INFO") != 2 {
+	l.Warn("failed to get previous log", "previous-index", 4, "last-index", 9, "error", errors.New("disk"))
+	l.Warn("failed to get previous log", "previous-index", 4, "last-index", 0, "error", errors.New("log not found"))
+	if text := logged(); strings.Count(text, "level=INFO") != 3 ||
+		strings.Count(text, "level=DEBUG") != 1 {
 		t.Error(text)
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // callConnections is how many call connections from one other server this node keeps open. The other server normally
-// opens two. After a network failure or a renewal of certificates, old ones may remain for a while.
+// opens two. After a network failure or a renewal of certificates, old connections may remain for a while.
 const callConnections = 8
 
 // accept accepts connections until l is closed.
@@ -72,8 +72,9 @@ func (p *Port) receive(c net.Conn) {
 	}
 }
 
-// explainCut returns the error of a connection that failed during its preamble. If this node closed it because of a
-// limit, the error is a refusal that says so. The parameter cut has the reason. In all other cases, the error is err.
+// explainCut returns the error of a connection that failed during its preamble. If this node closed the connection
+// because of a limit, the error is a refusal that names the limit. The parameter cut tells which limit this is. In
+// all other cases, explainCut returns err.
 func (p *Port) explainCut(cut pending.Cut, err error) error {
 	switch cut {
 	case pending.TooMany, pending.TooManyOf:
@@ -87,8 +88,9 @@ func (p *Port) explainCut(cut pending.Cut, err error) error {
 	return err
 }
 
-// welcome performs TLS and reads the preamble of an accepted connection. The connection stops being pending before its
-// caller gets the answer. Otherwise the limits of pending could close a connection that already carries a request.
+// welcome performs TLS and reads the preamble of an accepted connection. The connection stops being pending before
+// its caller gets the answer. Otherwise the limits for pending connections could close a connection that already
+// carries a request.
 func (p *Port) welcome(raw *pending.Conn) (*conn, hello, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Timing.Handshake)
 	defer cancel()
@@ -164,8 +166,8 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 }
 
 // register adds a connection to the registry. It returns a refusal if the registry is full. It also returns a refusal
-// if the cluster or epoch of this node has changed since the preamble. Refresh cannot close such a connection, because
-// it closes only registered ones.
+// if the cluster or epoch of this node has changed since the preamble. Refresh cannot close such a connection,
+// because it closes only registered connections.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r

@@ -87,7 +87,7 @@ func (p *Port) delist(s *callee) {
 }
 
 // drain waits until running handlers have returned and their answers have been sent. Then it closes the connections.
-// The parameter limit is the maximum time for all connections together.
+// It waits for all connections together at most as long as the time limit.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()

@@ -196,9 +196,9 @@ func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
 	}
 }
 
-// redial starts to connect to the server of l in the background. The new connection is for the requests of lane:
-// either the short or the long ones. redial returns fault.Unavailable if the server is in backoff after failed dials,
-// or if the Port of this node is closed. The caller holds lane.mu.
+// redial starts to connect to the server of l in the background. The new connection is for the requests of lane,
+// which are either the short or the long requests. redial returns fault.Unavailable if the server is in backoff after
+// failed dials, or if the Port of this node is closed. The caller holds lane.mu.
 func (c *Client) redial(l *link, lane *lane) error {
 	if err := c.port.health.blocked(target{l.server, false}); err != nil {
 		return err

@@ -21,9 +21,9 @@ func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
 }
 
-// tune sets options of a TCP connection: keep-alive, to detect failures sooner, and a limit of unsent data, so that
-// small messages do not wait behind large ones. It ignores errors, because a connection also works without these
-// options.
+// tune sets two options of a TCP connection. Keep-alive makes it detect failures sooner. A limit of unsent data
+// prevents small messages from waiting behind large ones. It ignores errors, because a connection also works without
+// these options.
 func tune(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
@@ -33,18 +33,20 @@ func tune(c net.Conn) {
 	limitUnsent(t)
 }
 
-// dial opens a connection to a server. After an error, no request was sent. The error is fault.Unavailable with the
+// dial opens a connection to a server. If it fails, no request was sent. It then returns fault.Unavailable, with the
 // server, its address and the cause.
 func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn, error) {
 	if err := p.ready(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.opts.Timing.Dial)
+	limited, cancel := context.WithTimeout(ctx, p.opts.Timing.Dial)
 	defer cancel()
-	c, addr, err := p.reach(ctx, to, k, group)
+	c, addr, err := p.reach(limited, to, k, group)
 	if err != nil {
 		err = p.unreached(to, addr, k, err)
-		p.health.failed(target{to, k.raft()}, err)
+		if !errors.Is(ctx.Err(), context.Canceled) { // otherwise it says nothing about the server
+			p.health.failed(target{to, k.raft()}, err)
+		}
 		return nil, err
 	}
 	p.health.contact(to)

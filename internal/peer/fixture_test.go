@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,7 +39,7 @@ func (n *network) listen(t testing.TB, addr string) net.Listener {
 	t.Helper()
 	if !n.memory {
 		if addr == "" {
-			addr = "127.0.0.1:0"
+			addr = fmt.Sprintf("127.0.0.1:%d", testutil.SparePort(t)) // a test may listen there again
 		}
 		l, err := net.Listen("tcp", addr)
 		if err != nil {

@@ -66,8 +66,8 @@ func (h *health) failed(t target, err error) {
 	h.lost[t] = s
 }
 
-// When a server counts as lost: Raft has failed to dial it for at least lostAfter. After staleAfter without another
-// attempt, its state is unknown.
+// The times that decide whether a server counts as lost. It is lost if Raft has failed to dial it for at least
+// lostAfter. If the last attempt is more than staleAfter ago, the state of the server is unknown.
 const (
 	lostAfter  = 2 * time.Second
 	staleAfter = 10 * time.Second

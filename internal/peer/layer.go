@@ -57,8 +57,8 @@ func (h *held) Close() error {
 	return h.Conn.Close()
 }
 
-// hold registers a connection, so that the Close of the layer closes it. inbound is true if the other side has dialed
-// it. hold returns nil if the layer is closed.
+// hold registers a connection, so that the Close of the layer closes it. inbound is true if the other side has opened
+// the connection. hold returns nil if the layer is closed.
 func (l *layer) hold(c net.Conn, inbound bool) *held {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -114,8 +114,8 @@ type meter struct {
 	failed   [outcomes]atomic.Pointer[prometheus.Counter] // made at first use
 }
 
-// meter returns the meter of a method on one side, caller or callee. After 2*maxMethods meters, further methods share
-// one meter per side. This limits the number of metric series if the names of methods are not constants.
+// meter returns the meter of a method on one side, caller or callee. When 2*maxMethods meters exist, all further
+// methods share one meter per side. This limits the number of metric series, even if names of methods are generated.
 func (m *metrics) meter(s side, name string) *meter {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -118,8 +118,7 @@ func (m *mux) run() {
 // fail ends the connection. If it is called several times, the first error is kept.
 func (m *mux) fail(err error) { m.failIf(err, func() bool { return true }) }
 
-// failIf ends the connection with err if the function in the parameter still returns true. It calls this function with
-// mu held.
+// failIf ends the connection with err if the function still returns true. It calls this function with mu held.
 func (m *mux) failIf(err error, still func() bool) {
 	m.mu.Lock()
 	if m.err != nil || !still() {
@@ -314,9 +313,9 @@ func errSilent(server string, silent time.Duration) error {
 		fmt.Sprintf("server %q has not been heard for %s", server, silent))
 }
 
-// tick does the work of a tick on the side of the caller. idle is how long there have been no calls. tick adds one
-// tick to it and returns the sum, or 0 while calls are in progress. If ping is true, it sends a ping. It closes a
-// connection that has been idle for Timing.Idle.
+// tick does the work of a tick on the side of the caller. idle is how long the connection has had no calls. tick
+// returns this time plus one tick, or 0 while calls are in progress. If ping is true, it sends a ping. It closes the
+// connection after Timing.Idle without calls.
 func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
 	if idle += m.timing.Ping; m.busy() {

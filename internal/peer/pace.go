@@ -48,8 +48,8 @@ type snapshotOut struct {
 	stall, answer time.Duration
 }
 
-// SetDeadline sets the deadline for reading the answer. The deadline is t, or Timing.SnapshotAnswer from now if that
-// is later.
+// SetDeadline sets the deadline for reading the answer to t. If Timing.SnapshotAnswer from now is later than t, it
+// sets this later deadline instead.
 func (c *snapshotOut) SetDeadline(t time.Time) error {
 	if least := time.Now().Add(c.answer); t.Before(least) {
 		t = least

@@ -126,8 +126,8 @@ func (p *Port) Open(listeners ...net.Listener) error {
 // Client returns the client for methods of other servers of the cluster.
 func (p *Port) Client() *Client { return p.calls }
 
-// Join returns the client for joining a cluster. It can call only methods with Method.Join set. It also works if this
-// node or the called server belongs to no cluster yet.
+// Join returns the client for joining a cluster. It can call only methods with Method.Join set. The client also works
+// if this node or the called server belongs to no cluster yet.
 func (p *Port) Join() *Client { return p.joins }
 
 // Alive tells the port that a server is running again, for example according to gossip. The port then dials the server
@@ -139,7 +139,8 @@ func (p *Port) Alive(server string) { p.health.reported(server) }
 func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
 
 // Refresh closes the connections that were opened while this node had another cluster or epoch. It does not close
-// those for joining. Call it after every change of the epoch, so that servers of the previous epoch are disconnected.
+// connections for joining. Call it after every change of the epoch, so that servers of the previous epoch are
+// disconnected.
 func (p *Port) Refresh() { p.conns.refresh(p.opts.Self()) }
 
 // Direction is the side that dialled a connection, as seen from this node.

@@ -70,8 +70,8 @@ func (h hello) encode() []byte {
 	return b
 }
 
-// errGarbage is the error for a connection that does not begin with the magic of a preamble. The port closes it
-// without an answer.
+// errGarbage is the error for a connection that does not begin with the magic bytes of a preamble. The port closes
+// the connection without an answer.
 var errGarbage = errors.New("no preamble")
 
 // readHello reads a hello, and no byte beyond it. If the error is a *Refusal, the caller of readHello must send it to

@@ -45,7 +45,8 @@ func (r Reason) String() string {
 		"plain", "authority", "expired"}[r]
 }
 
-// trust reports whether the reason is that one side does not trust the other. An operator has to fix that.
+// trust reports whether a connection was refused because one side does not trust the other side. An operator has to
+// fix that.
 func (r Reason) trust() bool {
 	switch r {
 	case ReasonCertificate, ReasonTLS, ReasonPlain, ReasonAuthority, ReasonExpired:
@@ -66,15 +67,15 @@ func Distrust(reason Reason, err error) error {
 	return &Refusal{Reason: reason, Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Err: err}}
 }
 
-// distrusted returns the refusal of a connection whose other side could not be verified. err is the reason. whom names
-// the other side in the message, for example "the caller".
-func distrusted(whom string, err error) *Refusal {
+// distrusted returns the refusal of a connection whose other side could not be verified. err is the reason. side
+// names the other side in the message, for example "the caller".
+func distrusted(side string, err error) *Refusal {
 	reason, ok := RefusedBecause(err)
 	if !ok {
 		reason = ReasonCertificate
 	}
 	return &Refusal{Reason: reason, here: true,
-		Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Msg: whom + " is not trusted", Err: err}}
+		Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Msg: side + " is not trusted", Err: err}}
 }
 
 // Error returns the text of the fault.

@@ -25,8 +25,8 @@ func limitUnsent(c *net.TCPConn) {
 	})
 }
 
-// manyRepeats is the number of retransmissions from which on a network failure is likely. Single lost packets cause
-// fewer retransmissions.
+// manyRepeats is the number of retransmissions that makes a network failure likely. Single lost packets cause fewer
+// retransmissions.
 const manyRepeats = 3
 
 // unheard returns the time since the other side last acknowledged data on c. It returns 0 if all data is

@@ -76,6 +76,38 @@ func TestCall_CancellationReachesHandler(t *testing.T) {
 	})
 }
 
+// A caller that gives up, for example a checkup that its user ends, says nothing about the server. Other calls to the
+// server must not be refused because of it.
+func TestCall_SucceedsAfterCancelledDial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, dialled := newNetwork(true), make(chan struct{})
+		start(t, n, "b", []peer.Method{echo("echo")})
+		first := true
+		a := start(t, n, "a", nil, options(func(o *peer.Options) {
+			o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+				if !first {
+					return n.dial(ctx, addr)
+				}
+				first = false
+				close(dialled)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-dialled
+			cancel()
+		}()
+		if _, err := a.Probe(ctx, "b"); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("the cancelled one: %v", err)
+		}
+		if _, err := a.Client().Call(t.Context(), "b", "echo", []byte("x")); err != nil {
+			t.Errorf("the next call: %v", err)
+		}
+	})
+}
+
 func TestCall_ExpiredBeforeSendIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net, ended := newNetwork(true), make(chan error, 1)

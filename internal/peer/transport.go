@@ -163,8 +163,8 @@ func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { 
 // DecodePeer reverses EncodePeer.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// retry calls the function request, and calls it again if the other side had closed the connection. It does so several
-// times, because all idle connections of the pool may be closed.
+// retry calls the function request. If the other side had closed the connection, it calls request again. It tries
+// several times, because all idle connections of the pool may be closed.
 func retry(request func() error) error {
 	var err error
 	for range poolSize + 3 {

@@ -259,9 +259,11 @@ const (
 // block is the number of bytes that a disk writes atomically.
 const block = 4096
 
-// Image writes the content that the disk would have after a power cut at this moment. It creates the directory with
-// the path in the parameter to, which must not exist yet. keep and rnd select which unsynced changes survive.
-func (d *Disk) Image(to string, keep Keep, rnd *rand.Rand) error { return d.root.image(to, keep, rnd) }
+// Image writes the content that the disk would have after a power cut at this moment. It creates the directory
+// target, which must not exist yet. keep and rnd select which unsynced changes survive.
+func (d *Disk) Image(target string, keep Keep, rnd *rand.Rand) error {
+	return d.root.image(target, keep, rnd)
+}
 
 func (n *node) image(to string, keep Keep, rnd *rand.Rand) error {
 	kept := n.changes[:n.prefix(keep, rnd)]

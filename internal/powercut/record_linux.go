@@ -67,7 +67,7 @@ func (r *Recorder) put(op byte, a, b uint64, first, second []byte) {
 	}
 }
 
-// at returns a path relative to r.root. It returns "" if the path is not below r.root. A relative path begins at the
+// at returns path relative to r.root, or "" if path is not below r.root. If path itself is relative, it begins at the
 // directory with the descriptor dirfd.
 func (r *Recorder) at(dirfd int, path string) string {
 	const cwd = -100

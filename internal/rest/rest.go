@@ -66,17 +66,17 @@ func Transport(config *tls.Config) *http.Transport {
 	}
 }
 
-// Get requests an address and decodes the JSON of the answer into a value. It makes up to three attempts if the
-// service is overloaded, failing or unreachable. If the service refuses credentials that can be renewed, it tries
-// again once with new ones. It does not follow redirects, because the credentials are only for the configured address.
-// Its errors are *fault.Error.
-func (c *Client) Get(ctx context.Context, address string, header http.Header, into any) error {
+// Get requests an address and decodes the JSON of the answer into the variable to which result points. It makes up to
+// three attempts if the service is overloaded, failing or unreachable. If the service refuses credentials that can be
+// renewed, it tries again once with new ones. It does not follow redirects, because the credentials are only for the
+// configured address. Its errors are *fault.Error.
+func (c *Client) Get(ctx context.Context, address string, header http.Header, result any) error {
 	again := false
 	for try := 1; ; try++ {
 		answer, wait, err := c.once(ctx, address, header, again)
 		switch {
 		case err == nil:
-			if err := json.Unmarshal(answer, into); err != nil {
+			if err := json.Unmarshal(answer, result); err != nil {
 				if ctx.Err() != nil { // a server that sees the call end may write an empty answer
 					return c.broken(ctx, err)
 				}
@@ -104,9 +104,10 @@ func withoutMark(err error) error {
 	return err
 }
 
-// once makes one attempt. The parameter again is true if the service refused the credentials of an earlier attempt.
-// The result wait is the minimum delay before the next attempt. If another attempt would fail as well, it is negative.
-func (c *Client) once(ctx context.Context, address string, header http.Header, again bool) (answer []byte,
+// once makes one attempt. The parameter wasRefused is true if the service refused the credentials of an earlier
+// attempt. The result wait is the minimum delay before the next attempt. It is negative if another attempt would fail
+// as well.
+func (c *Client) once(ctx context.Context, address string, header http.Header, wasRefused bool) (answer []byte,
 	wait time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
@@ -120,7 +121,7 @@ func (c *Client) once(ctx context.Context, address string, header http.Header, a
 	}
 	credentials, useful := http.Header{}, false
 	if c.Authorize != nil {
-		if useful, err = c.Authorize(ctx, credentials, again); err != nil {
+		if useful, err = c.Authorize(ctx, credentials, wasRefused); err != nil {
 			return nil, -1, err
 		}
 	}
@@ -142,7 +143,7 @@ func (c *Client) once(ctx context.Context, address string, header http.Header, a
 	case response.StatusCode == http.StatusOK:
 		return body, 0, nil
 	}
-	return nil, retryAfter(response), c.failure(response, body, credentials, useful && !again)
+	return nil, retryAfter(response), c.failure(response, body, credentials, useful && !wasRefused)
 }
 
 // broken returns the error for a request without an answer. err is the cause. The URL in a *url.Error is left out.
@@ -228,8 +229,8 @@ func isJSON(response *http.Response) bool {
 	return err == nil && kind == "application/json"
 }
 
-// retryAfter returns the minimum delay before a retry: the one in the header Retry-After, or 0. It returns a negative
-// value if a retry would fail as well.
+// retryAfter returns the minimum delay before a retry. This is the delay in the header Retry-After, or 0 without this
+// header. If a retry would fail as well, it returns a negative value.
 func retryAfter(response *http.Response) time.Duration {
 	switch response.StatusCode {
 	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,

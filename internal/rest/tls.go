@@ -14,8 +14,8 @@ import (
 )
 
 // Authorities returns a pool with the certificate authorities of a PEM text. It returns fault.Invalid if the text is
-// invalid. The parameter what describes the text in the error message.
-func Authorities(what string, text []byte) (*x509.CertPool, error) {
+// invalid. The parameter source names the origin of the text in the error message.
+func Authorities(source string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	found := false
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -24,14 +24,14 @@ func Authorities(what string, text []byte) (*x509.CertPool, error) {
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, &fault.Error{Code: fault.Invalid, Op: "rest.Authorities", Msg: what +
+			return nil, &fault.Error{Code: fault.Invalid, Op: "rest.Authorities", Msg: source +
 				" holds a certificate that cannot be read", Err: err}
 		}
 		pool.AddCert(cert)
 		found = true
 	}
 	if !found {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "rest.Authorities", Msg: what + " holds no certificate",
+		return nil, &fault.Error{Code: fault.Invalid, Op: "rest.Authorities", Msg: source + " holds no certificate",
 			Hint: "give certificates in PEM form"}
 	}
 	return pool, nil
@@ -73,8 +73,8 @@ func AuthorityFolder(path string) (*x509.CertPool, error) {
 	return Authorities(path, all)
 }
 
-// TLS returns the TLS settings of a client that trusts the authorities in pool, or those of the system if pool is
-// nil.
+// TLS returns the TLS settings of a client that trusts the authorities in pool. If pool is nil, the client trusts the
+// authorities of the operating system.
 func TLS(pool *x509.CertPool) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// CopyTree copies a file or directory in the state in which a crash at this moment would leave it. Files that are
-// removed during the copy are left out.
+// CopyTree copies a file or directory as a crash at this moment would leave it. Files that are removed during the
+// copy are left out.
 func CopyTree(t testing.TB, from, to string) {
 	t.Helper()
 	Must(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

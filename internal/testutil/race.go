@@ -5,8 +5,11 @@ import "testing"
 // ManyBubbles is a reason for SkipUnderRace: the test runs whole clusters or thousands of goroutines in virtual time.
 const ManyBubbles = "many bubbles of virtual time with many timers crash the detector (golang.org/issue/78156)"
 
-// SkipUnderRace leaves a test out when the race detector is on. The reason says why the detector finds nothing there,
-// or why the test cannot run with it.
+// ManyBytes is a reason for SkipUnderRace: the test would take minutes, because the detector tracks each byte.
+const ManyBytes = "moves a hundred megabytes and more"
+
+// SkipUnderRace skips a test if the race detector is on. The reason says why the detector would find nothing in this
+// test, or why the test cannot run with the detector.
 func SkipUnderRace(t testing.TB, reason string) {
 	t.Helper()
 	if raceDetector {

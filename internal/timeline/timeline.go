@@ -1,5 +1,6 @@
 // Package timeline marks the stages of requests and log entries in the execution trace of the Go runtime. A trace is
-// recorded by go test -trace, runtime/trace or /debug/pprof/trace. Otherwise a mark costs one atomic load.
+// recorded by go test -trace, runtime/trace or /debug/pprof/trace. While no trace is recorded, a mark costs one
+// atomic load.
 //
 // The package owns the category and the names of the marks. It has no goroutines and no state.
 package timeline

@@ -20,8 +20,9 @@ const (
 	exportTimeout = 10 * time.Second
 )
 
-// collectorClient returns an HTTP client for a collector, because that of the library accepts headers of 10 MiB. It
-// applies the variables that the library ignores with a client of the caller: those of certificates and of the timeout.
+// collectorClient returns an HTTP client for a collector. The client of the library would accept headers of 10 MiB.
+// If the library gets a client, it ignores the environment variables for certificates and for the timeout. So
+// collectorClient applies these variables itself.
 func (d *Declared) collectorClient(env func(string) (string, bool)) (*http.Client, error) {
 	config, err := collectorTLS(env)
 	if err != nil {
@@ -39,7 +40,8 @@ func (d *Declared) collectorClient(env func(string) (string, bool)) (*http.Clien
 	return &http.Client{Transport: transport, Timeout: timeout}, nil
 }
 
-// variable returns the OTLP variable with the given end of its name: the one for traces, or the general one.
+// variable returns the value of an OTLP environment variable. name is the end of its name. The variable for traces
+// overrides the variable for all signals.
 func variable(env func(string) (string, bool), name string) string {
 	for _, prefix := range []string{"OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"} {
 		if v, _ := env(prefix + name); strings.TrimSpace(v) != "" {

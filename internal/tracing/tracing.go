@@ -1,8 +1,8 @@
 // Package tracing propagates W3C trace context between processes. It exports spans over OTLP if the standard OTEL_
 // variables or the Configuration resource enable that, and to Zipkin if the Configuration resource names a collector.
 //
-// It owns the header traceparent of outgoing requests, and the exporter. Without an exporter, a span has only two
-// random ids. With an exporter, it is a span of the OpenTelemetry SDK, and Close ends the goroutines of the SDK.
+// It owns the header traceparent of outgoing requests, and the exporter. Without an exporter, a span has only ids. With
+// an exporter, it is a span of the OpenTelemetry SDK, and Close ends the goroutines of the SDK.
 package tracing
 
 import (
@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -67,8 +68,9 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// Change replaces the options of Open. Spans that have begun still go to the previous collectors, which get what
-// remains within the time of ctx. If o is invalid, Change returns the error of Open and changes nothing.
+// Change replaces the options of Open. Spans that have already begun still go to the previous collectors. Change
+// sends the remaining spans to these collectors until ctx ends. If o is invalid, Change returns the error of Open and
+// changes nothing.
 func (t *Tracer) Change(ctx context.Context, o Options) error {
 	e, err := newExport(ctx, o)
 	if err != nil {
@@ -89,7 +91,7 @@ func newExport(ctx context.Context, o Options) (*export, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "tracing.Open", "OTEL_RESOURCE_ATTRIBUTES")
 	}
-	options = append(options, sdktrace.WithResource(res))
+	options = append(options, sdktrace.WithResource(res), sdktrace.WithIDGenerator(ids{}))
 	if sampler := o.Declared.sampler(o.Env); sampler != nil {
 		options = append(options, sdktrace.WithSampler(sampler))
 	}
@@ -131,9 +133,17 @@ type Kind uint8
 
 // The kinds.
 const (
-	Client Kind = iota // outgoing
-	Server             // incoming
+	Client   Kind = iota // outgoing
+	Server               // incoming
+	Internal             // no request
 )
+
+// Origin says how a span begins. The zero value is a client's span that begins at once.
+type Origin struct {
+	Kind  Kind
+	ID    [8]byte   // of the span; zero = a random one
+	Begun time.Time // zero = the span begins now
+}
 
 // Span is one hop of a request.
 type Span struct {
@@ -148,26 +158,42 @@ const headerParent = "Traceparent"
 
 // Start begins a span: a child of the span in h, or the first span of a new trace.
 func (t *Tracer) Start(ctx context.Context, h http.Header, kind Kind, name string) *Span {
+	return t.StartFrom(ctx, h, name, Origin{Kind: kind})
+}
+
+// StartFrom is Start for a span whose id or beginning is given.
+func (t *Tracer) StartFrom(ctx context.Context, h http.Header, name string, o Origin) *Span {
 	s := &Span{ctx: ctx}
 	parent := parse(first(h, headerParent))
 	e := t.now.Load()
 	if e.provider != nil {
-		e.begin(s, parent, h, kind, name)
+		e.begin(s, parent, h, name, o)
 		return s
 	}
-	s.trace, s.flags = parent.trace, parent.flags
+	s.trace, s.id, s.flags = parent.trace, o.ID, parent.flags
 	if !parent.valid {
-		binary.BigEndian.PutUint64(s.trace[:8], rand.Uint64()|1) // a trace id is not zero
-		binary.BigEndian.PutUint64(s.trace[8:], rand.Uint64())
+		s.trace = newTraceID()
 		if e.sampled != nil && e.sampled() {
 			s.flags = 1
 		}
 	}
-	binary.BigEndian.PutUint64(s.id[:], rand.Uint64()|1)
+	s.identify(parent)
 	return s
 }
 
-func (e *export) begin(s *Span, parent traceparent, h http.Header, kind Kind, name string) {
+// identify sets the id of a span that is not exported and whose id is not given. It is that of the parent, because
+// children of an id that no collector has are lost in their trace. A span without a parent gets a new id.
+func (s *Span) identify(parent traceparent) {
+	switch {
+	case s.id != [8]byte{}:
+	case parent.valid:
+		s.id = parent.id
+	default:
+		s.id = newSpanID()
+	}
+}
+
+func (e *export) begin(s *Span, parent traceparent, h http.Header, name string, o Origin) {
 	if parent.valid {
 		state, _ := trace.ParseTraceState(strings.Join(h["Tracestate"], ",")) // an invalid one is ignored
 		s.ctx = trace.ContextWithRemoteSpanContext(s.ctx, trace.NewSpanContext(trace.SpanContextConfig{
@@ -175,13 +201,55 @@ func (e *export) begin(s *Span, parent traceparent, h http.Header, kind Kind, na
 			Remote: true,
 		}))
 	}
-	k := trace.SpanKindClient
-	if kind == Server {
-		k = trace.SpanKindServer
+	kind := [...]trace.SpanKind{Client: trace.SpanKindClient, Server: trace.SpanKindServer,
+		Internal: trace.SpanKindInternal}[o.Kind]
+	options := []trace.SpanStartOption{trace.WithSpanKind(kind)}
+	if !o.Begun.IsZero() {
+		options = append(options, trace.WithTimestamp(o.Begun))
 	}
-	s.ctx, s.full = e.tracer.Start(s.ctx, clean(name), trace.WithSpanKind(k))
+	if o.ID != [8]byte{} {
+		s.ctx = context.WithValue(s.ctx, spanID{}, trace.SpanID(o.ID))
+	}
+	s.ctx, s.full = e.tracer.Start(s.ctx, clean(name), options...)
 	c := s.full.SpanContext()
 	s.trace, s.id, s.flags = c.TraceID(), c.SpanID(), byte(c.TraceFlags())
+	if !s.full.IsRecording() {
+		s.id = o.ID
+		s.identify(parent)
+	}
+}
+
+// spanID is the key of the id that a span gets, in the context of its start.
+type spanID struct{}
+
+// ids generates random ids, except for spans whose id is given.
+type ids struct{}
+
+// NewIDs implements sdktrace.IDGenerator.
+func (g ids) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	t := newTraceID()
+	return t, g.NewSpanID(ctx, t)
+}
+
+// NewSpanID implements sdktrace.IDGenerator.
+func (ids) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
+	if given, ok := ctx.Value(spanID{}).(trace.SpanID); ok {
+		return given
+	}
+	return newSpanID()
+}
+
+// newTraceID returns a random id of a trace. An id is not zero.
+func newTraceID() (id [16]byte) {
+	binary.BigEndian.PutUint64(id[:8], rand.Uint64()|1)
+	binary.BigEndian.PutUint64(id[8:], rand.Uint64())
+	return id
+}
+
+// newSpanID returns a random id of a span, which is not zero either.
+func newSpanID() (id [8]byte) {
+	binary.BigEndian.PutUint64(id[:], rand.Uint64()|1)
+	return id
 }
 
 // Exports reports whether spans are sent to a collector.
@@ -200,7 +268,14 @@ func (s *Span) Set(attributes ...string) {
 	}
 }
 
-// clean returns a text for a collector. A text that is not UTF-8 would make the export of all spans fail.
+// SetInt adds an attribute with a number.
+func (s *Span) SetInt(name string, n int64) {
+	if s.full != nil && s.full.IsRecording() {
+		s.full.SetAttributes(attribute.Int64(name, n))
+	}
+}
+
+// clean returns a text in valid UTF-8 for a collector. Other text would make the export of all spans fail.
 func clean(text string) string {
 	return fault.Shorten(strings.ToValidUTF8(text, "\uFFFD"), maxAttribute)
 }
@@ -223,20 +298,24 @@ func (s *Span) Inject(h http.Header) {
 	h[headerParent] = []string{string(b[:])}
 }
 
-// End ends the span. status is the HTTP status of the answer, or 0 if there is none. If err is not nil, the span is
-// marked as failed with the text of err.
+// End ends the span. status is the HTTP status of the answer, or 0 if there is none. The span is marked as failed if
+// err is not nil, with its text, or if the status is 400 or more, as in Dapr.
 func (s *Span) End(status int, err error) {
 	if s.full == nil {
 		return
 	}
+	if status != 0 {
+		s.full.SetAttributes(attribute.Int("http.response.status_code", status))
+	}
 	switch {
 	case err != nil:
-		s.full.SetStatus(codes.Error, fault.Text(err))
-	case status != 0:
-		s.full.SetAttributes(attribute.Int("http.response.status_code", status))
-		if status >= 500 {
-			s.full.SetStatus(codes.Error, strconv.Itoa(status))
+		s.full.SetStatus(codes.Error, clean(fault.Text(err)))
+	case status >= http.StatusBadRequest:
+		text := http.StatusText(status)
+		if text == "" {
+			text = "Unknown"
 		}
+		s.full.SetStatus(codes.Error, "Code("+strconv.Itoa(status)+"): "+text)
 	}
 	s.full.End()
 }

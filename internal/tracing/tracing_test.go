@@ -2,6 +2,7 @@ package tracing_test
 
 import (
 	"context"
+	"encoding/json"
 	"encoding/pem"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/internal/tracing"
 )
 
@@ -23,20 +25,50 @@ func env(pairs map[string]string) func(string) (string, bool) {
 
 const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-func TestStart_ContinuesTraceWithNewSpanID(t *testing.T) {
-	tracer, err := tracing.Open(context.Background(), tracing.Options{Env: env(nil)})
-	if err != nil {
-		t.Fatal(err)
+// A child of a span that no collector has would be lost in its trace. So a span that is not exported passes on the id
+// of its parent, and a span without a parent that of its own.
+func TestStart_PassesOnOnlyIDsThatAreExported(t *testing.T) {
+	collector := httptest.NewServer(http.NotFoundHandler())
+	defer collector.Close()
+	exporting := func(rate float64) tracing.Options {
+		return tracing.Options{Env: env(nil), Declared: &tracing.Declared{SamplingRate: rate, Zipkin: collector.URL}}
 	}
-	s := tracer.Start(context.Background(), http.Header{"Traceparent": {parent}}, tracing.Client, "x")
-	h := http.Header{}
-	s.Inject(h)
-	got := h.Get("traceparent")
-	if len(got) != 55 || got[:36] != parent[:36] || got[36:52] == parent[36:52] || got[52:] != "-01" {
-		t.Errorf("got %s", got)
-	}
-	if s.TraceID() != parent[3:35] {
-		t.Errorf("trace id %s", s.TraceID())
+	t.Setenv("OTEL_TRACES_SAMPLER", "always_off") // the SDK reads it itself
+	off := exporting(1)
+	off.Env = env(map[string]string{"OTEL_TRACES_SAMPLER": "always_off"})
+	unsampled := parent[:53] + "00"
+	for name, c := range map[string]struct {
+		options      tracing.Options
+		parent, want string // want is empty for a new id in the trace of the parent
+	}{
+		"no exporter":                  {tracing.Options{Env: env(nil)}, parent, parent},
+		"no exporter, not sampled":     {tracing.Options{Env: env(nil)}, unsampled, unsampled},
+		"exporter":                     {exporting(1), parent, ""},
+		"exporter, parent not sampled": {exporting(1), unsampled, unsampled},
+		"exporter, dropped":            {off, parent, unsampled},
+	} {
+		tracer, err := tracing.Open(context.Background(), c.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := tracer.Start(context.Background(), http.Header{"Traceparent": {c.parent}}, tracing.Client, "x")
+		h := http.Header{}
+		s.Inject(h)
+		switch got := h.Get("traceparent"); {
+		case c.want != "" && got != c.want:
+			t.Errorf("%s: passes on %s, want %s", name, got, c.want)
+		case c.want == "" && (got[:36] != parent[:36] || got[36:52] == parent[36:52] || got[52:] != "-01"):
+			t.Errorf("%s: passes on %s, want a new id in %s", name, got, parent)
+		}
+		if s.TraceID() != parent[3:35] {
+			t.Errorf("%s: trace id %s", name, s.TraceID())
+		}
+		root := tracer.Start(context.Background(), http.Header{}, tracing.Client, "x")
+		root.Inject(h)
+		if id := h.Get("traceparent")[36:52]; strings.Trim(id, "0") == "" {
+			t.Errorf("%s: a span without a parent has the id %s", name, id)
+		}
+		_ = tracer.Close(context.Background())
 	}
 }
 
@@ -80,6 +112,78 @@ func TestOpen_ExportsSpansIfConfigured(t *testing.T) {
 	if !strings.HasPrefix(got, "/v1/traces ") || !strings.Contains(got, "invoke billing") ||
 		!strings.Contains(got, "orders") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A span that several processes know has the same id everywhere. It may begin before the process that exports it.
+func TestStartFrom_UsesGivenIDAndTime(t *testing.T) {
+	collector, spans := testutil.Bodies(t)
+	for _, declared := range []*tracing.Declared{nil, {SamplingRate: 1, Zipkin: collector}} {
+		tracer, err := tracing.Open(context.Background(), tracing.Options{Env: env(nil), Declared: declared})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := tracer.StartFrom(context.Background(), http.Header{"Traceparent": {parent}}, "orchestration||order",
+			tracing.Origin{Kind: tracing.Internal, ID: [8]byte{1, 2, 3, 4, 5, 6, 7, 8},
+				Begun: time.UnixMicro(1_700_000)})
+		s.SetInt("task", 7)
+		h := http.Header{}
+		s.Inject(h)
+		if got := h.Get("traceparent"); got != parent[:36]+"0102030405060708-01" {
+			t.Errorf("the context of the span is %s", got)
+		}
+		s.End(0, nil)
+		if err := tracer.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if declared == nil {
+			continue
+		}
+		got := <-spans
+		for _, want := range []string{`"id":"0102030405060708"`, `"parentId":"` + parent[36:52] + `"`,
+			`"timestamp":1700000`, `"task":"7"`} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s is not in %s", want, got)
+			}
+		}
+	}
+}
+
+func TestEnd_RefusedAnswersHaveTheError(t *testing.T) {
+	collector, spans := testutil.Bodies(t)
+	for _, c := range []struct {
+		status int
+		err    error
+		want   string // the tag error; empty = none
+	}{
+		{http.StatusOK, nil, ""},
+		{0, nil, ""},
+		{http.StatusForbidden, nil, "Code(403): Forbidden"},
+		{http.StatusInternalServerError, nil, "Code(500): Internal Server Error"},
+		{599, nil, "Code(599): Unknown"},
+		{0, fault.New(fault.Timeout, "x", "no answer \xff"), "no answer \uFFFD"},
+		{http.StatusOK, fault.New(fault.Internal, "x", "gRPC NotFound"), "gRPC NotFound"},
+	} {
+		tracer, err := tracing.Open(context.Background(), tracing.Options{Env: env(nil),
+			Declared: &tracing.Declared{SamplingRate: 1, Zipkin: collector}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tracer.Start(context.Background(), http.Header{}, tracing.Client, "x").End(c.status, c.err)
+		if err := tracer.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		var got []struct{ Tags map[string]string }
+		if text := <-spans; json.Unmarshal([]byte(text), &got) != nil || len(got) != 1 {
+			t.Fatal(text)
+		}
+		status := ""
+		if c.status != 0 {
+			status = strconv.Itoa(c.status)
+		}
+		if tags := got[0].Tags; tags["error"] != c.want || tags["http.response.status_code"] != status {
+			t.Errorf("%d, %v: the span has %q", c.status, c.err, tags)
+		}
 	}
 }
 

@@ -137,8 +137,8 @@ func identityOf(c *x509.Certificate) Identity {
 }
 
 // speaksFor checks that a certificate belongs to server. id is the identity in the certificate, and dns has the DNS
-// names in it. If the certificate belongs to server, speaksFor returns id with Node and Server filled in. Otherwise it
-// returns an error.
+// names in the certificate. If the certificate belongs to server, speaksFor returns id with Node and Server filled
+// in. Otherwise it returns an error.
 func (id Identity) speaksFor(server string, dns []string) (Identity, error) {
 	switch {
 	case id.Server == server && id.Node != "":

@@ -125,9 +125,9 @@ func (k *Keeper) Replace(m Material) error {
 	return k.install(m, k.id)
 }
 
-// Renew issues a new certificate if the current one is due for renewal. It also does so if the clock was set back to a
-// time before the current one was issued. changed is true if a new certificate was issued. Renew does not change an
-// external certificate. Use Replace for that.
+// Renew issues a new certificate if the current certificate is due for renewal. It also issues one if the clock was
+// set back to a time before the current certificate was issued. changed is true if a new certificate was issued.
+// Renew does not change an external certificate. Use Replace for that.
 func (k *Keeper) Renew() (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -19,9 +19,9 @@ import (
 // errKind is the error for a pipe, a socket or a device.
 var errKind = errors.New("it is not a regular file")
 
-// Open opens a file for reading. It returns an error for everything but a regular file and os.DevNull, because to open
-// or read a pipe can block. It checks the file that it has opened, so it does not matter whether the path names
-// another one by then.
+// Open opens a file for reading. It returns an error unless the file is a regular file or os.DevNull, because opening
+// or reading a pipe can block. It checks the kind of the opened file, not of the path. So another program cannot
+// replace the file after the check.
 func Open(path string) (*os.File, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -107,9 +107,9 @@ func fromUTF16(b []byte, low int) []byte {
 // directive is the line that names version 1.2 of YAML.
 var directive = regexp.MustCompile(`(?m)^%YAML[ \t]+1\.2([ \t\r]|$)`)
 
-// YAML returns the text of a YAML file in the form that the YAML library reads: without the byte order marks with which
-// documents may begin, and without the version 1.2, which the library takes for an unknown one. Lines keep their
-// numbers.
+// YAML returns the text of a YAML file in a form that the YAML library can read. It removes the byte order marks at
+// the beginning of documents. In a directive, it replaces the version 1.2, which the library does not know, with 1.1.
+// Lines keep their numbers.
 func YAML(b []byte) []byte {
 	b = bytes.ReplaceAll(Text(b), []byte("\n"+markUTF8), []byte("\n"))
 	return directive.ReplaceAll(b, []byte("%YAML 1.1$1"))

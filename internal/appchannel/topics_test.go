@@ -1,0 +1,97 @@
+package appchannel_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	runtime "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/quorate/quorate/internal/appchannel"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// answersOfApps are texts that an application gives for a failure, with what the error has of them.
+var answersOfApps = map[string]string{
+	"":                                   "",
+	" \n":                                "",
+	`{"error": "no stock"}`:              `: {"error": "no stock"}`,
+	"line 1\nline 2\x1b[31m \x00":        `: line 1 line 2\x1b[31m \x00`,
+	"caf\u00e9 \u202e \xff":              `: café \u202e`,
+	strings.Repeat("x", 1000):            ": " + strings.Repeat("x", 256) + "...",
+	"y" + strings.Repeat("\u00e9", 1000): ": y" + strings.Repeat("é", 127) + "...",
+}
+
+func TestTakeMessage_ErrorHasTheAnswer(t *testing.T) {
+	for answer, want := range answersOfApps {
+		c := httpApp(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = io.WriteString(w, answer)
+		})
+		_, err := c.TakeMessage(within(t), &appchannel.TopicMessage{Path: "/orders"})
+		if want = "POST /orders answered 500" + want; !fault.Is(err, fault.Internal) || fault.Text(err) != want {
+			t.Errorf("%q: the error is %q, not %q", answer, fault.Text(err), want)
+		}
+		if a := appchannel.AnswerOf(err); a == nil || a.StatusCode != http.StatusInternalServerError {
+			t.Errorf("%q: the answer is %v", answer, a)
+		}
+	}
+}
+
+func TestTakeMessage_ErrorHasTheStatusOfAnAnswer200(t *testing.T) {
+	for body, want := range map[string]appchannel.TopicAnswer{
+		`{"status":"SUCCESS"}`: appchannel.TopicSuccess, `{"status":"DROP"}`: appchannel.TopicDrop,
+		`{"status":"RETRY","why":"no stock"}`: appchannel.TopicRetry, `{"status":"LATER"}`: appchannel.TopicRetry,
+	} {
+		c := httpApp(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
+		got, err := c.TakeMessage(within(t), &appchannel.TopicMessage{Path: "/orders"})
+		if got != want {
+			t.Errorf("%s: %v", body, got)
+		}
+		if text := "POST /orders answered 200: " + body; want == appchannel.TopicRetry {
+			if !fault.Is(err, fault.Internal) || fault.Text(err) != text || appchannel.AnswerOf(err) != nil {
+				t.Errorf("%s: %v", body, err)
+			}
+		} else if err != nil {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
+// topicApp is a gRPC application that fails.
+type topicApp struct {
+	runtime.UnimplementedAppCallbackServer
+	message string
+}
+
+func (a *topicApp) OnTopicEvent(context.Context, *runtime.TopicEventRequest) (*runtime.TopicEventResponse, error) {
+	return nil, status.Error(codes.Aborted, a.message)
+}
+
+func TestTakeMessage_ErrorHasTheStatusOfAGRPCApplication(t *testing.T) {
+	for answer, want := range answersOfApps {
+		if strings.Contains(answer, "\xff") {
+			continue // gRPC replaces it
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := grpc.NewServer()
+		runtime.RegisterAppCallbackServer(s, &topicApp{message: answer})
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(s.Stop)
+		c := open(t, appchannel.GRPC, l.Addr().String())
+		_, err = c.TakeMessage(within(t), &appchannel.TopicMessage{Path: "/orders",
+			Proto: func() *runtime.TopicEventRequest { return &runtime.TopicEventRequest{} }})
+		if want = "OnTopicEvent answered Aborted" + want; !fault.Is(err, fault.Internal) || fault.Text(err) != want {
+			t.Errorf("%q: the error is %q, not %q", answer, fault.Text(err), want)
+		}
+	}
+}

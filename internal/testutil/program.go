@@ -1,0 +1,22 @@
+package testutil
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// Program returns the path of a program that a test starts. This is the value of the environment variable, if it is
+// set. Otherwise it is the program with the given name on the PATH. If there is no such program, the test is skipped.
+// In Debian, the package of the program must have the same name.
+func Program(t testing.TB, variable, name string) string {
+	t.Helper()
+	if path := os.Getenv(variable); path != "" {
+		return path
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("%s is not installed (Debian: %s), and %s is not set", name, name, variable)
+	}
+	return path
+}
