@@ -51,9 +51,9 @@ type ActorCall struct {
 	Refused         string // the reason, if the node reported that the application has not got the call
 }
 
-// lateTurn is how long an earlier owner of an actor may still begin turns after a later owner has begun one. By design
-// no such turn begins, because the lease of the earlier owner ends 400 ms before. But the process may be suspended
-// after it has checked its lease and before it calls the application.
+// lateTurn is how long after the first turn of a later owner an earlier owner may still begin turns. By design it
+// begins none, because its lease ends 400 ms earlier. But its process may be suspended between the check of the lease
+// and the call of the application.
 const lateTurn = 2 * time.Second
 
 // Actors records the turns of actors and the calls of their clients. It is safe for concurrent use.
@@ -135,8 +135,8 @@ func (h *Actors) Acknowledged() (n int) {
 //
 //  1. No acknowledged increment is lost. Two acknowledged writes of a counter never have the same value. A turn reads
 //     at least the value of every write that was acknowledged before the turn began. The final value counts all
-//     acknowledged increments, and possibly those of unknown outcome.
-//  2. Writes of an earlier epoch come before those of a later one. A write is not applied if it was sent after the
+//     acknowledged increments, and possibly increments of unknown outcome.
+//  2. Writes of an earlier epoch come before writes of a later epoch. A write is not applied if it was sent after the
 //     beginning of a turn of a later epoch.
 //  3. Turns of the same epoch do not overlap, nor do turns at the same process of a node. When an actor has a later
 //     owner, an earlier owner begins no turns. Owners whose node was paused are exempt.
@@ -213,10 +213,10 @@ func checkWrites(all []*Turn) (bad []string) {
 }
 
 // checkEpochs returns a violation for each turn in which an earlier owner acts after a later owner has begun a turn.
-// all is sorted by the beginning of the turns.
-func checkEpochs(all []*Turn) (bad []string) {
+// turns must be sorted by the times at which the turns began.
+func checkEpochs(turns []*Turn) (bad []string) {
 	first := map[uint64]*Turn{} // first turn of each epoch
-	for _, t := range all {
+	for _, t := range turns {
 		if first[t.Epoch] == nil {
 			first[t.Epoch] = t
 		}
@@ -230,7 +230,7 @@ func checkEpochs(all []*Turn) (bad []string) {
 			next[i] = later
 		}
 	}
-	for _, t := range all {
+	for _, t := range turns {
 		i, _ := slices.BinarySearch(epochs, t.Epoch)
 		later := next[i]
 		switch {

@@ -1,9 +1,12 @@
-// Package history records what concurrent clients request and which answers they get, and checks whether a system that
-// never fails could have answered so. Keys and Locks search an order of the calls with Porcupine, a linearizability
-// checker. Actors and Due check rules, because the times of turns and ticks decide there.
+// Package history records what concurrent clients request and which answers they get, and checks whether a system
+// that never fails could have answered so. Keys and Locks use the linearizability checker Porcupine to search for an
+// order of the calls that explains the answers. Actors and Due check rules about the times of turns and ticks. Topics
+// compares the final messages of topics with what was published and delivered. Workflows compares the results of
+// workflows with the results of their activities.
 //
-// It is for tests and for the campaign of faults. It owns the models of keys, locks, actors and due work. It must never
-// know how a client reaches the system, so it imports no package of the product. It has no goroutines of its own.
+// The package is for tests and for the campaign of faults. It owns the models of keys, locks, actors, due work,
+// topics and workflows. It must never know how a client reaches the system, so it imports no package of the product.
+// It has no goroutines of its own.
 package history
 
 import (
@@ -22,7 +25,8 @@ func WallClock() func() int64 {
 	return func() int64 { return int64(time.Since(begun)) }
 }
 
-// CallClock returns a clock that counts its calls. No two moments are equal, also where virtual time stands still.
+// CallClock returns a clock that counts its calls. So no two of its times are equal, even in tests whose virtual time
+// stands still.
 func CallClock() func() int64 {
 	var calls atomic.Int64
 	return func() int64 { return calls.Add(1) }

@@ -83,8 +83,9 @@ func (h *Due) Missing() (names []string) {
 	return names
 }
 
-// mostUnderWay is how many ticks of a reminder or job can be in progress when its deletion is acknowledged: one from
-// the leader, and one from a former leader that was paused just after it had confirmed its leadership.
+// mostUnderWay is the maximum number of ticks of a reminder or job that are still in progress when its deletion is
+// acknowledged: one from the leader, and one from a former leader that was paused just after it had confirmed its
+// leadership.
 const mostUnderWay = 2
 
 // clockGrain is the precision of the times of the store.

@@ -13,8 +13,9 @@ import (
 // FamilySize is the greatest number of keys in a family.
 const FamilySize = 3
 
-// KeyCall is a request on keys of one family: a read, or changes that are applied all or none. Calls on different
-// families are checked independently, so one call must not touch two families. The family of a single key is its name.
+// KeyCall is a request on keys of one family: a read, or changes that are applied all together or not at all. Calls
+// on different families are checked independently, so one call must not touch two families. The family of a single
+// key is its name.
 type KeyCall struct {
 	Family string
 	Read   []int // keys, less than FamilySize
@@ -40,8 +41,8 @@ type KeyAnswer struct {
 // family is the state of the keys of one family; an empty string is a key without a value.
 type family [FamilySize]string
 
-// keysModel returns the model of a single store that never fails. A call of unknown outcome has no end. So its changes
-// can come last in the order, where no call sees them.
+// keysModel returns the model of a single store that never fails. A call of unknown outcome has no end. So its
+// changes may come last in the order, after all other calls, where no call sees them.
 func keysModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return family{} },
@@ -53,27 +54,27 @@ func keysModel() porcupine.Model {
 	}
 }
 
-// keysStep returns whether the store can give the answer in this state, and the state after it. All conditions are
-// checked before the first change.
-func keysStep(have family, in KeyCall, out KeyAnswer) (bool, family) {
-	for i, k := range in.Read {
-		if out.Values[i] != have[k] {
+// keysStep reports whether a store with the values in have could give this answer to this call. It also returns the
+// values after the call. All conditions are checked before the first change.
+func keysStep(have family, call KeyCall, answer KeyAnswer) (bool, family) {
+	for i, k := range call.Read {
+		if answer.Values[i] != have[k] {
 			return false, have
 		}
 	}
 	met := true
-	for _, c := range in.Write {
+	for _, c := range call.Write {
 		if (c.Absent && have[c.Key] != "") || (c.Expect != "" && have[c.Key] != c.Expect) {
 			met = false
 		}
 	}
 	switch {
 	case !met:
-		return out.Conflict || out.Unknown, have
-	case out.Conflict:
+		return answer.Conflict || answer.Unknown, have
+	case answer.Conflict:
 		return false, have
 	}
-	for _, c := range in.Write {
+	for _, c := range call.Write {
 		have[c.Key] = c.Value
 	}
 	return true, have
@@ -100,7 +101,7 @@ type taggedKey struct {
 	text   string
 }
 
-// NewKeys starts a history. The times of its calls are from clock, for example WallClock or CallClock.
+// NewKeys starts a history. The function clock returns the times of calls, for example WallClock or CallClock.
 func NewKeys(clock func() int64) *Keys {
 	return &Keys{clock: clock, calls: map[string][]porcupine.Operation{}, values: map[taggedKey]string{},
 		etags: map[taggedKey]string{}}
@@ -109,8 +110,8 @@ func NewKeys(clock func() int64) *Keys {
 // Now returns the time at which a call begins.
 func (h *Keys) Now() int64 { return h.clock() }
 
-// Add records a call that began at the time begin and ends now. A read of unknown outcome tells nothing and is not
-// recorded.
+// Add records a call that began at the time begin and ends now. A read of unknown outcome is not recorded, because it
+// proves nothing.
 func (h *Keys) Add(client int, begin int64, in KeyCall, out KeyAnswer) {
 	end := h.clock()
 	h.mu.Lock()
@@ -179,7 +180,7 @@ func (h *Keys) Unknown() int {
 }
 
 // Take removes families from the history and returns them as a new history. The new history also gets all violations
-// that were recorded without a search so far.
+// that were found while calls were recorded.
 func (h *Keys) Take(families ...string) *Keys {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -196,9 +197,9 @@ func (h *Keys) Take(families ...string) *Keys {
 	return out
 }
 
-// Check returns an error if a violation was recorded, or if no order explains the answers of a family, or if the search
-// for an order takes too long. The searches of all families share the time limit, but each has at least one second. The
-// error of a search is a NotLinearizable, with a visualization in the directory dir.
+// Check returns an error in these cases: a violation was recorded, no order explains the answers of a family, or the
+// search for an order takes too long. The searches of all families share the time limit, but each has at least one
+// second. The error of a search is a NotLinearizable, with a visualization in the directory dir.
 func (h *Keys) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -165,7 +165,7 @@ type Locks struct {
 	fenced  int // writes with a token that were refused
 }
 
-// NewLocks starts a history. The times of its calls are nanoseconds from clock, for example WallClock.
+// NewLocks starts a history. The function clock returns the times of calls in nanoseconds, for example WallClock.
 func NewLocks(clock func() int64) *Locks {
 	return &Locks{clock: clock, calls: map[string][]porcupine.Operation{}}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// NotLinearizable is the error for calls on one family of keys, or on one lock, that no order explains.
+// NotLinearizable is the error for a family of keys, or for a lock, if no order of the calls explains their answers.
 type NotLinearizable struct {
 	Undecided bool     // the search has exceeded its time limit: there may be an order
 	Family    string   // of the keys, or the name of the lock
@@ -29,8 +29,8 @@ func (n *NotLinearizable) Error() string {
 }
 
 // search looks for an order of the calls of one family that the model permits and that agrees with their times. It
-// returns a NotLinearizable if there is no such order, or if it finds none within the time limit, which is at least
-// one second. If there is none, search writes a visualization to a file in dir.
+// returns a NotLinearizable if there is no such order, or if the search exceeds the time limit, which is at least one
+// second. If the search proves that there is no order, search also writes a visualization to a file in dir.
 func search(model porcupine.Model, family string, calls []porcupine.Operation, limit time.Duration, dir string) error {
 	limit = max(limit, time.Second)
 	switch porcupine.CheckOperationsTimeout(model, calls, limit) {
