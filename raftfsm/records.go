@@ -17,22 +17,20 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 	"github.com/quorate/quorate/raftfsm/session"
 	"github.com/quorate/quorate/raftfsm/topics"
+	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// lockGroup is a group as the Keeper of its locks uses it.
-type lockGroup struct{ *group.Group }
+// recordGroup is a group as the keepers of its locks, due work, topics and workflows use it.
+type recordGroup struct{ *group.Group }
 
-// Commit implements locks.Group.
-func (g lockGroup) Commit(ctx context.Context, r *command.Request) (kv.Result, error) {
+// Commit implements records.Group.
+func (g recordGroup) Commit(ctx context.Context, r *command.Request) (kv.Result, error) {
 	a, err := g.ProposeRequest(ctx, r, group.Committed)
 	return a.Result, err
 }
 
-// dueGroup is a group as its due.Keeper and its topics.Keeper use it.
-type dueGroup struct{ lockGroup }
-
-// Confirm implements due.Group.
-func (g dueGroup) Confirm(ctx context.Context) error {
+// Confirm implements records.Group.
+func (g recordGroup) Confirm(ctx context.Context) error {
 	ri, err := g.ReadIndex(ctx)
 	if err != nil {
 		return err
@@ -56,12 +54,26 @@ func (g actorGroup) Confirm(ctx context.Context) (raftlog.Position, error) {
 }
 
 var (
-	_ locks.Group    = lockGroup{}
-	_ actors.Group   = actorGroup{}
-	_ due.Group      = dueGroup{}
-	_ topics.Group   = dueGroup{}
-	_ records.Access = access{}
+	_ records.Group    = recordGroup{}
+	_ actors.Group     = actorGroup{}
+	_ records.Access   = access{}
+	_ workflows.Sender = flowSender{}
 )
+
+// flowSender sends messages between workflows in different groups.
+type flowSender struct{ server *server }
+
+// Locate implements workflows.Sender.
+func (f flowSender) Locate(_ context.Context, r workflows.Ref) (uint32, error) {
+	return workflows.PartitionOf(r.Prefix(), f.server.partitions()), nil
+}
+
+// Ask implements workflows.Sender. The caller repeats a call that has failed.
+func (f flowSender) Ask(ctx context.Context, gid uint32, method string, body []byte) (answer []byte, repeated bool,
+	err error) {
+	answer, err = f.server.ask(ctx, gid, method, append(peercalls.Message(gid), body...))
+	return answer, false, err
+}
 
 // access implements records.Access.
 type access struct{ *router }
@@ -204,6 +216,16 @@ func (h *Host) DueWork() due.Client {
 // Broker returns the broker of a publish/subscribe component, which keeps its topics in the groups of the cluster.
 func (h *Host) Broker(namespace, name string, o topics.BrokerOptions) *topics.Broker {
 	return topics.NewBroker(access{h.router}, namespace+"/"+name, o)
+}
+
+// Topics returns the Admin of a publish/subscribe component, with which operators see and change its topics.
+func (h *Host) Topics(namespace, name string) *topics.Admin {
+	return topics.NewAdmin(access{h.router}, namespace+"/"+name)
+}
+
+// Workflows returns the engine of workflows, which keeps their instances in the groups of the cluster.
+func (h *Host) Workflows(o workflows.BrokerOptions) *workflows.Broker {
+	return workflows.NewBroker(access{h.router}, o)
 }
 
 // errActorMoved returns the error of a write that names an activation that has ended.

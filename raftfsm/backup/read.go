@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// Reader reads and verifies a backup file from front to back. Only after Next has returned io.EOF is the whole file
-// verified.
+// Reader reads and verifies a backup file from front to back. The whole file is verified only when Next has returned
+// io.EOF.
 type Reader struct {
 	Header Header
 

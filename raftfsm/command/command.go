@@ -5,8 +5,8 @@
 package command
 
 // Version is the newest format version that this build writes and applies. An entry has the lowest version that can
-// represent it. A leader uses a version above 1 only after every server of the group has reported that it can read
-// that version (see package group). A replica halts at an entry of an unknown version (see package kv).
+// represent its requests. A leader uses a version above 1 only after every server of the group has reported that it
+// can read that version (see package group). A replica halts at an entry of an unknown version (see package kv).
 const Version = 1
 
 // Kind is what a Request does.
@@ -33,9 +33,9 @@ const (
 	OpSet    OpKind = 1
 	OpDelete OpKind = 2
 	OpCheck  OpKind = 3 // changes nothing; the write fails unless the condition holds
-	// OpAppend stores a new key: Key followed by the revision of the operation, 8 bytes, big-endian. So keys with one
-	// prefix are in the order of their entries. The stored value is the cluster time of the entry, 8 bytes, big-endian,
-	// and Value.
+	// OpAppend stores a new key: Key followed by the revision of the operation, 8 bytes, big-endian. So appended keys
+	// with the same Key are in the order in which they were applied. The stored value is the cluster time of the
+	// entry, 8 bytes, big-endian, followed by Value.
 	OpAppend OpKind = 4
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The minimum size in bytes of one request and of one operation. Before Decode allocates memory for a number of
-// requests or operations, it checks that the input is long enough for so many.
+// The minimum sizes in bytes of one request and of one operation. Decode uses them to check a count in the input
+// before it allocates memory: the rest of the input must be long enough for so many requests or operations.
 const (
 	minRequest = 1 + 2     // length, kind, flags
 	minOp      = 1 + 1 + 1 // tag, length of the key, one byte of key

@@ -68,8 +68,8 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	return appendBody(dst, r), nil
 }
 
-// EncodeRequest returns the bytes that AppendRequest appends, in a slice of their size. It returns the same errors, and
-// fault.TooLarge, before it takes memory, if there are more than limit bytes.
+// EncodeRequest returns the bytes that AppendRequest appends, in a slice of exactly their size. It returns the same
+// errors as AppendRequest. It returns fault.TooLarge, before it allocates memory, if there are more than limit bytes.
 func EncodeRequest(r *Request, limit int) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err

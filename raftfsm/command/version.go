@@ -37,8 +37,9 @@ func IsFormat(encoded []byte) bool {
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindFormat
 }
 
-// needs returns the lowest version that can hold the request. A kind that a later version adds gets a case here. The
-// entry that allows a version is itself of that version, so a build that does not know the version halts there.
+// needs returns the lowest format version that can hold the request. If a later version adds a kind, the kind gets a
+// case here. A KindFormat request needs the version that it allows. So a build that does not know this version halts
+// at the entry.
 func (r *Request) needs() uint8 {
 	if r.Kind == KindFormat {
 		return uint8(max(First, min(r.Limit, math.MaxUint8))) //nolint:gosec // bounded

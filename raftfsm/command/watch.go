@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Watch starts the history of changes of one key prefix of a store, or extends its life. See kv.Machine.Changes.
+// Watch starts the history of changes of one key prefix of a store. If the history exists, Watch extends its life.
+// See kv.Machine.Changes.
 type Watch struct {
 	Store  string
 	Prefix string // the part of stored keys before the first "||"; may be empty

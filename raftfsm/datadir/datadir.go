@@ -1,9 +1,14 @@
 // Package datadir owns the data directory of a node: its lock, its identity, the check of who may write it, and the
-// free space of its disk.
+// measurement of the free space on its disk.
 //
-// The directory contains LOCK, a file that is locked while a process uses the directory; node.json, the Identity; and
-// one folder for each Raft group, groups/N. This package reads and writes only LOCK and node.json. It deletes groups
-// only while they are empty. It does not depend on Raft.
+// The directory contains:
+//
+//   - LOCK, a file that is locked while a process uses the directory
+//   - node.json, the Identity
+//   - groups/N, one folder for each Raft group
+//
+// This package reads and writes only LOCK and node.json. It deletes groups only while they are empty. It does not
+// depend on Raft.
 package datadir
 
 import (

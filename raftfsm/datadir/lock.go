@@ -15,12 +15,12 @@ import (
 
 const lockName = "LOCK"
 
-// Lock is the lock of a process on a data directory in use. The kernel releases the lock when the process ends, for
-// whatever reason.
+// Lock is the lock of a process on a data directory in use. The kernel releases the lock when the process ends, even
+// after a crash.
 type Lock struct{ f *os.File }
 
-// Holder reports whether a process has the lock of a data directory, and which one, if that is known. It changes
-// nothing.
+// Holder reports whether a process has the lock of a data directory. It also returns the id of that process, or "" if
+// the id is not known. It changes nothing.
 func Holder(dir string) (pid string, held bool) {
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

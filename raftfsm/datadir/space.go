@@ -13,18 +13,18 @@ import (
 	"github.com/quorate/quorate/internal/signal"
 )
 
-// Space measures the free bytes on the disk of a data directory. The disk becomes low when fewer than min bytes are
-// free. It stays low until 1.5 times min is free. The methods are safe for concurrent use, except Measure and Watch,
-// which only one goroutine may call at a time.
+// Space measures the free bytes on the disk of a data directory. The disk becomes low when fewer than min bytes, the
+// reserve, are free. It stays low until 1.5 times min is free. The methods are safe for concurrent use, except
+// Measure and Watch, which only one goroutine may call at a time.
 //
-// Watch measures at intervals. A busy server can write more than the reserve of min bytes in such an interval, so the
-// bytes of writes count as well:
+// Watch measures at intervals. A busy server can write more than the reserve in one interval. So Space also counts
+// the bytes of two kinds of writes: those done since the last measurement, and those that Admit has let pass and that
+// are not done yet. While the disk is not low, this rule holds:
 //
-//	While the disk is not low, writeCost times the bytes that were written since the last measurement, or that Admit
-//	has let pass and that are not written yet, are at most the free bytes less half of the reserve.
+//	writeCost * counted bytes <= free bytes - reserve/2
 //
-// So when the disk becomes low, half of the reserve is left at least for what is written in the background. Admit
-// measures again as soon as a write would break this rule.
+// So when the disk becomes low, at least half of the reserve is left for writes in the background. Admit measures
+// again as soon as a write would break the rule.
 type Space struct {
 	dir    string
 	min    uint64
@@ -39,20 +39,21 @@ type Space struct {
 	ended   chan struct{} // closed when Watch ends
 	changed *signal.Signal
 
-	mu       sync.Mutex
-	budget   uint64 // bytes that may be written until the next measurement
-	written  uint64 // since the last measurement
-	admitted uint64 // by Admit, and not ended
-	looks    uint64 // number of measurements by Watch
-	waiting  int    // calls of Admit that wait
+	mu         sync.Mutex
+	budget     uint64 // bytes that may be written until the next measurement
+	written    uint64 // since the last measurement
+	admitted   uint64 // by Admit, and not ended
+	looks      uint64 // number of measurements by Watch whose callback has returned
+	decidedLow bool   // the disk was low at the last of them
+	waiting    int    // calls of Admit that wait
 }
 
 const (
-	// writeCost is how many bytes of the disk a written byte takes at most until Pebble has removed older files: in the
-	// log, in a table, and twice while a compaction rewrites that table.
+	// writeCost is the maximum number of bytes on the disk per written byte, until Pebble has removed older files:
+	// one in the log, one in a table, and two while a compaction rewrites that table.
 	writeCost = 4
-	// leastBudget is how many bytes may be written between two measurements in any case. It is below the reserve,
-	// except in tests that fill a disk.
+	// leastBudget is the minimum number of bytes that may be written between two measurements, however little space
+	// is free. It is below the reserve, except in tests that fill a disk.
 	leastBudget = 1 << 20
 	// unknownBudget is the budget while the free space is not known.
 	unknownBudget = 1 << 62
@@ -78,22 +79,31 @@ func freeBytes(dir string) (uint64, error) {
 }
 
 // Measure measures the free bytes once.
-func (s *Space) Measure() {
+func (s *Space) Measure() { s.measure(func() {}) }
+
+// measure measures the free bytes once, and then calls report. The new budget applies only after report has returned.
+// While report decides whether values can be stored, Admit still applies the previous budget.
+func (s *Space) measure(report func()) {
 	s.mu.Lock()
 	counted := s.written
 	s.mu.Unlock()
 	n, err := s.free(s.dir)
-	s.mu.Lock()
-	s.written -= counted // the measurement has seen these
-	s.budget = unknownBudget
-	if err == nil {
-		s.budget = max((n-min(n, s.min/2))/writeCost, leastBudget)
-	}
-	s.mu.Unlock()
+	budget := uint64(unknownBudget)
 	if err != nil {
 		s.logger.Warn("cannot tell the free space of the data directory", "dir", s.dir, "error", err)
-		return
+	} else {
+		budget = max((n-min(n, s.min/2))/writeCost, leastBudget)
+		s.judge(n)
 	}
+	report()
+	s.mu.Lock()
+	s.written -= counted // the measurement has seen these
+	s.budget = budget
+	s.mu.Unlock()
+}
+
+// judge notes how many bytes are free, and whether the disk is low.
+func (s *Space) judge(n uint64) {
 	s.left.Store(n)
 	s.known.Store(true)
 	was := s.full.Load() != nil
@@ -101,8 +111,8 @@ func (s *Space) Measure() {
 	case !was && n < s.min:
 		s.full.Store(&fault.Error{Code: fault.ReadOnly, Op: "raftfsm.space", Key: s.dir,
 			Msg:  fmt.Sprintf("less than %d MiB are free on the disk of %s", s.min>>20, s.dir),
-			Hint: "free some space; this server does not lead until then"})
-		s.logger.Error("the disk is nearly full: this server does not lead until space is freed, and groups are "+
+			Hint: "free some space; until then this server leads only if no other voter can"})
+		s.logger.Error("the disk is nearly full: this server leads only if no other voter can, and groups are "+
 			"read-only while the disks of a majority of their voters are nearly full",
 			"dir", s.dir, "free_bytes", n, "min_free_bytes", s.min)
 	case was && n >= s.min+s.min/2:
@@ -151,10 +161,10 @@ func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
 		case <-stop:
 			return
 		}
-		s.Measure()
-		then()
+		s.measure(then)
 		s.mu.Lock()
 		s.looks++
+		s.decidedLow = s.Low() != nil
 		s.mu.Unlock()
 		s.changed.Fire()
 	}
@@ -179,19 +189,19 @@ func (s *Space) look() {
 	}
 }
 
-// Admit counts n bytes that are about to be written. The caller must call the result done when Wrote has counted the
-// bytes, or when they will not be written.
+// Admit counts n bytes that are about to be written, and returns the function done. The caller must call done when
+// Wrote has counted the bytes, or when they will not be written.
 //
 // If the bytes could use up the reserve, Admit waits until Watch has measured and called its callback. If the disk is
-// then low, Admit returns nil: the callback has decided whether values can be stored. Otherwise Admit waits until
-// enough earlier writes have ended. It returns fault.ReadOnly if the write is too large for the free space,
+// then low, Admit returns nil, because the callback has decided whether values can be stored. Otherwise Admit waits
+// until enough earlier writes have ended. It returns fault.ReadOnly if the write is too large for the free space,
 // fault.Timeout if ctx ends, and fault.Unavailable if Watch ends.
 func (s *Space) Admit(ctx context.Context, n uint64) (done func(), err error) {
 	s.mu.Lock()
 	for before := s.looks; ; s.mu.Lock() {
-		fresh, low := s.looks > before, s.Low() != nil
+		fresh := s.looks > before
 		switch {
-		case s.written+s.admitted+n <= s.budget, fresh && low:
+		case s.written+s.admitted+n <= s.budget, fresh && s.decidedLow:
 			s.admitted += n
 			s.mu.Unlock()
 			return func() { s.end(n) }, nil

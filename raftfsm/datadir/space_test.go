@@ -103,6 +103,53 @@ func TestSpace_ReserveHoldsBetweenMeasurements(t *testing.T) {
 	}
 }
 
+// A measurement finds a low disk. Until its callback has decided whether values can be stored, no write passes: neither
+// one that has waited since before an earlier measurement, nor a new one, for which the new budget would suffice.
+func TestSpace_NoWritePassesBeforeTheCallbackDecides(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var free atomic.Uint64
+		free.Store(reserve + 8*mib) // 10 MiB may be written
+		d := datadir.NewSpace("dir", reserve, func(string) (uint64, error) { return free.Load(), nil },
+			slog.New(slog.DiscardHandler))
+		d.Measure()
+		admit := func(n uint64) (done func()) {
+			done, err := d.Admit(t.Context(), n)
+			if err != nil {
+				t.Error(err)
+			}
+			return done
+		}
+		var passed atomic.Int32
+		write := func(n uint64) {
+			done := admit(n)
+			passed.Add(1)
+			done()
+		}
+		large, small := admit(9*mib), admit(mib/2)
+		stop, decide := make(chan struct{}), make(chan struct{}, 1)
+		go d.Watch(1000*time.Hour, func() { <-decide }, stop)
+		go write(5 * mib)
+		decide <- struct{}{} // the disk is not low, but other writes must end first
+		synctest.Wait()
+		free.Store(reserve/2 + 2*mib)
+		d.Wrote(mib)
+		synctest.Wait()
+		small() // wakes the write that waits
+		go write(100 << 10)
+		synctest.Wait()
+		if n := passed.Load(); n > 0 {
+			t.Errorf("%d writes have passed before the callback has decided", n)
+		}
+		close(decide)
+		synctest.Wait()
+		if n := passed.Load(); n != 2 {
+			t.Errorf("%d writes have passed afterwards, want 2", n)
+		}
+		large()
+		close(stop)
+	})
+}
+
 func TestSpace_SmallWritesNeedNoMeasurement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDisk(t, 1000*mib)

@@ -98,11 +98,10 @@ const (
 	split             // voters differ, and no state is known to have a majority
 )
 
-// compared compares the digest of this server with the digests in answers. Only the digests of voters count. The
-// parameter voter is true if this server is a voter. The result f is the outcome of the comparison. The result other
-// is the digest of the majority of all voters. Without a majority, other is any digest that differs from that of this
-// server.
-func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.Digest) {
+// compared compares own, the digest of this server, with the digests in answers. Only the digests of voters count.
+// voter is true if this server is a voter. The result f is the outcome of the comparison. The result majority is the
+// digest that more than half of the voters have. If there is none, it is any digest that differs from own.
+func compared(own kv.Digest, voter bool, answers []Answer) (f finding, majority kv.Digest) {
 	count, voters := map[kv.Digest]int{}, 0
 	if voter {
 		voters, count[own] = 1, 1
@@ -126,10 +125,10 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.
 	}
 	for d := range count {
 		if d != own {
-			f, other = split, d
+			f, majority = split, d
 		}
 	}
-	return f, other
+	return f, majority
 }
 
 // Tries is how many times the other servers are queried for their digest at one mark (see kv.Mark). A server that
@@ -216,8 +215,8 @@ func (c *comparing) next(m *kv.Machine) (kv.Mark, bool) {
 
 func (c *comparing) done(index uint64) { c.index, c.tries = index, 0 }
 
-// standDown transfers leadership to another voter if this server does not trust its state. It does nothing if the
-// states are split, because then no voter is known to be better.
+// standDown transfers leadership to another voter if this server does not trust its state. If the states of the
+// voters are split, it does nothing, because no voter is known to have a better state.
 func (w *Watch) standDown() {
 	if !w.FSM.Doubt().Replaceable() || !w.Raft.IsLeader() {
 		return

@@ -20,7 +20,8 @@ type Comparison struct {
 	Answers []Answer // of all servers of the group
 }
 
-// Majority returns the digest that more than half of the voters have. The result found is false if there is none.
+// Majority returns the digest that more than half of the voters have. The result found is false if no digest has a
+// majority.
 func (c *Comparison) Majority() (d kv.Digest, found bool) {
 	count, voters := map[kv.Digest]int{}, 0
 	for i := range c.Answers {

@@ -118,3 +118,13 @@ func BenchmarkApply(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkNextDue asks what is due, as a leader does every second, while nothing changes.
+func BenchmarkNextDue(b *testing.B) {
+	m := benchMachine(b)
+	fill(b, m)
+	b.ReportAllocs()
+	for b.Loop() {
+		m.NextDue()
+	}
+}

@@ -36,15 +36,15 @@ type Changes struct {
 	Seen uint64
 }
 
-// Changes returns, in one consistent view, the changes to keys with the given prefix. It returns only changes with a
-// revision above the parameter after. It stops after about maxBytes bytes, but returns at least one change if there
-// is any. It returns the same errors as Get.
-func (m *Machine) Changes(store, prefix string, after uint64, maxBytes int) (Changes, error) {
+// Changes returns, in one consistent view, the changes to keys with the given prefix. It returns only changes above
+// the given revision. It stops after about maxBytes bytes, but returns at least one change if there is any. It
+// returns the same errors as Get.
+func (m *Machine) Changes(store, prefix string, revision uint64, maxBytes int) (Changes, error) {
 	if err := m.useStore("kv.Changes", store); err != nil {
 		return Changes{}, err
 	}
 	defer m.gate.leave()
-	out, err := m.changes(rowKey{store, prefix}, after, maxBytes)
+	out, err := m.changes(rowKey{store, prefix}, revision, maxBytes)
 	if err != nil {
 		return Changes{}, m.unreadable("kv.Changes", "cannot read the changes of store "+store, err)
 	}
@@ -224,10 +224,10 @@ func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 // Close releases the snapshot that the scan reads. It is idempotent.
 func (s *Scan) Close() { s.export.Close() }
 
-// Next returns about maxBytes bytes of records, in the order of their keys and without expired ones. The result more
-// is true if further records follow. Next returns the same errors as Get, and fault.Unavailable if the machine was
-// closed after Machine.Scan.
-func (s *Scan) Next(maxBytes int) (items []Change, more bool, err error) {
+// Next returns about maxBytes bytes of records, in the order of their keys. It leaves out expired records. The result
+// hasMore is true if further records follow. Next returns the same errors as Get. It also returns fault.Unavailable
+// if the machine was closed after Machine.Scan.
+func (s *Scan) Next(maxBytes int) (items []Change, hasMore bool, err error) {
 	e := s.export
 	if err := e.m.use("kv.Scan"); err != nil {
 		return nil, false, err

@@ -180,8 +180,8 @@ func parseClientItem(b []byte) (clientItem, error) {
 }
 
 // fingerprint returns a hash of the operations of a request. The machine stores it with the result, and refuses a
-// different request with the same client id. The algorithm must not change, because stored hashes must continue to
-// match.
+// different request with the same client id. Operations on TopicStore do not count: the events of a retry have other
+// times and traces. The algorithm must not change, because stored hashes must continue to match.
 func fingerprint(ops []command.Op) uint64 {
 	d := xxhash.New()
 	var n [8]byte
@@ -195,6 +195,9 @@ func fingerprint(ops []command.Op) uint64 {
 	}
 	for i := range ops {
 		o := &ops[i]
+		if o.Store == TopicStore {
+			continue
+		}
 		number(uint64(o.Kind)<<8 | uint64(o.Cond))
 		number(o.Revision)
 		number(o.TTL)

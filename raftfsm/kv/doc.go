@@ -14,7 +14,7 @@
 //	                             number of keys, rolling hash, client queue bounds, restores, format of the log,
 //	                             hashes of the records (meta.go)
 //	02 store 00 key              data: revision, expiry, content type, value (record.go)
-//	03 expiry store 00 key       due index: one entry for every data record that expires, nothing else
+//	03 expiry store 00 key       due index: the key of every data record that expires; no value
 //	04 origin                    origins: name, low-water mark, when it was last seen
 //	05 origin index              results: all that one entry decided for one origin, and the low-water mark after it
 //	06 scope id                  client results: number, expiry, fingerprint of the request, result
@@ -27,32 +27,30 @@
 // Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record says which of the two sets is
 // live, that is, in use. A restore fills the other set (stage.go).
 //
-// A store name contains no NUL byte. So the keys of two stores do not mix if one name is a prefix of the other,
-// and the keys of one store are in byte order.
+// A store name contains no NUL byte. So the keys of two stores do not mix if one name is a prefix of the other, and
+// the keys of one store are in byte order.
 //
 // # Invariants
 //
-//   - One Apply is one Pebble batch and ends with the meta record; a step of a restore is a
-//     batch of its own. Pebble's own log is off. After a crash the database holds the
-//     complete state at some earlier applied index, and replaying the Raft log leads to
-//     the identical state and hash.
-//   - The state after an entry depends on the entries alone, not on how they were grouped
-//     into Apply calls, nor on restarts between them.
-//   - Cluster time is the greatest stamp seen. It never goes back.
-//   - Revisions and numbers of origins come from one counter. Every set, every registration and
-//     every removal in a prefix with a history raises it by one. So no number is used twice, not even after a delete.
+//   - Every call of Apply writes one Pebble batch, which ends with the meta record. Only a step of a restore has a
+//     batch of its own. Pebble's own log is off. After a crash, the database has the complete state at some earlier
+//     applied index. Replaying the Raft log from there leads to the identical state and hash.
+//   - The state after an entry depends only on the entries. It does not depend on restarts between them, or on how
+//     they were grouped into calls of Apply.
+//   - Cluster time is the greatest stamp of all applied entries. It never goes back.
+//   - Revisions and numbers of origins come from one counter. Each of these raises the counter by one: a set, a
+//     registration, and a removal in a prefix with a history. So no number is used twice, not even after a delete.
 //   - A record with an expiry was stored before that time, or restored. An operation that sets a key with an expiry
 //     in the past leaves the key absent but uses a revision.
-//   - A key whose expiry is at or before cluster time does not exist for any reader or
-//     condition. The database stores and counts it until KindExpire removes it or a write
-//     replaces it.
-//   - A request is decided against the state after the requests before it, including
-//     those of the same entry. It is applied whole or not at all.
-//   - A sequence number of an origin (a registered source of requests) is decided at most
-//     once. Its result is stored while it is above the origin's low-water mark. A request
-//     at or below that mark is refused as stale.
+//   - A key whose expiry is at or before cluster time does not exist for any reader or condition. The database stores
+//     and counts it until KindExpire removes it or a write replaces it.
+//   - The conditions of a request see the changes of all earlier requests, including those of the same entry. A
+//     request is applied whole or not at all.
+//   - A request with a sequence number of an origin (a registered source of requests) is applied or refused only
+//     once. Its result is stored while the number is above the origin's low-water mark. A request at or below that
+//     mark is refused as stale.
 //   - A change of a key whose prefix has a history is in that history, in the same batch.
-//   - Nothing of an undecodable entry, or of any entry after it, is applied.
+//   - If an entry cannot be decoded, nothing of it and of any later entry is applied.
 //
 // # Failures
 //
@@ -64,7 +62,7 @@
 //
 // # Goroutines
 //
-// Only one goroutine at a time may call Apply, Raise or SetApplied. Everything else is safe for concurrent use.
-// The package starts goroutines only to call Options.Fatal and to run Pebble's Open and Close, because these may
-// hang on a failing disk. Pebble runs flushes and compactions in goroutines of its own until Close.
+// Only one goroutine at a time may call Apply, Raise or SetApplied. Everything else is safe for concurrent use. The
+// package starts goroutines only to call Options.Fatal and to run Pebble's Open and Close, because these may hang on
+// a failing disk. Pebble runs flushes and compactions in goroutines of its own until Close.
 package kv

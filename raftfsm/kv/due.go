@@ -12,6 +12,6 @@ func (m *Machine) DueChanged() bool { return m.dues.happened() }
 func (m *Machine) CollectDueChanges(on bool) { m.dues.collect(on) }
 
 // DueChanges returns the keys of DueStore that were written since the last call, in the order of the writes. Keys
-// that were removed are not included. If all is true, the list is incomplete and the caller must read the whole
+// that were removed are not included. If incomplete is true, keys are missing, and the caller must read the whole
 // store. This happens after a restore, and after more than maxChanges written keys.
-func (m *Machine) DueChanges() (keys []string, all bool) { return m.dues.take() }
+func (m *Machine) DueChanges() (keys []string, incomplete bool) { return m.dues.take() }

@@ -59,8 +59,9 @@ func (a dueKey) compare(b dueKey) int {
 	return strings.Compare(a.key, b.key)
 }
 
-// dueKeys returns up to n expired keys, ordered by their time of expiry. The index in the database does not have the
-// changes of the current Apply. So dueKeys uses the cached row for keys that this Apply has read or changed.
+// dueKeys returns up to n expired keys, ordered by their time of expiry. It combines two sources. For keys that the
+// current Apply has read or changed, it uses the cached rows. For all other keys, it uses the index in the database,
+// which does not have the changes of the current Apply yet.
 func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	var items []dueKey
 	for k, r := range w.rows.known {
@@ -156,13 +157,26 @@ func (m *Machine) NextDue() (ms uint64, ok bool) {
 	}
 	defer m.gate.leave()
 	s := m.state.Load()
-	first, err := m.firstDue(s.dueFloor)
-	if err != nil {
-		m.health.fail(errStorage("kv.NextDue", "cannot read what is due", err))
-		return 0, false
+	known := m.firstDueOf.Load()
+	if known == nil || known.state != s {
+		first, err := m.firstDue(s.dueFloor)
+		if err != nil {
+			m.health.fail(errStorage("kv.NextDue", "cannot read what is due", err))
+			return 0, false
+		}
+		// If the database is ahead of s, first may be newer than s. The state that follows then replaces known.
+		known = &dueOfState{s, first}
+		m.firstDueOf.Store(known)
 	}
-	ms = min(s.originDue, first, s.stageDue(), s.historyDue)
+	ms = min(s.originDue, known.first, s.stageDue(), s.historyDue)
 	return ms, ms != never
+}
+
+// dueOfState caches the result of firstDue for one published state. Each change of the database publishes another
+// state. An idle leader calls NextDue every second, and with this cache it does not read the database each time.
+type dueOfState struct {
+	state *state
+	first uint64
 }
 
 // firstDue returns when the first item of the due index or of the client queue is due.

@@ -86,10 +86,10 @@ func (x *exports) close() {
 	}
 }
 
-// Next returns the next part, and whether more parts follow. size is the approximate size of a part in bytes. A part
-// is smaller or empty if some of its items have expired. Next returns the same errors as Get, and fault.Unavailable
-// if the machine or the export is closed.
-func (e *Export) Next(size int) (part Exported, more bool, err error) {
+// Next returns the next part. hasMore is true if further parts follow. size is the approximate size of a part in
+// bytes. A part is smaller or empty if some of its items have expired. Next returns the same errors as Get, and
+// fault.Unavailable if the machine or the export is closed.
+func (e *Export) Next(size int) (part Exported, hasMore bool, err error) {
 	if err := e.m.use("kv.Export"); err != nil {
 		return part, false, err
 	}

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// gate counts the running calls that use the database, so that Close can wait for them. Unlike a mutex, it never
-// makes one reader wait for another.
+// gate counts the running calls that use the database, so that Close can wait for them. It is used instead of a
+// mutex, which could make one reader wait for another.
 type gate struct {
 	users   atomic.Int64  // closedGate is added once the gate is closed
 	closing chan struct{} // closed when Close begins

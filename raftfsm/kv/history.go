@@ -265,9 +265,9 @@ func (w *writer) dropHistories() {
 	}
 }
 
-// expireHistories removes old changes from all histories, and removes histories that were not extended in time. The
-// result removed is the number of removed histories. The result more is always false.
-func (w *writer) expireHistories(int) (removed int, more bool, err error) {
+// expireHistories removes old changes from all histories. It also removes the histories that were not extended in
+// time, and returns their number. The result hasMore is always false, because one call does all of this.
+func (w *writer) expireHistories(int) (removed int, hasMore bool, err error) {
 	w.flushChanges(false) // a history that is switched off takes its changes with it
 	for _, k := range w.histories.keys() {
 		h := w.histories.all[k]

@@ -8,11 +8,11 @@ const LockStore = "locks"
 // LocksChanged reports whether a record of LockStore has changed since the last call.
 func (m *Machine) LocksChanged() bool { return m.locks.happened() }
 
-// CollectLockChanges starts or stops the recording of changed keys of LockStore. Each call drops the keys recorded
-// so far. The number of recorded keys is not limited. So while recording is on, the caller must call LockChanges
+// CollectLockChanges starts or stops the recording of changed keys of LockStore. Each call drops the keys recorded so
+// far. The number of recorded keys is not limited. So while recording is on, the caller must call LockChanges
 // whenever LocksChanged returns true.
-func (m *Machine) CollectLockChanges(on bool) { m.locks.collect(on) }
+func (m *Machine) CollectLockChanges(record bool) { m.locks.collect(record) }
 
 // LockChanges returns the keys of LockStore that were changed since the last call. A key may occur several times. If
-// all is true, a restore has removed all locks, and any key may have changed.
-func (m *Machine) LockChanges() (keys []string, all bool) { return m.locks.take() }
+// incomplete is true, a restore has removed all locks, and any key may have changed.
+func (m *Machine) LockChanges() (keys []string, incomplete bool) { return m.locks.take() }

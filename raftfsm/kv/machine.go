@@ -60,6 +60,8 @@ type Machine struct {
 	waiters  waiters
 	feeds    listeners
 	state    atomic.Pointer[state]
+	// firstDueOf is what NextDue has read last.
+	firstDueOf atomic.Pointer[dueOfState]
 	// ahead is the cluster time of the newest batch that may be in the database, even if it is not yet published
 	ahead   atomic.Uint64
 	visible atomic.Uint64 // its index
@@ -70,9 +72,11 @@ type Machine struct {
 	locks   storeChanges
 	dues    storeChanges
 	topics  storeChanges
-	buffers sync.Pool // *[]byte, for keys of reads
-	reads   *readCache
-	writer  *writer // owned by the goroutine that applies
+	// workflows is set when a restore has replaced the records of WorkflowStore
+	workflows atomic.Bool
+	buffers   sync.Pool // *[]byte, for keys of reads
+	reads     *readCache
+	writer    *writer // owned by the goroutine that applies
 	// deletions is the number of deletions since the last FlushDeletions
 	deletions atomic.Int64
 	closing   sync.Once
@@ -299,8 +303,8 @@ func (m *Machine) publish() {
 // Applied returns the index of the last applied entry.
 func (m *Machine) Applied() uint64 { return m.state.Load().applied }
 
-// Visible returns an upper bound of what readers have seen. No finished read saw an entry above this index. Visible
-// is above Applied only while entries are being applied.
+// Visible returns an upper bound of the entries that readers have seen: no read that has ended saw an entry above
+// this index. Visible is above Applied only while entries are being applied.
 func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// formatVersion is the format version of the tables (see doc.go). This build reads and writes only this one.
+// formatVersion is the format version of the tables (see doc.go). This build reads and writes only this version.
 const formatVersion = 1
 
 // metaMagic distinguishes a database of this package from any other Pebble database.

@@ -81,10 +81,13 @@ func (t *origins) due() uint64 {
 
 func (o *origin) due() uint64 { return later(o.lastSeen, originLife) }
 
-// recall looks up the result of an earlier request with this id. The result known is true if recall has set res. res
-// is then the stored result. It is the outcome Stale if the origin is unknown, or if the id is at or below its
-// low-water mark. If known is false, the caller must apply the request. It must also store the result in o, except if
-// o is nil.
+// recall looks up the result of an earlier request with this id. If known is true, recall has set res in one of these
+// ways:
+//
+//   - to the stored result
+//   - to the outcome Stale, if the origin is unknown, or if the id is at or below the origin's low-water mark
+//
+// If known is false, the caller must apply the request. If o is not nil, the caller must also store the result in o.
 func (w *writer) recall(index uint64, id command.RequestID, res *Result) (o *origin, known bool, err error) {
 	if id.Origin == 0 {
 		return nil, false, nil

@@ -45,6 +45,7 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 		Logger:                      &pebbleLogger{engine: e},
 		EventListener:               e.listener(),
 	}
+	p.Experimental.CompactionScheduler = scheduler{pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()}
 	for i := range p.Levels {
 		p.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
@@ -53,6 +54,24 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	}
 	p.FS = &pacedFS{FS: p.FS, health: e.health, backoff: o.Backoff}
 	return p
+}
+
+// scheduler decides when compactions start, with the limits of Pebble's ConcurrencyLimitScheduler. Pebble's scheduler
+// has a ticker that looks for waiting compactions ten times a second, which would wake an idle process. The ticker is
+// needed only because flushes can raise the number of compactions that may run. So scheduler looks for waiting
+// compactions when a flush ends, and has no ticker.
+type scheduler struct {
+	*pebble.ConcurrencyLimitScheduler
+}
+
+// UpdateGetAllowedWithoutPermission starts waiting compactions if more of them may run now. Pebble calls it at the end
+// of a flush, with the mutex of the database held.
+func (s scheduler) UpdateGetAllowedWithoutPermission() {
+	go func() {
+		if allowed, grant := s.TrySchedule(); allowed {
+			grant.Done() // gives the place back, and fills all free places with waiting compactions
+		}
+	}()
 }
 
 // open runs pebble.Open in a goroutine of its own. If the disk cannot be written, Pebble calls Fatalf. Fatalf then

@@ -39,7 +39,8 @@ func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }
 
-// GetWithin works like Get, but may return only the size of a value larger than maxBytes. 0 means no limit.
+// GetWithin works like Get. For a value larger than maxBytes, it may return only the size. If maxBytes is 0, there is
+// no limit.
 func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Value, error) {
 	if err := m.useStore("kv.Get", store); err != nil {
 		return Value{}, err
@@ -65,8 +66,8 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 	}
 }
 
-// getNow reads one key without a snapshot. clock is the published cluster time. The result sure is false if the value
-// may have expired in a batch that is being written. The caller must then read again from a snapshot.
+// getNow reads one key without a snapshot. clock is the published cluster time. If sure is false, the value may have
+// expired by a batch that is being written, and the caller must read again from a snapshot.
 func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
 	raw, batches := m.reads.get(key)
 	cached := raw != nil
@@ -115,8 +116,8 @@ func (m *Machine) GetMany(store string, keys []string, now uint64) ([]Value, err
 	return m.GetManyWithin(store, keys, now, 0)
 }
 
-// GetManyWithin works like GetMany, but returns fault.TooLarge if the values together have more than maxBytes bytes.
-// 0 means no limit.
+// GetManyWithin works like GetMany. It returns fault.TooLarge if all values together are larger than maxBytes. If
+// maxBytes is 0, there is no limit.
 func (m *Machine) GetManyWithin(store string, keys []string, now uint64, maxBytes int64) ([]Value, error) {
 	if err := m.useStore("kv.GetMany", store); err != nil {
 		return nil, err
@@ -151,9 +152,9 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 }
 
 // List returns, in byte order, up to limit keys that begin with prefix and come after the given key. It leaves out
-// expired keys, by the same rule as Get. The result more is true if there are further keys. List returns fault.Invalid
-// if limit is below 1, and otherwise the same errors as Get.
-func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {
+// expired keys, by the same rule as Get. The result hasMore is true if there are further keys. List returns
+// fault.Invalid if limit is below 1, and otherwise the same errors as Get.
+func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, hasMore bool, err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.List", "the limit of a list must be at least 1")
 	}
@@ -161,11 +162,11 @@ func (m *Machine) List(store, prefix, after string, limit int, now uint64) (item
 		return nil, false, err
 	}
 	defer m.gate.leave()
-	items, more, err = m.list(store, prefix, after, limit, now)
+	items, hasMore, err = m.list(store, prefix, after, limit, now)
 	if err != nil {
 		return nil, false, m.unreadable("kv.List", "cannot list store "+store, err)
 	}
-	return items, more, nil
+	return items, hasMore, nil
 }
 
 func (m *Machine) list(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {

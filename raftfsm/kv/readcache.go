@@ -33,8 +33,8 @@ const (
 	readShards = 16
 	// largestCached is the maximum size in bytes of a cached record.
 	largestCached = 4<<10 + 256
-	// missesPerRecord is how many reads of uncached keys it takes until one of their records is added to the cache. A
-	// key that is read often is still added soon, and reads of many different keys rarely add one.
+	// missesPerRecord is how many reads of keys that are not in the cache add one record to the cache. So a key that
+	// is read often is added soon, but reads of many different keys add few records.
 	missesPerRecord = 4
 )
 

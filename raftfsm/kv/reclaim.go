@@ -47,10 +47,10 @@ func (m *Machine) FlushDeletions() error {
 	return nil
 }
 
-// Reclaim frees the disk space of deleted and overwritten records. It compacts the database in slices of about room
-// bytes, but of at least one table. So the new files need about as much space until the old ones are removed. Reclaim
-// changes no record, and nothing that is durable gets lost if it is interrupted. It returns by how many bytes the
-// tables shrank. It ends early if ctx ends or the machine is closed.
+// Reclaim frees the disk space of deleted and overwritten records. It compacts the database in slices. Each slice has
+// about room bytes, but at least one table. Until the old tables of a slice are removed, the new ones need about as
+// much space again. Reclaim changes no record, and an interruption loses nothing that is durable. It returns by how
+// many bytes the tables have shrunk. It ends early if ctx ends or the machine is closed.
 func (m *Machine) Reclaim(ctx context.Context, room uint64) (freed uint64, err error) {
 	if err := m.FlushDeletions(); err != nil {
 		return 0, err

@@ -257,8 +257,9 @@ func (w *writer) refuse(o *origin, index uint64) {
 	}
 }
 
-// expireStage drops an abandoned restore. The result removed is 1 if there was one. The result more is always false.
-func (w *writer) expireStage(int) (removed int, more bool, err error) {
+// expireStage drops an abandoned restore. The result removed is 1 if there was one, and otherwise 0. The result
+// hasMore is always false, because one call does all of this.
+func (w *writer) expireStage(int) (removed int, hasMore bool, err error) {
 	if w.meta.stageDue() > w.meta.clock {
 		return 0, false, nil
 	}

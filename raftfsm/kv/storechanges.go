@@ -55,6 +55,9 @@ func (m *Machine) publishChanges() {
 		m.topics.publish(w.topics, w.restored)
 		w.topics = nil
 	}
+	if w.restored {
+		m.workflows.Store(true)
+	}
 	w.restored = false
 }
 
@@ -83,12 +86,12 @@ func (c *storeChanges) collect(on bool) {
 	c.on, c.keys, c.all = on, nil, false
 }
 
-// take returns the keys that were recorded since the last call. If all is true, the list is incomplete, and any key
-// may have changed.
-func (c *storeChanges) take() (keys []string, all bool) {
+// take returns the keys that were recorded since the last call. If incomplete is true, keys are missing, and any key
+// of the store may have changed.
+func (c *storeChanges) take() (keys []string, incomplete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	keys, all = c.keys, c.all
+	keys, incomplete = c.keys, c.all
 	c.keys, c.all = nil, false
-	return keys, all
+	return keys, incomplete
 }

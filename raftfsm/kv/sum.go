@@ -73,10 +73,10 @@ type Mark struct {
 // keepMarks is how many marks a machine keeps. It keeps the newest.
 const keepMarks = 16
 
-// mark appends a Mark to w.marks if the current entry has moved cluster time past a multiple of w.period. The
-// parameter before is the cluster time before that entry.
-func (w *writer) mark(before uint64) {
-	if w.period == 0 || before/w.period == w.meta.clock/w.period {
+// mark appends a Mark to w.marks if the current entry has moved cluster time past a multiple of w.period. previous is
+// the cluster time before that entry.
+func (w *writer) mark(previous uint64) {
+	if w.period == 0 || previous/w.period == w.meta.clock/w.period {
 		return
 	}
 	w.marks = append(w.marks, Mark{Index: w.meta.applied, Digest: w.digest()})

@@ -17,9 +17,9 @@ import (
 func (m *Machine) Broken() error { return m.health.readable() }
 
 // CheckTables verifies the checksum of every block of the table files on disk, including blocks that Pebble has not
-// read. Before each table it calls the function more. If more returns false, CheckTables stops, and done is false.
-// CheckTables returns fault.Corrupt with the name of the first damaged table.
-func (m *Machine) CheckTables(more func() bool) (done bool, err error) {
+// read. It calls the function proceed before each table. If proceed returns false, CheckTables stops, and complete is
+// false. CheckTables returns fault.Corrupt with the name of the first damaged table.
+func (m *Machine) CheckTables(proceed func() bool) (complete bool, err error) {
 	if err := m.use("kv.CheckTables"); err != nil {
 		return false, err
 	}
@@ -35,7 +35,7 @@ func (m *Machine) CheckTables(more func() bool) (done bool, err error) {
 			if checked[n] {
 				continue
 			}
-			if !more() {
+			if !proceed() {
 				return false, nil
 			}
 			checked[n] = true

@@ -11,8 +11,8 @@ import (
 // maxTerms is how many terms are remembered, newest first. It is part of the format.
 const maxTerms = 1024
 
-// terms records the index of the last applied command of each term. Only one leader appends entries of a term. So
-// the state includes the command at index i of term t exactly if i is at most the last index of t.
+// terms records the index of the last applied command of each term. Only one leader appends entries of a term. So the
+// state includes the command at index i of term t if and only if i is at most the recorded index of t.
 type terms struct {
 	closed []termEnd // ascending; never changed in place, because readers share it
 	now    termEnd   // term of the newest command; zero = none

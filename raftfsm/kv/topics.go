@@ -19,7 +19,8 @@ func (m *Machine) TopicsChanged() bool { return m.topics.happened() }
 // so far.
 func (m *Machine) CollectTopicChanges(on bool) { m.topics.collect(on) }
 
-// TopicChanges returns the keys of TopicStore that were written since the last call. It means the same as DueChanges.
+// TopicChanges returns the keys of TopicStore that were written since the last call. The results mean the same as for
+// DueChanges.
 func (m *Machine) TopicChanges() (keys []string, all bool) { return m.topics.take() }
 
 // Record is a record that Records returns.
@@ -30,10 +31,11 @@ type Record struct {
 	ExpireAt uint64 // cluster time, Unix milliseconds; 0 = never
 }
 
-// Records returns the records of a store whose keys begin with prefix and come after the given key, in byte order. It
-// returns at most limit records, and stops when their values have maxBytes bytes or more. It leaves out expired
-// records, by the same rule as Get. The result more is true if it has stopped early. The errors are those of List.
-func (m *Machine) Records(store, prefix, after string, limit, maxBytes int, now uint64) (found []Record, more bool,
+// Records returns records of a store in the byte order of their keys. It returns those whose keys begin with prefix
+// and come after the given key. It stops at limit records, or when their values have maxBytes bytes or more. It
+// leaves out expired records, by the same rule as Get. The result hasMore is true if it has stopped early. The errors
+// are those of List.
+func (m *Machine) Records(store, prefix, after string, limit, maxBytes int, now uint64) (found []Record, hasMore bool,
 	err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.Records", "the limit of a read must be at least 1")
@@ -42,11 +44,11 @@ func (m *Machine) Records(store, prefix, after string, limit, maxBytes int, now 
 		return nil, false, err
 	}
 	defer m.gate.leave()
-	found, more, err = m.records(store, prefix, after, limit, maxBytes, now)
+	found, hasMore, err = m.records(store, prefix, after, limit, maxBytes, now)
 	if err != nil {
 		return nil, false, m.unreadable("kv.Records", "cannot read store "+store, err)
 	}
-	return found, more, nil
+	return found, hasMore, nil
 }
 
 func (m *Machine) records(store, prefix, after string, limit, maxBytes int, now uint64) (found []Record, more bool,

@@ -65,9 +65,9 @@ func (m *Machine) verify(v *view, pace func(bytes int) error) (out Verified, err
 	return out, err
 }
 
-// sum returns the set hash and the number of the records whose keys k satisfy from <= k < end.
-func (v *view) sum(from, end []byte, pace func(bytes int) error) (found setHash, keys uint64, err error) {
-	it, err := v.snapshot.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: end})
+// sum returns the set hash and the number of the records whose keys k satisfy begin <= k < end.
+func (v *view) sum(begin, end []byte, pace func(bytes int) error) (found setHash, keys uint64, err error) {
+	it, err := v.snapshot.NewIter(&pebble.IterOptions{LowerBound: begin, UpperBound: end})
 	if err != nil {
 		return found, 0, err
 	}

@@ -23,9 +23,9 @@ const (
 	forwardBytes  = 1 << 20 // bytes of proposals in one call; a larger one gets its own call
 )
 
-// forwarder sends proposals to the leaders of groups. Proposals that arrive while calls are in flight are sent
-// together in the next call. The next call starts when at least as many proposals are queued as are in flight. The
-// proposer in package group has the same rule.
+// forwarder sends proposals to the leaders of groups. While calls are in flight, it collects further proposals and
+// then sends them in one call. This call starts as soon as the queue has at least as many proposals as are in flight.
+// The proposer in package group has the same rule.
 type forwarder struct {
 	peers   Peers
 	metrics Observer
@@ -85,11 +85,12 @@ func newForwarder(p Peers, m Observer, calls *leaderCalls) *forwarder {
 	return f
 }
 
-// propose sends one proposal and waits for its outcome. The parameter values is true if the request stores values. If
-// ctx ends first, propose returns fault.Timeout for a proposal that was not sent, and fault.Indeterminate for one that
-// was. It also returns the errors of Peers.Call and of the remote group.
-func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded, values bool) (group.Answer, error) {
-	one := &forwarded{data: data, values: values, outcome: make(chan forwardOutcome, 1)}
+// propose sends one proposal and waits for its outcome. hasValues is true if the request stores values. If ctx ends
+// first, propose returns fault.Timeout for a proposal that was not sent, and fault.Indeterminate for one that was. It
+// also returns the errors of Peers.Call and of the remote group.
+func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded, hasValues bool) (group.Answer,
+	error) {
+	one := &forwarded{data: data, values: hasValues, outcome: make(chan forwardOutcome, 1)}
 	one.deadline, _ = ctx.Deadline()
 	timeline.Mark(timeline.Forward)
 	f.enqueue(key, one)

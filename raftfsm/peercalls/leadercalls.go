@@ -14,8 +14,11 @@ import (
 // leaderCalls tracks the calls to leaders that are in flight. Calls to a previous leader may hang. So leaderCalls
 // cancels them when this node learns of a new leader, and the callers then try the new one.
 //
-// Three kinds of calls are retried, and each is safe. A read index changes nothing. A proposal has a request id, so it
-// is applied only once. To register an origin twice does no harm.
+// Three kinds of calls are retried. This is safe for the following reasons:
+//
+//   - A read index changes nothing.
+//   - A proposal has a request id, so it is applied only once.
+//   - A second registration of an origin does no harm.
 type leaderCalls struct {
 	leaders Leaders
 

@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/topics"
+	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
 // LeaderClient makes calls to the leaders of groups. Safe for concurrent use.
@@ -28,21 +29,21 @@ func leaderClientOf(p Peers, m Observer, calls *leaderCalls) *LeaderClient {
 	return &LeaderClient{peers: p, metrics: m, calls: calls, forward: newForwarder(p, m, calls)}
 }
 
-// Propose sends a proposal to the server that this node considers the leader. The parameter values is true if the
-// request stores values.
+// Propose sends a proposal to the server that this node considers the leader. hasValues is true if the request stores
+// values.
 func (c *LeaderClient) Propose(ctx context.Context, to raft.ServerID, gid uint32, data group.Encoded, ack group.Ack,
-	values bool) (group.Answer, error) {
-	return c.forward.propose(ctx, laneKey{to: to, group: gid, ack: ack}, data, values)
+	hasValues bool) (group.Answer, error) {
+	return c.forward.propose(ctx, laneKey{to: to, group: gid, ack: ack}, data, hasValues)
 }
 
-// ReadIndex requests a read index from the server that this node considers the leader. The other arguments and the
-// results mean the same as for leaderIndex in package raftfsm.
-func (c *LeaderClient) ReadIndex(ctx context.Context, to raft.ServerID, gid uint32,
-	after raftlog.Position) (group.ReadIndex, group.Holding, error) {
-	b := AppendPosition(Message(gid), after)
-	ctx, done := c.calls.begin(ctx, gid, to)
+// ReadIndex requests a read index from leader, the server that this node considers the leader. It also returns
+// whether that server's log contains the entry at pos. See leaderIndex in package raftfsm.
+func (c *LeaderClient) ReadIndex(ctx context.Context, leader raft.ServerID, gid uint32,
+	pos raftlog.Position) (group.ReadIndex, group.Holding, error) {
+	b := AppendPosition(Message(gid), pos)
+	ctx, done := c.calls.begin(ctx, gid, leader)
 	defer done()
-	out, err := c.peers.Call(ctx, string(to), MethodReadIndex, b)
+	out, err := c.peers.Call(ctx, string(leader), MethodReadIndex, b)
 	err = endedBy(ctx, "raftfsm.forward", err)
 	c.metrics.Forwarded(ForwardReadIndex, err)
 	if err != nil {
@@ -70,6 +71,8 @@ func (c *LeaderClient) Ask(ctx context.Context, to raft.ServerID, gid uint32, me
 		kind = ForwardActor
 	case topics.Method:
 		kind = ForwardTopic
+	case workflows.Method:
+		kind = ForwardWorkflow
 	}
 	c.metrics.Forwarded(kind, err)
 	return out, err

@@ -10,6 +10,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/locks"
 	"github.com/quorate/quorate/raftfsm/records"
 	"github.com/quorate/quorate/raftfsm/topics"
+	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
 // Peers makes calls to the other servers of the cluster. A call returns the error of the called server. It returns
@@ -34,6 +35,7 @@ const (
 	MethodActor     = actors.Method     // the directory of actors
 	MethodDue       = due.Method        // puts, removes or runs due work
 	MethodTopic     = topics.Method     // delivers messages of topics, and takes their outcomes
+	MethodWorkflow  = workflows.Method  // runs workflows
 	MethodRecall    = "raft.recall"     // what the server has seen of the caller in earlier incarnations
 	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
 )
@@ -42,7 +44,7 @@ const (
 func Methods() []string {
 	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
 		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodActor,
-		MethodDue, MethodTopic, MethodLost}
+		MethodDue, MethodTopic, MethodWorkflow, MethodLost}
 }
 
 // Observer counts the calls to other servers.
@@ -61,6 +63,7 @@ const (
 	ForwardLock      = "lock"
 	ForwardActor     = "actor"
 	ForwardTopic     = "topic"
+	ForwardWorkflow  = "workflow"
 )
 
 // Leaders knows the leader of each group.

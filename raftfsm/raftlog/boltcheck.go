@@ -34,9 +34,10 @@ const (
 )
 
 // checkBolt checks the bbolt file at the given path and returns an error with a hint if it is damaged. The result
-// holds is false if the file contains no data yet. The file is then absent, empty, or all zeros because bbolt was
-// interrupted while it created the file. No other process may write to the file during the check.
-func checkBolt(path string) (holds bool, err error) {
+// hasData is false if the file contains no data yet. The file is then absent, empty, or all zeros. It can be all
+// zeros because bbolt was interrupted while it created the file. No other process may write to the file during the
+// check.
+func checkBolt(path string) (hasData bool, err error) {
 	if err := CheckBoltFormat(path); err != nil {
 		return false, err // written by a newer version
 	}

@@ -29,12 +29,12 @@ type Discarded struct {
 	to   uint64   // raft's last index; 0 = no entry is discarded
 }
 
-// begin records that the log was cleared for a snapshot. The parameter last is the last index of the cleared log, and
-// from is the end of the snapshot.
-func (v *Discarded) begin(from Position, last uint64) {
+// begin records that the log was cleared for a snapshot. snapshot is the end of the snapshot, and last is the last
+// index of the cleared log.
+func (v *Discarded) begin(snapshot Position, last uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.from, v.to = from, last
+	v.from, v.to = snapshot, last
 }
 
 // End records that new entries were stored.
@@ -52,18 +52,20 @@ func (v *Discarded) covers(index uint64) bool {
 }
 
 // Rebase adapts an append to an empty log after a snapshot, so that raft can accept it. It removes the entries up to
-// the end of the snapshot, and the append then names no previous entry. Raft might refuse the unchanged append:
+// the end of the snapshot. The append then names no previous entry. Raft might refuse the unchanged append, for these
+// reasons:
 //
-//   - It has no previous entry below the end of the snapshot.
-//   - After a snapshot that contradicts the log, it may compare the previous entry with its old last entry (see
+//   - Raft has no previous entry below the end of the snapshot.
+//   - After a snapshot that contradicts the log, raft may compare the previous entry with its old last entry (see
 //     Discarded).
 //   - If a local snapshot ends at the same time, raft may set the end of its newest snapshot back. The leader would
 //     then continue from an entry that the log no longer has.
 //
-// An append that names the end of the snapshot with another term is not changed.
+// Rebase does not change an append that names the end of the snapshot with another term.
 //
-// Raft may still process an earlier request. If that stores entries, raft compares those of r with them, one by one.
-// If it installs a newer snapshot, the log refuses r (see checkFollows) and the leader repeats it.
+// Raft may still process an earlier request when it gets the adapted append. If the earlier request stores entries,
+// raft compares the entries of r with them, one by one. If the earlier request installs a newer snapshot, the log
+// refuses r (see checkFollows), and the leader repeats r.
 func (s *Store) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	base, _ := s.role.Base()
 	if base.Index == 0 || s.last.Load() != 0 || s.gaps {
@@ -72,17 +74,17 @@ func (s *Store) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest 
 	return rebase(r, base)
 }
 
-// rebase returns r without the entries that the snapshot covers, which ends at from. The result names no previous
-// entry, so raft does not compare it with entries that the snapshot has replaced.
-func rebase(r *raft.AppendEntriesRequest, from Position) *raft.AppendEntriesRequest {
+// rebase returns r without the entries that are covered by the snapshot which ends at the position snapshot. The
+// result names no previous entry, so raft does not compare it with entries that the snapshot has replaced.
+func rebase(r *raft.AppendEntriesRequest, snapshot Position) *raft.AppendEntriesRequest {
 	switch {
-	case r.PrevLogEntry > from.Index:
+	case r.PrevLogEntry > snapshot.Index:
 		return r
-	case r.PrevLogEntry == from.Index && r.PrevLogTerm != from.Term:
+	case r.PrevLogEntry == snapshot.Index && r.PrevLogTerm != snapshot.Term:
 		return r
 	}
 	c := *r
-	c.Entries = r.Entries[min(from.Index-r.PrevLogEntry, uint64(len(r.Entries))):]
+	c.Entries = r.Entries[min(snapshot.Index-r.PrevLogEntry, uint64(len(r.Entries))):]
 	c.PrevLogEntry, c.PrevLogTerm = 0, 0
 	return &c
 }

@@ -226,16 +226,16 @@ func (f *Floor) Check(id Identity, h found) error {
 	return nil
 }
 
-// CheckTerm returns an error if the stored term is too low. have is the stored term. need is the highest term of the
-// entries, snapshots and votes of this server. A server stores a term before it stores anything of that term. So a
-// lower stored term means that data was lost.
-func CheckTerm(dir string, have, need uint64) error {
-	if have >= need {
+// CheckTerm returns an error if the stored term is lower than newest, the highest term of the entries, snapshots and
+// votes of this server. A server stores a term before it stores anything else of that term. So a lower stored term
+// means that data was lost.
+func CheckTerm(dir string, stored, newest uint64) error {
+	if stored >= newest {
 		return nil
 	}
 	return LostData(filepath.Join(dir, StableName),
 		"is an older copy, or was emptied: it has term %d, but this server holds an entry, a snapshot or a vote of "+
-			"term %d", have, need)
+			"term %d", stored, newest)
 }
 
 // ReadStores reads what the stores hold.

@@ -19,8 +19,8 @@ const (
 // serverTag returns a short hash of a server id.
 func serverTag(id raft.ServerID) uint32 { return crc32.Checksum([]byte(id), castagnoli) }
 
-// owing returns the Extensions of an entry with n writes that the given server acknowledges early: as soon as its
-// own disk has the entry. It returns nil if n is 0.
+// owing returns the Extensions of an entry with n writes that the given server acknowledges early, that is, as soon
+// as its own disk has the entry. It returns nil if n is 0.
 func owing(server uint32, n int) []byte {
 	if n == 0 {
 		return nil
@@ -30,8 +30,8 @@ func owing(server uint32, n int) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(n)) //nolint:gosec // bounded by the entry
 }
 
-// Owing returns the Extensions field for an entry that contains n early acknowledged writes: this server acknowledges
-// them as soon as its own disk has the entry. Owing returns nil if n is 0.
+// Owing returns the Extensions field for an entry with n writes that this server acknowledges early, that is, as soon
+// as its own disk has the entry. It returns nil if n is 0.
 func (s *Store) Owing(n int) []byte { return owing(s.self, n) }
 
 // isOwing reports whether Extensions were made by owing and not sealed yet.

@@ -151,9 +151,9 @@ func (s *Store) Read(index uint64, l *raft.Log) error {
 }
 
 // Scan verifies all log entries above the index of the snapshot, and records their sizes and types. Call it before
-// raft reads the entries, because raft panics on an entry that it cannot read. The result at is the index of the entry
-// that caused the error, or 0 for any other error.
-func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
+// raft reads the entries, because raft panics on an entry that it cannot read. If err is about one entry, the result
+// damaged is its index. Otherwise damaged is 0.
+func (s *Store) Scan(snapshot uint64) (damaged uint64, err error) {
 	first, last, err := s.Ends()
 	if err != nil {
 		return 0, err
@@ -177,7 +177,8 @@ func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 	return 0, nil
 }
 
-// Room waits until StoreLogs would not wait for earlier writes of this server, if it leads other voters.
+// Room waits until earlier writes leave room for another one, so that the next call of StoreLogs does not wait for
+// them. It returns at once if this server does not lead other voters.
 func (s *Store) Room() {
 	if s.role.LeadsOthers() {
 		s.unsynced.room()
@@ -231,13 +232,14 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// AllowGaps disables what prevents gaps between the snapshot and the log, for tests that show why it is needed: Rebase,
-// and the check that entries follow the log. Call it before Raft runs.
+// AllowGaps permits gaps between the snapshot and the log. It disables Rebase and the check that entries follow the
+// log. Tests use it to show why both are needed. Call it before Raft runs.
 func (s *Store) AllowGaps() { s.gaps = true }
 
 // checkFollows returns an error if an entry with the given index would leave a gap in the log, or a gap between the
-// snapshot and the log. An append that arrives late can do that: a new server receives the entries from 1 on after it
-// has installed a snapshot. Raft compares an append with the log by its previous entry, but this one has none.
+// snapshot and the log. This can happen with an append that arrives late. For example, a new server gets the entries
+// from 1 on after it has installed a snapshot. Raft does not detect this, because it compares only the previous
+// entry, and such an append has none.
 func (s *Store) checkFollows(index uint64) error {
 	last := s.last.Load()
 	if last == 0 {

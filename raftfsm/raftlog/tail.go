@@ -13,7 +13,7 @@ const (
 	tailMarkBytes  = 256 << 10 // resolution of the byte accounting
 )
 
-// tail caches the newest entries of the log, up to a number of bytes. It also records how many bytes were appended,
+// tail caches the newest entries of the log, up to a limit in bytes. It also records how many bytes were appended,
 // and which entries raft does not pass to the state machine. It replaces raft's LogCache, which does not limit its
 // bytes. It is safe for concurrent use.
 type tail struct {

@@ -173,22 +173,22 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 }
 
 // lastWhole returns the end of the last complete append in a segment. The final append lies between the positions
-// before and last. If its checksum equals sum, it is complete, and lastWhole returns the position last. Otherwise it
-// returns before, which is the end of the previous append.
-func lastWhole(f io.ReaderAt, before, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
-	before.next, last.next = next, next
+// previous and last. If its checksum equals sum, it is complete, and lastWhole returns last. Otherwise it returns
+// previous, which is the end of the append before it.
+func lastWhole(f io.ReaderAt, previous, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
+	previous.next, last.next = next, next
 	if last.offset == 0 {
 		return last, nil // no append at all
 	}
 	crc := crc32.New(castagnoli)
-	if _, err := io.Copy(crc, io.NewSectionReader(f, before.offset,
-		last.offset-walFrameSize-before.offset)); err != nil {
+	if _, err := io.Copy(crc, io.NewSectionReader(f, previous.offset,
+		last.offset-walFrameSize-previous.offset)); err != nil {
 		return segmentEnd{}, err
 	}
 	if crc.Sum32() == sum {
 		return last, nil
 	}
-	return before, nil
+	return previous, nil
 }
 
 // segmentFile is what clearAfter does with the file of a segment.

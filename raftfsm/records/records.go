@@ -1,6 +1,7 @@
-// Package records defines how callers on any node use the internal records of the groups: locks, the directory of
-// actors, and due work. The packages of these records send calls to the leader and read records through Access, which
-// package raftfsm implements. The package owns no state and no goroutines.
+// Package records defines what the packages of the internal records have in common. These are the packages for locks,
+// the directory of actors, due work, topics and workflows. Through Access, they send calls to the leader and read
+// records from any node. Through Group, their keepers work at the leader. Package raftfsm implements both. The
+// package owns no state and no goroutines.
 package records
 
 import (
@@ -27,9 +28,9 @@ type Access interface {
 	Groups(ctx context.Context) (uint32, error)
 	// Values reads keys of an internal store at one moment. The read is linearizable.
 	Values(ctx context.Context, gid uint32, store string, keys []string) ([]kv.Value, error)
-	// List lists up to limit keys of an internal store that begin with prefix and are greater than the parameter
-	// after. The read is linearizable. limit is 1 to MaxPage. The result more is true if there are further keys.
-	List(ctx context.Context, gid uint32, store string, p Page) (keys []string, more bool, err error)
+	// List returns the keys of an internal store that p describes. The read is linearizable. The result hasMore is
+	// true if there are further keys.
+	List(ctx context.Context, gid uint32, store string, p Page) (keys []string, hasMore bool, err error)
 	// Write puts a request into the log of a group exactly once, and returns its result.
 	Write(ctx context.Context, gid uint32, r *command.Request) (kv.Result, error)
 	// Ask sends a call to the leader of a group, and returns the answer. The result repeated is true if an earlier
@@ -42,14 +43,15 @@ type Access interface {
 	Token(gid uint32, at raftlog.Position) string
 }
 
-// Page selects the keys of a listing.
+// Page selects the keys of a listing: up to Limit keys that begin with Prefix and come after the key After. Limit is 1
+// to MaxPage.
 type Page struct {
 	Prefix, After string
 	Limit         int
 }
 
-// AskNumber sends a call whose answer is a number. If an attempt may have been executed and its answer was lost, it
-// returns fault.Indeterminate. The other results are those of Access.Ask.
+// AskNumber sends a call whose answer is a number. It returns fault.Indeterminate if the answer was lost although an
+// attempt may have been executed. Otherwise its results are those of Access.Ask.
 func AskNumber(ctx context.Context, a Access, gid uint32, method string, body []byte) (n uint64, repeated bool,
 	err error) {
 	out, repeated, err := a.Ask(ctx, gid, method, body)

@@ -50,8 +50,8 @@ func (t *Cache) Merge(a, b string, cluster Cluster) (string, bool) {
 	return t.MergeIf(a, b, cluster, func(Seen) bool { return true })
 }
 
-// MergeIf is like Merge, but takes from b only the positions for which accept returns true. It calls accept only for
-// positions that change the session of a.
+// MergeIf works like Merge, but uses a position of b only if accept returns true for it. It calls accept only for
+// positions that are newer than those of a.
 func (t *Cache) MergeIf(a, b string, cluster Cluster, accept func(Seen) bool) (string, bool) {
 	first, ok := t.own(a, cluster)
 	if !ok {
@@ -78,8 +78,8 @@ func (t *Cache) MergeIf(a, b string, cluster Cluster, accept func(Seen) bool) (s
 	return token, true
 }
 
-// After returns the token of session s after the session has seen position n. token is the current token of s, or
-// empty. After returns the same token if n does not change the session.
+// After returns the token for session s after it has seen position n. token is the current token of s, or empty if it
+// is not known. If n does not change the session, After returns token unchanged.
 func (t *Cache) After(token string, s Session, n Seen, cluster Cluster) string {
 	if token != "" && s.Holds(n) {
 		return token

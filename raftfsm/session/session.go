@@ -107,8 +107,8 @@ func (s Session) Of(g uint32) (Seen, bool) {
 	return Seen{}, false
 }
 
-// Before reports whether position n should replace s. The greater index is newer, whatever the terms are. With equal
-// indexes, n replaces s if n is committed or s is not.
+// Before reports whether position n should replace s. The position with the greater index is newer; the terms do not
+// matter. With equal indexes, n replaces s unless s is committed and n is not.
 func (s Seen) Before(n Seen) bool {
 	if n.Pos.Index == s.Pos.Index {
 		return n.Committed || !s.Committed

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Checkpoint is a directory of hard links to the files of the live database, from which a snapshot is sent. Several
-// transfers can share a checkpoint that is recent enough for them.
+// Checkpoint is a directory of hard links to the files of the live database. A snapshot is sent from it. Several
+// transfers can share a checkpoint that is recent enough for all of them.
 type Checkpoint struct {
 	store    *Store
 	name     string
@@ -27,12 +27,12 @@ type Checkpoint struct {
 // after use.
 func (s *Store) checkpoint(index uint64) (*Checkpoint, error) { return s.CheckpointAt(index, 0) }
 
-// CheckpointAt returns a checkpoint that contains every entry up to index, and every command up to the index in want.
-// The live machine must have applied these entries and commands before the call. The caller must close the checkpoint
-// after use.
-func (s *Store) CheckpointAt(index, want uint64) (*Checkpoint, error) {
+// CheckpointAt returns a checkpoint that contains every entry up to index. It also contains every command up to
+// commandIndex. The live machine must have applied all of these before the call. The caller must close the
+// checkpoint after use.
+func (s *Store) CheckpointAt(index, commandIndex uint64) (*Checkpoint, error) {
 	if c := s.shared(index); c != nil {
-		if c.applied >= want {
+		if c.applied >= commandIndex {
 			return c, nil
 		}
 		c.release()

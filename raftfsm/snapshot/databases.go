@@ -33,13 +33,14 @@ func (s *Store) Sweep() error {
 	return nil
 }
 
-// replace makes the database in the directory dir the live one in the manifest. The parameter old is the directory of
-// the previous database. All commands up to the index in held must be on disk in the new database. replace returns
+// replace makes the database in the directory dir the live one in the manifest. previous is the directory of the
+// current database. All commands up to the index in durable must be on disk in the new database. replace returns
 // fault.Unavailable if a snapshot was taken or received in the meantime, and fault.Internal if dir does not exist.
-func (s *Store) replace(old, dir string, held uint64) error {
+func (s *Store) replace(previous, dir string, durable uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending != nil || s.current.Database != old || s.current.Snapshot != nil && s.current.Snapshot.Applied > held {
+	if s.pending != nil || s.current.Database != previous ||
+		s.current.Snapshot != nil && s.current.Snapshot.Applied > durable {
 		return fault.New(fault.Unavailable, "group.reinstall", "a snapshot was taken or received meanwhile")
 	}
 	if !s.volume.Exists(s.Path(dir)) {

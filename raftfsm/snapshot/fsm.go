@@ -45,6 +45,8 @@ type Events interface {
 	DueChanged()
 	// TopicsChanged reports that records of topics were written. It must not block.
 	TopicsChanged()
+	// WorkflowsReplaced reports that a restore has replaced the records of workflows. It must not block.
+	WorkflowsReplaced()
 	// Reconfigured reports that a membership change was applied.
 	Reconfigured()
 	// SnapshotTaken reports a snapshot of the live database.
@@ -53,7 +55,8 @@ type Events interface {
 	SnapshotInstalled()
 }
 
-// NewFSM creates the FSM for m, the live machine of s. d is the doubt in the manifest about m; nil = m is trusted.
+// NewFSM creates the FSM for m, the live machine of s. d is the reason in the manifest why m is not trusted; nil = m
+// is trusted.
 func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 	f := &FSM{store: s, log: s.log, Events: events, received: make(chan struct{}, 1)}
 	f.live.Store(m)
@@ -182,6 +185,9 @@ func (f *FSM) ApplyBatch(batch []*raft.Log) []any {
 	}
 	if m.TopicsChanged() {
 		f.Events.TopicsChanged()
+	}
+	if m.WorkflowsReplaced() {
+		f.Events.WorkflowsReplaced()
 	}
 	return answers
 }

@@ -113,7 +113,8 @@ func (s *Store) OpenDatabase(dir string) (*kv.Machine, error) {
 // WriteFloor writes the floor file if it has changed. It only logs errors, because the next call tries again.
 func (s *Store) WriteFloor() {
 	if err := s.floor.Write(); err != nil {
-		s.logger.Warn("the floor of the group cannot be written; it is tried again", "group", s.group, "error", err)
+		s.logger.Warn("the floor file, the second record of votes and acknowledged entries, cannot be "+
+			"written; it is tried again", "group", s.group, "error", err)
 	}
 }
 
