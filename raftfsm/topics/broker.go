@@ -25,6 +25,9 @@ const (
 	maxPublish  = 63 << 20 // bytes of the messages of one request
 	maxMessages = 10_000   // of one request
 	maxDeclared = 20_000   // topics whose policy the broker remembers to have stored
+	// declareAgain is how long a broker relies on a policy that it has stored. A restore may have removed the policy.
+	declareAgain = time.Minute
+
 	closeGrace  = 5 * time.Second
 	callTimeout = 30 * time.Second
 )
@@ -35,13 +38,14 @@ type BrokerOptions struct {
 	Window      time.Duration // in which a second message with the same id is dropped; 0 = none is dropped
 	Concurrency int           // keys that a group handles at a time; 0 = 10
 	Backoff     time.Duration // before the second attempt of a failed message; doubles up to a minute; 0 = 1 s
+	GroupTTL    time.Duration // a group that is not used for it ends; 0 = groups do not end
 	Newest      bool          // new groups begin after the newest message
 	Logger      *slog.Logger
 }
 
-// Broker implements pubsub.Broker with the Raft groups of a cluster, from any node. It has one session in each Raft
-// group in which it has subscriptions. A session has one goroutine that pulls messages, and another one while
-// settlements are sent.
+// Broker implements pubsub.Broker on any node, with the Raft groups of the cluster. It has one session in each Raft
+// group in which it has subscriptions. A session has one goroutine that pulls messages, and further ones while it
+// sends settlements.
 type Broker struct {
 	access  records.Access
 	store   string // namespace and name of the component
@@ -56,7 +60,7 @@ type Broker struct {
 	closed   bool
 	last     uint64 // id of a subscription
 	links    map[uint32]*link
-	declared map[string]bool // topics whose policy is stored
+	declared map[Topic]time.Time // when their policy was stored
 }
 
 var _ pubsub.Broker = (*Broker)(nil)
@@ -72,7 +76,7 @@ func NewBroker(a records.Access, store string, o BrokerOptions) *Broker {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &Broker{access: a, store: store, opts: o, links: map[uint32]*link{}, declared: map[string]bool{}}
+	b := &Broker{access: a, store: store, opts: o, links: map[uint32]*link{}, declared: map[Topic]time.Time{}}
 	b.pulling, b.endPull = context.WithCancel(context.Background())
 	b.sending, b.endSend = context.WithCancel(context.Background())
 	return b
@@ -116,14 +120,14 @@ func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub
 	messages := b.withoutTwins(r.Messages)
 	for {
 		res, err := b.access.Write(ctx, t.Group, &command.Request{Kind: command.KindWrite,
-			Ops: b.publishOps(t, messages)})
+			Ops: b.publishOps(t, messages, b.opts.Window)})
 		if err != nil {
 			return nil, err
 		}
 		ids := t.key(tableID, "")
 		switch {
 		case res.Outcome == kv.Applied:
-			b.declare(r.Topic)
+			b.declare(t)
 			return nil, nil
 		case res.Key == t.key(tableFull, ""):
 			return nil, errFull(r.Topic)
@@ -131,14 +135,36 @@ func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub
 			return nil, fault.New(fault.Internal, opPublish, fmt.Sprintf("publishing to %s was refused: %s", r.Topic,
 				res.Outcome))
 		}
-		// It was published before. The others are not.
-		messages = slices.DeleteFunc(slices.Clone(messages), func(m pubsub.Message) bool {
-			return m.ID == res.Key[len(ids):]
-		})
+		if messages, err = b.unpublished(ctx, t, messages); err != nil {
+			return nil, err
+		}
 		if len(messages) == 0 {
 			return nil, nil
 		}
 	}
+}
+
+// unpublished returns the messages whose ids the topic does not know, and drops the others. It looks up all ids,
+// although the refused publish names only one. Otherwise each duplicate would cost another log entry with all
+// messages.
+func (b *Broker) unpublished(ctx context.Context, t Topic, messages []pubsub.Message) (out []pubsub.Message,
+	err error) {
+	for some := range slices.Chunk(messages, records.MaxPage) {
+		keys := make([]string, len(some))
+		for i := range some {
+			keys[i] = t.key(tableID, some[i].ID)
+		}
+		values, err := b.access.Values(ctx, t.Group, kv.TopicStore, keys)
+		if err != nil {
+			return nil, err
+		}
+		for i := range some {
+			if !values[i].Found { // nor has a message without an id a record
+				out = append(out, some[i])
+			}
+		}
+	}
+	return out, nil
 }
 
 func errFull(topic string) error {
@@ -184,15 +210,16 @@ func (b *Broker) withoutTwins(messages []pubsub.Message) []pubsub.Message {
 	return out
 }
 
-// publishOps returns the operations of a publish. It fails if the topic is full or knows the id of a message.
-func (b *Broker) publishOps(t Topic, messages []pubsub.Message) []command.Op {
+// publishOps returns the operations of a request that publishes messages. The request fails if the topic is full, or
+// if the topic knows the id of one of the messages. With a window of 0, the request does not check ids.
+func (b *Broker) publishOps(t Topic, messages []pubsub.Message, window time.Duration) []command.Op {
 	ops := []command.Op{{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.TopicStore,
 		Key: t.key(tableFull, "")}}
 	for i := range messages {
-		if m := &messages[i]; m.ID != "" && b.opts.Window > 0 {
+		if m := &messages[i]; m.ID != "" && window > 0 {
 			ops = append(ops, command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.TopicStore,
 				Key: t.key(tableID, m.ID), Value: []byte{recordVersion},
-				TTL: uint64(max(b.opts.Window.Milliseconds(), 1))}) //nolint:gosec // positive
+				TTL: uint64(max(window.Milliseconds(), 1))}) //nolint:gosec // positive
 		}
 	}
 	for i := range messages {
@@ -200,7 +227,7 @@ func (b *Broker) publishOps(t Topic, messages []pubsub.Message) []command.Op {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.declared[t.Name] {
+	if time.Since(b.declared[t]) >= declareAgain {
 		ops = append(ops, command.Op{Kind: command.OpSet, Store: kv.TopicStore, Key: t.key(tablePolicy, ""),
 			Value: b.opts.Policy.encode()})
 	}
@@ -208,13 +235,16 @@ func (b *Broker) publishOps(t Topic, messages []pubsub.Message) []command.Op {
 }
 
 // declare notes that the policy of a topic is stored.
-func (b *Broker) declare(topic string) {
+func (b *Broker) declare(t Topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if time.Since(b.declared[t]) < declareAgain {
+		return
+	}
 	if len(b.declared) >= maxDeclared {
 		clear(b.declared)
 	}
-	b.declared[topic] = true
+	b.declared[t] = time.Now()
 }
 
 // Subscribe implements pubsub.Broker.
@@ -272,9 +302,9 @@ func (b *Broker) Subscribe(ctx context.Context, r pubsub.SubscribeRequest) (pubs
 
 func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, error) {
 	s := &subscription{b: b, topic: r.Topic, group: r.Group, concurrency: b.opts.Concurrency, newest: b.opts.Newest,
-		held: map[string]*held{}, changed: make(chan struct{})}
+		groupTTL: b.opts.GroupTTL, held: map[string]*held{}, changed: make(chan struct{})}
 	for name, check := range map[string]func(string) error{metadataConcurrency: checkConcurrency,
-		metadataInitial: checkInitial} {
+		metadataInitial: checkInitial, metadataGroupTTL: checkGroupTTL} {
 		text := r.Metadata[name]
 		if text == "" {
 			continue
@@ -283,9 +313,12 @@ func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, err
 			return nil, fault.New(fault.Invalid, opSubscribe, "metadata "+name+" of the subscription to "+r.Topic+" "+
 				err.Error())
 		}
-		if name == metadataInitial {
+		switch name {
+		case metadataInitial:
 			s.newest = text == newest
-		} else {
+		case metadataGroupTTL:
+			s.groupTTL, _ = time.ParseDuration(text)
+		default:
 			s.concurrency, _ = strconv.Atoi(text)
 		}
 	}
@@ -293,8 +326,8 @@ func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, err
 	return s, nil
 }
 
-// Close implements pubsub.Broker. Settlements that are not sent after closeGrace are lost, so their messages come
-// again.
+// Close implements pubsub.Broker. It sends the outstanding settlements for up to closeGrace. Messages whose
+// settlement was not sent by then are delivered again.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -318,24 +351,7 @@ func (b *Broker) Close() error {
 
 // Replay makes a consumer group receive again what was published since a time.
 func (b *Broker) Replay(ctx context.Context, topic, group string, since time.Time) error {
-	groups, err := b.access.Groups(ctx)
-	if err != nil {
-		return err
-	}
-	found := false
-	for gid := range groups {
-		c := call{what: callReplay, since: millis(since), join: Join{Group: group,
-			Topic: Topic{Group: gid, Store: b.store, Name: topic}}}
-		_, _, err := b.access.Ask(ctx, gid, Method, c.append())
-		if err != nil && !fault.Is(err, fault.NotFound) {
-			return err
-		}
-		found = found || err == nil
-	}
-	if !found {
-		return fault.New(fault.NotFound, "topics.Replay", "topic "+topic+" has no consumer group "+group)
-	}
-	return nil
+	return NewAdmin(b.access, b.store).Replay(ctx, topic, group, 0, since)
 }
 
 func newSession() string { return rand.Text() }

@@ -21,6 +21,12 @@ const (
 	callPull   = 3 // waits for messages of a session
 	callSettle = 4 // reports outcomes of deliveries
 	callReplay = 5 // moves the cursor of a group back
+	callClaim  = 6 // prepares the acknowledgement of a delivery in a transaction
+
+	callDescribe = 7  // describes the topics of a store
+	callRead     = 8  // reads messages of a topic
+	callRemove   = 9  // removes records of a topic or a group
+	callRedrive  = 10 // moves dead letters back
 )
 
 // maxCall bounds the settlements of one call.
@@ -33,9 +39,14 @@ type call struct {
 	fresh   bool // callJoin: create the session
 	join    Join // callLeave: only the ID; callReplay: topic and group
 	settles []Settle
-	offset  uint64 // callReplay
-	since   uint64 // callReplay
-	answer  uint64 // callPull: number of the last answer that this node has
+	offset  uint64   // callReplay, callClaim; callRead, callRedrive: the last message that is not wanted
+	attempt uint64   // callClaim
+	proof   string   // callClaim; see proofOf
+	since   uint64   // callReplay, callRead: a time; callRemove, callRedrive: offset of the last message
+	wait    bool     // callRead
+	answer  uint64   // callPull: number of the last answer that this node has
+	members []uint64 // callPull: ids of the subscriptions
+	after   string   // callDescribe: name of a topic
 }
 
 func appendTopic(b []byte, t Topic) []byte {
@@ -49,25 +60,41 @@ func (c *call) append() []byte {
 	case callJoin:
 		b = append(b, byte(records.Bit(c.fresh)), byte(records.Bit(j.Newest)))
 		for _, n := range [...]uint64{j.ID, uint64(j.Concurrency), uint64(j.Window), //nolint:gosec // positive
-			uint64(j.RetryBackoff.Milliseconds())} { //nolint:gosec // positive
+			uint64(j.RetryBackoff.Milliseconds()), //nolint:gosec // positive
+			uint64(j.GroupTTL.Milliseconds())} {   //nolint:gosec // positive
 			b = binary.AppendUvarint(b, n)
 		}
 		b = lenprefix.Append(appendTopic(b, j.Topic), j.Group)
 	case callLeave:
 		b = binary.AppendUvarint(b, j.ID)
 	case callPull:
-		b = binary.AppendUvarint(b, c.answer)
+		b = binary.AppendUvarint(binary.AppendUvarint(b, c.answer), uint64(len(c.members)))
+		for _, id := range c.members {
+			b = binary.AppendUvarint(b, id)
+		}
 	case callSettle:
 		b = binary.AppendUvarint(b, uint64(len(c.settles)))
 		for i := range c.settles {
 			s := &c.settles[i]
 			b = lenprefix.Append(appendTopic(b, s.Topic), s.Group)
-			b = append(binary.AppendUvarint(binary.AppendUvarint(b, s.Offset), s.Attempt), byte(s.Outcome))
+			for _, n := range [...]uint64{s.Offset, s.Attempt, s.Lease} {
+				b = binary.AppendUvarint(b, n)
+			}
+			b = append(b, byte(s.Outcome))
 			b = lenprefix.Append(b, s.DeadLetter)
 		}
 	case callReplay:
 		b = lenprefix.Append(appendTopic(b, j.Topic), j.Group)
 		b = binary.AppendUvarint(binary.AppendUvarint(b, c.offset), c.since)
+	case callClaim:
+		b = lenprefix.Append(appendTopic(b, j.Topic), j.Group)
+		b = lenprefix.Append(binary.AppendUvarint(binary.AppendUvarint(b, c.offset), c.attempt), c.proof)
+	case callDescribe:
+		b = lenprefix.Append(appendTopic(b, j.Topic), c.after)
+	case callRead, callRemove, callRedrive:
+		b = lenprefix.Append(appendTopic(b, j.Topic), j.Group)
+		b = binary.AppendUvarint(binary.AppendUvarint(b, c.offset), c.since)
+		b = append(b, byte(records.Bit(c.wait)), byte(records.Bit(j.Newest)))
 	}
 	return b
 }
@@ -83,12 +110,21 @@ func readCall(r *lenprefix.Reader, group uint32) (c call, err error) {
 		j.ID = r.Uvarint()
 		j.Concurrency, j.Window = bounded(r), bounded(r)
 		j.RetryBackoff = time.Duration(bounded(r)) * time.Millisecond
+		ttl := min(r.Uvarint(), uint64(maxGroupTTL.Milliseconds())+1)
+		j.GroupTTL = time.Duration(ttl) * time.Millisecond //nolint:gosec // bounded
 		j.Topic = topic()
 		j.Group = r.Text()
 	case callLeave:
 		j.ID = r.Uvarint()
 	case callPull:
 		c.answer = r.Uvarint()
+		n := r.Count()
+		if n > maxMembers {
+			return c, records.Truncated(Method)
+		}
+		for range n {
+			c.members = append(c.members, r.Uvarint())
+		}
 	case callSettle:
 		n := r.Count()
 		if n > maxCall {
@@ -96,7 +132,7 @@ func readCall(r *lenprefix.Reader, group uint32) (c call, err error) {
 		}
 		for range n {
 			s := Settle{Topic: topic(), Group: r.Text(), Offset: r.Uvarint(), Attempt: r.Uvarint(),
-				Outcome: pubsub.Outcome(r.Byte()), DeadLetter: r.Text()}
+				Lease: r.Uvarint(), Outcome: pubsub.Outcome(r.Byte()), DeadLetter: r.Text()}
 			if r.Bad || s.Outcome > pubsub.Released {
 				return c, records.Truncated(Method)
 			}
@@ -106,6 +142,18 @@ func readCall(r *lenprefix.Reader, group uint32) (c call, err error) {
 		j.Topic = topic()
 		j.Group = r.Text()
 		c.offset, c.since = r.Uvarint(), r.Uvarint()
+	case callClaim:
+		j.Topic = topic()
+		j.Group = r.Text()
+		c.offset, c.attempt, c.proof = r.Uvarint(), r.Uvarint(), r.Text()
+	case callDescribe:
+		j.Topic = topic()
+		c.after = r.Text()
+	case callRead, callRemove, callRedrive:
+		j.Topic = topic()
+		j.Group = r.Text()
+		c.offset, c.since = r.Uvarint(), r.Uvarint()
+		c.wait, j.Newest = r.Byte() == 1, r.Byte() == 1
 	default:
 		return c, fault.New(fault.Unimplemented, "raftfsm.Serve", "this version does not know the call about topics")
 	}
@@ -124,9 +172,11 @@ func bounded(r *lenprefix.Reader) int {
 	return int(n) //nolint:gosec // checked
 }
 
-// Stores reports whether an encoded call stores something for a subscriber that does not exist yet. Such a call is
-// refused while the group is read-only.
-func Stores(body []byte) bool { return len(body) > 0 && body[0] == callJoin }
+// Stores reports whether an encoded call begins a subscription or moves dead letters. Such a call is refused while
+// the group is read-only.
+func Stores(body []byte) bool {
+	return len(body) > 0 && (body[0] == callJoin || body[0] == callRedrive)
+}
 
 // Serve answers a call about topics of the group that this server leads.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (answer []byte, err error) {
@@ -141,12 +191,29 @@ func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (answer []byte,
 	case callLeave:
 		err = k.Leave(c.session, c.join.ID)
 	case callSettle:
-		err = k.Settle(ctx, c.session, c.settles)
+		var a Answer
+		if a.Number, err = k.Settle(ctx, c.session, c.settles); err == nil {
+			return appendAnswer([]byte{1}, &a), nil
+		}
 	case callReplay:
 		err = k.Replay(c.join.Topic, c.join.Group, c.offset, c.since)
+	case callClaim:
+		revision, err := k.Claim(ctx, c.join.Topic, c.join.Group, c.offset, c.attempt, c.proof)
+		if err != nil {
+			return nil, err
+		}
+		return binary.AppendUvarint(nil, revision), nil
+	case callDescribe:
+		list, more, err := k.Describe(ctx, c.join.Topic.Store, c.join.Topic.Name, c.after)
+		if err != nil {
+			return nil, err
+		}
+		return appendDescriptions(nil, list, more), nil
+	case callRead, callRemove, callRedrive:
+		return k.operate(ctx, &c)
 	case callPull:
 		var a Answer
-		if a, known, err = k.Pull(ctx, c.session, c.answer); err == nil {
+		if a, known, err = k.Pull(ctx, c.session, c.answer, c.members); err == nil {
 			return appendAnswer([]byte{byte(records.Bit(known))}, &a), nil
 		}
 	}
@@ -156,11 +223,34 @@ func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (answer []byte,
 	return []byte{byte(records.Bit(known))}, nil
 }
 
+// operate answers a call of an operator.
+func (k *Keeper) operate(ctx context.Context, c *call) ([]byte, error) {
+	t := c.join.Topic
+	var p Progress
+	var err error
+	switch c.what {
+	case callRead:
+		list, next, more, err := k.Read(ctx, t, c.offset, c.since, c.wait)
+		if err != nil {
+			return nil, err
+		}
+		return appendReading(nil, list, next, more), nil
+	case callRemove:
+		p, err = k.Remove(ctx, &Removal{Topic: t, Group: c.join.Group, Upto: c.since, Force: c.join.Newest})
+	case callRedrive:
+		p, err = k.Redrive(ctx, &Redriving{Topic: t, To: c.join.Group, After: c.offset, Upto: c.since})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return appendProgress(nil, &p), nil
+}
+
 func appendAnswer(b []byte, a *Answer) []byte {
 	b = binary.AppendUvarint(binary.AppendUvarint(b, a.Number), uint64(len(a.List)))
 	for i := range a.List {
 		h := &a.List[i]
-		for _, n := range [...]uint64{h.ID, h.Offset, h.Attempt, records.Bit(h.Serial), h.ExpireAt} {
+		for _, n := range [...]uint64{h.ID, h.Offset, h.Attempt, h.Lease, records.Bit(h.Serial), h.ExpireAt} {
 			b = binary.AppendUvarint(b, n)
 		}
 		b = lenprefix.Append(b, h.Value)
@@ -174,7 +264,8 @@ func readAnswer(b []byte) (known bool, a Answer, err error) {
 	if known = r.Byte() == 1; len(r.Rest) > 0 {
 		a.Number = r.Uvarint()
 		for range r.Count() {
-			h := Handed{ID: r.Uvarint(), Offset: r.Uvarint(), Attempt: r.Uvarint(), Serial: r.Uvarint() == 1,
+			h := Handed{ID: r.Uvarint(), Offset: r.Uvarint(), Attempt: r.Uvarint(), Lease: r.Uvarint(),
+				Serial:   r.Uvarint() == 1,
 				ExpireAt: r.Uvarint(), Value: r.Bytes()}
 			if r.Bad {
 				break

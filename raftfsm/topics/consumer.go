@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"cmp"
 	"container/heap"
 	"encoding/binary"
 	"slices"
@@ -14,9 +15,9 @@ const (
 	page         = 128       // messages that are read at once
 	pageBytes    = 256 << 10 // of their values
 	maxBuffer    = 1 << 20   // bytes of values in memory that were not handed out yet
-	maxParked    = 100_000   // parked messages of a group in memory; further messages wait
+	maxParked    = 100_000   // parked messages of a group that are items; further messages wait
 	maxBatch     = 512       // settlements of one entry
-	maxBatchSize = 1 << 20   // bytes of dead letters in one entry, plus one
+	maxBatchSize = 1 << 20   // bytes of the settlements of one entry; a single one may exceed it
 )
 
 // consumer is a consumer group of a topic, at the leader. Keeper.mu guards it.
@@ -28,19 +29,29 @@ type consumer struct {
 	read   uint64
 	more   bool // there may be messages after read
 
-	items    map[uint64]*item // every message up to read that is not settled in the log
-	queues   map[string][]*item
-	ready    itemHeap // heads of queues that can be delivered now
-	delayed  itemHeap // heads of queues that wait for their time
-	parkedIn int      // items that are parked
-	buffered int      // bytes of values of items
+	items      map[uint64]*item    // every message up to read that is not settled in the log
+	unrecorded map[uint64]struct{} // offsets of the items without a parked record: the cursor has them
+	queues     map[string][]*item
+	ready      itemHeap // heads of queues that can be delivered now
+	delayed    itemHeap // heads of queues that wait for their time
+	parkedIn   int      // items that are parked
+	buffered   int      // bytes of values of items
+
+	most    int                 // messages that may be open
+	tails   map[string][]uint64 // by queue: offsets of messages that have a parked record and are no items, ascending
+	tailed  int                 // messages in tails
+	blocked map[string]bool     // queues with messages behind a failing one; see spill
+	short   []string            // queues whose tail may have the next message
 
 	concurrency int
 	backoff     time.Duration // before the second attempt
+	lifetime    uint64        // the time to live that the newest member wants, in milliseconds
+	use         bool          // the next flush happens even if nothing is settled, because the group is in use
 	members     []*member
 
 	settled   []*settlement // not in the log yet, in their order
 	flushing  bool
+	moved     bool // a replay or a removal has changed its record since it was read
 	gone      bool // the Keeper has dropped it
 	endGather func() bool
 	endTimer  func() bool
@@ -55,9 +66,13 @@ type item struct {
 	expireAt uint64 // 0 = never
 	value    []byte // nil = not in memory
 	size     int    // of the value in bytes; 0 = not read yet
+	late     bool   // its publisher has delayed it; it is not in the queue of its key yet
 	parked   bool   // it has a parked record, or will have one
 	recorded bool   // it has a parked record in the log
+	tailed   bool   // it is in a tail as well, until it has a parked record
+	revision uint64 // of that record
 	lease    *member
+	number   uint64      // of the lease, or of the last one
 	pending  *settlement // the last one that is not in the log yet
 }
 
@@ -76,8 +91,10 @@ type settlement struct {
 	offset  uint64
 	kind    byte
 	topic   string    // of settleDead
+	marks   bool      // the request under way stores that topic has dead letters of this one
 	waiters []*waiter // calls that wait until it is in the log
 	parked  parked    // of settlePark
+	op      int       // index of its first operation in the request under way
 }
 
 // waiter is a call that waits for settlements. Keeper.mu guards it until done is closed.
@@ -110,8 +127,14 @@ func (s *settlement) answer(err error) {
 
 // itemHeap orders items by offset, or by time if byTime is set.
 type itemHeap struct {
-	list   []*item
+	list   []queued
 	byTime bool
+}
+
+// queued is an entry of a heap. It has the time at which the item was added, because that of the item may change.
+type queued struct {
+	*item
+	at uint64
 }
 
 func (h *itemHeap) Len() int { return len(h.list) }
@@ -125,11 +148,15 @@ func (h *itemHeap) Less(i, j int) bool {
 }
 
 func (h *itemHeap) Swap(i, j int) { h.list[i], h.list[j] = h.list[j], h.list[i] }
-func (h *itemHeap) Push(x any)    { h.list = append(h.list, x.(*item)) }
+
+func (h *itemHeap) Push(x any) {
+	i := x.(*item)
+	h.list = append(h.list, queued{i, i.at})
+}
 
 func (h *itemHeap) Pop() any {
-	last := h.list[len(h.list)-1]
-	h.list[len(h.list)-1] = nil
+	last := h.list[len(h.list)-1].item
+	h.list[len(h.list)-1] = queued{}
 	h.list = h.list[:len(h.list)-1]
 	return last
 }
@@ -144,17 +171,20 @@ func (t *topic) find(group string) *consumer {
 	return nil
 }
 
-// consumer returns a consumer, which it reads from the log if necessary. It returns nil if there is no such group.
+// consumer returns the consumer group with this name. If it is not in memory, consumer reads its records. It returns
+// nil if the topic has no such group.
 func (k *Keeper) consumer(t *topic, group string) (*consumer, error) {
 	if c := t.find(group); c != nil {
 		return c, nil
 	}
-	c := &consumer{t: t, group: group, concurrency: defaultConcurrency, backoff: defaultBackoff}
+	c := &consumer{t: t, group: group, concurrency: defaultConcurrency, backoff: defaultBackoff,
+		most: cmp.Or(k.opts.open, maxOpen)}
 	c.delayed.byTime = true
 	found, err := c.load(k.machine, k.group.Now())
 	if err != nil || !found {
 		return nil, err
 	}
+	c.lifetime = c.ttl
 	t.consumers = append(t.consumers, c)
 	return c, nil
 }
@@ -170,7 +200,7 @@ func (c *consumer) load(m *kv.Machine, now uint64) (found bool, err error) {
 		return false, errRecord("the cursor of group "+c.group, c.t.Topic)
 	}
 	c.cursor, c.read, c.more, c.parkedIn, c.buffered = cur, cur.upto, true, 0, 0
-	c.items = make(map[uint64]*item)
+	c.items, c.unrecorded = make(map[uint64]*item), make(map[uint64]struct{})
 	keys := make([]string, len(cur.open))
 	for i, offset := range cur.open {
 		keys[i] = c.t.messageKey(offset)
@@ -189,21 +219,8 @@ func (c *consumer) load(m *kv.Machine, now uint64) (found bool, err error) {
 			}
 		}
 	}
-	prefix := c.t.parkedPrefix(c.group)
-	for after, more := "", true; more; {
-		var records []kv.Record
-		if records, more, err = m.Records(kv.TopicStore, prefix, after, page, pageBytes, 0); err != nil {
-			return false, err
-		}
-		for i := range records {
-			p, ok := readParked(records[i].Value)
-			if !ok || len(records[i].Key) != len(prefix)+8 {
-				return false, errRecord("a parked message of group "+c.group, c.t.Topic)
-			}
-			after = records[i].Key
-			c.items[offsetOf(after)] = &item{offset: offsetOf(after), key: p.key, attempts: p.attempts, at: p.at,
-				parked: true, recorded: true}
-		}
+	if err := c.loadParked(m, now); err != nil {
+		return false, err
 	}
 	c.parkedIn = 0
 	for _, i := range c.items { // some have been read twice
@@ -223,8 +240,9 @@ func (c *consumer) add(offset uint64, value []byte, expireAt, now uint64) error 
 	}
 	i := &item{offset: offset, key: msg.key, expireAt: expireAt}
 	c.keep(i, value)
-	c.items[offset] = i
+	c.items[offset], c.unrecorded[offset] = i, struct{}{}
 	if msg.deliverAt > now {
+		i.late = true
 		c.park(i, msg.deliverAt)
 	}
 	return nil
@@ -265,10 +283,20 @@ func (c *consumer) park(i *item, at uint64) {
 
 // rebuild makes the queues from the items.
 func (c *consumer) rebuild() {
-	c.queues = make(map[string][]*item)
+	c.queues, c.blocked, c.short = make(map[string][]*item), map[string]bool{}, nil
 	c.ready.list, c.delayed.list = nil, nil
-	for _, i := range c.sorted() {
-		c.enqueue(i)
+	list := c.sorted()
+	for _, leased := range []bool{true, false} { // what members have comes first, so nothing is delivered beside it
+		for _, i := range list {
+			if (i.lease != nil) == leased {
+				c.enqueue(i)
+			}
+		}
+	}
+	for name := range c.tails {
+		if len(c.queues[name]) == 0 {
+			c.short = append(c.short, name)
+		}
 	}
 }
 
@@ -287,9 +315,11 @@ func (c *consumer) sorted() []*item {
 	return list
 }
 
-// queueOf returns the name of the queue of a message. Messages of a queue are delivered one after another.
+// queueOf returns the name of the queue to which a message belongs. The messages of one queue are delivered one after
+// another.
 func (c *consumer) queueOf(i *item) string {
 	switch {
+	case i.late:
 	case c.concurrency == 1:
 		return single
 	case i.key != "":
@@ -298,22 +328,61 @@ func (c *consumer) queueOf(i *item) string {
 	return "o" + string(binary.BigEndian.AppendUint64(nil, i.offset))
 }
 
-// enqueue adds an item to its queue. Items must be added in the order of their offsets.
+// enqueue adds an item to the end of its queue, or to the tail of that if there is one.
 func (c *consumer) enqueue(i *item) {
+	if i.over() || i.tailed {
+		return
+	}
+	name := c.queueOf(i)
+	if c.concurrency > 1 && c.isBehindTail(name, i.offset) && i.canWait() {
+		c.toTail(name, i)
+		return
+	}
+	c.queues[name] = append(c.queues[name], i)
+	if len(c.queues[name]) == 1 {
+		c.offer(i)
+	} else {
+		c.noteBlocked(name)
+	}
+}
+
+// due puts an item whose time has come into the queue of its key.
+func (c *consumer) due(i *item) {
+	c.remove(i)
+	i.late = false
+	c.insert(i)
+}
+
+// insert puts an item into its queue, in the order of offsets. Items that are leased to members stay at the front of
+// the queue.
+func (c *consumer) insert(i *item) {
 	if i.over() {
 		return
 	}
 	name := c.queueOf(i)
-	c.queues[name] = append(c.queues[name], i)
-	if len(c.queues[name]) == 1 {
+	q := c.queues[name]
+	first := 0
+	for first < len(q) && q[first].lease != nil {
+		first++
+	}
+	// A search, because many messages of one key may become due at the same time.
+	at, _ := slices.BinarySearchFunc(q[first:], i.offset, func(o *item, offset uint64) int {
+		return cmp.Compare(o.offset, offset)
+	})
+	at += first
+	if c.queues[name] = slices.Insert(q, at, i); at == 0 {
 		c.offer(i)
 	}
 }
 
 // offer makes the head of a queue available. advance moves it on when its time has come.
 func (c *consumer) offer(i *item) {
+	name := c.queueOf(i)
+	c.noteBlocked(name)
 	switch {
 	case i.lease != nil || i.over():
+	case c.isBehindTail(name, i.offset):
+		c.short = append(c.short, name)
 	case i.at > 0:
 		heap.Push(&c.delayed, i)
 	default:
@@ -321,10 +390,13 @@ func (c *consumer) offer(i *item) {
 	}
 }
 
-// available reports whether an item of a heap can be delivered at a time. It may have changed since it was offered.
+// available reports whether an item can be delivered at the time now. Items in a heap must be checked again, because
+// they may have changed since offer added them.
 func (c *consumer) available(i *item, now uint64) bool {
-	q := c.queues[c.queueOf(i)]
-	return c.items[i.offset] == i && i.lease == nil && !i.over() && len(q) > 0 && q[0] == i && i.at <= now
+	name := c.queueOf(i)
+	q := c.queues[name]
+	return c.items[i.offset] == i && i.lease == nil && !i.over() && len(q) > 0 && q[0] == i && i.at <= now &&
+		!c.isBehindTail(name, i.offset)
 }
 
 // remove takes an item out of its queue.
@@ -337,6 +409,9 @@ func (c *consumer) remove(i *item) {
 	}
 	if q = slices.Delete(q, at, at+1); len(q) == 0 {
 		delete(c.queues, name)
+		if len(c.tails[name]) > 0 {
+			c.short = append(c.short, name)
+		}
 		return
 	}
 	c.queues[name] = q
@@ -347,9 +422,9 @@ func (c *consumer) remove(i *item) {
 
 // readUntil reads messages until there are enough, and at least up to the offset least.
 func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
-	for c.more && (c.read < least || len(c.items)-c.parkedIn < maxOpen && c.parkedIn < maxParked) {
-		records, more, err := m.Records(kv.TopicStore, c.t.key(tableMessage, ""), c.t.messageKey(c.read), page,
-			pageBytes, 0)
+	for c.more && (c.read < least || c.hasRoom()) {
+		records, more, err := m.Records(kv.TopicStore, c.t.key(tableMessage, ""), c.t.messageKey(c.read),
+			min(page, c.most), pageBytes, 0)
 		if err != nil {
 			return err
 		}
@@ -365,25 +440,33 @@ func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 	return nil
 }
 
-// advance reads messages, leases them to members, and sets the timer of the next delayed one. The caller holds k.mu.
+// advance reads new messages of a group, leases those that can be delivered to members, and sets the timer for the
+// next delayed message. The caller holds k.mu.
 func (k *Keeper) advance(c *consumer) error {
 	if c.gone {
 		return nil
 	}
 	now := k.group.Now()
 	if len(c.members) > 0 {
+		if err := c.refill(k.machine); err != nil {
+			return err
+		}
 		if err := c.readUntil(k.machine, 0, now); err != nil {
 			return err
 		}
 	}
-	for len(c.delayed.list) > 0 && (c.delayed.list[0].at <= now || !c.available(c.delayed.list[0], ^uint64(0))) {
+	for len(c.delayed.list) > 0 && (c.delayed.list[0].at <= now || !c.available(c.delayed.list[0].item, ^uint64(0))) {
 		i := heap.Pop(&c.delayed).(*item)
+		if i.late && c.available(i, now) {
+			c.due(i)
+			continue
+		}
 		if c.available(i, now) {
 			heap.Push(&c.ready, i)
 		}
 	}
 	for len(c.ready.list) > 0 {
-		i := c.ready.list[0]
+		i := c.ready.list[0].item
 		if !c.available(i, now) {
 			heap.Pop(&c.ready)
 			continue
@@ -393,7 +476,8 @@ func (k *Keeper) advance(c *consumer) error {
 			break
 		}
 		heap.Pop(&c.ready)
-		m.lease(i)
+		k.leases++
+		m.lease(i, k.leases)
 		m.session.out = append(m.session.out, handed{m, i.offset})
 		m.session.rouse()
 	}
@@ -418,7 +502,8 @@ func pauseUntil(at, now uint64) time.Duration {
 	return time.Duration(millis) * time.Millisecond //nolint:gosec // bounded
 }
 
-// memberWithRoom returns the member with the fewest messages, or nil if none may get another one.
+// memberWithRoom returns the member that has the fewest messages and may get another one. It returns nil if no member
+// may.
 func (c *consumer) memberWithRoom() (best *member) {
 	for _, m := range c.members {
 		if m.hasRoom() && (best == nil || m.outstanding < best.outstanding) {
@@ -463,7 +548,8 @@ func (c *consumer) failed(i *item, now uint64) *settlement {
 	if n := i.attempts - 1; n < 16 {
 		pause = min(c.backoff<<n, lastBackoff)
 	}
-	c.park(i, now+uint64(max(pause.Milliseconds(), 1))) //nolint:gosec // positive
+	// The clock of an earlier leader may have been ahead, so the time of this attempt may not have come here.
+	c.park(i, max(i.at, now+uint64(max(pause.Milliseconds(), 1)))) //nolint:gosec // positive
 	c.giveBack(i)
 	return i.pending
 }

@@ -1,16 +1,21 @@
 // Package topics implements publish and subscribe on the Raft groups. It owns the records of topics, messages and
-// consumer groups, the Keeper, which delivers messages at the leader, and the Broker, which uses the Keepers from any
-// node.
+// consumer groups. It has three parts:
+//
+//   - The Keeper delivers messages. It works at the leader.
+//   - The Broker publishes and subscribes from any node. It calls the Keepers.
+//   - The Admin shows and changes topics for operators, from any node.
 //
 // All messages that are published to a topic are in one Raft group, its home, which depends on the name of the topic.
-// A dead letter is in the Raft group of the message that it was. So a topic may have a part in several Raft groups.
-// Each part has records of its own in kv.TopicStore:
+// A dead letter is in the Raft group of the original message. So a topic may have parts in several Raft groups. Each
+// part has its own records in kv.TopicStore:
 //
 //   - message: offset, cluster time, expiry, payload. The state machine chooses the offset, see command.OpAppend.
-//   - group: the cursor of a consumer group, and the messages below it that are delivered and not settled.
-//   - parked: a message that a group gets later, because an attempt has failed or its time has not come.
-//   - id: of a message, for deduplication. It expires with the window.
+//   - group: the cursor of a consumer group, and the offsets below it that are delivered and not settled.
+//   - parked: a message that a group gets later. An attempt has failed, its time has not come, or it waits behind
+//     such a message with the same key.
+//   - id: the id of a message, for deduplication. It expires with the window.
 //   - policy, count, full: what the topic keeps, how much it has, and whether it refuses messages.
+//   - source: the name of a topic whose dead letters this topic has received.
 //
 // Invariants:
 //
@@ -20,17 +25,32 @@
 //     or it is parked. A message above the cursor is not settled. So a new leader delivers exactly the messages that
 //     are not settled.
 //   - Every request that changes the record of a group names its previous revision, and changes the parked records of
-//     the group in the same request. So at most one leader settles a message, and only once.
+//     the group in the same request. So at most one leader settles a message, and only once. There is one exception:
+//     a transaction that acknowledges a message removes its parked record without changing the record of the group.
+//   - The events of a state transaction are appended in its request, so they are stored if and only if it is applied.
+//   - A request that removes or replaces a parked record names the revision of that record, unless the request only
+//     acknowledges the message. So if a transaction acknowledges a message, the message cannot also fail, move to
+//     another topic or be acknowledged by another transaction.
 //   - A dead letter is appended in the request that settles the message.
-//   - Attempts and the time of the next one are in the parked record. A restart or a new leader changes neither.
-//   - Two messages with the same key are never delivered to a group at the same time, and not in another order than
-//     that of their offsets. A message that waits for its next attempt holds up the later ones of its key. In a group
-//     with concurrency 1, all messages have the same key.
+//   - The parked record has the number of attempts and the time of the next one. A restart or a new leader changes
+//     neither.
+//   - Messages with the same key are delivered to a group one at a time, in the order of their offsets. A message
+//     that waits for its next attempt holds up the later messages with its key. A message that its publisher has
+//     delayed holds up no other. It takes its place in the order when its time has come. In a group with concurrency
+//     1, all messages count as messages with the same key.
+//   - A key whose first message fails holds up no other key. When a group has maxOpen messages open, those behind
+//     failing ones get a parked record without an attempt. The leader keeps 8 bytes of each, for up to maxTailed
+//     messages. See tail.go for the order in which they come back.
 //   - Before messages are delivered, a majority confirms that this server leads. So a deposed leader delivers nothing
-//     that a later one has settled.
-//   - Retention removes only messages that every group has settled. Other messages end only with their TTL.
+//     that a later leader has settled.
+//   - Retention removes only messages that every group has settled. Other messages end only with their TTL. A request
+//     that creates a group or moves a group back stores the count of the topic again. So a trim that was proposed
+//     before that request is refused. The group therefore gets every message after its start that is still stored
+//     when the record of the group is written.
+//   - A group with a time to live ends only if its record says that it was not used for that long. The request that
+//     ends it names the revision of the record, and also removes the parked records.
 //   - The state machine reads no clock. The leader compares the times of messages with cluster time.
 //
-// A Keeper that has no subscribers and no new messages has at most one timer, which ends when the oldest message of a
-// topic has reached its retention.
+// A Keeper that has no subscribers and no new messages has at most one timer. The timer ends when the oldest message
+// of a topic has reached its retention, or a group may have reached its time to live.
 package topics

@@ -18,6 +18,7 @@ const (
 	metadataConcurrency = "concurrency"   // also of a subscription
 	metadataInitial     = "initialOffset" // also of a subscription
 	metadataRedeliver   = "redeliverInterval"
+	metadataGroupTTL    = "groupTTL" // also of a subscription
 
 	oldest = "oldest"
 	newest = "newest"
@@ -35,6 +36,7 @@ func Fields() []component.Field {
 		{Name: metadataInitial, Default: oldest, Check: checkInitial},
 		{Name: metadataRedeliver, Kind: component.Duration, Default: "1s",
 			Check: between(time.Millisecond, lastBackoff)},
+		{Name: metadataGroupTTL, Kind: component.Duration, Default: "0s", Check: checkGroupTTL},
 	}
 }
 
@@ -45,6 +47,15 @@ func between(least, most time.Duration) func(string) error {
 		}
 		return nil
 	}
+}
+
+// checkGroupTTL requires whole milliseconds, because records have those.
+func checkGroupTTL(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d != 0 && (d < time.Minute || d > maxGroupTTL) || d%time.Millisecond != 0 {
+		return fmt.Errorf("is neither 0s nor a duration from %s to %s in whole milliseconds", time.Minute, maxGroupTTL)
+	}
+	return nil
 }
 
 func checkSize(text string) error {
@@ -73,6 +84,7 @@ func OptionsFrom(v component.Values, log *slog.Logger) BrokerOptions {
 	return BrokerOptions{
 		Policy: Policy{Retention: v.Duration(metadataRetention), MaxBytes: v.Int(metadataMaxBytes)},
 		Window: v.Duration(metadataWindow), Concurrency: int(v.Int(metadataConcurrency)),
-		Backoff: v.Duration(metadataRedeliver), Newest: v.Text(metadataInitial) == newest, Logger: log,
+		GroupTTL: v.Duration(metadataGroupTTL),
+		Backoff:  v.Duration(metadataRedeliver), Newest: v.Text(metadataInitial) == newest, Logger: log,
 	}
 }

@@ -4,14 +4,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
 )
+
+// maxLetters bounds the dead-letter topics of a topic that the leader remembers.
+const maxLetters = 1000
 
 // flushSoon stores the settlements of a consumer after gatherPause. The caller holds k.mu.
 func (k *Keeper) flushSoon(c *consumer) {
-	if c.gone || c.flushing || c.endGather != nil || len(c.settled) == 0 {
+	if c.gone || c.flushing || c.endGather != nil || len(c.settled) == 0 && !c.use {
 		return
 	}
 	c.endGather = k.after(gatherPause, func() {
@@ -25,54 +28,45 @@ func (k *Keeper) flushSoon(c *consumer) {
 			c.endGather = k.after(retryPause, func() { c.endGather = nil; k.flushSoon(c) })
 			return
 		}
-		c.flushing = true
+		c.flushing, c.use = true, false
 		g := k.group
 		k.running.Go(func() { k.flush(g, c, batch, next, ops) })
 	})
 }
 
-// request returns the operations that store the first settlements of c, their number, and the cursor afterwards.
+// request returns the operations that store the oldest settlements of c. batch is the number of these settlements.
+// next is the cursor after the request is applied.
 func (k *Keeper) request(c *consumer) (batch int, next cursor, ops []command.Op, err error) {
-	next = cursor{upto: c.upto}
-	settled := map[uint64]bool{}
+	next = cursor{upto: c.upto, used: k.group.Now(), ttl: c.lifetime}
+	settled, named := map[uint64]bool{}, map[string]bool{}
 	ops = make([]command.Op, 1, 1+len(c.settled))
 	size := 0
 	for _, s := range c.settled {
-		if batch == maxBatch || size > maxBatchSize {
+		if batch == maxBatch {
+			break
+		}
+		some, err := k.settlementOps(c, s, named)
+		if err != nil {
+			return 0, next, nil, err
+		}
+		n := 0
+		for i := range some {
+			n += len(some[i].Key) + len(some[i].Value)
+		}
+		if batch > 0 && size+n > maxBatchSize {
 			break
 		}
 		batch++
-		i := c.items[s.offset]
+		size += n
+		s.op = len(ops)
+		ops = append(ops, some...)
 		next.upto = max(next.upto, s.offset)
 		settled[s.offset] = true
-		if s.kind == settlePark {
-			ops = append(ops, command.Op{Kind: command.OpSet, Store: kv.TopicStore,
-				Key: c.t.parkedKey(c.group, s.offset), Value: s.parked.encode()})
-			continue
-		}
-		if s.kind == settleDead {
-			v, err := k.machine.Get(kv.TopicStore, c.t.messageKey(s.offset), 0)
-			if err != nil {
-				return 0, next, nil, err
-			}
-			if v.Found && len(v.Value) >= 8 {
-				to := c.t.Topic
-				to.Name = s.topic
-				size += len(v.Value)
-				ops = append(ops, command.Op{Kind: command.OpAppend, Store: kv.TopicStore,
-					Key: to.key(tableMessage, ""), Value: withoutDelay(v.Value)})
-			}
-		}
-		if i != nil && i.parked {
-			ops = append(ops, command.Op{Kind: command.OpDelete, Store: kv.TopicStore,
-				Key: c.t.parkedKey(c.group, s.offset)})
-		}
 	}
-	for offset, i := range c.items {
-		if offset > next.upto || settled[offset] || i.recorded {
-			continue
+	for offset := range c.unrecorded { // a group may have many more items
+		if offset <= next.upto && !settled[offset] {
+			next.open = append(next.open, offset)
 		}
-		next.open = append(next.open, offset)
 	}
 	slices.Sort(next.open)
 	ops[0] = command.Op{Kind: command.OpSet, Cond: command.CondRevision, Revision: c.revision, Store: kv.TopicStore,
@@ -80,7 +74,52 @@ func (k *Keeper) request(c *consumer) (batch int, next cursor, ops []command.Op,
 	return batch, next, ops, nil
 }
 
-// withoutDelay returns the value of an append for the stored value of a message. A dead letter is delivered at once.
+// settlementOps returns the operations that store a settlement, without that on the cursor. named are the topics that
+// get dead letters in the same request; settlementOps adds to them.
+func (k *Keeper) settlementOps(c *consumer, s *settlement, named map[string]bool) (ops []command.Op, err error) {
+	i := c.items[s.offset]
+	if s.kind == settlePark {
+		return []command.Op{i.unlessSettled(command.Op{Kind: command.OpSet, Store: kv.TopicStore,
+			Key: c.t.parkedKey(c.group, s.offset), Value: s.parked.encode()})}, nil
+	}
+	if s.kind == settleDead {
+		v, err := k.machine.Get(kv.TopicStore, c.t.messageKey(s.offset), 0)
+		if err != nil {
+			return nil, err
+		}
+		if v.Found && len(v.Value) >= 8 {
+			to := c.t.Topic
+			to.Name = s.topic
+			ops = append(ops, command.Op{Kind: command.OpAppend, Store: kv.TopicStore, Key: to.key(tableMessage, ""),
+				Value: withoutDelay(v.Value)})
+			if !c.t.letters[to.Name] && !named[to.Name] {
+				named[to.Name], s.marks = true, true
+				ops = append(ops, command.Op{Kind: command.OpSet, Store: kv.TopicStore,
+					Key: to.key(tableSource, c.t.Name), Value: []byte{recordVersion}})
+			}
+		}
+	}
+	if i != nil && i.parked {
+		op := command.Op{Kind: command.OpDelete, Store: kv.TopicStore, Key: c.t.parkedKey(c.group, s.offset)}
+		if s.kind == settleDead {
+			op = i.unlessSettled(op)
+		}
+		ops = append(ops, op)
+	}
+	return ops, nil
+}
+
+// unlessSettled adds a condition to op, an operation on the parked record of an item. The operation then fails if a
+// transaction has acknowledged the message, because such a transaction removes the record.
+func (i *item) unlessSettled(op command.Op) command.Op {
+	if i != nil && i.recorded {
+		op.Cond, op.Revision = command.CondRevision, i.revision
+	}
+	return op
+}
+
+// withoutDelay converts a stored message into the value of an append, without its delivery time. So a dead letter is
+// delivered at once.
 func withoutDelay(stored []byte) []byte {
 	m, ok := decodeMessage(stored)
 	if !ok {
@@ -91,28 +130,41 @@ func withoutDelay(stored []byte) []byte {
 }
 
 // flush commits the first settlements of a consumer.
-func (k *Keeper) flush(g Group, c *consumer, batch int, next cursor, ops []command.Op) {
+func (k *Keeper) flush(g records.Group, c *consumer, batch int, next cursor, ops []command.Op) {
 	res, err := k.commit(g, ops)
-	if err != nil || res.Outcome != kv.Applied {
-		k.reload(g, c)
-		return
+	if err != nil { // the next try may fail in the same way, for example while the disk is full
+		k.pause(retryPause)
 	}
+	if err != nil || res.Outcome != kv.Applied || !k.flushed(c, batch, next, &res) {
+		k.reload(g, c)
+	}
+}
+
+// flushed updates c after its oldest settlements, batch in number, were stored in the log. It returns false if the
+// consumer must be read again.
+func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c.flushing = false
 	if c.gone {
-		return // drop has answered
+		c.flushing = false
+		return true // drop has answered
 	}
 	next.revision = res.Revisions[0]
 	c.cursor = next
 	for _, s := range c.settled[:batch] {
 		if i := c.items[s.offset]; i != nil {
-			i.recorded = i.recorded || s.kind == settlePark
+			if s.kind == settlePark {
+				i.recorded, i.revision = true, res.Revisions[s.op]
+				delete(c.unrecorded, s.offset)
+			}
 			if i.pending == s {
-				if i.pending = nil; s.kind != settlePark {
+				if i.pending = nil; s.kind != settlePark || i.tailed {
 					c.forget(i)
 				}
 			}
+		}
+		if s.marks {
+			c.t.hasLettersIn(s.topic)
 		}
 		k.count(c, s)
 		s.answer(nil)
@@ -122,10 +174,24 @@ func (k *Keeper) flush(g Group, c *consumer, batch int, next cursor, ops []comma
 		c.t.dirty = true
 		k.sweepIn(sweepPause)
 	}
+	if c.moved {
+		return false
+	}
+	c.flushing = false
 	if err := k.advance(c); err != nil {
 		k.failed(err)
 	}
 	k.dropIdle(c)
+	return true
+}
+
+// hasLettersIn records that another topic has dead letters of t, and has a source record for t. The caller holds
+// k.mu.
+func (t *topic) hasLettersIn(name string) {
+	if t.letters == nil || len(t.letters) >= maxLetters {
+		t.letters = map[string]bool{}
+	}
+	t.letters[name] = true
 }
 
 // forget drops an item that is settled in the log.
@@ -133,14 +199,19 @@ func (c *consumer) forget(i *item) {
 	c.release(i)
 	c.free(i)
 	delete(c.items, i.offset)
+	delete(c.unrecorded, i.offset)
 	if i.parked {
 		c.parkedIn--
 	}
 }
 
-// reload reads a consumer again after a proposal whose outcome is not known, or that was refused because an earlier
-// one was applied after all.
-func (k *Keeper) reload(g Group, c *consumer) {
+// reload reads the records of a consumer group again, and repeats this until it succeeds. The caller has set
+// c.flushing. The group must be read again in these cases:
+//
+//   - The outcome of a proposal is not known.
+//   - A proposal was refused, because an earlier one with an unknown outcome was applied.
+//   - A replay has moved the cursor.
+func (k *Keeper) reload(g records.Group, c *consumer) {
 	for {
 		err := k.confirm(g)
 		k.mu.Lock()
@@ -150,6 +221,7 @@ func (k *Keeper) reload(g Group, c *consumer) {
 			return
 		}
 		if err == nil {
+			c.moved = false
 			if err = k.reloaded(c); err == nil {
 				c.flushing = false
 				if err = k.advance(c); err != nil {
@@ -176,24 +248,31 @@ func (k *Keeper) pause(d time.Duration) {
 	}
 }
 
-// reloaded replaces the items of c by those of the log, and applies the leases and the settlements to them again.
+// reloaded replaces the items of c by those in the log. It then restores the leases, and the settlements that are not
+// in the log yet.
 func (k *Keeper) reloaded(c *consumer) error {
-	old, settled, least, now := c.items, c.settled, uint64(0), k.group.Now()
+	old, settled, now := c.items, c.settled, k.group.Now()
+	unrecorded, tails, tailed := c.unrecorded, c.tails, c.tailed
+	var known []uint64 // what must be in memory again
 	for offset, i := range old {
 		if i.lease != nil {
-			least = max(least, offset)
+			known = append(known, offset)
 		}
 	}
 	for _, s := range settled {
-		least = max(least, s.offset)
+		if s.kind != settlePark || s.parked.attempts > 0 || len(s.waiters) > 0 {
+			known = append(known, s.offset)
+		}
 	}
+	slices.Sort(known)
 	c.settled = nil
 	found, err := c.load(k.machine, now)
-	if err == nil && found {
-		err = c.readUntil(k.machine, least, now)
+	for n := len(known) - 1; n >= 0 && found && err == nil; n-- {
+		_, err = c.unsettled(k.machine, known[n], now)
 	}
 	if err != nil {
-		c.items, c.settled = old, settled // for the next try
+		c.items, c.unrecorded, c.settled = old, unrecorded, settled // for the next try
+		c.tails, c.tailed = tails, tailed
 		return err
 	}
 	if !found {
@@ -206,7 +285,7 @@ func (k *Keeper) reloaded(c *consumer) error {
 			continue
 		}
 		if again := c.items[offset]; again != nil {
-			again.lease, again.size = i.lease, i.size
+			again.lease, again.number, again.size = i.lease, i.number, i.size
 		} else {
 			c.release(i)
 		}
@@ -225,6 +304,7 @@ func (k *Keeper) reloaded(c *consumer) error {
 				continue
 			}
 			i.attempts, i.at = s.parked.attempts, s.parked.at
+			i.late = i.late && i.attempts == 0
 			c.mark(i)
 		}
 		i.pending = s
@@ -239,19 +319,18 @@ func (k *Keeper) reloaded(c *consumer) error {
 	return nil
 }
 
-// deleted ends a consumer whose record is gone.
+// deleted ends a consumer whose record is gone. Its settlements have no effect, like those that come later.
 func (k *Keeper) deleted(c *consumer, old map[uint64]*item) {
 	for _, i := range old {
 		c.release(i)
 	}
 	for _, s := range c.settled {
-		s.answer(fault.New(fault.NotFound, opSettle, "the consumer group was deleted"))
+		s.answer(nil)
 	}
 	c.settled = nil
 	c.drop()
 	c.t.consumers = slices.DeleteFunc(c.t.consumers, func(o *consumer) bool { return o == c })
-	for _, m := range c.members {
-		m.session.end() // it joins again, which creates the group
-		delete(k.sessions, m.session.id)
+	for _, m := range slices.Clone(c.members) {
+		k.endSession(m.session) // it joins again, which creates the group
 	}
 }

@@ -10,24 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
 )
-
-// Group is what a Keeper needs of its Raft group.
-type Group interface {
-	// Leading reports whether this server leads and has applied an entry of its term.
-	Leading() bool
-	// Term returns the newest known term.
-	Term() uint64
-	// Now returns cluster time in Unix milliseconds.
-	Now() uint64
-	// Machine returns the state machine.
-	Machine() *kv.Machine
-	// Confirm waits until the state machine has every entry that was committed when Confirm was called. It returns an
-	// error if this server does not lead.
-	Confirm(ctx context.Context) error
-	// Commit proposes a request, and returns its result when it is applied here.
-	Commit(ctx context.Context, r *command.Request) (kv.Result, error)
-}
 
 // Times of a Keeper.
 const (
@@ -46,6 +30,8 @@ type Options struct {
 	Logger *slog.Logger
 	// AfterFunc is time.AfterFunc or a replacement for tests. nil = time.AfterFunc.
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
+
+	open int // messages that a group may have open; 0 = maxOpen. Tests have fewer.
 }
 
 // Keeper delivers the messages of one Raft group while its server leads the group. It is safe for concurrent use.
@@ -55,26 +41,26 @@ type Keeper struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	// notice guards what Update needs. Update must not wait for mu, which is held while records are read.
-	notice struct {
-		sync.Mutex
-		attached, closed bool
-		updating         bool // a goroutine executes update
-		again            bool // it is to repeat that
-	}
+	updates records.Updates // which must not wait for mu
 
 	mu       sync.Mutex
-	group    Group // nil until Attach
+	group    records.Group // nil until Attach
 	closed   bool
 	machine  *kv.Machine // nil = this server did not lead at the last update
 	term     uint64
+	since    uint64           // cluster time at which this leader began
 	restored uint64           // the last restore of the machine
 	topics   map[Topic]*topic // with records or with subscribers
 	sessions map[string]*session
+	leases   uint64 // number of the newest lease; greater than those of earlier leaders
+	answered uint64 // greatest number of an answer of a session that has ended
 	sweeping bool
 	sweepAt  uint64 // cluster time of the next sweep; 0 = none
 	endSweep func() bool
 	totals   map[label]*Totals
+	readers  map[Topic]*readers
+	stored   map[label]uint64 // messages of topics
+	gauges   gauges
 }
 
 // topic is a topic as the leader knows it.
@@ -82,11 +68,17 @@ type topic struct {
 	Topic
 	consumers []*consumer // with members or with settlements that are not in the log yet
 	dirty     bool        // has messages that are not counted yet
+	lookAt    uint64      // cluster time at which the leader looks at its groups; 0 = never; see endUnused
 	trimAt    uint64      // cluster time at which the oldest message reaches its retention; 0 = not known
 	held      bool        // the oldest message has reached its retention, and a group has not settled it
+	passed    uint64      // offset after which the sweep under way continues; 0 = at the oldest message
 	full      bool
+	stale     bool // messages were removed that are still in counted
+	touched   bool // a record was written since the lag was measured
+	purged    bool // messages were removed since then that a group may not have settled
 	counted   count
-	recounted uint64 // cluster time
+	recounted uint64          // cluster time
+	letters   map[string]bool // topics that are known to have a record of tableSource for this one
 }
 
 // NewKeeper returns a Keeper that does nothing until Attach is called.
@@ -94,27 +86,23 @@ func NewKeeper(o Options) *Keeper {
 	if o.AfterFunc == nil {
 		o.AfterFunc = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
 	}
-	k := &Keeper{opts: o, topics: map[Topic]*topic{}, sessions: map[string]*session{}, totals: map[label]*Totals{}}
+	k := &Keeper{opts: o, topics: map[Topic]*topic{}, sessions: map[string]*session{}, totals: map[label]*Totals{},
+		readers: map[Topic]*readers{}, stored: map[label]uint64{}}
 	k.closing, k.stop = context.WithCancel(context.Background())
 	return k
 }
 
 // Attach gives the Keeper its group, which must be open.
-func (k *Keeper) Attach(g Group) {
+func (k *Keeper) Attach(g records.Group) {
 	k.mu.Lock()
 	k.group = g
 	k.mu.Unlock()
-	k.notice.Lock()
-	k.notice.attached = true
-	k.notice.Unlock()
-	k.Update()
+	k.updates.Start(k.running.Go, k.update)
 }
 
 // Close ends the sessions, and waits for the goroutines of the Keeper.
 func (k *Keeper) Close() {
-	k.notice.Lock()
-	k.notice.closed = true
-	k.notice.Unlock()
+	k.updates.Stop()
 	k.mu.Lock()
 	k.closed = true
 	k.stop()
@@ -124,46 +112,19 @@ func (k *Keeper) Close() {
 }
 
 // Update makes the Keeper look at what has changed. It does not block.
-func (k *Keeper) Update() {
-	n := &k.notice
-	n.Lock()
-	defer n.Unlock()
-	if !n.attached || n.closed {
-		return
-	}
-	n.again = true
-	if !n.updating {
-		n.updating = true
-		k.running.Go(k.update)
-	}
-}
+func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {
-	for k.pending() {
-		k.mu.Lock()
-		if !k.closed {
-			if err := k.refresh(); err != nil {
-				k.failed(err)
-				k.resign()
-				k.opts.AfterFunc(retryPause, k.Update)
-			}
-		}
-		k.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return
 	}
-}
-
-// pending reports whether another update was requested, and clears the request. If the result is false, update must
-// return, because the next call of Update starts a new goroutine.
-func (k *Keeper) pending() bool {
-	n := &k.notice
-	n.Lock()
-	defer n.Unlock()
-	if !n.again || n.closed {
-		n.updating = false
-		return false
+	if err := k.refresh(); err != nil {
+		k.failed(err)
+		k.resign()
+		k.opts.AfterFunc(retryPause, k.Update)
 	}
-	n.again = false
-	return true
 }
 
 // failed logs an error of reading records. The caller holds k.mu.
@@ -185,8 +146,8 @@ func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	})
 }
 
-// refresh reads what has changed. If this server does not lead, it drops everything from memory instead. The caller
-// holds k.mu.
+// refresh updates the Keeper from the records that have changed. If this server does not lead, refresh drops
+// everything from memory instead. The caller holds k.mu.
 func (k *Keeper) refresh() error {
 	term := k.group.Term()
 	if !k.group.Leading() {
@@ -198,6 +159,8 @@ func (k *Keeper) refresh() error {
 		k.resign()
 		m.CollectTopicChanges(true)
 		k.machine, k.term, k.restored = m, term, m.Restored()
+		k.since = k.group.Now()
+		k.leases = max(k.leases, k.since<<20)
 		return k.begin()
 	}
 	keys, all := m.TopicChanges()
@@ -206,8 +169,18 @@ func (k *Keeper) refresh() error {
 	}
 	var changed *topic // keys of one topic often follow each other
 	for _, key := range keys {
-		t, table, _, ok := split(key)
-		if !ok || table != tableMessage || changed != nil && changed.Topic == t {
+		t, table, rest, ok := split(key)
+		if !ok || table != tableMessage {
+			if one := k.topics[t]; ok && one != nil {
+				one.touched = true
+			}
+			if ok && table == tableGroup {
+				k.groupChanged(k.topic(t), rest)
+			}
+			continue
+		}
+		k.countStored(t)
+		if changed != nil && changed.Topic == t {
 			continue
 		}
 		changed = k.topic(t)
@@ -229,7 +202,9 @@ func (k *Keeper) begin() error {
 		if !ok {
 			return errRecord("unknown key", Topic{Name: fault.Shorten(found[0].Key, 128)})
 		}
-		if err := k.arrived(k.topic(t)); err != nil {
+		one := k.topic(t)
+		one.lookAt = k.since
+		if err := k.arrived(one); err != nil {
 			return err
 		}
 		after = t.prefix() + "\xff"
@@ -247,6 +222,8 @@ func (k *Keeper) topic(t Topic) *topic {
 
 // arrived processes that a topic may have new messages.
 func (k *Keeper) arrived(t *topic) error {
+	k.wakeReaders(t.Topic)
+	t.touched = true
 	if !t.dirty {
 		t.dirty = true
 		k.sweepIn(sweepPause)
@@ -260,11 +237,12 @@ func (k *Keeper) arrived(t *topic) error {
 	return nil
 }
 
-// resign drops everything from memory. Callers that wait get an error, and try again at the next leader. The caller
-// holds k.mu.
+// resign drops everything from memory, because this server does not lead. Waiting callers get an error, and call the
+// next leader. The caller holds k.mu.
 func (k *Keeper) resign() {
 	for _, s := range k.sessions {
 		s.end()
+		k.answered = max(k.answered, s.answers)
 	}
 	clear(k.sessions)
 	for _, t := range k.topics {
@@ -273,6 +251,9 @@ func (k *Keeper) resign() {
 		}
 	}
 	clear(k.topics)
+	for t := range k.readers {
+		k.wakeReaders(t)
+	}
 	k.sweepAt = 0
 	if k.endSweep != nil {
 		k.endSweep()
@@ -284,7 +265,8 @@ func (k *Keeper) resign() {
 	}
 }
 
-// lead returns an error if this server does not lead. Otherwise it makes the Keeper ready. The caller holds k.mu.
+// lead returns an error if this server does not lead. Otherwise it makes sure that the Keeper has read the records in
+// this term. The caller holds k.mu.
 func (k *Keeper) lead(op string) error {
 	if k.group == nil || k.closed {
 		return fault.New(fault.Unavailable, op, "this node is starting or shutting down")
@@ -303,13 +285,13 @@ func errNotLeader(op string) error {
 }
 
 // commit proposes a request of the Keeper itself.
-func (k *Keeper) commit(g Group, ops []command.Op) (kv.Result, error) {
+func (k *Keeper) commit(g records.Group, ops []command.Op) (kv.Result, error) {
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()
 	return g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: ops})
 }
 
-func (k *Keeper) confirm(g Group) error {
+func (k *Keeper) confirm(g records.Group) error {
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()
 	return g.Confirm(ctx)

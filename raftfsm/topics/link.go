@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -15,7 +16,9 @@ const linkPause = 100 * time.Millisecond
 // maxCalls bounds the calls with settlements of a link that are under way.
 const maxCalls = 8
 
-// link is the session of a Broker in one Raft group.
+// link is the session of a Broker in one Raft group. Each pull names the subscriptions of the link. So the link finds
+// out if the leader knows the session, but not all of its subscriptions. This can happen if a delayed call from the
+// time of an earlier leader has created the session.
 type link struct {
 	b       *Broker
 	gid     uint32
@@ -23,32 +26,71 @@ type link struct {
 
 	mu      sync.Mutex
 	subs    map[uint64]*subscription
-	started bool          // run is running
-	added   chan struct{} // closed when there is a subscription
+	sorted  []*subscription // subs by id, which is never changed; nil = not sorted since a change
+	started bool            // run is running
+	added   chan struct{}   // closed when there is a subscription
 	queue   []outgoing
-	calls   int  // under way
-	leaving bool // one of them ends a subscription
+	pulls   uint64      // that have begun
+	done    []forgotten // deliveries that are settled, until the pull ends that was under way then
+	calls   int         // under way
+	leaving bool        // one of them ends a subscription
 }
 
 // outgoing is a settlement, or the end of a subscription if leave is not 0.
 type outgoing struct {
 	leave  uint64
 	settle Settle
-	sent   func() // nil = nothing
+	sent   func(leases uint64) // see Keeper.Settle; nil = nothing
+}
+
+// forgotten is a delivery that was settled while a pull was in flight. The leader may have handed the message out
+// again in the answer to that pull, before it knew the outcome.
+type forgotten struct {
+	s    *subscription
+	h    *held
+	pull uint64
+}
+
+// forget forgets a settled delivery after the pull that is under way.
+func (l *link) forget(s *subscription, h *held) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done = append(l.done, forgotten{s, h, l.pulls})
+}
+
+// pulled forgets what was settled until the pull that has ended.
+func (l *link) pulled() {
+	l.mu.Lock()
+	n := 0
+	for n < len(l.done) && l.done[n].pull <= l.pulls {
+		n++
+	}
+	over := l.done[:n]
+	l.done = l.done[n:]
+	l.mu.Unlock()
+	for i := range over {
+		over[i].s.drop(over[i].h)
+	}
 }
 
 func newLink(b *Broker, gid uint32) *link {
 	return &link{b: b, gid: gid, session: newSession(), subs: map[uint64]*subscription{}, added: make(chan struct{})}
 }
 
+// subscriptions returns the subscriptions in the order of their ids. The caller must not change the list, because it
+// is shared by all callers.
 func (l *link) subscriptions() []*subscription {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.sorted != nil {
+		return l.sorted
+	}
 	list := make([]*subscription, 0, len(l.subs))
 	for _, s := range l.subs {
 		list = append(list, s)
 	}
 	slices.SortFunc(list, func(a, b *subscription) int { return int(a.id) - int(b.id) }) //nolint:gosec // few
+	l.sorted = list
 	return list
 }
 
@@ -63,20 +105,23 @@ func (l *link) ask(ctx context.Context, c *call) (known bool, a Answer, err erro
 	return readAnswer(out)
 }
 
-// join tells the leader about a subscription.
-func (l *link) join(ctx context.Context, s *subscription) error {
+// join adds a subscription to the session at the leader. If the leader does not know the session and fresh is true,
+// the leader creates it. If fresh is false, join then returns false.
+func (l *link) join(ctx context.Context, s *subscription, fresh bool) (known bool, err error) {
 	s.mu.Lock()
 	j := Join{ID: s.id, Topic: Topic{Group: l.gid, Store: l.b.store, Name: s.topic}, Group: s.group,
-		Concurrency: s.concurrency, Window: s.window, RetryBackoff: l.b.opts.Backoff, Newest: s.newest}
+		Concurrency: s.concurrency, Window: s.window, RetryBackoff: l.b.opts.Backoff, Newest: s.newest,
+		GroupTTL: s.groupTTL}
 	s.mu.Unlock()
-	_, _, err := l.ask(ctx, &call{what: callJoin, fresh: true, join: j})
-	return err
+	known, _, err = l.ask(ctx, &call{what: callJoin, fresh: fresh, join: j})
+	return known, err
 }
 
 // add adds a new subscription.
 func (l *link) add(ctx context.Context, s *subscription) error {
 	l.mu.Lock()
 	l.subs[s.id] = s // before the leader knows it: messages can come at once
+	l.sorted = nil
 	if len(l.subs) == 1 {
 		close(l.added)
 	}
@@ -85,7 +130,8 @@ func (l *link) add(ctx context.Context, s *subscription) error {
 		l.b.running.Go(l.run)
 	}
 	l.mu.Unlock()
-	return l.join(ctx, s)
+	_, err := l.join(ctx, s, true)
+	return err
 }
 
 // remove removes a subscription.
@@ -93,6 +139,7 @@ func (l *link) remove(s *subscription) {
 	l.mu.Lock()
 	if l.subs[s.id] != nil {
 		delete(l.subs, s.id)
+		l.sorted = nil
 		if len(l.subs) == 0 {
 			l.added = make(chan struct{})
 		}
@@ -104,6 +151,8 @@ func (l *link) remove(s *subscription) {
 // run pulls messages while there are subscriptions.
 func (l *link) run() {
 	ctx, received := l.b.pulling, uint64(0)
+	var refused map[uint64]bool // by the last joinAgain: the next pull is for the others
+	logged := ""                // the reason why the last call failed
 	for {
 		l.mu.Lock()
 		added := l.added
@@ -113,42 +162,79 @@ func (l *link) run() {
 		case <-ctx.Done():
 			return
 		}
-		known, a, err := l.ask(ctx, &call{what: callPull, answer: received})
+		pull := call{what: callPull, answer: received}
+		for _, s := range l.subscriptions() {
+			if !refused[s.id] {
+				pull.members = append(pull.members, s.id)
+			}
+		}
+		l.mu.Lock()
+		l.pulls++
+		l.mu.Unlock()
+		known, a, err := l.ask(ctx, &pull)
+		refused = nil
 		if err == nil && !known {
-			err = l.joinAgain(ctx)
+			refused, err = l.joinAgain(ctx)
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			if !fault.Is(err, fault.Timeout) && !fault.Is(err, fault.Unavailable) {
+			if reason := err.Error(); !absent(err) && reason != logged {
 				l.b.opts.Logger.Warn("messages cannot be received", "group", l.gid, "error", err)
+				logged = reason
 			}
 			sleep(ctx, linkPause)
 			continue
 		}
+		logged = ""
 		if a.Number != 0 {
 			received = a.Number
 		}
-		for i := range a.List {
-			l.mu.Lock()
-			s := l.subs[a.List[i].ID]
-			l.mu.Unlock()
-			if s != nil {
-				s.arrived(l, &a.List[i])
-			}
+		l.deliver(a.List)
+		l.pulled()
+	}
+}
+
+// deliver passes messages to their subscriptions. If a subscription has ended, deliver tells the leader to remove it.
+// The leader may still know such a subscription, because joinAgain may have added it after its end.
+func (l *link) deliver(list []Handed) {
+	ended := map[uint64]bool{}
+	for i := range list {
+		id := list[i].ID
+		l.mu.Lock()
+		s := l.subs[id]
+		l.mu.Unlock()
+		switch {
+		case s != nil:
+			s.arrived(l, &list[i])
+		case !ended[id]:
+			ended[id] = true
+			l.send(outgoing{leave: id})
 		}
 	}
 }
 
-// joinAgain tells a new leader about all subscriptions.
-func (l *link) joinAgain(ctx context.Context) error {
+// joinAgain adds all subscriptions to the session at a leader that does not know them. It returns the ids of the
+// subscriptions that the leader has refused, and the first error. It returns early if there is no leader.
+func (l *link) joinAgain(ctx context.Context) (refused map[uint64]bool, err error) {
+	refused = map[uint64]bool{}
 	for _, s := range l.subscriptions() {
-		if err := l.join(ctx, s); err != nil {
-			return err
+		switch _, e := l.join(ctx, s, true); {
+		case e == nil:
+		case absent(e):
+			return nil, e
+		default:
+			refused[s.id] = true
+			err = cmp.Or(err, e)
 		}
 	}
-	return nil
+	return refused, err
+}
+
+// absent reports whether a call has failed because there is no leader.
+func absent(err error) bool {
+	return fault.Is(err, fault.Timeout) || fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotLeader)
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -168,8 +254,8 @@ func (l *link) send(o outgoing) {
 	l.start()
 }
 
-// start starts calls for what is queued. Settlements share calls while maxCalls are under way. A subscription ends
-// after the calls with its settlements. The caller holds l.mu.
+// start sends the queued settlements, several in each call and at most maxCalls calls at a time. The end of a
+// subscription is sent alone, after the calls with earlier settlements have returned. The caller holds l.mu.
 func (l *link) start() {
 	for len(l.queue) > 0 && l.b.sending.Err() == nil {
 		n := 0
@@ -196,15 +282,17 @@ func (l *link) call(part []outgoing) {
 			c.settles = append(c.settles, part[i].settle)
 		}
 	}
+	leases := uint64(0)
 	for l.b.sending.Err() == nil {
-		if _, _, err := l.ask(l.b.sending, &c); err == nil {
+		_, a, err := l.ask(l.b.sending, &c)
+		if leases = a.Number; err == nil {
 			break
 		}
 		sleep(l.b.sending, linkPause)
 	}
 	for i := range part {
 		if part[i].sent != nil {
-			part[i].sent()
+			part[i].sent(leases)
 		}
 	}
 	l.mu.Lock()

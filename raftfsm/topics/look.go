@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Lag returns how many messages of a topic a consumer group has not settled. It lists the keys of the messages after
-// the cursor of the group.
+// Lag returns how many messages of a topic a consumer group has not settled. It lists the keys of all messages after
+// the cursor of the group, so its cost grows with their number.
 func (b *Broker) Lag(ctx context.Context, topic, group string) (n int, err error) {
 	groups, err := b.access.Groups(ctx)
 	if err != nil {

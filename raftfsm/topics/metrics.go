@@ -7,8 +7,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxLabels bounds the topics and groups that have metrics of their own. The others share the label values "other".
+// maxLabels limits how many topics and groups have metrics of their own. All other topics and groups share one
+// series, with the label value "other".
 const maxLabels = 200
+
+// other is the value of the labels of the others.
+const other = "other"
 
 // label identifies the series of a consumer group.
 type label struct{ store, topic, group string }
@@ -26,7 +30,7 @@ func (k *Keeper) total(c *consumer) *Totals {
 		return t
 	}
 	if len(k.totals) >= maxLabels {
-		l = label{"other", "other", "other"}
+		l = label{other, other, other}
 		if t = k.totals[l]; t != nil {
 			return t
 		}
@@ -34,6 +38,15 @@ func (k *Keeper) total(c *consumer) *Totals {
 	t = &Totals{}
 	k.totals[l] = t
 	return t
+}
+
+// countStored counts a message that was stored in a topic. The caller holds k.mu.
+func (k *Keeper) countStored(t Topic) {
+	l := label{store: t.Store, topic: t.Name}
+	if _, known := k.stored[l]; !known && len(k.stored) >= maxLabels {
+		l = label{store: other, topic: other}
+	}
+	k.stored[l]++
 }
 
 // count counts a settlement that is in the log.
@@ -52,6 +65,7 @@ func (k *Keeper) count(c *consumer, s *settlement) {
 type collector struct {
 	keepers                               []*Keeper
 	messages, unsettled, waiting, refuses *prometheus.Desc
+	stored, lag, oldest                   *prometheus.Desc
 }
 
 // NewCollector returns a collector of the metrics of topics for the groups of a server. Only the leader of a group has
@@ -66,12 +80,19 @@ func NewCollector(keepers []*Keeper) prometheus.Collector {
 		prometheus.NewDesc("quorate_topics_parked", "Messages that a consumer group gets later, because an attempt "+
 			"has failed or they are delayed.", group, nil),
 		prometheus.NewDesc("quorate_topics_full", "1 if a topic refuses messages, because its groups have not "+
-			"acknowledged those that it has.", []string{"component", "topic"}, nil)}
+			"acknowledged those that it has.", []string{"component", "topic"}, nil),
+		prometheus.NewDesc("quorate_topics_published_total", "Messages that were stored in a topic, dead letters "+
+			"included, counted by the leader.", []string{"component", "topic"}, nil),
+		prometheus.NewDesc("quorate_topics_lag", "Messages that a consumer group has not acknowledged.", group, nil),
+		prometheus.NewDesc("quorate_topics_oldest_unacknowledged_seconds", "For how long the oldest message has "+
+			"waited that a consumer group has not acknowledged and that could be delivered; 0 = there is none.", group,
+			nil)}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.messages, c.unsettled, c.waiting, c.refuses} {
+	for _, d := range []*prometheus.Desc{c.messages, c.unsettled, c.waiting, c.refuses, c.stored, c.lag,
+		c.oldest} {
 		out <- d
 	}
 }
@@ -79,9 +100,13 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. Series of several Raft groups are added.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	totals, unsettled, waiting := map[label]Totals{}, map[label]int{}, map[label]int{}
-	full := map[label]bool{}
+	full, stored := map[label]bool{}, map[label]uint64{}
 	for _, k := range c.keepers {
-		k.read(totals, unsettled, waiting, full)
+		k.read(totals, unsettled, waiting, full, stored)
+	}
+	c.collectLag(out)
+	for _, l := range keys(stored) {
+		out <- prometheus.MustNewConstMetric(c.stored, prometheus.CounterValue, float64(stored[l]), l.store, l.topic)
 	}
 	for _, l := range keys(totals) {
 		t := totals[l]
@@ -105,21 +130,77 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
+// collectLag sends the metrics of messages that groups have not settled. Groups that have no series of their own
+// share one, with the sum of their lags and the age of their oldest message.
+func (c *collector) collectLag(out chan<- prometheus.Metric) {
+	all := map[label]*measured{}
+	for _, k := range c.keepers {
+		topics, err := k.measure()
+		if err != nil {
+			k.failed(err)
+			continue
+		}
+		for t, list := range topics {
+			for i := range list {
+				addMeasured(all, label{t.Store, t.Name, list[i].group}, &list[i])
+			}
+		}
+	}
+	shown := keys(all)
+	rest := map[label]*measured{}
+	for l, one := range all {
+		if _, named := slices.BinarySearchFunc(shown, l, compareLabels); !named {
+			addMeasured(rest, label{other, other, other}, one)
+		}
+	}
+	send := func(l label, one *measured) {
+		if !one.partial {
+			out <- prometheus.MustNewConstMetric(c.lag, prometheus.GaugeValue, float64(one.lag), l.store, l.topic,
+				l.group)
+		}
+		out <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, one.age, l.store, l.topic, l.group)
+	}
+	for _, l := range shown {
+		send(l, all[l])
+	}
+	for l, one := range rest {
+		send(l, one)
+	}
+}
+
+// addMeasured adds a measurement to that of a label.
+func addMeasured(all map[label]*measured, l label, one *measured) {
+	sum := all[l]
+	if sum == nil {
+		sum = &measured{}
+		all[l] = sum
+	}
+	sum.lag += one.lag
+	sum.age = max(sum.age, one.age)
+	sum.partial = sum.partial || one.partial
+}
+
+func compareLabels(a, b label) int {
+	return cmp.Or(cmp.Compare(a.store, b.store), cmp.Compare(a.topic, b.topic), cmp.Compare(a.group, b.group))
+}
+
 // keys returns the first maxLabels keys of a map.
 func keys[V any](m map[label]V) []label {
 	list := make([]label, 0, len(m))
 	for l := range m {
 		list = append(list, l)
 	}
-	slices.SortFunc(list, func(a, b label) int {
-		return cmp.Or(cmp.Compare(a.store, b.store), cmp.Compare(a.topic, b.topic), cmp.Compare(a.group, b.group))
-	})
+	slices.SortFunc(list, compareLabels)
 	return list[:min(len(list), maxLabels)]
 }
 
-func (k *Keeper) read(totals map[label]Totals, unsettled, waiting map[label]int, full map[label]bool) {
+func (k *Keeper) read(totals map[label]Totals, unsettled, waiting map[label]int, full map[label]bool,
+	stored map[label]uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for l, n := range k.stored {
+		stored[l] += n
+	}
 	for l, one := range k.totals {
 		t := totals[l]
 		t.Delivered += one.Delivered
@@ -136,7 +217,7 @@ func (k *Keeper) read(totals map[label]Totals, unsettled, waiting map[label]int,
 		for _, c := range t.consumers {
 			l := label{t.Store, t.Name, c.group}
 			unsettled[l] += len(c.items) - c.parkedIn
-			waiting[l] += c.parkedIn
+			waiting[l] += c.parkedIn + c.tailed
 		}
 	}
 }

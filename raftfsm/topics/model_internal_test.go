@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/grouptest"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
 )
 
 // This file plays random schedules with the Keepers of three servers and two nodes that receive messages, and checks
@@ -25,32 +26,39 @@ import (
 //  2. A message is a dead letter only once, and if and only if the group has settled it as such, after every entry.
 //  3. A pull returns no message that was settled in the log before the pull began.
 //  4. A message is delivered only after all earlier messages with its key were acknowledged or moved. In a group with
-//     concurrency 1, only after all earlier ones.
+//     concurrency 1, only after all earlier ones. Messages that their publisher has delayed hold up none.
 //  5. A message is not delivered before its time, nor before the time of its next attempt that the log has. Its number
-//     of attempts is at least that of the log, and at most one more than the failures that nodes have reported. Each
-//     failure adds one attempt to the log.
+//     of attempts is at least that of the log, and at most one more than the failures that nodes have reported. An
+//     entry adds only attempts that have failed: several if it stores several failures of a message.
 //  6. Retention removes no message that a group has not settled.
-//  7. When the faults have ended, every message is settled in every group, with the Keeper's own timers only.
+//  7. At most one transaction that acknowledges a message is applied, and only if the group has not settled the message
+//     before. Such a message is no dead letter.
+//  8. The group brief, which has a time to live, ends only if its record says that it was not used for that time, or if
+//     an operator has removed it. Only an operator, or its end, makes one of its settled messages come again. A group
+//     that has ended leaves no parked records. If an operator has removed it, they may stay until it begins again.
+//  9. When the faults have ended, every message is settled in every group, with the Keeper's own timers only.
 //
 // What is real: the Keepers, the state machines and their databases. Package grouptest says what the schedule decides.
-// Here it also decides what nodes do and when, how wrong wall clocks are, and the time. A seed always plays the same
-// schedule: TestModel_SeedDecidesEverything checks that. testutil.Seeds says how to play other seeds.
+// Here it also decides what nodes do and when, how wrong wall clocks are, and the time. With odd seeds, a group may
+// have few messages open, so that messages behind failing ones leave the memory of the leader. A seed always plays the
+// same schedule: TestModel_SeedDecidesEverything checks that. testutil.Seeds says how to play other seeds.
 type model struct {
 	*grouptest.Group
 	servers []*server
 	nodes   []*node
 	sent    int // messages published
+	most    int // messages that a group may have open; 0 = the usual number
 	before  view
 
 	// Group.Mu guards the fields below.
-	elapsed uint64 // milliseconds
-	order   uint64
 	acked   map[place]bool   // an acknowledgement was begun
 	moved   map[place]bool   // a move to the dead letters was begun
+	claimed map[place]bool   // a transaction with an acknowledgement was begun
 	fails   map[place]uint64 // failures that were reported
 	keys    map[uint64]string
 	times   map[uint64]uint64 // when a message may be delivered
 	ids     map[string]uint64 // offsets of the messages, by their ids
+	acts    int               // what operators have begun to do with the group brief
 }
 
 // place is a message of a group.
@@ -59,6 +67,11 @@ type place struct {
 	offset uint64
 }
 
+// ledger is a state store in which each transaction appends a record.
+const ledger = "ns/statestore"
+
+func (p place) ledgerKey() string { return fmt.Sprintf("app||%s/%d/", p.group, p.offset) }
+
 // node is a node that receives messages.
 type node struct {
 	id       int
@@ -66,6 +79,7 @@ type node struct {
 	pulling  bool
 	calling  int
 	joined   bool
+	brief    bool // it has joined the group brief
 	received uint64
 	held     []hold
 	again    []Settle // whose answer was an error
@@ -75,6 +89,8 @@ type node struct {
 type hold struct {
 	place
 	attempt uint64
+	lease   uint64
+	proof   string
 }
 
 func (n *node) String() string { return fmt.Sprintf("node %d.%d", n.id, n.life) }
@@ -86,7 +102,13 @@ var (
 const (
 	loose  = "loose"  // a group that keeps the order of each key
 	strict = "strict" // a group with concurrency 1
+	brief  = "brief"  // a group with a time to live, which nodes join and leave, and which operators change
+
+	briefLife = 5 * time.Second
 )
+
+// groups returns the groups. Their index is the number of their subscription less 1.
+func groups() []string { return []string{loose, strict, brief} }
 
 // over reports whether a node has begun to settle a message for ever. The caller holds Mu.
 func (m *model) over(p place) bool { return m.acked[p] || m.moved[p] }
@@ -100,38 +122,51 @@ type view struct {
 	settled  map[place]bool
 	parked   map[place]parked
 	groups   []string
+	brief    cursor        // of the group brief, if there is one
 	letters  map[place]int // how many dead letters come from a message
+	written  map[place]int // how many transactions have acknowledged a message
 }
 
 // allSettled reports whether both groups have settled every message that the topic has.
 func (v *view) allSettled() bool {
 	for offset := range v.messages {
-		if !v.settled[place{loose, offset}] || !v.settled[place{strict, offset}] {
-			return false
+		for _, group := range v.groups {
+			if !v.settled[place{group, offset}] {
+				return false
+			}
 		}
 	}
-	return true
+	return len(v.groups) >= 2
 }
 
 // look reads a replica.
 func (m *model) look(of *kv.Machine) (v view) {
-	v = view{map[uint64]bool{}, map[place]bool{}, map[place]parked{}, nil, map[place]int{}}
+	v = view{map[uint64]bool{}, map[place]bool{}, map[place]parked{}, nil, cursor{}, map[place]int{},
+		map[place]int{}}
 	must := func(err error) { testutil.Must(m.T, err) }
 	found, _, err := of.Records(kv.TopicStore, orders.key(tableMessage, ""), "", 10_000, 1<<30, 0)
 	must(err)
 	for _, r := range found {
 		v.messages[offsetOf(r.Key)] = true
 	}
-	for _, group := range []string{loose, strict} {
+	for _, group := range groups() {
 		record, err := of.Get(kv.TopicStore, orders.key(tableGroup, group), 0)
 		must(err)
 		if !record.Found {
+			rest, _, err := of.List(kv.TopicStore, orders.parkedPrefix(group), "", 1, 0)
+			must(err)
+			if len(rest) > 0 && !m.hasOperatorActed() { // a removal takes several entries
+				m.Fail("group %s has ended, and has a parked message", group)
+			}
 			continue
 		}
 		v.groups = append(v.groups, group)
 		c, ok := readCursor(record.Value, record.Revision)
 		if !ok {
 			m.Fail("the cursor of %s cannot be read", group)
+		}
+		if group == brief {
+			v.brief = c
 		}
 		waiting, _, err := of.Records(kv.TopicStore, orders.parkedPrefix(group), "", 10_000, 1<<30, 0)
 		must(err)
@@ -148,6 +183,12 @@ func (m *model) look(of *kv.Machine) (v view) {
 				v.settled[place{group, offset}] = true
 			}
 		}
+		for offset := range m.keys {
+			p := place{group, offset}
+			written, _, err := of.List(ledger, p.ledgerKey(), "", 10, 0)
+			must(err)
+			v.written[p] = len(written)
+		}
 		letters, _, err := of.Records(kv.TopicStore, dead(group).key(tableMessage, ""), "", 10_000, 1<<30, 0)
 		must(err)
 		for _, r := range letters {
@@ -161,6 +202,13 @@ func (m *model) look(of *kv.Machine) (v view) {
 	return v
 }
 
+// hasOperatorActed reports whether an operator has begun to do something with the group brief.
+func (m *model) hasOperatorActed() bool {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	return m.acts > 0
+}
+
 // judge checks what an entry has changed.
 func (m *model) judge(c *grouptest.Call, _ kv.Result) {
 	before, now := m.before, m.look(m.Tip)
@@ -172,14 +220,25 @@ func (m *model) judge(c *grouptest.Call, _ kv.Result) {
 				p.group)
 		}
 	}
+	ended := slices.Contains(before.groups, brief) && !slices.Contains(now.groups, brief)
+	b := &before.brief
+	if now := m.leaderTime(); ended && m.acts == 0 && now < b.used+b.ttl+useStep(b.ttl) {
+		m.FailLocked("%s: group %s ends at %d, and was used at %d", c.Name(), brief, now, b.used)
+	}
 	for p := range before.settled {
-		if !now.settled[p] {
+		if again := p.group == brief && (ended || m.acts > 0); !now.settled[p] && !again {
 			m.FailLocked("%s: message %d is not settled any more in group %s", c.Name(), p.offset, p.group)
 		}
 	}
 	for p, is := range now.parked {
 		was, known := before.parked[p]
-		if is != was && is.attempts != was.attempts+1 && (known || is.attempts > 0 || m.times[p.offset] == 0) {
+		behind := !known && is.isTail() && m.most > 0
+		counted := is.attempts > was.attempts && is.attempts <= m.fails[p]
+		if p.group == brief && is.attempts <= m.fails[p] { // it may have begun again
+			continue
+		}
+		if is != was && !counted && (known || is.attempts > 0 || m.times[p.offset] == 0) &&
+			(known || is.attempts != was.attempts || !m.claimed[p]) && !behind {
 			m.FailLocked("%s: message %d is parked in group %s with %d attempts after %d", c.Name(), p.offset, p.group,
 				is.attempts, was.attempts)
 		}
@@ -191,7 +250,20 @@ func (m *model) judge(c *grouptest.Call, _ kv.Result) {
 			}
 		}
 	}
+	for p, n := range now.written {
+		if p.group == brief {
+			continue // each of its lives has its own acknowledgement
+		}
+		if n > 1 || n > before.written[p] && before.settled[p] || n > 0 && now.letters[p] > 0 {
+			m.FailLocked("%s: message %d of group %s has %d transactions, %d before, and %d dead letters; it was "+
+				"settled before: %t", c.Name(), p.offset, p.group, n, before.written[p], now.letters[p],
+				before.settled[p])
+		}
+	}
 	for _, p := range slices.Concat(slices.Collect(maps.Keys(now.settled)), slices.Collect(maps.Keys(now.letters))) {
+		if p.group == brief {
+			continue
+		}
 		switch n, fresh := now.letters[p], now.settled[p] && !before.settled[p]; {
 		case n != before.letters[p] && !fresh, n > 1:
 			m.FailLocked("%s: message %d of group %s is %d dead letters, %d before, and settled before: %t", c.Name(),
@@ -201,6 +273,14 @@ func (m *model) judge(c *grouptest.Call, _ kv.Result) {
 				c.Name(), p.offset, p.group, n, m.acked[p], m.moved[p])
 		}
 	}
+}
+
+// leaderTime returns the cluster time of the leader. The caller holds Mu.
+func (m *model) leaderTime() uint64 {
+	if m.Leader == nil {
+		return 0
+	}
+	return m.Leader.NowLocked()
 }
 
 // publish publishes some messages at the leader. Their ids are their numbers.
@@ -264,14 +344,15 @@ func (m *model) pull(n *node, s *server) {
 	n.pulling = true
 	k, received, then := s.keeper, n.received, m.look(m.Tip)
 	ctx := grouptest.WithClient(m.T.Context(), n)
+	members := []uint64{1, 2, 3}[:2+records.Bit(n.brief)]
 	go func() {
-		a, known, err := k.Pull(ctx, n.String(), received)
+		a, known, err := k.Pull(ctx, n.String(), received, members)
 		now := s.Now()
 		m.Mu.Lock()
 		defer m.Mu.Unlock()
 		n.pulling = false
 		if err == nil && !known {
-			n.joined, n.received = false, 0
+			n.joined, n.brief, n.received = false, false, 0
 		}
 		if a.Number != 0 {
 			n.received = a.Number
@@ -285,28 +366,32 @@ func (m *model) pull(n *node, s *server) {
 
 // delivered checks a message that a pull has returned. The caller holds Mu.
 func (m *model) delivered(n *node, s *server, h *Handed, then *view, now uint64) {
-	p := place{[]string{loose, strict}[h.ID-1], h.Offset}
-	if slices.ContainsFunc(n.held, func(o hold) bool { return o.place == p }) {
+	p := place{groups()[h.ID-1], h.Offset}
+	if i := slices.IndexFunc(n.held, func(o hold) bool { return o.place == p }); i >= 0 {
+		n.held[i].lease = h.Lease
 		return // it came from an earlier leader, too
 	}
-	if then.settled[p] {
+	free := p.group == brief && m.acts > 0 // a replay may have been applied since
+	if then.settled[p] && !free && slices.Contains(then.groups, p.group) {
 		m.FailLocked("server %d delivers message %d to %s after it was settled", s.ID, p.offset, p.group)
 	}
 	for _, earlier := range slices.Sorted(maps.Keys(m.keys)) {
 		same := p.group == strict || m.keys[p.offset] != "" && m.keys[earlier] == m.keys[p.offset]
+		// Another one may have been removed.
+		same = same && m.times[earlier] == 0 && slices.Contains(then.groups, p.group)
 		if earlier < p.offset && same && then.messages[earlier] && !m.over(place{p.group, earlier}) {
 			m.FailLocked("server %d delivers message %d to %s before message %d is acknowledged", s.ID, p.offset,
 				p.group, earlier)
 		}
 	}
-	if at := max(m.times[p.offset], then.parked[p].at); now < at {
+	if at := max(m.times[p.offset], then.parked[p].at); now < at && p.group != brief {
 		m.FailLocked("server %d delivers message %d to %s %d ms early", s.ID, p.offset, p.group, at-now)
 	}
-	if h.Attempt <= then.parked[p].attempts || h.Attempt > m.fails[p]+1 {
+	if h.Attempt <= then.parked[p].attempts && p.group != brief || h.Attempt > m.fails[p]+1 {
 		m.FailLocked("server %d delivers message %d to %s as attempt %d; the log has %d failures, the nodes %d", s.ID,
 			p.offset, p.group, h.Attempt, then.parked[p].attempts, m.fails[p])
 	}
-	n.held = append(n.held, hold{p, h.Attempt})
+	n.held = append(n.held, hold{p, h.Attempt, h.Lease, proofOf(h.Value)})
 }
 
 // settleOne settles a message that a node has, or repeats a call that has failed.
@@ -320,9 +405,13 @@ func (m *model) settleOne(n *node, s *server, whole bool) {
 		return
 	default:
 		i := m.Rand.IntN(len(n.held))
-		p, attempt := n.held[i].place, n.held[i].attempt
+		if !whole && n.calling == 0 && m.Rand.IntN(4) == 0 {
+			m.transact(n, s, n.held[i])
+			return
+		}
+		p, attempt, lease := n.held[i].place, n.held[i].attempt, n.held[i].lease
 		n.held = slices.Delete(n.held, i, i+1)
-		st = Settle{Topic: orders, Group: p.group, Offset: p.offset, Attempt: attempt}
+		st = Settle{Topic: orders, Group: p.group, Offset: p.offset, Attempt: attempt, Lease: lease}
 		what := m.Rand.IntN(10)
 		m.Mu.Lock()
 		switch {
@@ -344,13 +433,42 @@ func (m *model) settleOne(n *node, s *server, whole bool) {
 	k := s.keeper
 	ctx := grouptest.WithClient(m.T.Context(), n)
 	go func() {
-		err := k.Settle(ctx, n.String(), []Settle{st})
+		_, err := k.Settle(ctx, n.String(), []Settle{st})
 		m.Mu.Lock()
 		defer m.Mu.Unlock()
 		n.calling--
 		if err != nil {
 			n.again = append(n.again, st)
+			slices.SortFunc(n.again, func(a, b Settle) int { // several calls may return at the same time
+				return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Offset, b.Offset),
+					cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.Lease, b.Lease),
+					cmp.Compare(a.Outcome, b.Outcome), cmp.Compare(a.DeadLetter, b.DeadLetter))
+			})
 		}
+	}()
+	m.Group.Settle()
+}
+
+// transact lets a node acknowledge a message in a transaction. It keeps the delivery, and settles it later like others.
+func (m *model) transact(n *node, s *server, h hold) {
+	m.Note("%s acknowledges message %d of %s in a transaction", n, h.offset, h.group)
+	m.Mu.Lock()
+	m.acked[h.place], m.claimed[h.place] = true, true
+	m.Mu.Unlock()
+	n.calling++
+	k := s.keeper
+	ctx := grouptest.WithClient(m.T.Context(), n)
+	go func() {
+		revision, err := k.Claim(ctx, orders, h.group, h.offset, h.attempt, h.proof)
+		if err == nil {
+			e := acknowledgement{token: token{topic: orders, offset: h.offset}, group: h.group, revision: revision}
+			ops, _ := e.Ops(orders.Group)
+			_, _ = s.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: append(ops, command.Op{
+				Kind: command.OpAppend, Store: ledger, Key: h.ledgerKey(), Value: []byte("1")})})
+		}
+		m.Mu.Lock()
+		defer m.Mu.Unlock()
+		n.calling--
 	}()
 	m.Group.Settle()
 }
@@ -365,12 +483,14 @@ func (m *model) step() {
 			m.Release(calls[m.Rand.IntN(len(calls))], false)
 		}
 	case what < 45:
-		m.pass(m.Rand.Uint64N(50))
+		m.Pass(m.Rand.Uint64N(50))
 	case what < 48:
-		if d, any := m.nextTimer(); any {
-			m.pass(min(d, 5000))
+		if d, any := m.NextTimer(); any {
+			m.Pass(min(d, 5000))
 		}
-	case what < 54:
+	case what < 50:
+		m.changeBrief(n, s)
+	case what < 55:
 		if m.sent < 60 {
 			m.publish()
 		}
@@ -397,6 +517,48 @@ func (m *model) step() {
 	}
 }
 
+// changeBrief lets a node join or leave the group brief, or an operator replay or remove it.
+func (m *model) changeBrief(n *node, s *server) {
+	what, offset := m.Rand.IntN(10), 1+m.Rand.Uint64N(1+m.Tip.Revision())
+	if n.calling > 0 || what > 7 && m.at() == s {
+		return
+	}
+	n.calling++
+	k := s.keeper
+	ctx := grouptest.WithClient(m.T.Context(), n)
+	m.Mu.Lock()
+	if what > 7 {
+		m.acts++ // for ever: the call may be applied at any time
+	}
+	m.Mu.Unlock()
+	go func() {
+		var err error
+		switch {
+		case what < 5 && n.joined:
+			known := false
+			j := Join{ID: 3, Topic: orders, Group: brief, Concurrency: 10, Window: 4, RetryBackoff: time.Second,
+				GroupTTL: briefLife}
+			known, err = k.Join(ctx, n.String(), false, &j)
+			m.Mu.Lock()
+			n.brief = n.brief || known && err == nil
+			m.Mu.Unlock()
+		case what < 8:
+			err = k.Leave(n.String(), 3)
+			m.Mu.Lock()
+			n.brief = n.brief && err != nil
+			m.Mu.Unlock()
+		case what == 8:
+			_ = k.Replay(orders, brief, offset, 0)
+		default:
+			_, _ = k.Remove(ctx, &Removal{Topic: orders, Group: brief, Force: offset%2 == 0})
+		}
+		m.Mu.Lock()
+		defer m.Mu.Unlock()
+		n.calling--
+	}()
+	m.Group.Settle()
+}
+
 // act lets a node join or pull.
 func (m *model) act(n *node, s *server) {
 	switch {
@@ -412,12 +574,7 @@ func (m *model) finish() {
 	if m.Leader == nil {
 		m.Elect(m.Members[0])
 	}
-	for _, s := range m.Members {
-		if s != m.Leader {
-			m.Depose(s)
-		}
-	}
-	m.Note("the faults have ended")
+	m.Recover()
 	lead := m.server(m.Leader)
 	for range 10_000 {
 		if m.Broken() != "" {
@@ -447,17 +604,25 @@ func (m *model) finish() {
 		if busy {
 			continue
 		}
-		d, any := m.nextTimer()
+		d, any := m.NextTimer()
 		if !any {
 			m.Fail("nothing delivers what is left")
 			return
 		}
-		m.pass(d)
+		m.Pass(d)
 	}
 	for _, p := range slices.SortedFunc(maps.Keys(m.look(m.Tip).parked), func(a, b place) int {
 		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.offset, b.offset))
 	}) {
 		m.Note("message %d of %s is parked", p.offset, p.group)
+	}
+	left := m.look(m.Tip)
+	for _, offset := range slices.Sorted(maps.Keys(left.messages)) {
+		for _, group := range left.groups {
+			if !left.settled[place{group, offset}] {
+				m.Note("message %d of %s is not settled", offset, group)
+			}
+		}
 	}
 	m.Fail("what is left is not settled")
 }
@@ -467,11 +632,10 @@ func play(t *testing.T, seed uint64, steps int) (broken string, trace []string) 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{Group: grouptest.New(t, seed, 3), acked: map[place]bool{}, moved: map[place]bool{},
-			fails: map[place]uint64{}, keys: map[uint64]string{}, times: map[uint64]uint64{}, ids: map[string]uint64{},
-			nodes: []*node{{id: 1}, {id: 2}}}
+			claimed: map[place]bool{}, fails: map[place]uint64{}, keys: map[uint64]string{},
+			times: map[uint64]uint64{}, ids: map[string]uint64{},
+			nodes: []*node{{id: 1}, {id: 2}}, most: []int{0, 3}[seed%2]}
 		m.Before, m.After = func(*grouptest.Call) { m.before = m.look(m.Tip) }, m.judge
-		m.Stamp = func(s *grouptest.Member) uint64 { return m.server(s).Now() }
-		m.Applied = func(s *grouptest.Member, stamp uint64) { m.server(s).observe(stamp) }
 		m.Changed = func(s *grouptest.Member) { m.server(s).keeper.Update() }
 		for _, s := range m.Members {
 			m.servers = append(m.servers, &server{Member: s, model: m})
@@ -481,9 +645,14 @@ func play(t *testing.T, seed uint64, steps int) (broken string, trace []string) 
 		}
 		m.Group.Settle()
 		m.Elect(m.Members[0])
-		m.Propose("policy", nil, &command.Request{Kind: command.KindWrite, Ops: []command.Op{{Kind: command.OpSet,
-			Store: kv.TopicStore, Key: orders.key(tablePolicy, ""),
-			Value: (&Policy{Retention: 2 * time.Second, MaxBytes: 1000}).encode()}}})
+		policies := []command.Op{{Kind: command.OpSet, Store: kv.TopicStore, Key: orders.key(tablePolicy, ""),
+			Value: (&Policy{Retention: 2 * time.Second, MaxBytes: 1000}).encode()}}
+		for _, group := range groups() { // whose dead letters stay, so that judge can count them
+			policies = append(policies, command.Op{Kind: command.OpSet, Store: kv.TopicStore,
+				Key:   dead(group).key(tablePolicy, ""),
+				Value: (&Policy{Retention: DefaultRetention, MaxBytes: DefaultMaxBytes}).encode()})
+		}
+		m.Propose("policy", nil, &command.Request{Kind: command.KindWrite, Ops: policies})
 		for i := 0; i < steps && m.Broken() == ""; i++ {
 			m.step()
 		}

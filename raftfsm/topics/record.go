@@ -23,6 +23,7 @@ const (
 	tableGroup   = 'g' // consumer groups
 	tableMessage = 'm'
 	tableParked  = 'p' // messages that a group gets later
+	tableSource  = 's' // topics whose dead letters the topic has got
 	tablePolicy  = 't' // what the topic keeps
 )
 
@@ -36,15 +37,18 @@ const (
 	maxOpen     = 1024 // messages of a group that were read and are neither settled nor parked
 )
 
-// Topic identifies the part of a topic that one Raft group has. Group is the number of that group. Store is the
-// namespace and the name of the component. Neither Store nor Name contains a NUL byte.
+// Topic identifies the part of a topic that is in one Raft group. Group is the number of that Raft group. Store is
+// the namespace and the name of the component. Store and Name must not contain a NUL byte.
 type Topic struct {
 	Group       uint32
 	Store, Name string
 }
 
-func (t Topic) prefix() string {
-	return string(binary.BigEndian.AppendUint32(nil, t.Group)) + t.Store + "\x00" + t.Name + "\x00"
+func (t Topic) prefix() string { return t.storePrefix() + t.Name + "\x00" }
+
+// storePrefix is the prefix of all topics of the store in the Raft group.
+func (t Topic) storePrefix() string {
+	return string(binary.BigEndian.AppendUint32(nil, t.Group)) + t.Store + "\x00"
 }
 
 func (t Topic) key(table byte, rest string) string { return t.prefix() + string([]byte{table}) + rest }
@@ -53,13 +57,22 @@ func (t Topic) messageKey(offset uint64) string {
 	return t.key(tableMessage, string(binary.BigEndian.AppendUint64(nil, offset)))
 }
 
-// parkedPrefix is the prefix of the parked messages of a consumer group. The length keeps groups apart.
+// parkedPrefix returns the prefix of the keys of a consumer group's parked records. It contains the length of the
+// group's name, so the records of two groups do not mix if one name is a prefix of the other.
 func (t Topic) parkedPrefix(group string) string {
 	return t.key(tableParked, string(lenprefix.Append(nil, group)))
 }
 
 func (t Topic) parkedKey(group string, offset uint64) string {
 	return t.parkedPrefix(group) + string(binary.BigEndian.AppendUint64(nil, offset))
+}
+
+// groupOfParked returns the consumer group of a parked record's key. ok is false for other keys.
+func (t Topic) groupOfParked(key string) (group string, ok bool) {
+	rest, ok := strings.CutPrefix(key, t.key(tableParked, ""))
+	r := lenprefix.Reader{Rest: []byte(rest)}
+	group = r.Text()
+	return group, ok && !r.Bad
 }
 
 // GroupOf returns the number of the Raft group in a key of kv.TopicStore.
@@ -121,7 +134,8 @@ func encodedSize(m *pubsub.Message) int {
 	return size
 }
 
-// encodeMessage returns the value of an append. The machine puts the cluster time in front of it.
+// encodeMessage returns the value of the append that stores a message. The state machine puts the cluster time in
+// front of this value.
 func encodeMessage(m *pubsub.Message) []byte {
 	b := append(make([]byte, 0, encodedSize(m)), recordVersion)
 	b = binary.AppendUvarint(b, millis(m.DeliverAt))
@@ -190,11 +204,13 @@ func checkMessage(m *pubsub.Message) error {
 	return nil
 }
 
-// cursor is the record of a consumer group. The group has settled every message up to upto, except those in open and
-// those that are parked.
+// cursor is the record of a consumer group. The group has settled every message with an offset up to upto, except the
+// offsets in open and the parked messages. unused.go explains its time to live.
 type cursor struct {
 	upto uint64
 	open []uint64 // ascending
+	used uint64   // when the group was used, in cluster time, if ttl is not 0
+	ttl  uint64   // milliseconds without a use after which the group ends; 0 = it does not end
 
 	revision uint64 // of the record
 }
@@ -206,6 +222,9 @@ func (c *cursor) encode() []byte {
 	for _, offset := range c.open {
 		b = binary.AppendUvarint(b, offset-last)
 		last = offset
+	}
+	if c.ttl > 0 {
+		b = binary.AppendUvarint(binary.AppendUvarint(b, c.used), c.ttl)
 	}
 	return b
 }
@@ -222,6 +241,10 @@ func readCursor(value []byte, revision uint64) (c cursor, ok bool) {
 		}
 		last += step
 		c.open = append(c.open, last)
+	}
+	if len(r.Rest) > 0 {
+		c.used, c.ttl = r.Uvarint(), r.Uvarint()
+		ok = ok && c.ttl > 0 && c.ttl <= uint64(maxGroupTTL.Milliseconds()) && c.used <= math.MaxInt64
 	}
 	return c, ok && !r.Bad && len(r.Rest) == 0 && last <= c.upto
 }
@@ -296,8 +319,8 @@ func readPolicy(value []byte) (p Policy, ok bool) {
 	return p, ok && !r.Bad && len(r.Rest) == 0
 }
 
-// AppendOp returns the operation that publishes a message, for requests that also change other keys of the same Raft
-// group. The message gets the revision of the operation as its offset.
+// AppendOp returns the operation that publishes a message. It can be part of a request that also changes other keys
+// in the same Raft group. The revision of the operation becomes the offset of the message.
 func AppendOp(t Topic, m *pubsub.Message) command.Op {
 	op := command.Op{Kind: command.OpAppend, Store: kv.TopicStore, Key: t.key(tableMessage, ""),
 		Value: encodeMessage(m)}

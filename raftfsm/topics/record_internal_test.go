@@ -56,6 +56,7 @@ func TestNames_AreBounded(t *testing.T) {
 func FuzzRecords(f *testing.F) {
 	f.Add(append(make([]byte, 8), encodeMessage(&pubsub.Message{ID: "1", Metadata: map[string]string{"a": "b"}})...))
 	f.Add((&cursor{upto: 9, open: []uint64{3, 5}}).encode())
+	f.Add((&cursor{upto: 9, open: []uint64{3}, used: 1 << 40, ttl: 60_000}).encode())
 	f.Add((&parked{attempts: 2, at: 77, key: "k"}).encode())
 	f.Add((&count{upto: 1, messages: 2, bytes: 3}).encode())
 	f.Add((&Policy{Retention: time.Hour, MaxBytes: 5}).encode())
@@ -95,7 +96,7 @@ func FuzzRecords(f *testing.F) {
 // FuzzCalls reads arbitrary bytes as calls and answers between nodes.
 func FuzzCalls(f *testing.F) {
 	join := Join{ID: 1, Topic: Topic{Store: "ns/p", Name: "orders"}, Group: "app", Concurrency: 1, Window: 2,
-		RetryBackoff: time.Second}
+		GroupTTL: time.Hour, RetryBackoff: time.Second}
 	for _, c := range []call{{what: callJoin, session: "s", fresh: true, join: join},
 		{what: callLeave, session: "s", join: Join{ID: 3}}, {what: callPull, session: "s", answer: 7},
 		{what: callSettle, settles: []Settle{{Topic: join.Topic, Group: "app", Offset: 9, Attempt: 1,

@@ -1,19 +1,24 @@
 package topics
 
 import (
+	"encoding/binary"
 	"slices"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Retention counts the messages of each topic, removes those that are not needed, and marks a topic that is full.
-// A publish checks the mark in its own request. So a topic can exceed its limit by what is published in sweepPause.
+// Retention counts the messages of each topic, removes those that are not needed, and marks topics that are full. A
+// publish checks this mark in its own request. The mark may be late by sweepPause, so a topic can exceed its limit by
+// what is published in that time.
 const (
 	sweepPause  = time.Second // from a new message to the count
 	trimPage    = 512         // messages that one entry removes
+	maxPassed   = 100_000     // messages of a topic that one sweep passes because a group has not settled them
+	maxBack     = 10_000      // parked records that one entry of a replay removes
 	countEvery  = 4096        // messages or
 	countBytes  = 16 << 20    // bytes after which the count is stored
 	recountRest = 60_000      // milliseconds between full counts of one topic
@@ -46,7 +51,8 @@ func (k *Keeper) sweep() {
 	machine, now := k.machine, k.group.Now()
 	var due []*topic
 	for _, t := range k.topics {
-		if t.dirty || t.trimAt != 0 && t.trimAt <= now || t.full && t.recounted+recountRest <= now {
+		if t.dirty || t.lookAt != 0 && t.lookAt <= now || t.trimAt != 0 && t.trimAt <= now ||
+			t.full && t.recounted+recountRest <= now {
 			due = append(due, t)
 		}
 	}
@@ -57,7 +63,11 @@ func (k *Keeper) sweep() {
 			break
 		}
 		t.dirty = false
-		if err := k.retain(t); err != nil {
+		err := k.endUnused(t)
+		if err == nil && k.machine == machine {
+			err = k.retain(t)
+		}
+		if err != nil {
 			k.failed(err)
 			t.dirty, failed = true, true
 		}
@@ -81,6 +91,9 @@ func (k *Keeper) sweep() {
 		if t.trimAt != 0 && (next == 0 || t.trimAt < next) {
 			next = t.trimAt
 		}
+		if t.lookAt != 0 && (next == 0 || t.lookAt < next) {
+			next = t.lookAt
+		}
 		if again := t.recounted + recountRest; t.full && (next == 0 || again < next) {
 			next = again
 		}
@@ -100,8 +113,9 @@ func compare(a, b string) int {
 	return 0
 }
 
-// retain counts the new messages of a topic, removes what it need not keep, and sets or removes the mark of a full
-// topic. The caller holds k.mu, which retain releases while an entry is committed.
+// retain applies the policy of a topic: it counts new messages, and removes messages that the topic need not keep. It
+// also marks a topic that has become full, and removes the mark when the topic has room again. The caller holds k.mu,
+// which retain releases while an entry is committed.
 func (k *Keeper) retain(t *topic) error {
 	m := k.machine
 	policy, err := policyOf(m, t.Topic)
@@ -129,8 +143,9 @@ func (k *Keeper) retain(t *topic) error {
 		return err
 	}
 	limit := uint64(policy.MaxBytes) //nolint:gosec // positive
-	if now := k.group.Now(); (t.counted.bytes > limit || t.full) && now >= t.recounted+recountRest {
-		t.recounted = now // messages whose TTL has ended were not subtracted
+	fresh := t.stale
+	if now := k.group.Now(); fresh || (t.counted.bytes > limit || t.full) && now >= t.recounted+recountRest {
+		t.recounted, t.stale = now, false // messages whose TTL has ended were not subtracted
 		t.counted = count{revision: t.counted.revision}
 		if err := k.countNew(t, m); err != nil || k.machine != m {
 			return err
@@ -138,11 +153,14 @@ func (k *Keeper) retain(t *topic) error {
 	}
 	for {
 		ops, next, more, err := k.trim(t, &policy)
-		if err != nil {
+		if err != nil || k.machine != m {
 			return err
 		}
 		full := next.bytes > limit
-		if t.full && !full && next.bytes > limit-limit/10 {
+		switch {
+		case more || t.passed > 0:
+			full = t.full // further messages can be removed
+		case t.full && next.bytes > limit-limit/10:
 			full = true // it opens again when a tenth is free
 		}
 		switch {
@@ -152,7 +170,7 @@ func (k *Keeper) retain(t *topic) error {
 		case !full && t.full:
 			ops = append(ops, command.Op{Kind: command.OpDelete, Store: kv.TopicStore, Key: t.key(tableFull, "")})
 		}
-		if len(ops) == 0 && next.messages-min(next.messages, stored.messages) < countEvery &&
+		if len(ops) == 0 && !fresh && next.messages-min(next.messages, stored.messages) < countEvery &&
 			next.bytes-min(next.bytes, stored.bytes) < countBytes {
 			t.counted = next
 			return nil
@@ -166,13 +184,13 @@ func (k *Keeper) retain(t *topic) error {
 		res, err := k.commit(g, append([]command.Op{head}, ops...))
 		k.mu.Lock()
 		if err != nil || res.Outcome != kv.Applied || k.machine != m {
-			t.dirty = true // look again
+			t.dirty, t.stale, t.passed = true, t.stale || fresh, 0 // look again
 			return nil
 		}
 		if full != t.full {
 			k.reportFull(t, full, &policy)
 		}
-		next.revision = res.Revisions[0]
+		next.revision, fresh = res.Revisions[0], false
 		t.counted, t.full, stored = next, full, next
 		if !more {
 			return nil
@@ -187,19 +205,49 @@ func (k *Keeper) reportFull(t *topic, full bool, p *Policy) {
 		return
 	}
 	log.Warn("a topic is full: its consumer groups have not acknowledged its messages, and publishing is refused",
-		"hint", "let the subscribers handle the messages, delete groups that are not needed, or raise maxBytes")
+		"hint", "let the subscribers handle the messages, delete groups that are not needed with quorate topics "+
+			"delete --group, or raise maxBytes")
 }
 
+// maxOrigins is how many topics policyOf looks at.
+const maxOrigins = 16
+
+// policyOf returns what a topic keeps. Only a publish stores the policy of a topic. A topic that has only dead letters
+// keeps the same as the topics from which they come, because these belong to the same component.
 func policyOf(m *kv.Machine, t Topic) (Policy, error) {
+	origins := []Topic{t}
+	for n := 0; n < len(origins); n++ {
+		p, found, err := storedPolicy(m, origins[n])
+		if found || err != nil {
+			return p, err
+		}
+		prefix := origins[n].key(tableSource, "")
+		sources, _, err := m.List(kv.TopicStore, prefix, "", maxOrigins, 0)
+		if err != nil {
+			return p, err
+		}
+		for i := range sources {
+			from := t
+			from.Name = sources[i].Key[len(prefix):]
+			if len(origins) < maxOrigins && !slices.Contains(origins, from) {
+				origins = append(origins, from)
+			}
+		}
+	}
+	return Policy{DefaultRetention, DefaultMaxBytes}, nil
+}
+
+// storedPolicy returns the policy that a publish to the topic has stored.
+func storedPolicy(m *kv.Machine, t Topic) (p Policy, found bool, err error) {
 	v, err := m.Get(kv.TopicStore, t.key(tablePolicy, ""), 0)
 	if err != nil || !v.Found {
-		return Policy{DefaultRetention, DefaultMaxBytes}, err
+		return p, false, err
 	}
 	p, ok := readPolicy(v.Value)
 	if !ok {
-		return p, errRecord("its policy", t)
+		return p, false, errRecord("its policy", t)
 	}
-	return p, nil
+	return p, true, nil
 }
 
 // countNew counts the messages after those that were counted.
@@ -226,19 +274,26 @@ func sizeOf(key string, value int) uint64 {
 	return uint64(len(key)+value) + overhead //nolint:gosec // not negative
 }
 
-// trim returns the operations that remove messages which all groups have settled, if they are older than the
-// retention or the topic has too much. next is the count afterwards. It also sets when the next message is due.
+// trim returns operations that remove messages. Every group has settled these messages. They are also older than the
+// retention, or the topic exceeds its size limit. The result next is the count of the topic after the removal. trim
+// also sets t.trimAt, the time when the next message must be removed. The caller holds k.mu, which trim releases from
+// time to time.
 func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more bool, err error) {
+	m := k.machine
 	next = t.counted
-	t.trimAt, t.held = 0, false
-	held, err := holdsOf(k.machine, t.Topic)
+	t.trimAt, t.held = 0, t.passed > 0
+	held, err := holdsOf(m, t.Topic)
 	if err != nil {
 		return nil, next, false, err
 	}
+	after, passed := "", 0
+	if t.passed > 0 {
+		after = t.messageKey(t.passed)
+	}
 	now, age := k.group.Now(), uint64(p.Retention.Milliseconds()) //nolint:gosec // positive
-	for after, again := "", true; again && len(ops) < trimPage; {
+	for again := true; again && k.machine == m; {
 		var found []kv.Record
-		found, again, err = k.machine.Records(kv.TopicStore, t.key(tableMessage, ""), after, trimPage, pageBytes, 0)
+		found, again, err = m.Records(kv.TopicStore, t.key(tableMessage, ""), after, trimPage, pageBytes, 0)
 		if err != nil {
 			return nil, next, false, err
 		}
@@ -251,15 +306,20 @@ func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more b
 			after = r.Key
 			large := next.bytes > uint64(p.MaxBytes) //nolint:gosec // positive
 			if msg.at+age > now && !large {
-				t.trimAt = msg.at + age
+				t.trimAt, t.passed = msg.at+age, 0
 				return ops, next, false, nil
 			}
 			offset := offsetOf(r.Key)
-			if held.has(offset) {
-				t.held = true
+			keep, err := held.has(offset)
+			switch {
+			case err != nil:
+				return nil, next, false, err
+			case keep:
+				t.held, t.passed = true, offset
+				passed++
 				continue
-			}
-			if offset > t.counted.upto {
+			case offset > t.counted.upto:
+				t.passed = 0
 				return ops, next, false, nil // not counted yet
 			}
 			ops = append(ops, command.Op{Kind: command.OpDelete, Store: kv.TopicStore, Key: r.Key})
@@ -270,26 +330,89 @@ func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more b
 			}
 		}
 		if held.rest(offsetOf(after)) {
-			return ops, next, false, nil // no group has settled anything after it
+			break // no group has settled anything after it
 		}
+		if passed >= maxPassed {
+			t.trimAt = now + uint64(sweepPause.Milliseconds())
+			return ops, next, false, nil
+		}
+		k.mu.Unlock() // for those who wait
+		k.mu.Lock()
 	}
+	t.passed = 0
 	return ops, next, false, nil
 }
 
-// holds are the messages that a group of a topic has not settled.
-type holds struct {
-	open map[uint64]bool // up to upto
-	upto uint64          // every message above it is held; the greatest number if there is no group
+// trimFence returns an operation that writes the count of a topic again, with the same value. It is part of every
+// request that creates a group or moves a group back. A trim that was proposed before such a request does not know
+// which messages the group still needs. The trim names the previous revision of the count, so it is refused.
+func trimFence(m *kv.Machine, t Topic) (command.Op, error) {
+	op := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.TopicStore, Key: t.key(tableCount, "")}
+	v, err := m.Get(kv.TopicStore, op.Key, 0)
+	if err != nil {
+		return op, err
+	}
+	if !v.Found {
+		op.Value = (&count{}).encode()
+		return op, nil
+	}
+	op.Cond, op.Revision, op.Value = command.CondRevision, v.Revision, v.Value
+	return op, nil
 }
 
-func (h *holds) has(offset uint64) bool  { return offset > h.upto || h.open[offset] }
+// holds tells which messages of a topic at least one of its groups has not settled. The offsets must be queried in
+// ascending order.
+type holds struct {
+	m      *kv.Machine
+	open   map[uint64]bool // up to upto
+	upto   uint64          // every message above it is held; the greatest number if there is no group
+	parked []*parkedList
+}
+
+// has reports whether a group has not settled a message.
+func (h *holds) has(offset uint64) (held bool, err error) {
+	if offset > h.upto || h.open[offset] {
+		return true, nil
+	}
+	for _, list := range h.parked {
+		if held, err = list.has(h.m, offset); held || err != nil {
+			return held, err
+		}
+	}
+	return false, nil
+}
+
 func (h *holds) rest(offset uint64) bool { return offset >= h.upto }
 
-// maxHolds bounds the parked messages of a group that are looked at. Messages after them count as held.
-const maxHolds = 10_000
+// parkedList reads the parked messages of a group.
+type parkedList struct {
+	prefix string
+	page   []uint64
+	last   bool // there is nothing after page
+}
+
+func (l *parkedList) has(m *kv.Machine, offset uint64) (bool, error) {
+	for {
+		for len(l.page) > 0 && l.page[0] < offset {
+			l.page = l.page[1:]
+		}
+		if len(l.page) > 0 || l.last {
+			return len(l.page) > 0 && l.page[0] == offset, nil
+		}
+		after := l.prefix + string(binary.BigEndian.AppendUint64(nil, max(offset, 1)-1))
+		found, more, err := m.List(kv.TopicStore, l.prefix, after, 1000, 0)
+		if err != nil {
+			return false, err
+		}
+		l.last = !more
+		for i := range found {
+			l.page = append(l.page, offsetOf(found[i].Key))
+		}
+	}
+}
 
 func holdsOf(m *kv.Machine, t Topic) (h holds, err error) {
-	h = holds{open: map[uint64]bool{}, upto: ^uint64(0)}
+	h = holds{m: m, open: map[uint64]bool{}, upto: ^uint64(0)}
 	prefix := t.key(tableGroup, "")
 	for after, more := "", true; more; {
 		var groups []kv.Record
@@ -306,42 +429,21 @@ func holdsOf(m *kv.Machine, t Topic) (h holds, err error) {
 			for _, offset := range c.open {
 				h.open[offset] = true
 			}
-			if err := h.addParked(m, t.parkedPrefix(after[len(prefix):])); err != nil {
-				return h, err
-			}
+			h.parked = append(h.parked, &parkedList{prefix: t.parkedPrefix(after[len(prefix):])})
 		}
 	}
 	return h, nil
 }
 
-func (h *holds) addParked(m *kv.Machine, prefix string) error {
-	for n, after, more := 0, "", true; more; {
-		found, again, err := m.List(kv.TopicStore, prefix, after, 1000, 0)
-		if err != nil {
-			return err
-		}
-		for i := range found {
-			after = found[i].Key
-			h.open[offsetOf(after)] = true
-		}
-		if n += len(found); n >= maxHolds && again {
-			h.upto = min(h.upto, offsetOf(after))
-			return nil
-		}
-		more = again
-	}
-	return nil
-}
-
-// Replay makes a group receive every message from an offset on again, or from a time on if offset is 0. The messages
-// that the group has not settled yet stay unsettled.
+// Replay makes a group receive every message from the given offset on again. If offset is 0, it begins with the first
+// message published at or after since. Messages that the group has not settled yet stay unsettled.
 func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
-	if err := checkNames("topics.Replay", t.Name, group); err != nil {
+	if err := checkNames(opReplay, t.Name, group); err != nil {
 		return err
 	}
 	for {
 		k.mu.Lock()
-		err := k.lead("topics.Replay")
+		err := k.lead(opReplay)
 		g, m := k.group, k.machine
 		k.mu.Unlock()
 		if err == nil {
@@ -355,7 +457,7 @@ func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
 			return err
 		}
 		if !v.Found {
-			return fault.New(fault.NotFound, "topics.Replay", "topic "+t.Name+" has no consumer group "+group)
+			return fault.New(fault.NotFound, opReplay, "topic "+t.Name+" has no consumer group "+group)
 		}
 		c, ok := readCursor(v.Value, v.Revision)
 		if !ok {
@@ -367,37 +469,85 @@ func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
 				return err
 			}
 		}
-		next := cursor{upto: min(c.upto, max(from, 1)-1)}
-		for _, o := range c.open {
-			if o <= next.upto {
-				next.open = append(next.open, o)
-			}
-		}
-		ops := []command.Op{{Kind: command.OpSet, Cond: command.CondRevision, Revision: c.revision,
-			Store: kv.TopicStore, Key: t.key(tableGroup, group), Value: next.encode()}}
-		parked, _, err := m.List(kv.TopicStore, t.parkedPrefix(group), t.parkedKey(group, next.upto), maxHolds, 0)
+		c.used = g.Now()
+		ops, done, err := back(m, t, group, &c, max(from, 1)-1)
 		if err != nil {
 			return err
 		}
-		for i := range parked {
-			ops = append(ops, command.Op{Kind: command.OpDelete, Store: kv.TopicStore, Key: parked[i].Key})
+		fence, err := trimFence(m, t)
+		if err != nil {
+			return err
 		}
-		res, err := k.commit(g, ops)
+		res, err := k.commit(g, append(ops, fence))
 		if err != nil {
 			return err
 		}
 		if res.Outcome != kv.Applied {
-			continue // the group has settled something meanwhile
+			continue // the group has settled something meanwhile, or retention has removed messages
 		}
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if one := k.topics[t]; one != nil && k.machine == m {
-			if c := one.find(group); c != nil && !c.flushing {
-				c.flushing = true
-				k.running.Go(func() { k.reload(g, c) })
-			}
+		k.moved(t, group, g, m)
+		if done {
+			return nil
 		}
-		return nil
+	}
+}
+
+// back returns the operations that move the cursor c of a group back to upto. They also remove the parked records of
+// messages after the new cursor, because the group reads these messages again. If there are too many parked records
+// for one request, done is false. The operations then move the cursor back only in part, and further requests are
+// needed.
+func back(m *kv.Machine, t Topic, group string, c *cursor, upto uint64) (ops []command.Op, done bool, err error) {
+	next := cursor{upto: min(c.upto, upto), used: c.used, ttl: c.ttl}
+	var parked []string
+	done = true
+	for after, more := t.parkedKey(group, next.upto), true; more; {
+		var found []kv.Listed
+		if found, more, err = m.List(kv.TopicStore, t.parkedPrefix(group), after, 1000, 0); err != nil {
+			return nil, false, err
+		}
+		for i := range found {
+			after = found[i].Key
+			parked = append(parked, after)
+		}
+		if n := len(parked) - maxBack; n > 0 {
+			parked, done = slices.Clone(parked[n:]), false
+		}
+	}
+	if !done {
+		next.upto = offsetOf(parked[0]) - 1
+	}
+	for _, o := range c.open {
+		if o <= next.upto {
+			next.open = append(next.open, o)
+		}
+	}
+	ops = []command.Op{{Kind: command.OpSet, Cond: command.CondRevision, Revision: c.revision, Store: kv.TopicStore,
+		Key: t.key(tableGroup, group), Value: next.encode()}}
+	for _, key := range parked {
+		ops = append(ops, command.Op{Kind: command.OpDelete, Store: kv.TopicStore, Key: key})
+	}
+	return ops, done, nil
+}
+
+// moved makes the leader read a group again whose cursor was moved in the log.
+func (k *Keeper) moved(t Topic, group string, g records.Group, m *kv.Machine) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	one := k.topics[t]
+	if one == nil || k.machine != m {
+		return
+	}
+	if c := one.find(group); c != nil {
+		k.again(g, c)
+	}
+}
+
+// again makes the leader read a consumer group again: now, or after the current flush has ended. The caller holds
+// k.mu.
+func (k *Keeper) again(g records.Group, c *consumer) {
+	if c.moved = true; !c.flushing {
+		c.flushing = true
+		k.running.Go(func() { k.reload(g, c) })
 	}
 }
 

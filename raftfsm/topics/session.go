@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
 )
 
 // The operations in errors.
@@ -40,7 +41,7 @@ const (
 // single is the sequence of all messages of a group with concurrency 1.
 const single = "*"
 
-// session is a node that receives messages. It ends when the node does not pull for sessionLife.
+// session is the session of a node that receives messages. It ends when the node has not pulled for sessionLife.
 type session struct {
 	id      string
 	members map[uint64]*member
@@ -68,8 +69,8 @@ type member struct {
 func (m *member) hasRoom() bool { return m.outstanding < m.window && m.bytes < maxMemberBytes }
 
 // lease gives a message to the member.
-func (m *member) lease(i *item) {
-	i.lease = m
+func (m *member) lease(i *item, number uint64) {
+	i.lease, i.number = m, number
 	m.outstanding++
 	m.bytes += i.size
 }
@@ -84,6 +85,15 @@ func (s *session) rouse() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+func (s *session) hasAll(subscriptions []uint64) bool {
+	for _, id := range subscriptions {
+		if s.members[id] == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // end makes the pulls of a session return. The caller removes it from the Keeper.
@@ -106,7 +116,8 @@ type Join struct {
 	Concurrency  int // keys that the group handles at a time; 1 = strict order
 	Window       int // messages that the subscription may have at a time
 	RetryBackoff time.Duration
-	Newest       bool // a new group begins after the newest message
+	Newest       bool          // a new group begins after the newest message
+	GroupTTL     time.Duration // a group that is not used for it ends; 0 = it does not end
 }
 
 // check bounds what another node has sent.
@@ -115,15 +126,16 @@ func (j *Join) check(group uint32) error {
 		return err
 	}
 	if j.Topic.Group != group || j.Group == "" || j.Concurrency < 1 || j.Concurrency > maxConcurrency || j.Window < 1 ||
-		j.Window > maxWindow || j.RetryBackoff < time.Millisecond || j.RetryBackoff > lastBackoff {
+		j.Window > maxWindow || j.RetryBackoff < time.Millisecond || j.RetryBackoff > lastBackoff || j.GroupTTL < 0 ||
+		j.GroupTTL > maxGroupTTL || j.GroupTTL%time.Millisecond != 0 {
 		return fault.New(fault.Invalid, opSubscribe, "a subscription has bounds that this server does not accept")
 	}
 	return nil
 }
 
-// Join adds a subscription to a session. If the session does not exist, Join creates it if fresh is true, and otherwise
-// returns false. Join creates the consumer group if it does not exist. A second Join of the same subscription changes
-// its window.
+// Join adds a subscription to a session, and creates the consumer group if it does not exist. If the session does not
+// exist, Join creates it if fresh is true, and otherwise returns false. A second Join of the same subscription
+// changes its window.
 func (k *Keeper) Join(ctx context.Context, id string, fresh bool, j *Join) (known bool, err error) {
 	if err := j.check(k.opts.Group); err != nil {
 		return false, err
@@ -135,7 +147,7 @@ func (k *Keeper) Join(ctx context.Context, id string, fresh bool, j *Join) (know
 		}
 		op := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.TopicStore,
 			Key: j.Topic.key(tableGroup, j.Group)}
-		begin := cursor{}
+		begin := cursor{used: g.Now(), ttl: uint64(j.GroupTTL.Milliseconds())} //nolint:gosec // checked
 		if j.Newest {
 			if err := g.Confirm(ctx); err != nil {
 				return false, err
@@ -143,15 +155,39 @@ func (k *Keeper) Join(ctx context.Context, id string, fresh bool, j *Join) (know
 			begin.upto = g.Machine().Revision()
 		}
 		op.Value = begin.encode()
-		// A conflict means that another node has created the group.
-		if _, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: []command.Op{op}}); err != nil {
+		ops, whole, err := leftovers(g.Machine(), j.Topic, j.Group)
+		if err != nil {
+			return false, err
+		}
+		if whole {
+			fence, err := trimFence(g.Machine(), j.Topic)
+			if err != nil {
+				return false, err
+			}
+			ops = append(ops, fence)
+		} else {
+			op = command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: op.Store, Key: op.Key}
+		}
+		// A conflict means that another node has created the group, or that retention has removed messages.
+		ops = append(ops, op)
+		if _, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: ops}); err != nil {
 			return false, err
 		}
 	}
 }
 
+// leftovers returns the operations that remove the parked records of a group that does not exist. Such records remain
+// if the removal of a group was cut short. whole is false if there are more of them than one request removes.
+func leftovers(m *kv.Machine, t Topic, group string) (ops []command.Op, whole bool, err error) {
+	found, more, err := m.List(kv.TopicStore, t.parkedPrefix(group), "", maxBack, 0)
+	for i := range found {
+		ops = append(ops, command.Op{Kind: command.OpDelete, Store: kv.TopicStore, Key: found[i].Key})
+	}
+	return ops, !more, err
+}
+
 // join returns the Raft group if the consumer group must be created first.
-func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g Group, err error) {
+func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Group, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.lead(opSubscribe); err != nil {
@@ -173,7 +209,7 @@ func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g Group, err 
 			return false, nil, fault.New(fault.Overloaded, opSubscribe, "too many nodes receive messages")
 		}
 		s = &session{id: id, members: map[uint64]*member{}, wake: make(chan struct{}, 1),
-			ended: make(chan struct{}), answers: k.group.Now() << 20}
+			ended: make(chan struct{}), answers: k.firstAnswer()}
 		k.sessions[id] = s
 		k.expireLater(s)
 	}
@@ -189,11 +225,25 @@ func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g Group, err 
 		c.members = append(c.members, m)
 	}
 	m.window, c.backoff = j.Window, j.RetryBackoff
+	c.lifetime = uint64(j.GroupTTL.Milliseconds()) //nolint:gosec // checked
+	if now := k.group.Now(); c.lifetime > 0 || c.ttl > 0 {
+		c.use = c.use || c.needsUse(now)
+		k.lookBy(c.t, now+useStep(max(c.lifetime, 1)))
+	}
 	if c.concurrency != j.Concurrency {
 		c.concurrency = j.Concurrency
+		if err := c.regroup(k.machine); err != nil {
+			return false, nil, err
+		}
 		c.rebuild()
 	}
 	return true, nil, k.advance(c)
+}
+
+// firstAnswer returns the number after which the answers of a new session begin. A node may confirm an answer of its
+// earlier session, which this server or an earlier leader has given in the same millisecond. The caller holds k.mu.
+func (k *Keeper) firstAnswer() uint64 {
+	return max(k.group.Now()<<20+k.term%1024<<10, k.answered)
 }
 
 // expireLater ends a session that has no pull in sessionLife.
@@ -208,6 +258,7 @@ func (k *Keeper) expireLater(s *session) {
 // endSession ends a session and the leases of its members. The caller holds k.mu.
 func (k *Keeper) endSession(s *session) {
 	s.end()
+	k.answered = max(k.answered, s.answers)
 	delete(k.sessions, s.id)
 	ids := make([]uint64, 0, len(s.members))
 	for id := range s.members {
@@ -262,22 +313,25 @@ type Handed struct {
 	ID       uint64 // of the subscription
 	Offset   uint64
 	Attempt  uint64 // 1 = the first
+	Lease    uint64 // a later lease has a greater number
 	Serial   bool   // the group handles one message at a time
 	Value    []byte // as stored
 	ExpireAt uint64 // cluster time; 0 = never
 }
 
-// Pull waits for messages of a session. received is the number of the last answer that the node has; 0 = none. The
-// result known is false if this leader does not know the session. Pull returns no message after a while, so that the
-// caller shows that it lives.
-func (k *Keeper) Pull(ctx context.Context, id string, received uint64) (a Answer, known bool, err error) {
+// Pull waits for messages of a session. received is the number of the last answer that the node has received; 0 =
+// none. If there are no messages, Pull returns an empty answer after pullPatience. The node then pulls again, which
+// keeps its session alive. The result known is false if this leader does not know the session or one of the
+// subscriptions.
+func (k *Keeper) Pull(ctx context.Context, id string, received uint64, subscriptions []uint64) (a Answer, known bool,
+	err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.lead(opReceive); err != nil {
 		return a, false, err
 	}
 	s := k.sessions[id]
-	if s == nil {
+	if s == nil || !s.hasAll(subscriptions) {
 		return a, false, nil
 	}
 	if s.pulls++; s.expiry != nil {
@@ -296,7 +350,7 @@ func (k *Keeper) Pull(ctx context.Context, id string, received uint64) (a Answer
 			s.last = nil
 		}
 		if s.last == nil {
-			if s.last, err = k.take(s); err != nil {
+			if s.last, err = k.take(s); err != nil && s.last == nil {
 				return a, false, err
 			}
 			if s.last != nil {
@@ -318,6 +372,9 @@ func (k *Keeper) Pull(ctx context.Context, id string, received uint64) (a Answer
 			err = errNotLeader(opReceive)
 		}
 		k.mu.Lock()
+		if err == nil && k.sessions[id] != s { // the session ended when it was woken
+			err = errNotLeader(opReceive)
+		}
 		if err != nil {
 			s.rouse() // another pull of the session
 			return a, false, err
@@ -325,56 +382,71 @@ func (k *Keeper) Pull(ctx context.Context, id string, received uint64) (a Answer
 	}
 }
 
-// take returns the messages that wait for a session.
+// take removes messages that wait for a session from its queue, and returns them. If a read fails, take returns the
+// messages read so far together with the error.
 func (k *Keeper) take(s *session) (taken []Handed, err error) {
 	size, now := 0, k.group.Now()
 	for len(s.out) > 0 && len(taken) < maxPull && size < maxPullBytes {
 		h := s.out[0]
-		s.out = s.out[1:]
 		c := h.member.c
 		i := c.items[h.offset]
 		if i == nil || i.lease != h.member || i.over() {
+			s.out = s.out[1:]
 			continue
 		}
 		value := i.value
 		if value == nil {
 			v, err := k.machine.Get(kv.TopicStore, c.t.messageKey(i.offset), 0)
 			if err != nil {
-				return nil, err
+				return taken, err
 			}
 			value, i.expireAt = v.Value, v.ExpireAt
 			if !v.Found {
 				value = nil
 			}
 		}
+		s.out = s.out[1:]
 		if value == nil || i.expireAt != 0 && i.expireAt <= now {
 			c.finish(i, &settlement{kind: settleDone})
 			if err := k.advance(c); err != nil {
-				return nil, err
+				return taken, err
 			}
 			continue
 		}
 		c.free(i)
-		if i.size == 0 { // it was parked, so it was not read before
-			i.size = len(value)
+		if i.size == 0 { // it was parked, so it was leased before its size was known
+			full := h.member.bytes >= maxMemberBytes
+			if full {
+				c.giveBack(i)
+			}
+			if i.size = len(value); full {
+				if err := k.advance(c); err != nil {
+					return taken, err
+				}
+				continue
+			}
 			h.member.bytes += i.size
 		}
 		size += len(value)
 		taken = append(taken, Handed{ID: h.member.id, Offset: i.offset, Attempt: i.attempts + 1,
-			Serial: c.concurrency == 1, Value: value, ExpireAt: i.expireAt})
+			Lease: i.number, Serial: c.concurrency == 1, Value: value, ExpireAt: i.expireAt})
 	}
 	return taken, nil
 }
 
-// handOut returns the last answer of a session once a majority has confirmed that this server leads. Otherwise the
-// messages are given back. The caller holds k.mu.
+// handOut returns the newest answer of a session, after a majority has confirmed that this server leads. If there is
+// an error, the next pull gets the messages. handOut checks that they are still leased to the session, because
+// another pull may have delivered them in the meantime. The caller holds k.mu.
 func (k *Keeper) handOut(ctx context.Context, s *session) (a Answer, known bool, err error) {
-	taken, number, g := s.last, s.answers, k.group
+	taken, number, g, term := s.last, s.answers, k.group, k.term
 	k.mu.Unlock()
 	err = g.Confirm(ctx)
 	k.mu.Lock()
-	if k.sessions[s.id] != s {
-		return a, false, errNotLeader(opReceive)
+	if err == nil && (k.sessions[s.id] != s || g.Term() != term) { // what is in memory may be older than the leadership
+		err = errNotLeader(opReceive)
+	}
+	if err != nil {
+		return a, false, err
 	}
 	a.Number = number
 	var given []*consumer
@@ -384,11 +456,14 @@ func (k *Keeper) handOut(ctx context.Context, s *session) (a Answer, known bool,
 			continue // it has left
 		}
 		one := m.c.items[taken[i].Offset]
-		if one == nil || one.lease != m || one.attempts+1 != taken[i].Attempt {
+		if one == nil || one.lease != m || one.number != taken[i].Lease || one.over() {
 			continue // settled or leased again in the meantime
 		}
-		if err != nil {
-			m.c.giveBack(one)
+		var done bool
+		if done, err = k.acknowledged(m.c, one); err != nil {
+			break // the next pull tries again
+		}
+		if done {
 			given = append(given, m.c)
 			continue
 		}
@@ -397,9 +472,6 @@ func (k *Keeper) handOut(ctx context.Context, s *session) (a Answer, known bool,
 		}
 		k.total(m.c).Delivered++
 		a.List = append(a.List, taken[i])
-	}
-	if err != nil && s.answers == number {
-		s.last = nil
 	}
 	for _, c := range given {
 		if again := k.advance(c); again != nil {
@@ -415,41 +487,50 @@ type Settle struct {
 	Group   string
 	Offset  uint64
 	Attempt uint64 // of the delivery
+	Lease   uint64 // of the delivery
 	Outcome pubsub.Outcome
 	// DeadLetter is the topic to which the message moves; empty = none. The outcome is then Acknowledged.
 	DeadLetter string
 }
 
-// Settle notes the outcomes of deliveries, and waits until they are in the log. So a node that has received nil can
-// forget the deliveries: a later leader knows their outcome, too. The outcome of a message that is settled already
-// changes nothing. Only the session that has a message can say that it has failed or that it is released.
-func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) error {
+// Settle records the outcomes of deliveries, and waits until they are in the log. Later leaders then know the
+// outcomes, so after nil the node can forget the deliveries. An outcome has no effect if the message is already
+// settled. Only the session that has a message can report that it has failed or is released.
+//
+// The result leases is the number of the newest lease at the time of the call. A settled message gets no newer lease,
+// except after a replay.
+func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases uint64, err error) {
 	k.mu.Lock()
-	g := k.group
-	w, released, err := k.settle(id, list)
+	w, logged, err := k.settle(id, list)
+	leases = k.leases
+	g, term := k.group, k.term
 	k.mu.Unlock()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if released { // nothing of it is in the log, so a deposed leader must not answer
-		if err := g.Confirm(ctx); err != nil {
-			return err
+	if !logged { // a deposed leader must not answer: the present one may wait for the outcome
+		if err = g.Confirm(ctx); err == nil && g.Term() != term {
+			err = errNotLeader(opSettle)
+		}
+		if err != nil {
+			return 0, err
 		}
 	}
 	select {
 	case <-w.done:
-		return w.err
+		return leases, w.err
 	case <-ctx.Done():
-		return fault.Wrap(ctx.Err(), opSettle, "the outcome is not stored yet")
+		return 0, fault.Wrap(ctx.Err(), opSettle, "the outcome is not stored yet")
 	}
 }
 
-func (k *Keeper) settle(id string, list []Settle) (w *waiter, released bool, err error) {
+// settle notes outcomes. w waits for those that will be in the log. logged is true if that are all.
+func (k *Keeper) settle(id string, list []Settle) (w *waiter, logged bool, err error) {
 	if err := k.lead(opSettle); err != nil {
 		return nil, false, err
 	}
 	var touched []*consumer
-	w = &waiter{left: 1, done: make(chan struct{})}
+	w, logged = &waiter{left: 1, done: make(chan struct{})}, true
 	for n := range list {
 		st := &list[n]
 		if err := st.check(k.opts.Group); err != nil {
@@ -460,21 +541,18 @@ func (k *Keeper) settle(id string, list []Settle) (w *waiter, released bool, err
 			return nil, false, err
 		}
 		if c == nil {
+			logged = false
 			continue // the group was deleted
 		}
 		if !slices.Contains(touched, c) {
 			touched = append(touched, c)
 		}
-		i := c.items[st.Offset]
-		if i == nil && st.Offset > c.read {
-			if err := c.readUntil(k.machine, st.Offset, k.group.Now()); err != nil {
-				return nil, false, err
-			}
-			i = c.items[st.Offset]
+		i, err := c.unsettled(k.machine, st.Offset, k.group.Now())
+		if err != nil {
+			return nil, false, err
 		}
-		if i != nil {
-			released = released || st.Outcome == pubsub.Released
-			c.settleOne(i, id, st, w, k.group.Now())
+		if i == nil || !c.settleOne(i, id, st, w, k.group.Now()) {
+			logged = false
 		}
 	}
 	for _, c := range touched {
@@ -484,7 +562,7 @@ func (k *Keeper) settle(id string, list []Settle) (w *waiter, released bool, err
 		k.dropIdle(c)
 	}
 	w.end(nil)
-	return w, released, nil
+	return w, logged, nil
 }
 
 // check bounds what another node has sent.
@@ -498,8 +576,8 @@ func (st *Settle) check(group uint32) error {
 	return checkNames(opSettle, st.DeadLetter, "")
 }
 
-// settleOne notes one outcome. w then waits for it.
-func (c *consumer) settleOne(i *item, session string, st *Settle, w *waiter, now uint64) {
+// settleOne notes one outcome. w then waits for it. It returns false if there is nothing to wait for.
+func (c *consumer) settleOne(i *item, session string, st *Settle, w *waiter, now uint64) (logged bool) {
 	switch {
 	case i.over():
 		w.add(i.pending)
@@ -512,14 +590,19 @@ func (c *consumer) settleOne(i *item, session string, st *Settle, w *waiter, now
 		w.add(s)
 	case i.attempts+1 != st.Attempt:
 		// A repeated call: it has failed already.
-		if i.pending != nil {
-			w.add(i.pending)
+		if i.pending == nil {
+			return false
 		}
+		w.add(i.pending)
 	case i.lease != nil && i.lease.session.id != session:
-		// Another member has it by now.
+		return false // another member has it by now
 	case st.Outcome == pubsub.Released:
-		c.giveBack(i)
+		if i.number == st.Lease { // otherwise it is a repeated call, and the message was leased again
+			c.giveBack(i)
+		}
+		return false
 	default:
 		w.add(c.failed(i, now))
 	}
+	return true
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/internal/fault"
@@ -17,6 +18,7 @@ type subscription struct {
 	topic, group string
 	concurrency  int
 	newest       bool
+	groupTTL     time.Duration
 	links        []*link
 
 	mu      sync.Mutex
@@ -35,6 +37,9 @@ type held struct {
 	offset   uint64
 	given    bool // to a caller of Receive
 	settling bool
+	acked    bool   // settled for ever; the leader may not know it yet
+	lease    uint64 // see Handed
+	leases   uint64 // the newest one when the leader noted the outcome; 0 = it has not answered yet
 }
 
 // notify wakes the callers of Receive. The caller holds s.mu.
@@ -43,18 +48,33 @@ func (s *subscription) notify() {
 	s.changed = make(chan struct{})
 }
 
-// arrived processes a message that the leader has handed out. A message that this node has already comes again after
-// a change of the leader.
+// arrived processes a message that the leader has handed out. After a change of the leader, the message may be one
+// that this node already has. The new leader may count the earlier delivery as a failed attempt. So arrived applies
+// the outcome of the earlier delivery to the new attempt. Otherwise the leader would ignore that outcome and wait
+// forever.
 func (s *subscription) arrived(l *link, h *Handed) {
 	ref := fmt.Sprintf("%d-%d", l.gid, h.Offset)
 	m, ok := decodeMessage(h.Value)
+	attempt := int(min(h.Attempt, math.MaxInt32)) //nolint:gosec // bounded
+	at := token{topic: Topic{Group: l.gid, Name: s.topic}, offset: h.Offset, attempt: h.Attempt,
+		proof: proofOf(h.Value)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.held[ref] != nil {
+	switch have := s.held[ref]; {
+	case s.closed:
+		return
+	case have == nil, have.leases != 0 && h.Lease > have.leases: // a replay
+	case have.acked: // the leader handed it out before it knew that
+		l.send(outgoing{settle: s.outcome(have, pubsub.Acknowledged)})
+		return
+	default:
+		if have.lease = h.Lease; have.delivery.Attempt < attempt {
+			have.delivery.Attempt, have.delivery.Token = attempt, at.String()
+		}
 		return
 	}
-	one := &held{link: l, offset: h.Offset, delivery: pubsub.Delivery{Message: m, Topic: s.topic, Sequence: m.Key,
-		Attempt: int(min(h.Attempt, math.MaxInt32)), Ref: ref}} //nolint:gosec // bounded
+	one := &held{link: l, offset: h.Offset, lease: h.Lease, delivery: pubsub.Delivery{Message: m, Topic: s.topic,
+		Sequence: m.Key, Attempt: attempt, Ref: ref, Token: at.String()}}
 	if h.Serial {
 		one.delivery.Sequence = single
 	}
@@ -109,7 +129,7 @@ func (s *subscription) widen(limit int) {
 		s.window = want
 		s.b.running.Go(func() {
 			for _, l := range s.links {
-				_ = l.join(s.b.pulling, s) // after a failure, the next join has the window
+				_, _ = l.join(s.b.pulling, s, false) // after a failure, the next join has the window
 			}
 		})
 	}
@@ -147,20 +167,29 @@ func (s *subscription) settle(h *held, o pubsub.Outcome) {
 	out := outgoing{settle: s.outcome(h, o)}
 	if o == pubsub.Acknowledged {
 		// Until the leader knows it, the message can come again after a change of the leader.
-		h.settling = true
-		out.sent = func() { s.forget(h) }
+		h.settling, h.acked = true, true
+		out.sent = func(leases uint64) { s.forget(h, leases) }
 	} else {
 		delete(s.held, h.delivery.Ref)
 	}
 	h.link.send(out)
 }
 
+// outcome returns the settlement of a delivery. The caller holds s.mu.
 func (s *subscription) outcome(h *held, o pubsub.Outcome) Settle {
 	return Settle{Topic: Topic{Group: h.link.gid, Store: s.b.store, Name: s.topic}, Group: s.group, Offset: h.offset,
-		Attempt: uint64(max(h.delivery.Attempt, 1)), Outcome: o} //nolint:gosec // positive
+		Lease: h.lease, Attempt: uint64(max(h.delivery.Attempt, 1)), Outcome: o} //nolint:gosec // positive
 }
 
-func (s *subscription) forget(h *held) {
+// forget forgets a delivery whose outcome the leader knows, when it cannot come again.
+func (s *subscription) forget(h *held, leases uint64) {
+	s.mu.Lock()
+	h.leases, h.delivery.Message = leases, pubsub.Message{}
+	s.mu.Unlock()
+	h.link.forget(s, h)
+}
+
+func (s *subscription) drop(h *held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held[h.delivery.Ref] == h {
@@ -180,18 +209,21 @@ func (s *subscription) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic
 		return err
 	}
 	h.settling = true
-	s.mu.Unlock()
 	st := s.outcome(h, pubsub.Acknowledged)
+	s.mu.Unlock()
 	st.DeadLetter = topic
-	_, _, err = h.link.ask(ctx, &call{what: callSettle, settles: []Settle{st}})
+	_, a, err := h.link.ask(ctx, &call{what: callSettle, settles: []Settle{st}})
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h.settling = false; err != nil {
+	if err != nil {
+		h.settling = false
+		s.mu.Unlock()
 		return err
 	}
-	delete(s.held, d.Ref)
+	h.acked = true
 	s.out--
 	s.notify()
+	s.mu.Unlock()
+	s.forget(h, a.Number)
 	return nil
 }
 

@@ -1,0 +1,67 @@
+package topics
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// Effect is what topics contribute to a request of a state store.
+type Effect interface {
+	state.Effect
+	// Ops returns the operations for a request to the Raft group gid, in which the state is.
+	Ops(gid uint32) ([]command.Op, error)
+	// Refused returns the error of a request that was refused at a key, or nil if no operation of the effect has that
+	// key.
+	Refused(gid uint32, key string) error
+	// Applied is called after a request was applied.
+	Applied(gid uint32)
+}
+
+var _ pubsub.Stager = (*Broker)(nil)
+
+// outboxEvents are the messages that a transaction publishes. They go to the part of the topic in the Raft group that
+// stores the state. So one log entry contains the transaction and its messages.
+type outboxEvents struct {
+	b        *Broker
+	topic    string
+	messages []pubsub.Message
+}
+
+// StagePublish implements pubsub.Stager. The caller must use new message ids, because they are not compared with the
+// ids of earlier messages.
+func (b *Broker) StagePublish(_ context.Context, r pubsub.PublishRequest) (state.Effect, error) {
+	if b.isClosed() {
+		return nil, errClosed(opPublish)
+	}
+	if err := checkRequest(&r); err != nil {
+		return nil, err
+	}
+	return &outboxEvents{b, r.Topic, r.Messages}, nil
+}
+
+// Effect implements state.Effect.
+func (e *outboxEvents) Effect() string { return "events for the topic " + fault.Shorten(e.topic, 128) }
+
+func (e *outboxEvents) part(gid uint32) Topic {
+	return Topic{Group: gid, Store: e.b.store, Name: e.topic}
+}
+
+// Ops implements Effect.
+func (e *outboxEvents) Ops(gid uint32) ([]command.Op, error) {
+	return e.b.publishOps(e.part(gid), e.messages, 0), nil
+}
+
+// Refused implements Effect.
+func (e *outboxEvents) Refused(gid uint32, key string) error {
+	if t := e.part(gid); key == t.key(tableFull, "") {
+		return errFull(e.topic)
+	}
+	return nil
+}
+
+// Applied implements Effect.
+func (e *outboxEvents) Applied(gid uint32) { e.b.declare(e.part(gid)) }

@@ -1,0 +1,271 @@
+package topics
+
+import (
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// The lag of groups is measured when metrics are collected, from the records: the cursor, the offsets below it that are
+// open, and the parked messages. Events in the memory of the leader would not do, because a transaction acknowledges a
+// message by removing its parked record, and a leader begins without them. The messages above the cursor of a group are
+// counted once, in parts: later measurements add those that were published since, and drop the parts that the cursor
+// has passed. A topic in which no group has a lag is measured again only after one of its records was written.
+
+// Bounds of a measurement.
+const (
+	maxMeasured = 200_000 // keys of messages of a group that one measurement lists
+	exactBelow  = 10_000  // messages above a cursor that are counted anew each time
+	partSize    = 10_000  // messages that a measurement counts again, because a cursor has passed some of them
+	maxWaiting  = 64      // open and parked messages of a group, if it has no more, whose existence is checked
+)
+
+// measured is what a measurement has found for a group.
+type measured struct {
+	group   string
+	lag     uint64
+	partial bool    // the messages are not all counted yet
+	age     float64 // seconds for which the oldest message has waited that could be delivered
+}
+
+// gauges are the measurements of a Keeper.
+type gauges struct {
+	mu      sync.Mutex // held during a measurement; before Keeper.mu
+	machine *kv.Machine
+	term    uint64
+	topics  map[Topic]*gauge
+}
+
+// gauge is the last measurement of a topic.
+type gauge struct {
+	found  []measured
+	counts map[string]*aboveCursor
+}
+
+// behind reports whether a group has a lag.
+func (g *gauge) behind() bool {
+	return slices.ContainsFunc(g.found, func(m measured) bool { return m.lag > 0 || m.partial })
+}
+
+// aboveCursor counts the messages of a topic above the cursor of a group.
+type aboveCursor struct {
+	cursor  uint64
+	n       uint64 // the sum of parts
+	parts   []part // by offset
+	partial bool   // there are messages after the last part
+}
+
+// part counts the messages after the previous part, or after the cursor, up to an offset.
+type part struct{ upto, n uint64 }
+
+// measure returns, for each topic, how many messages its groups have not settled and how old they are. It returns nil
+// if this server does not lead.
+func (k *Keeper) measure() (map[Topic][]measured, error) {
+	g := &k.gauges
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m, now, due := k.toMeasure(g)
+	if m == nil {
+		return nil, nil
+	}
+	for _, t := range due {
+		last := g.topics[t]
+		if last == nil {
+			last = &gauge{}
+		}
+		next, err := last.measure(m, t, now)
+		if err != nil {
+			return nil, err
+		}
+		g.topics[t] = next
+	}
+	out := make(map[Topic][]measured, len(g.topics))
+	for t, one := range g.topics {
+		out[t] = one.found
+	}
+	return out, nil
+}
+
+// toMeasure returns the topics whose lag may have changed. The caller holds g.mu.
+func (k *Keeper) toMeasure(g *gauges) (m *kv.Machine, now uint64, due []Topic) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.machine == nil || k.closed || !k.group.Leading() {
+		g.machine, g.topics = nil, nil
+		return nil, 0, nil
+	}
+	if g.machine != k.machine || g.term != k.term {
+		g.machine, g.term, g.topics = k.machine, k.term, map[Topic]*gauge{}
+	}
+	for t, one := range k.topics {
+		if one.purged {
+			delete(g.topics, t) // messages that were counted may be gone
+		}
+		if last := g.topics[t]; one.touched || last == nil || last.behind() {
+			due = append(due, t)
+		}
+		one.touched, one.purged = false, false
+	}
+	return k.machine, k.group.Now(), due
+}
+
+// measure measures the groups of a topic after an earlier measurement.
+func (g *gauge) measure(m *kv.Machine, t Topic, now uint64) (*gauge, error) {
+	groups, err := waitingOf(m, t)
+	if err != nil {
+		return nil, err
+	}
+	next := &gauge{counts: make(map[string]*aboveCursor, len(groups))}
+	for _, w := range groups {
+		above := g.counts[w.Name]
+		if above == nil {
+			above = &aboveCursor{}
+		}
+		if err := above.count(m, t, w.Cursor, now); err != nil {
+			return nil, err
+		}
+		if err := w.countWaiting(m, t, now); err != nil {
+			return nil, err
+		}
+		next.counts[w.Name] = above
+		one := measured{group: w.Name, lag: w.Lag + above.n, partial: above.partial}
+		if err := w.look(m, t, now); err != nil {
+			return nil, err
+		}
+		if w.OldestAt != 0 && w.OldestAt < now {
+			one.age = float64(now-w.OldestAt) / 1000
+		}
+		next.found = append(next.found, one)
+	}
+	return next, nil
+}
+
+// count updates the number of messages above the cursor of a group. It counts only the messages that were added, and
+// those of the part in which the cursor is. It cannot subtract the messages that the cursor has passed, because
+// retention may have removed them. It counts all messages again in these cases:
+//
+//   - The cursor has gone back.
+//   - There are fewer than exactBelow messages. The old number may include messages that have expired since.
+func (a *aboveCursor) count(m *kv.Machine, t Topic, cursor, now uint64) error {
+	if cursor < a.cursor || a.n < exactBelow {
+		*a = aboveCursor{cursor: cursor}
+	}
+	for len(a.parts) > 0 && a.parts[0].upto <= cursor {
+		a.n -= a.parts[0].n
+		a.parts = a.parts[1:]
+	}
+	if cursor > a.cursor && len(a.parts) > 0 {
+		first := &a.parts[0]
+		n, _, _, err := countMessages(m, t, cursor, first.upto, maxMeasured, now)
+		if err != nil {
+			return err
+		}
+		a.n, first.n = a.n-first.n+n, n
+	}
+	a.cursor = cursor
+	for left := maxMeasured; ; {
+		last := part{upto: cursor}
+		if len(a.parts) > 0 {
+			last = a.parts[len(a.parts)-1]
+		}
+		n, upto, more, err := countMessages(m, t, last.upto, math.MaxUint64, min(left, partSize), now)
+		if err != nil {
+			return err
+		}
+		a.add(n, upto)
+		if left -= int(n); !more || left <= 0 { //nolint:gosec // a page above partSize
+			a.partial = more
+			return nil
+		}
+	}
+}
+
+// add adds messages after the last part, up to an offset.
+func (a *aboveCursor) add(n, upto uint64) {
+	if n == 0 {
+		return
+	}
+	a.n += n
+	if last := len(a.parts) - 1; last >= 0 && a.parts[last].n+n <= partSize {
+		a.parts[last] = part{upto, a.parts[last].n + n}
+		return
+	}
+	a.parts = append(a.parts, part{upto, n})
+}
+
+// countMessages counts the messages with offsets above the parameter after, up to the offset upto. It stops when it
+// has counted most messages, or up to a page more. The result last is the offset of the last message that it has
+// counted. The result more is true if it has stopped early.
+func countMessages(m *kv.Machine, t Topic, after, upto uint64, most int, now uint64) (n, last uint64, more bool,
+	err error) {
+	prefix := t.key(tableMessage, "")
+	for last = after; last < upto; {
+		found, again, err := m.List(kv.TopicStore, prefix, t.messageKey(last), 1000, now)
+		if err != nil {
+			return n, last, false, err
+		}
+		for i := range found {
+			offset := offsetOf(found[i].Key)
+			if offset > upto {
+				return n, last, false, nil
+			}
+			n, last = n+1, offset
+		}
+		if !again {
+			return n, last, false, nil
+		}
+		if n >= uint64(most) { //nolint:gosec // positive
+			return n, last, true, nil
+		}
+	}
+	return n, last, false, nil
+}
+
+// countWaiting counts the open and the parked messages of a group.
+func (w *waiting) countWaiting(m *kv.Machine, t Topic, now uint64) error {
+	offsets := make([]uint64, 0, len(w.open)+len(w.parked))
+	for offset := range w.open {
+		offsets = append(offsets, offset)
+	}
+	for offset := range w.parked {
+		if !w.open[offset] {
+			offsets = append(offsets, offset)
+		}
+	}
+	slices.Sort(offsets)
+	for _, offset := range offsets {
+		if len(offsets) <= maxWaiting {
+			v, err := m.GetWithin(kv.TopicStore, t.messageKey(offset), now, 1)
+			if err != nil {
+				return err
+			}
+			if !v.Found {
+				continue // it has expired, and the group has not noticed yet
+			}
+		}
+		if err := w.count(m, t, offset, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look finds the oldest message that waits above the cursor, unless there is one below it.
+func (w *waiting) look(m *kv.Machine, t Topic, now uint64) error {
+	if w.seen {
+		return nil
+	}
+	found, _, err := m.List(kv.TopicStore, t.key(tableMessage, ""), t.messageKey(w.Cursor), maxLooked, now)
+	if err != nil {
+		return err
+	}
+	w.looked = 0
+	for i := range found {
+		if err := w.count(m, t, offsetOf(found[i].Key), now); err != nil || w.seen {
+			return err
+		}
+	}
+	return nil
+}

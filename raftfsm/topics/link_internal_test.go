@@ -1,0 +1,309 @@
+package topics
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// scriptedLeader answers the calls of one link as a leader does. Pulls wait until the test gives an answer.
+type scriptedLeader struct {
+	records.Access
+	pulls   chan Answer
+	settled chan Settle
+	leases  uint64 // in answers to settlements
+
+	mu      sync.Mutex
+	waiting int             // counts the pulls that have waited for an answer
+	members map[uint64]bool // of the session; nil = the leader does not know the session
+	refuse  map[uint64]int  // by subscription: how many joins fail
+	code    fault.Code      // of these failures
+	changed chan struct{}   // closed when members changes
+}
+
+func newScriptedLeader() *scriptedLeader {
+	return &scriptedLeader{pulls: make(chan Answer), settled: make(chan Settle, 10), refuse: map[uint64]int{},
+		code: fault.Unavailable, changed: make(chan struct{})}
+}
+
+// Ask implements records.Access.
+func (f *scriptedLeader) Ask(ctx context.Context, gid uint32, _ string, body []byte) ([]byte, bool, error) {
+	c, err := readCall(&lenprefix.Reader{Rest: body}, gid)
+	if err != nil {
+		return nil, false, err
+	}
+	if c.what == callSettle {
+		for i := range c.settles {
+			f.settled <- c.settles[i]
+		}
+		return appendAnswer([]byte{1}, &Answer{Number: f.leases}), false, nil
+	}
+	if c.what == callPull {
+		return f.pull(ctx, c.members)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := c.join.ID
+	switch {
+	case c.what == callLeave:
+		delete(f.members, id)
+	case f.refuse[id] > 0:
+		f.refuse[id]--
+		return nil, false, fault.New(f.code, "test", "refused")
+	case f.members == nil && !c.fresh:
+		return []byte{0}, false, nil
+	case f.members == nil:
+		f.members = map[uint64]bool{}
+		fallthrough
+	default:
+		f.members[id] = true
+	}
+	close(f.changed)
+	f.changed = make(chan struct{})
+	return []byte{1}, false, nil
+}
+
+func (f *scriptedLeader) pull(ctx context.Context, members []uint64) ([]byte, bool, error) {
+	f.mu.Lock()
+	known := f.members != nil
+	for _, id := range members {
+		known = known && f.members[id]
+	}
+	if known {
+		f.waiting++
+	}
+	f.mu.Unlock()
+	if !known {
+		return []byte{0}, false, nil
+	}
+	select {
+	case a := <-f.pulls:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return appendAnswer([]byte{byte(records.Bit(f.members != nil))}, &a), false, nil
+	case <-ctx.Done():
+		return nil, false, fault.Wrap(ctx.Err(), "test", "the pull was given up")
+	}
+}
+
+// forget makes the leader one that has just been elected.
+func (f *scriptedLeader) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.members = nil
+}
+
+// await waits until the session has exactly these subscriptions.
+func (f *scriptedLeader) await(t *testing.T, ids ...uint64) {
+	t.Helper()
+	for {
+		f.mu.Lock()
+		var have []uint64
+		for id := range f.members {
+			have = append(have, id)
+		}
+		slices.Sort(have)
+		changed := f.changed
+		f.mu.Unlock()
+		if slices.Equal(have, ids) {
+			return
+		}
+		select {
+		case <-changed:
+		case f.pulls <- Answer{}: // a pull returns, and the next one finds what is missing
+		case <-t.Context().Done():
+			t.Fatalf("the leader knows %v, want %v", have, ids)
+		}
+	}
+}
+
+func newLinkTo(t *testing.T, f *scriptedLeader) *link {
+	b := NewBroker(f, "s", BrokerOptions{})
+	t.Cleanup(func() { _ = b.Close() })
+	return newLink(b, 0)
+}
+
+func (l *link) subscribe(t *testing.T, id uint64) *subscription {
+	t.Helper()
+	s, err := l.b.newSubscription(&pubsub.SubscribeRequest{Topic: "orders", Group: "app"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.id, s.links = id, []*link{l}
+	if err := l.add(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A new subscription is the first that a new leader hears of. It learns of the earlier ones, too.
+func TestLink_NewSubscriptionAtNewLeader(t *testing.T) {
+	f := newScriptedLeader()
+	l := newLinkTo(t, f)
+	l.subscribe(t, 1)
+	f.await(t, 1)
+	f.forget()
+	l.subscribe(t, 2)
+	f.await(t, 1, 2)
+}
+
+// A leader that has learned of some subscriptions learns of the others later.
+func TestLink_JoinsUntilLeaderKnowsAll(t *testing.T) {
+	f := newScriptedLeader()
+	l := newLinkTo(t, f)
+	l.subscribe(t, 1)
+	l.subscribe(t, 2)
+	f.await(t, 1, 2)
+	f.mu.Lock()
+	f.members, f.refuse[2] = nil, 2
+	f.mu.Unlock()
+	f.await(t, 1, 2)
+}
+
+// A call that was meant for an earlier leader begins the session at a new one, which then does not know the others.
+func TestLink_LateJoinBeginsSession(t *testing.T) {
+	f := newScriptedLeader()
+	l := newLinkTo(t, f)
+	l.subscribe(t, 1)
+	l.subscribe(t, 2)
+	f.await(t, 1, 2)
+	f.mu.Lock()
+	f.members = map[uint64]bool{2: true}
+	f.mu.Unlock()
+	f.await(t, 1, 2)
+}
+
+// A subscription that a leader refuses does not keep the others from their messages.
+func TestLink_RefusedSubscription(t *testing.T) {
+	f := newScriptedLeader()
+	l := newLinkTo(t, f)
+	l.subscribe(t, 1)
+	l.subscribe(t, 2)
+	f.await(t, 1, 2)
+	f.mu.Lock()
+	f.members, f.refuse[1], f.code = nil, 1<<30, fault.Invalid
+	f.mu.Unlock()
+	f.await(t, 2)
+	f.pulls <- Answer{}
+}
+
+// A call to a new leader can arrive after the subscription has ended. Its messages then go back.
+func TestLink_LeavesForSubscriptionThatHasEnded(t *testing.T) {
+	f := newScriptedLeader()
+	l := newLinkTo(t, f)
+	l.subscribe(t, 1)
+	f.mu.Lock()
+	f.members[7] = true
+	f.mu.Unlock()
+	f.pulls <- Answer{Number: 1, List: []Handed{{ID: 7, Offset: 1, Attempt: 1}, {ID: 7, Offset: 2, Attempt: 1}}}
+	f.await(t, 1)
+}
+
+// A new leader hands out a message that this node is still handling, and counts the first delivery as failed. The
+// outcome of the handling then ends the second delivery, because no other would.
+func TestSubscription_OutcomeIsOfNewestAttempt(t *testing.T) {
+	f := newScriptedLeader()
+	l := newLinkTo(t, f)
+	s := l.subscribe(t, 1)
+	value := append(make([]byte, 8), encodeMessage(&pubsub.Message{ID: "1"})...)
+	f.pulls <- Answer{Number: 1, List: []Handed{{ID: 1, Offset: 5, Attempt: 1, Value: value}}}
+	list, err := s.Receive(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.pulls <- Answer{Number: 2, List: []Handed{{ID: 1, Offset: 5, Attempt: 2, Value: value}}}
+	f.pulls <- Answer{} // the answer before has been processed
+	if err := s.Settle(t.Context(), &list[0], pubsub.Failed); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-f.settled; got.Offset != 5 || got.Attempt != 2 || got.Outcome != pubsub.Failed {
+		t.Errorf("the outcome is %+v", got)
+	}
+}
+
+// until waits for a state that is guarded by mu. The state must last until the test goes on.
+func until(mu *sync.Mutex, reached func() bool) {
+	for done := false; !done; runtime.Gosched() {
+		mu.Lock()
+		done = reached()
+		mu.Unlock()
+	}
+}
+
+// A new leader hands out a message before it knows that this node has acknowledged it. The node does not deliver it a
+// second time, and ends the lease. A later lease is a replay.
+func TestSubscription_HandedOutBeforeAcknowledgement(t *testing.T) {
+	f := newScriptedLeader()
+	f.leases = 7
+	l := newLinkTo(t, f)
+	s := l.subscribe(t, 1)
+	value := append(make([]byte, 8), encodeMessage(&pubsub.Message{ID: "1"})...)
+	hand := func(number, lease uint64) Answer {
+		return Answer{Number: number, List: []Handed{{ID: 1, Offset: 5, Attempt: 1, Lease: lease, Value: value}}}
+	}
+	f.pulls <- hand(1, 3)
+	list, err := s.Receive(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(&f.mu, func() bool { return f.waiting == 2 })
+	if err := s.Settle(t.Context(), &list[0], pubsub.Acknowledged); err != nil {
+		t.Fatal(err)
+	}
+	<-f.settled
+	until(&l.mu, func() bool { return len(l.done) == 1 })
+	f.pulls <- hand(2, 6)
+	if again := <-f.settled; again.Offset != 5 || again.Outcome != pubsub.Acknowledged {
+		t.Errorf("the second lease ends with %+v", again)
+	}
+	f.pulls <- hand(3, 8)
+	if list, err = s.Receive(t.Context(), 1); err != nil || list[0].Ref != "0-5" {
+		t.Errorf("replayed: %v, %v", list, err)
+	}
+}
+
+// readOnly is a leader whose pulls fail, except one.
+type readOnly struct {
+	records.Access
+	pulls int
+}
+
+func (l *readOnly) Ask(_ context.Context, gid uint32, _ string, body []byte) ([]byte, bool, error) {
+	c, err := readCall(&lenprefix.Reader{Rest: body}, gid)
+	if err != nil || c.what != callPull {
+		return []byte{1}, false, err
+	}
+	if l.pulls++; l.pulls == 20 {
+		return appendAnswer([]byte{1}, &Answer{}), false, nil
+	}
+	return nil, false, fault.New(fault.ReadOnly, "test", "the group is read-only")
+}
+
+// A reason that lasts is logged once, and again after a call has succeeded in between.
+func TestLink_LogsAReasonOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		leader := &readOnly{}
+		b := NewBroker(leader, "s", BrokerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		newLink(b, 0).subscribe(t, 1)
+		<-time.After(time.Minute)
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(log.String(), "cannot be received"); n != 2 || leader.pulls < 40 {
+			t.Errorf("%d lines about %d pulls: %s", n, leader.pulls, log.String())
+		}
+	})
+}

@@ -1,0 +1,659 @@
+package topics
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"mime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// The operations in errors.
+const (
+	opRead    = "topics.Read"
+	opRemove  = "topics.Remove"
+	opRedrive = "topics.Redrive"
+	opReplay  = "topics.Replay"
+)
+
+// Newest is the offset after which only messages come that are published later.
+const Newest = math.MaxUint64
+
+// Bounds of one call.
+const (
+	readPage    = 256 // messages that a call reads
+	removePage  = 512 // records that one entry removes
+	removeTurns = 8   // entries of a call that removes
+)
+
+// readers are the calls that wait for messages of a topic.
+type readers struct {
+	wake    chan struct{} // closed when there is a message, or this server leads no more
+	waiting int
+}
+
+// Read returns messages in the order of their offsets. It begins after the offset after, or at the time since if that
+// is not 0. If there are no messages and wait is true, Read waits up to pullPatience for one. The result next is the
+// offset after which the next call continues. The result more is true if there are further messages.
+func (k *Keeper) Read(ctx context.Context, t Topic, after, since uint64, wait bool) (list []Handed, next uint64,
+	more bool, err error) {
+	if err := checkNames(opRead, t.Name, ""); err != nil {
+		return nil, 0, false, err
+	}
+	deadline := make(chan struct{})
+	stop := k.opts.AfterFunc(pullPatience, func() { close(deadline) })
+	defer stop()
+	for {
+		wake := k.await(t)
+		list, next, more, err = k.readNow(ctx, t, after, since)
+		if err != nil || len(list) > 0 || !wait {
+			k.enough(t, wake)
+			return list, next, more, err
+		}
+		after, since = next, 0
+		select {
+		case <-wake:
+		case <-deadline:
+			k.enough(t, wake)
+			return nil, next, false, nil
+		case <-ctx.Done():
+			k.enough(t, wake)
+			return nil, 0, false, fault.Wrap(ctx.Err(), opRead, "no message came in time")
+		}
+	}
+}
+
+// await returns a channel that is closed at the next message of a topic.
+func (k *Keeper) await(t Topic) chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.readers[t]
+	if r == nil {
+		r = &readers{wake: make(chan struct{})}
+		k.readers[t] = r
+	}
+	r.waiting++
+	return r.wake
+}
+
+// enough ends a wait.
+func (k *Keeper) enough(t Topic, wake chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r := k.readers[t]; r != nil && r.wake == wake {
+		if r.waiting--; r.waiting == 0 {
+			delete(k.readers, t)
+		}
+	}
+}
+
+// wakeReaders ends the waits for messages of a topic. The caller holds k.mu.
+func (k *Keeper) wakeReaders(t Topic) {
+	if r := k.readers[t]; r != nil {
+		close(r.wake)
+		delete(k.readers, t)
+	}
+}
+
+func (k *Keeper) readNow(ctx context.Context, t Topic, after, since uint64) (list []Handed, next uint64, more bool,
+	err error) {
+	m, now, err := k.view(ctx, opRead)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	switch {
+	case since > 0:
+		first, err := firstSince(m, t, since)
+		if err != nil {
+			return nil, 0, false, err
+		}
+		after = first - 1
+	case after == Newest:
+		return nil, m.Revision(), false, nil
+	}
+	found, more, err := m.Records(kv.TopicStore, t.key(tableMessage, ""), t.messageKey(after), readPage, maxPullBytes,
+		now)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	next = after
+	for i := range found {
+		next = offsetOf(found[i].Key)
+		list = append(list, Handed{Offset: next, Value: found[i].Value, ExpireAt: found[i].ExpireAt})
+	}
+	return list, next, more, nil
+}
+
+// Removal is a request to remove a topic or a group.
+type Removal struct {
+	Topic Topic
+	Group string // only this group; empty = the topic with all groups
+	Upto  uint64 // offset of the last message that is removed; 0 = the newest one, as Progress.Upto returns it
+	Force bool   // also if there are subscribers
+}
+
+// Progress is what one call has done.
+type Progress struct {
+	Done    uint64            // records that were removed, or messages that were moved
+	Skipped uint64            // messages that stay, because their source is not known
+	To      map[string]uint64 // how many messages were moved to which topic
+	Next    uint64            // offset after which the next call continues
+	Upto    uint64            // for the next call
+	More    bool              // another call is needed
+}
+
+// Remove removes some of the records of a topic or of a consumer group. Progress.More is true if a further call is
+// needed. Remove returns fault.Conflict if there are subscribers, unless r.Force is true.
+//
+// The messages are removed before the records of groups. So a group that is created again in the meantime does not
+// get them. The policy of the topic stays, because a publisher stores it only each minute.
+func (k *Keeper) Remove(ctx context.Context, r *Removal) (p Progress, err error) {
+	if err := checkNames(opRemove, r.Topic.Name, r.Group); err != nil {
+		return p, err
+	}
+	m, _, err := k.view(ctx, opRemove)
+	if err != nil {
+		return p, err
+	}
+	if p.Upto = r.Upto; p.Upto == 0 {
+		p.Upto = m.Revision()
+	}
+	if err := k.unused(r); err != nil {
+		return p, err
+	}
+	tables := []string{r.Topic.key(tableMessage, ""), r.Topic.key(tableGroup, ""), r.Topic.key(tableParked, ""),
+		r.Topic.key(tableID, ""), r.Topic.key(tableFull, ""), r.Topic.key(tableCount, ""),
+		r.Topic.key(tableSource, "")}
+	if r.Group != "" {
+		tables = []string{r.Topic.key(tableGroup, r.Group), r.Topic.parkedPrefix(r.Group)}
+	}
+	for range removeTurns {
+		ops, err := removal(m, r, tables, p.Upto)
+		if err != nil || len(ops) == 0 {
+			k.removed(r.Topic)
+			k.ended(r)
+			return p, err
+		}
+		g, err := k.leading(opRemove)
+		if err != nil {
+			return p, err
+		}
+		res, err := k.commit(g, ops)
+		if err != nil {
+			return p, err
+		}
+		if res.Outcome != kv.Applied {
+			continue // a subscriber has created a group again
+		}
+		for i := range ops {
+			if ops[i].Kind == command.OpDelete {
+				p.Done++
+			}
+		}
+	}
+	p.More = true
+	return p, nil
+}
+
+// leading returns the Raft group if this server leads it.
+func (k *Keeper) leading(op string) (records.Group, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.group, k.lead(op)
+}
+
+// unused returns fault.Conflict if the groups of a removal have subscribers.
+func (k *Keeper) unused(r *Removal) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	one := k.topics[r.Topic]
+	if r.Force || one == nil {
+		return nil
+	}
+	for _, c := range one.consumers {
+		if n := len(c.members); n > 0 && (r.Group == "" || r.Group == c.group) {
+			return &fault.Error{Code: fault.Conflict, Op: opRemove, Key: r.Topic.Name,
+				Msg: "topic " + r.Topic.Name + " is in use: consumer group " + c.group + " has subscribers (" +
+					strconv.Itoa(n) + ")", Hint: "stop the subscribers, or use --force"}
+		}
+	}
+	return nil
+}
+
+// removal returns the operations that remove the first records of a list of tables. Groups end in an entry before their
+// parked messages, so that no other one is parked. If the group of a parked message exists again, the request fails.
+func removal(m *kv.Machine, r *Removal, tables []string, upto uint64) (ops []command.Op, err error) {
+	message, group := r.Topic.key(tableMessage, ""), r.Topic.key(tableGroup, r.Group)
+	checked := ""
+	for _, prefix := range tables {
+		found, _, err := m.List(kv.TopicStore, prefix, "", removePage, 0)
+		if err != nil {
+			return nil, err
+		}
+		for i := range found {
+			key := found[i].Key
+			if prefix == message && offsetOf(key) > upto {
+				break // published since
+			}
+			if r.Group != "" && prefix == group && key != group {
+				continue // a group whose name only begins like this
+			}
+			if of, ok := r.Topic.groupOfParked(key); ok && of != checked {
+				checked = of
+				ops = append(ops, command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.TopicStore,
+					Key: r.Topic.key(tableGroup, of)})
+			}
+			ops = append(ops, command.Op{Kind: command.OpDelete, Store: kv.TopicStore, Key: key})
+		}
+		if len(ops) > 0 {
+			return ops, nil
+		}
+	}
+	return nil, nil
+}
+
+// removed makes the leader look at a topic that has lost records.
+func (k *Keeper) removed(t Topic) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, other := range k.topics {
+		delete(other.letters, t.Name)
+	}
+	if one := k.topics[t]; one != nil && k.machine != nil {
+		one.stale, one.dirty, one.touched, one.purged = true, true, true, true
+		k.sweepIn(sweepPause)
+	}
+}
+
+// ended makes the leader read the groups of a removal again. If a removed group has subscribers, it is created again.
+func (k *Keeper) ended(r *Removal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	one := k.topics[r.Topic]
+	if one == nil || k.closed || k.machine == nil {
+		return
+	}
+	g := k.group
+	for _, c := range one.consumers {
+		if (r.Group == "" || r.Group == c.group) && !c.gone {
+			k.again(g, c)
+		}
+	}
+}
+
+// Redriving is a request to move dead letters back.
+type Redriving struct {
+	Topic Topic
+	To    string // where they go; empty = the topic that each of them comes from
+	After uint64 // offset
+	Upto  uint64 // offset of the last message that is moved; 0 = the newest one, as Progress.Upto returns it
+}
+
+// Redrive moves messages of a dead-letter topic to r.To, or back to their original topics if r.To is empty. One log
+// entry appends a message to its new topic and removes it here. So no message is lost, and none is moved twice, even
+// if Redrive is repeated. Messages whose original topic is not known stay. Redrive returns an error if a target topic
+// is full.
+func (k *Keeper) Redrive(ctx context.Context, r *Redriving) (p Progress, err error) {
+	for _, name := range []string{r.Topic.Name, cmp.Or(r.To, "-")} {
+		if err := checkNames(opRedrive, name, ""); err != nil {
+			return p, err
+		}
+	}
+	if r.To == r.Topic.Name {
+		return p, fault.New(fault.Invalid, opRedrive, "the messages are in topic "+r.To+" already")
+	}
+	for {
+		m, now, err := k.view(ctx, opRedrive)
+		if err != nil {
+			return p, err
+		}
+		if p.Upto = r.Upto; p.Upto == 0 {
+			p.Upto = m.Revision() // those that fail again in the meantime stay
+		}
+		sources, err := sourcesOf(m, r.Topic)
+		if err != nil {
+			return p, err
+		}
+		found, more, err := m.Records(kv.TopicStore, r.Topic.key(tableMessage, ""), r.Topic.messageKey(r.After), page,
+			pageBytes, now)
+		if err != nil {
+			return p, err
+		}
+		p.Done, p.Skipped, p.To, p.Next, p.More = 0, 0, map[string]uint64{}, r.After, more
+		ops := r.move(&p, found, sources, now)
+		if len(ops) == 0 {
+			k.removed(r.Topic)
+			return p, nil
+		}
+		g, err := k.leading(opRedrive)
+		if err != nil {
+			return p, err
+		}
+		res, err := k.commit(g, ops)
+		if err != nil {
+			return p, err
+		}
+		if res.Outcome == kv.Applied {
+			if !p.More {
+				k.removed(r.Topic)
+			}
+			return p, nil
+		}
+		for name := range p.To {
+			if res.Key == r.target(name).key(tableFull, "") {
+				return p, errFull(name)
+			}
+		}
+		// A message was moved or removed by somebody else meanwhile.
+	}
+}
+
+// target returns the part of the named topic that is in the Raft group of the dead letters. Subscribers of a topic
+// receive messages from its parts in all Raft groups.
+func (r *Redriving) target(name string) Topic {
+	t := r.Topic
+	t.Name = name
+	return t
+}
+
+// move returns the operations that move messages, and counts them.
+func (r *Redriving) move(p *Progress, found []kv.Record, sources []string, now uint64) (ops []command.Op) {
+	for i := range found {
+		one := &found[i]
+		if offsetOf(one.Key) > p.Upto {
+			p.More = false
+			break
+		}
+		p.Next = offsetOf(one.Key)
+		name := cmp.Or(r.To, sourceOf(one.Value, sources))
+		if name == "" || name == r.Topic.Name {
+			p.Skipped++
+			continue
+		}
+		to := r.target(name)
+		if p.To[name] == 0 {
+			ops = append(ops, command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.TopicStore,
+				Key: to.key(tableFull, "")})
+		}
+		op := command.Op{Kind: command.OpAppend, Store: kv.TopicStore, Key: to.key(tableMessage, ""),
+			Value: one.Value[8:]}
+		if one.ExpireAt != 0 {
+			op.TTL = max(one.ExpireAt, now+1) - now
+		}
+		ops = append(ops, op, command.Op{Kind: command.OpDelete, Cond: command.CondRevision, Revision: one.Revision,
+			Store: kv.TopicStore, Key: one.Key})
+		p.To[name]++
+		p.Done++
+	}
+	return ops
+}
+
+// sourceOf returns the original topic of a dead letter, or "" if it is not known. sources are the topics whose dead
+// letters are in this topic. If there is only one, it is the result. Otherwise the result is the source that the
+// CloudEvent names. A topic that is not in sources is never returned, because a publisher can write any name into its
+// CloudEvent.
+func sourceOf(value []byte, sources []string) string {
+	if len(sources) == 1 {
+		return sources[0]
+	}
+	m, ok := decodeMessage(value)
+	if base, _, err := mime.ParseMediaType(m.ContentType); !ok || err != nil || base != "application/cloudevents+json" {
+		return ""
+	}
+	var event struct {
+		Topic string `json:"topic"`
+	}
+	if json.Unmarshal(m.Data, &event) != nil || event.Topic == "" {
+		return ""
+	}
+	if slices.Contains(sources, event.Topic) {
+		return event.Topic
+	}
+	found := ""
+	for _, s := range sources { // a component may put a prefix in front of its topics
+		if strings.HasSuffix(s, event.Topic) {
+			if found != "" {
+				return ""
+			}
+			found = s
+		}
+	}
+	return found
+}
+
+func appendProgress(b []byte, p *Progress) []byte {
+	for _, n := range [...]uint64{p.Done, p.Skipped, p.Next, p.Upto, records.Bit(p.More), uint64(len(p.To))} {
+		b = binary.AppendUvarint(b, n)
+	}
+	for name, n := range p.To {
+		b = binary.AppendUvarint(lenprefix.Append(b, name), n)
+	}
+	return b
+}
+
+func readProgress(b []byte) (p Progress, err error) {
+	r := lenprefix.Reader{Rest: b}
+	p = Progress{Done: r.Uvarint(), Skipped: r.Uvarint(), Next: r.Uvarint(), Upto: r.Uvarint(),
+		More: r.Uvarint() == 1, To: map[string]uint64{}}
+	for range r.Count() {
+		name := r.Text()
+		p.To[name] = r.Uvarint()
+	}
+	if r.Bad || len(r.Rest) > 0 {
+		return p, records.Truncated(Method)
+	}
+	return p, nil
+}
+
+func appendReading(b []byte, list []Handed, next uint64, more bool) []byte {
+	b = binary.AppendUvarint(append(b, byte(records.Bit(more))), next)
+	return appendAnswer(b, &Answer{List: list})
+}
+
+func readReading(b []byte) (list []Handed, next uint64, more bool, err error) {
+	r := lenprefix.Reader{Rest: b}
+	more = r.Byte() == 1
+	next = r.Uvarint()
+	if r.Bad {
+		return nil, 0, false, records.Truncated(Method)
+	}
+	_, a, err := readAnswer(append([]byte{1}, r.Rest...))
+	return a.List, next, more, err
+}
+
+// Entry is a message as it is stored.
+type Entry struct {
+	pubsub.Message
+	RaftGroup uint32
+	Offset    uint64
+	At        time.Time // when it was stored, in cluster time
+	ExpireAt  time.Time // zero = never
+}
+
+// Start says where Read begins: at a time, after an offset (the same in every Raft group), or at the first message.
+type Start struct {
+	After uint64    // Newest = only messages that are published later
+	Since time.Time // zero = After counts
+}
+
+// Read calls the function take for each message of a topic. The messages of one Raft group come in the order of their
+// offsets. When all existing messages were read, Read calls caughtUp. It then returns if follow is false. If follow
+// is true, it waits for further messages until ctx ends. take and caughtUp are not called concurrently.
+func (a *Admin) Read(ctx context.Context, topic string, from Start, follow bool, take func(*Entry) error,
+	caughtUp func() error) error {
+	groups, err := a.access.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var mu sync.Mutex
+	var reading sync.WaitGroup
+	behind := groups
+	for gid := range groups {
+		reading.Go(func() {
+			err := a.readPart(ctx, Topic{gid, a.store, topic}, from, follow, func(e *Entry) error {
+				mu.Lock()
+				defer mu.Unlock()
+				return take(e)
+			}, func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				if behind--; behind > 0 {
+					return nil
+				}
+				return caughtUp()
+			})
+			if err != nil {
+				cancel(err)
+			}
+		})
+	}
+	reading.Wait()
+	return context.Cause(ctx)
+}
+
+func (a *Admin) readPart(ctx context.Context, t Topic, from Start, follow bool, take func(*Entry) error,
+	caughtUp func() error) error {
+	c := call{what: callRead, join: Join{Topic: t}, offset: from.After, since: millis(from.Since)}
+	for ctx.Err() == nil {
+		list, more, err := a.readSome(ctx, &c)
+		if err != nil {
+			return err
+		}
+		for i := range list {
+			e, err := entryOf(t, &list[i])
+			if err == nil {
+				err = take(&e)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if more || c.wait {
+			continue
+		}
+		if err := caughtUp(); err != nil || !follow {
+			return err
+		}
+		c.wait = true
+	}
+	return ctx.Err()
+}
+
+// readSome reads the next messages, and moves c on.
+func (a *Admin) readSome(ctx context.Context, c *call) (list []Handed, more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, _, err := a.access.Ask(ctx, c.join.Topic.Group, Method, c.append())
+	if err != nil {
+		return nil, false, err
+	}
+	list, c.offset, more, err = readReading(out)
+	c.since = 0
+	return list, more, err
+}
+
+func entryOf(t Topic, h *Handed) (e Entry, err error) {
+	head, ok := readMessage(h.Value)
+	m, complete := decodeMessage(h.Value)
+	if !ok || !complete {
+		return e, errRecord(fmt.Sprintf("the message with the offset %d", h.Offset), t)
+	}
+	e = Entry{Message: m, RaftGroup: t.Group, Offset: h.Offset, At: timeOf(head.at)}
+	if h.ExpireAt != 0 {
+		e.ExpireAt = timeOf(h.ExpireAt)
+	}
+	return e, nil
+}
+
+func timeOf(ms uint64) time.Time { return time.UnixMilli(int64(min(ms, math.MaxInt64))) } //nolint:gosec // bounded
+
+// Replay makes a consumer group receive messages again. These are the messages from the given offset on, or those
+// published since a time if that is not zero.
+func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, since time.Time) error {
+	groups, err := a.access.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	found := false
+	for gid := range groups {
+		c := call{what: callReplay, offset: offset, since: millis(since), join: Join{Group: group,
+			Topic: Topic{Group: gid, Store: a.store, Name: topic}}}
+		_, _, err := a.access.Ask(ctx, gid, Method, c.append())
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		found = found || err == nil
+	}
+	if !found {
+		return fault.New(fault.NotFound, opReplay, "topic "+topic+" has no consumer group "+group)
+	}
+	return nil
+}
+
+// Remove removes a topic. If group is not empty, it removes only that consumer group. It calls report after each step
+// with the number of removed records.
+func (a *Admin) Remove(ctx context.Context, topic, group string, force bool, report func(Progress) error) error {
+	return a.each(ctx, func(gid uint32, last *Progress) *call {
+		c := call{what: callRemove, join: Join{Topic: Topic{gid, a.store, topic}, Group: group, Newest: force}}
+		c.since = last.Upto
+		return &c
+	}, report)
+}
+
+// Redrive moves the messages of a dead-letter topic to the topic to. If to is empty, it moves each message back to
+// its original topic. It calls report after each step.
+func (a *Admin) Redrive(ctx context.Context, topic, to string, report func(Progress) error) error {
+	return a.each(ctx, func(gid uint32, last *Progress) *call {
+		c := call{what: callRedrive, join: Join{Topic: Topic{gid, a.store, topic}, Group: to}}
+		c.offset, c.since = last.Next, last.Upto
+		return &c
+	}, report)
+}
+
+// each sends calls to every Raft group until none of them has anything left to do. The function next returns the next
+// call for a group, given the progress of the previous one.
+func (a *Admin) each(ctx context.Context, next func(gid uint32, last *Progress) *call,
+	report func(Progress) error) error {
+	groups, err := a.access.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	for gid := range groups {
+		for last := (Progress{More: true}); last.More; {
+			c := next(gid, &last)
+			if last, err = a.step(ctx, gid, c); err != nil {
+				return err
+			}
+			if err := report(last); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (a *Admin) step(ctx context.Context, gid uint32, c *call) (Progress, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, _, err := a.access.Ask(ctx, gid, Method, c.append())
+	if err != nil {
+		return Progress{}, err
+	}
+	return readProgress(out)
+}
