@@ -1,0 +1,39 @@
+package workflow
+
+import "github.com/quorate/quorate/internal/fault"
+
+// The texts of these errors are part of Dapr's API.
+
+// NoInstance returns the error for an instance that does not exist.
+func NoInstance(id string) *fault.Error {
+	return &fault.Error{Code: fault.NotFound, Op: "workflow", Msg: "no such instance exists", Key: id}
+}
+
+// AlreadyRuns returns the error of a start whose id an instance has that is not terminal.
+func AlreadyRuns(id string) *fault.Error {
+	return &fault.Error{Code: fault.Conflict, Op: "workflow",
+		Msg: "an active workflow with ID '" + id + "' already exists", Key: id}
+}
+
+// AlreadyExists returns the error of a start that requires an id which no instance has had.
+func AlreadyExists(id string) *fault.Error {
+	return &fault.Error{Code: fault.Conflict, Op: "workflow", Msg: "a workflow with ID '" + id +
+		"' already exists and the create enforces instance ID uniqueness", Key: id}
+}
+
+// ChildRuns returns the error for a start that cannot replace the terminal instance with the same id, because a
+// descendant of this instance still runs. child is the id of the descendant.
+func ChildRuns(id, child string) *fault.Error {
+	return &fault.Error{Code: fault.Conflict, Op: "workflow", Msg: "cannot recreate workflow with ID '" + id +
+		"': child workflow '" + child + "': orchestration has not yet completed", Key: id}
+}
+
+// Stalled returns the error of a change that a stalled instance refuses.
+func Stalled(id string) *fault.Error {
+	return &fault.Error{Code: fault.Invalid, Op: "workflow", Msg: "workflow is stalled", Key: id}
+}
+
+// NotTerminal returns the error of a purge of an instance that runs.
+func NotTerminal(id string) *fault.Error {
+	return &fault.Error{Code: fault.Invalid, Op: "workflow", Msg: "orchestration has not yet completed", Key: id}
+}

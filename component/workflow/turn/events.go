@@ -1,0 +1,167 @@
+package turn
+
+import (
+	"time"
+
+	"github.com/dapr/durabletask-go/api/protos"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/quorate/quorate/component/workflow"
+)
+
+// Start returns the event ExecutionStarted of a request. The parameter execution is a new UUID, which is used if the
+// request has no execution id.
+func Start(r *protos.CreateInstanceRequest, execution string, now time.Time) *protos.HistoryEvent {
+	if id := r.GetExecutionId().GetValue(); id != "" {
+		execution = id
+	}
+	return event(-1, now, &protos.HistoryEvent{Router: r.GetRouter(), EventType: &protos.HistoryEvent_ExecutionStarted{
+		ExecutionStarted: &protos.ExecutionStartedEvent{Name: r.GetName(), Version: r.GetVersion(), Input: r.GetInput(),
+			ScheduledStartTimestamp: r.GetScheduledStartTimestamp(), ParentTraceContext: r.GetParentTraceContext(),
+			Tags: r.GetTags(), WorkflowInstance: &protos.WorkflowInstance{InstanceId: r.GetInstanceId(),
+				ExecutionId: wrapperspb.String(execution)}}}})
+}
+
+// Reuse decides what happens to an existing instance when another start has the same id. status is the status of the
+// instance, and existing is its event ExecutionStarted. wanted is the event of the new start. If unique is true, only a
+// child of the same parent may replace the instance. These are the possible results:
+//
+//   - same is true: the same call has created the instance. The caller changes nothing.
+//   - same is false and err is nil: the caller removes the instance and creates a new one. Before, it must check that
+//     all descendants of the instance are terminal (see workflow.ChildRuns).
+//   - err is not nil: the instance must not be replaced.
+func Reuse(id string, status protos.OrchestrationStatus, existing, wanted *protos.ExecutionStartedEvent,
+	unique bool) (same bool, err error) {
+	switch {
+	case sameCreation(existing, wanted):
+		return true, nil
+	case !workflow.Terminal(status):
+		return false, workflow.AlreadyRuns(id)
+	case unique && !siblings(existing, wanted):
+		return false, workflow.AlreadyExists(id)
+	}
+	return false, nil
+}
+
+// Foreign reports whether an application other than app requests the start of an instance of app. Such a start is
+// unique (see Reuse), because one application must not replace the instances of another one.
+func Foreign(app string, start *protos.HistoryEvent) bool {
+	if p := start.GetExecutionStarted().GetParentInstance(); p != nil {
+		return p.GetAppID() != app
+	}
+	return start.GetRouter().GetTargetAppID() != ""
+}
+
+// siblings reports whether two instances are children of the same instance. Different executions of that instance may
+// have started them.
+func siblings(a, b *protos.ExecutionStartedEvent) bool {
+	pa, pb := a.GetParentInstance(), b.GetParentInstance()
+	return pa != nil && pb != nil && pa.GetAppID() == pb.GetAppID() &&
+		pa.GetWorkflowInstance().GetInstanceId() == pb.GetWorkflowInstance().GetInstanceId()
+}
+
+// sameCreation reports whether two events ExecutionStarted are for the same creation of an instance. A client that
+// repeats a call sends the same execution id. A parent starts only one child per task.
+func sameCreation(a, b *protos.ExecutionStartedEvent) bool {
+	pa, pb := a.GetParentInstance(), b.GetParentInstance()
+	if pa != nil && pb != nil {
+		return pa.GetTaskScheduledId() == pb.GetTaskScheduledId() && siblings(a, b) &&
+			pa.GetWorkflowInstance().GetExecutionId().GetValue() == pb.GetWorkflowInstance().GetExecutionId().GetValue()
+	}
+	id := a.GetWorkflowInstance().GetExecutionId().GetValue()
+	return pa == nil && pb == nil && id != "" && id == b.GetWorkflowInstance().GetExecutionId().GetValue()
+}
+
+// Refused returns the message that reports to the parent that its child could not be started. ok is false if start has
+// no parent. The parameter key is the key of the message that should have started the child.
+func Refused(app, key string, start *protos.ExecutionStartedEvent, errorType, message string,
+	now time.Time) (m Message, ok bool) {
+	p := start.GetParentInstance()
+	if p == nil {
+		return Message{}, false
+	}
+	m = toParent(app, p)
+	m.Key = key + "/refused"
+	m.Event.EventType = &protos.HistoryEvent_ChildWorkflowInstanceFailed{
+		ChildWorkflowInstanceFailed: &protos.ChildWorkflowInstanceFailedEvent{TaskScheduledId: p.GetTaskScheduledId(),
+			FailureDetails: &protos.TaskFailureDetails{ErrorType: errorType, ErrorMessage: message}}}
+	event(-1, now, m.Event)
+	return m, true
+}
+
+// Request returns the work item of an activity.
+func Request(id, execution string, scheduled *protos.HistoryEvent) *protos.ActivityRequest {
+	t := scheduled.GetTaskScheduled()
+	return &protos.ActivityRequest{Name: t.GetName(), Version: t.GetVersion(), Input: t.GetInput(),
+		WorkflowInstance: &protos.WorkflowInstance{InstanceId: id, ExecutionId: wrapperspb.String(execution)},
+		TaskId:           scheduled.GetEventId(), ParentTraceContext: t.GetParentTraceContext(),
+		TaskExecutionId: t.GetTaskExecutionId()}
+}
+
+// Result returns the event for an activity's answer. The parameter taskExecution is the execution id of the scheduled
+// task.
+func Result(r *protos.ActivityResponse, taskExecution string, now time.Time) *protos.HistoryEvent {
+	if d := r.GetFailureDetails(); d != nil {
+		return Failure(r.GetTaskId(), taskExecution, d, now)
+	}
+	return event(-1, now, &protos.HistoryEvent{EventType: &protos.HistoryEvent_TaskCompleted{
+		TaskCompleted: &protos.TaskCompletedEvent{TaskScheduledId: r.GetTaskId(), Result: r.GetResult(),
+			TaskExecutionId: taskExecution}}})
+}
+
+// Failure returns the event of an activity that has failed.
+func Failure(id int32, taskExecution string, d *protos.TaskFailureDetails, now time.Time) *protos.HistoryEvent {
+	return event(-1, now, &protos.HistoryEvent{EventType: &protos.HistoryEvent_TaskFailed{
+		TaskFailed: &protos.TaskFailedEvent{TaskScheduledId: id, FailureDetails: d, TaskExecutionId: taskExecution}}})
+}
+
+// Raised returns the event of an external event. The parameter at is from NextRaised.
+func Raised(name string, input *wrapperspb.StringValue, at time.Time) *protos.HistoryEvent {
+	return event(-1, at, &protos.HistoryEvent{EventType: &protos.HistoryEvent_EventRaised{
+		EventRaised: &protos.EventRaisedEvent{Name: name, Input: input}}})
+}
+
+// NextRaised returns the timestamp of the next external event of an instance. Timestamps ascend strictly, because an
+// event is identified by its name and its timestamp. The parameter last is the timestamp of the previous external
+// event.
+func NextRaised(last, now time.Time) time.Time {
+	if now.After(last) {
+		return now
+	}
+	return last.Add(1)
+}
+
+// Terminated, Suspended and Resumed return the events of the requests of these names.
+func Terminated(reason *wrapperspb.StringValue, recurse bool, now time.Time) *protos.HistoryEvent {
+	return event(-1, now, &protos.HistoryEvent{EventType: &protos.HistoryEvent_ExecutionTerminated{
+		ExecutionTerminated: &protos.ExecutionTerminatedEvent{Input: reason, Recurse: recurse}}})
+}
+
+// Suspended returns the event of a suspension.
+func Suspended(reason *wrapperspb.StringValue, now time.Time) *protos.HistoryEvent {
+	return event(-1, now, &protos.HistoryEvent{EventType: &protos.HistoryEvent_ExecutionSuspended{
+		ExecutionSuspended: &protos.ExecutionSuspendedEvent{Input: reason}}})
+}
+
+// Resumed returns the event that ends a suspension.
+func Resumed(reason *wrapperspb.StringValue, now time.Time) *protos.HistoryEvent {
+	return event(-1, now, &protos.HistoryEvent{EventType: &protos.HistoryEvent_ExecutionResumed{
+		ExecutionResumed: &protos.ExecutionResumedEvent{Input: reason}}})
+}
+
+// Pauses reports whether an instance is suspended after an event.
+func Pauses(suspended bool, e *protos.HistoryEvent) bool {
+	return (suspended || e.GetExecutionSuspended() != nil) && e.GetExecutionResumed() == nil
+}
+
+// Repeats reports whether an event would suspend an instance that is suspended when its inbox has been consumed, or
+// resume one that is not. SDKs count on that: they keep a second suspension, and suspend again after the resumption.
+func Repeats(e *protos.HistoryEvent, suspended bool) bool {
+	return suspended && e.GetExecutionSuspended() != nil || !suspended && e.GetExecutionResumed() != nil
+}
+
+// Fire returns the event of a timer that fires.
+func Fire(t *Timer, now time.Time) *protos.HistoryEvent {
+	return &protos.HistoryEvent{EventId: -1, Timestamp: timestamppb.New(now), EventType: t.Event.GetEventType()}
+}

@@ -1,0 +1,71 @@
+package turn
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/dapr/durabletask-go/api/protos"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// MaxTrace bounds a trace context, in bytes: every activity and every child of an instance carries it.
+const MaxTrace = 1024
+
+// Traced makes an instance have a span of its own, below the trace context of its start. Its children, and its later
+// generations, have one, too. An instance without a trace context stays without a span.
+func Traced(start *protos.ExecutionStartedEvent) {
+	if start.GetParentTraceContext() != nil {
+		start.WorkflowSpanID = wrapperspb.String(spanID(start.GetWorkflowInstance().GetExecutionId().GetValue()))
+	}
+}
+
+// spanID returns the id of the span of an execution. It depends on the execution only, so every server that has the
+// instance makes the same span.
+func spanID(execution string) string {
+	sum := sha256.Sum256([]byte("quorate:span:" + execution))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Context returns the parent of the spans of an instance's activities, timers and children: the span of the instance,
+// or the parent of the instance if it has no span. It returns nil for an instance that is not traced.
+func Context(start *protos.ExecutionStartedEvent) *protos.TraceContext {
+	parent, span := start.GetParentTraceContext(), start.GetWorkflowSpanID().GetValue()
+	parts := strings.Split(parent.GetTraceParent(), "-")
+	if parent == nil || span == "" || len(parts) != 4 {
+		return parent
+	}
+	parts[2] = span
+	//lint:ignore SA1019 older workers read SpanID
+	return &protos.TraceContext{TraceParent: strings.Join(parts, "-"), SpanID: span, TraceState: parent.GetTraceState()}
+}
+
+// Bounded returns a trace context, or nil if it is too large.
+func Bounded(c *protos.TraceContext) *protos.TraceContext {
+	if proto.Size(c) > MaxTrace {
+		return nil
+	}
+	return c
+}
+
+// inherit gives a new instance a span if the instance that creates it has one.
+func (a *applier) inherit(start *protos.ExecutionStartedEvent) *protos.ExecutionStartedEvent {
+	if a.start.GetWorkflowSpanID() != nil {
+		Traced(start)
+	}
+	return start
+}
+
+// rootTrace returns the context of a new trace, which belongs to an execution. It is sampled if the trace of the
+// previous generation is.
+func rootTrace(execution string, previous *protos.TraceContext) *protos.TraceContext {
+	sum := sha256.Sum256([]byte("quorate:trace:" + execution))
+	span, flags := hex.EncodeToString(sum[16:24]), "-01"
+	if strings.HasSuffix(previous.GetTraceParent(), "-00") {
+		flags = "-00"
+	}
+	//lint:ignore SA1019 older workers read it
+	return &protos.TraceContext{SpanID: span,
+		TraceParent: "00-" + hex.EncodeToString(sum[:16]) + "-" + span + flags}
+}

@@ -1,0 +1,191 @@
+// Package workflow defines the contract between the workflow APIs and an engine. An engine stores instances of
+// workflows and gives their work to the workers of an application. The rules in package turn belong to the contract.
+// Every engine applies them, so all engines run a workflow the same way. This package owns only the contract, and has
+// no goroutines.
+//
+// The messages are those of the Durable Task protocol that the workers of Dapr's SDKs speak.
+package workflow
+
+import (
+	"context"
+	"time"
+
+	"github.com/dapr/durabletask-go/api/protos"
+)
+
+// Engine stores the instances of an application's workflows and hands out their work. Every method takes the id of the
+// application that owns the instance; instances of two applications may have the same id. All methods are safe for
+// concurrent use and return when ctx ends. Errors are *fault.Error with these codes:
+//
+//   - NotFound: there is no such instance, see NoInstance
+//   - Conflict: an instance with this id exists, see AlreadyRuns and AlreadyExists
+//   - Invalid: the request is wrong, or the state of the instance does not allow it, see Stalled and NotTerminal
+//   - TooLarge, Overloaded, Unavailable, Timeout: certainly not done
+//   - Indeterminate: may or may not have been done
+//
+// A caller must not change a message after it has passed the message to an engine. It must not change a message that an
+// engine returns.
+type Engine interface {
+	// Start stores a new instance and returns before it has run. A start time in the future is a timer. If an instance
+	// with the id exists, the rules of turn.Reuse decide.
+	Start(ctx context.Context, app string, r *protos.CreateInstanceRequest) error
+	// State returns what is known of an instance. Input, output, custom status and failure are set only with payloads.
+	// The read is linearizable.
+	State(ctx context.Context, app, id string, payloads bool) (*protos.WorkflowState, error)
+	// Wait returns the state of an instance as soon as its status satisfies until. It also waits for an instance that
+	// does not exist yet.
+	Wait(ctx context.Context, app, id string, until Until, payloads bool) (*protos.WorkflowState, error)
+	// Raise stores an external event for an instance. A completed instance accepts and ignores it.
+	Raise(ctx context.Context, app string, r *protos.RaiseEventRequest) error
+	// Terminate stores that an instance has to end, with its children if r.Recursive. A completed instance ignores it.
+	Terminate(ctx context.Context, app string, r *protos.TerminateRequest) error
+	// Suspend stores that an instance has to pause. A completed or suspended instance ignores it.
+	Suspend(ctx context.Context, app string, r *protos.SuspendRequest) error
+	// Resume stores that an instance has to go on. An instance that is not suspended ignores it.
+	Resume(ctx context.Context, app string, r *protos.ResumeRequest) error
+	// Purge removes an instance, with its children if recursive, and returns how many were removed. It returns
+	// NotTerminal if the instance runs, except with force.
+	Purge(ctx context.Context, app, id string, recursive, force bool) (removed int, err error)
+	// PurgeMatching removes terminal instances that match a filter, and returns how many. If complete is false, there
+	// are more. Those with a child that runs are left out if recursive, and the first of them is the error.
+	PurgeMatching(ctx context.Context, app string, f Filter, recursive bool) (removed int, complete bool, err error)
+	// List returns instances that match a filter, in the order of their creation. The parameter after is "" or the
+	// token of the previous page. The result next is "" on the last page.
+	List(ctx context.Context, app string, f Filter, after string, limit int) (page []Listed, next string, err error)
+	// Applications returns the applications that have instances or workers, by id. After a purge, an application may
+	// stay in the list without instances.
+	Applications(ctx context.Context) ([]Application, error)
+	// History returns at most limit committed events of an instance from the event with the given position on, which
+	// counts from 0. The inbox is not part of it. The result more reports whether there are later events.
+	History(ctx context.Context, app, id string, first, limit int) (events []*protos.HistoryEvent, more bool, err error)
+	// Rerun creates an instance from the history of a terminal one, as turn.Rerun describes, and returns its id.
+	Rerun(ctx context.Context, app string, r *protos.RerunWorkflowFromEventRequest) (id string, err error)
+
+	// Work opens a stream of work for a worker of the application. Close gives back what the stream has not completed.
+	Work(ctx context.Context, app string, w Worker) (Stream, error)
+	// CompleteTurn stores the answer of a worker to a WorkflowRequest. It returns an error of code Invalid for an
+	// answer that breaks the rules; the turn is handed out again later. An answer with the token of another turn is
+	// ignored.
+	CompleteTurn(ctx context.Context, app string, r *protos.WorkflowResponse) error
+	// CompleteActivity stores the result of an activity. The result of a task that has one already is ignored.
+	CompleteActivity(ctx context.Context, app string, r *protos.ActivityResponse) error
+	// Workers returns how many streams of the application are open on this node.
+	Workers(app string) int
+}
+
+// Stream hands out the work of one worker.
+type Stream interface {
+	// Next waits for the next item. Every item has a completion token. It returns an error with code Unavailable if the
+	// engine closes. Only one goroutine may call Next.
+	Next(ctx context.Context) (*protos.WorkItem, error)
+	// Close ends the stream. Other streams get its uncompleted items at once. Close may be called twice.
+	Close()
+}
+
+// Worker describes a stream of work.
+type Worker struct {
+	// CachesHistory reports that the worker keeps the history of instances. It may get only the events after those that
+	// the same stream has seen, and CachedHistory with their number.
+	CachesHistory bool
+	// MaxTurns and MaxActivities bound what all streams of the application on this node have at a time; 0 = no bound.
+	MaxTurns, MaxActivities int
+	// Retention applies to the instances that the worker ends. The newest worker of the application decides about those
+	// that end without a worker.
+	Retention Retention
+}
+
+// Retention is how long an instance is kept after it has ended. This depends on the status with which it has ended; 0 =
+// it is kept until it is purged.
+type Retention struct{ Completed, Failed, Terminated time.Duration }
+
+// Of returns how long an instance with a terminal status is kept.
+func (r Retention) Of(s protos.OrchestrationStatus) time.Duration {
+	switch s {
+	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_COMPLETED:
+		return r.Completed
+	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_FAILED:
+		return r.Failed
+	}
+	return r.Terminated
+}
+
+// Filter selects instances. The zero value selects all.
+type Filter struct {
+	Prefix                 string                       // of the instance id
+	Name                   string                       // of the workflow; "" = any
+	Statuses               []protos.OrchestrationStatus // empty = any
+	CreatedFrom, CreatedTo time.Time                    // inclusive and exclusive; zero = no bound
+	WithoutChildren        bool                         // leaves instances with a parent out
+}
+
+// Matches reports whether an instance is selected.
+func (f *Filter) Matches(l *Listed) bool {
+	switch {
+	case len(l.ID) < len(f.Prefix) || l.ID[:len(f.Prefix)] != f.Prefix,
+		f.Name != "" && l.Name != f.Name,
+		!f.CreatedFrom.IsZero() && l.Created.Before(f.CreatedFrom),
+		!f.CreatedTo.IsZero() && !l.Created.Before(f.CreatedTo),
+		f.WithoutChildren && l.Parent != "":
+		return false
+	}
+	if len(f.Statuses) == 0 {
+		return true
+	}
+	for _, s := range f.Statuses {
+		if s == l.Status {
+			return true
+		}
+	}
+	return false
+}
+
+// Application is an application in a list.
+type Application struct {
+	ID      string
+	Workers int // its streams of work, of all nodes
+}
+
+// Listed is an instance in a list.
+type Listed struct {
+	ID, Name         string
+	Parent           string // the id of the parent; "" = none
+	Status           protos.OrchestrationStatus
+	Created, Updated time.Time
+}
+
+// Until is a condition for the status of an instance.
+type Until int
+
+// The conditions.
+const (
+	Started   Until = iota // the first turn has run
+	Completed              // the status is terminal
+	Suspended              // suspended, or terminal
+	Resumed                // running, or terminal
+)
+
+// Reached reports whether a status satisfies the condition.
+func (u Until) Reached(s protos.OrchestrationStatus) bool {
+	switch u {
+	case Started:
+		return s != protos.OrchestrationStatus_ORCHESTRATION_STATUS_PENDING
+	case Suspended:
+		return s == protos.OrchestrationStatus_ORCHESTRATION_STATUS_SUSPENDED || Terminal(s)
+	case Resumed:
+		return s == protos.OrchestrationStatus_ORCHESTRATION_STATUS_RUNNING || Terminal(s)
+	default:
+		return Terminal(s)
+	}
+}
+
+// Terminal reports whether an instance with the status never runs again.
+func Terminal(s protos.OrchestrationStatus) bool {
+	switch s {
+	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_COMPLETED,
+		protos.OrchestrationStatus_ORCHESTRATION_STATUS_FAILED,
+		protos.OrchestrationStatus_ORCHESTRATION_STATUS_TERMINATED,
+		protos.OrchestrationStatus_ORCHESTRATION_STATUS_CANCELED:
+		return true
+	}
+	return false
+}

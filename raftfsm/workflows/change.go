@@ -1,0 +1,582 @@
+package workflows
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dapr/durabletask-go/api/protos"
+
+	"github.com/quorate/quorate/component/workflow"
+	"github.com/quorate/quorate/component/workflow/turn"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// change collects what one log entry does to an instance. Every entry of an instance replaces its head, on the
+// condition that the head has the revision that the leader knows. So the entries of an instance form one chain, even
+// if different servers have proposed them. An entry of a deposed leader, or a second entry for the same turn, is
+// refused as a whole.
+type change struct {
+	k       *Keeper
+	i       *instance
+	group   records.Group
+	machine *kv.Machine
+	now     uint64 // cluster time in milliseconds
+
+	head      head         // the new one
+	execution string       // that the worker knows, of the turn
+	ops       []command.Op // of the entry, without the head
+	needed    bool         // the entry is needed even without ops
+	created   bool         // the entry creates the instance
+	wiped     bool         // the entry removes what the instance had
+	purged    bool         // the entry removes the instance
+	behind    bool         // the log has another state of the instance, which must be read
+
+	replies   []func(error)
+	stored    []*arrival // that get a record
+	used      []*arrival // of the inbox, which the turn consumes
+	front     []*arrival // that come before the others of the inbox
+	outcome   *turn.Outcome
+	retention workflow.Retention // of the instance, if it ends
+	raws      [][]byte           // the encoded events of outcome.Append
+	tasks     []*task
+	dues      []dueItem
+	sends     []*message
+}
+
+func (c *change) time() time.Time { return time.UnixMilli(int64(c.now)).UTC() } //nolint:gosec // bounded
+
+// birth returns the number of this entry. It is greater than the number of every earlier entry of an instance with
+// this id, and no other entry has it. The number consists of the cluster time and random bits.
+func (c *change) birth() uint64 {
+	if c.head.birth <= c.i.head.birth {
+		c.head.birth = max(c.i.head.birth+1, c.now<<20|c.k.opts.Rand()&(1<<20-1))
+	}
+	return c.head.birth
+}
+
+// add adds an operation to the entry.
+func (c *change) add(ops ...command.Op) {
+	c.ops = append(c.ops, ops...)
+	c.needed = true
+}
+
+// exists reports whether the instance exists, in the log or with the next entry.
+func (c *change) exists() bool { return !c.purged && (c.i.exists() || c.created) }
+
+// arrive adds an event to the inbox. If an event with the same idempotency key has arrived before, arrive does not
+// add the event again, but answers its caller like the first one.
+func (c *change) arrive(a *arrival) {
+	if a.key != 0 {
+		if slices.Contains(c.head.recent, a.key) && !c.wiped {
+			c.replies = append(c.replies, a.answer)
+			return
+		}
+		for _, o := range c.i.inbox.fresh() {
+			if o.key == a.key {
+				c.join(o, a)
+				return
+			}
+		}
+	}
+	if fromOutside(a.event) && c.i.inbox.full() {
+		if o := c.i.inbox.termination(a.event); o != nil {
+			c.join(o, a)
+			return
+		}
+		if a.event.GetExecutionTerminated() == nil {
+			a.answer(&fault.Error{Code: fault.Overloaded, Op: opChange, Key: c.i.ID,
+				Msg:  "workflow '" + c.i.ID + "' has too many events that its workers have not handled",
+				Hint: "start workers of the application, or terminate the instance"})
+			return
+		}
+	}
+	c.i.inbox.add(a)
+	c.i.tried = 0
+}
+
+// fromOutside reports whether an event may be refused when the inbox is full. This applies to events from clients,
+// because nothing limits their number. The number of results and timers is limited by what the workflow itself has
+// started.
+func fromOutside(e *protos.HistoryEvent) bool {
+	switch e.GetEventType().(type) {
+	case *protos.HistoryEvent_EventRaised, *protos.HistoryEvent_ExecutionSuspended,
+		*protos.HistoryEvent_ExecutionResumed, *protos.HistoryEvent_ExecutionTerminated:
+		return true
+	}
+	return false
+}
+
+// join answers the caller of an event like that of another one with the same effect.
+func (c *change) join(o, a *arrival) {
+	if o.seq != 0 {
+		c.replies = append(c.replies, a.answer)
+		return
+	}
+	first := o.reply
+	o.reply = func(err error) {
+		if first != nil {
+			first(err)
+		}
+		a.answer(err)
+	}
+}
+
+// run hands the turn of the instance out, and commits what has changed.
+func (c *change) run() {
+	i := c.i
+	if c.outcome == nil && !c.purged && !c.wiped {
+		c.hand()
+	}
+	if c.needed && (c.created || c.head.startAt != i.head.startAt) {
+		i.folds = false // no instance is in the log without its first event or the timer that brings it
+	}
+	if !i.folds && !c.purged {
+		c.store()
+	}
+	if !c.needed {
+		for _, f := range c.replies {
+			f(nil)
+		}
+		return
+	}
+	if !c.commit() {
+		return
+	}
+	if !c.purged && len(i.inbox.list) > 0 {
+		again := &change{ // what is left may be a turn
+			k: c.k, i: i, group: c.group, machine: c.machine, now: c.now, head: i.head}
+		again.run()
+	}
+}
+
+// store gives the events that are only in memory their records. Events that do not fit into the entry follow in the
+// next one. Only the entry that starts an instance has all of them.
+func (c *change) store() {
+	size := 0
+	for n := range c.ops {
+		size += len(c.ops[n].Key) + len(c.ops[n].Value)
+	}
+	starts := c.created || c.head.startAt != c.i.head.startAt
+	for _, a := range c.i.inbox.fresh() {
+		if a.used {
+			continue
+		}
+		if size += len(a.raw); !starts && size > maxStored && size > len(a.raw) {
+			return
+		}
+		a.seq = c.head.high
+		c.head.high++
+		c.keep(a)
+	}
+}
+
+// keep adds the record of an event, and what belongs to it.
+func (c *change) keep(a *arrival) {
+	c.add(set(c.i.inboxKey(a.seq), encodeEvents([][]byte{a.raw})))
+	c.add(a.ops...)
+	a.ops = nil
+	c.head.remember(a.key)
+	c.stored = append(c.stored, a)
+}
+
+// consume makes the first n events of the inbox disappear with the entry.
+func (c *change) consume(n int) {
+	for _, a := range c.i.inbox.list[:n] {
+		if a.seq != 0 {
+			c.add(remove(c.i.inboxKey(a.seq)))
+		} else {
+			c.add(a.ops...)
+			c.head.remember(a.key)
+		}
+		a.used = true
+		c.used = append(c.used, a)
+	}
+	c.needed = true
+	c.i.folds = false
+}
+
+// apply adds the outcome of a turn that has consumed the first n events of the inbox.
+func (c *change) apply(n int, o *turn.Outcome) {
+	c.outcome = o
+	i, h := c.i, &c.head
+	c.execution = h.execution
+	if o.Consumed {
+		c.consume(n)
+	}
+	c.needed = true
+	if o.Replace {
+		c.dropHistory()
+		h.generation++
+		for _, e := range slices.Backward(o.Inbox) {
+			h.low--
+			a := &arrival{event: e, raw: encodeEvent(e), seq: h.low}
+			c.front = append(c.front, a)
+			c.keep(a)
+			if s := e.GetExecutionStarted(); s != nil {
+				h.execution = s.GetWorkflowInstance().GetExecutionId().GetValue()
+			}
+		}
+		slices.Reverse(c.front)
+	} else {
+		for _, e := range o.Inbox {
+			c.arrive(&arrival{event: e, raw: encodeEvent(e)})
+		}
+	}
+	if len(o.Append) > 0 {
+		for _, e := range o.Append {
+			c.raws = append(c.raws, encodeEvent(e))
+			h.bytes += uint64(len(c.raws[len(c.raws)-1]))
+		}
+		c.add(set(i.chunkKey(h.chunks), encodeEvents(c.raws)))
+		h.chunks++
+		h.events += uint64(len(o.Append))
+	}
+	for _, id := range o.Dropped {
+		if at := i.due[id]; at != 0 {
+			c.add(remove(i.dueKey(at, dueTimer, id)))
+		}
+	}
+	c.work(o.Tasks, o.Timers, o.Messages)
+	c.status(o)
+}
+
+// work adds activities, timers and messages.
+func (c *change) work(tasks []turn.Task, timers []turn.Timer, messages []turn.Message) {
+	birth := c.birth()
+	for n := range tasks {
+		c.addTask(birth, &tasks[n])
+	}
+	for n := range timers {
+		t := &timers[n]
+		if at, ok := dueAt(t.FireAt); ok {
+			c.addDue(at, dueTimer, t.ID, encodeEvent(t.Event))
+		}
+	}
+	for n := range messages {
+		c.addMessage(birth, n, &messages[n])
+	}
+}
+
+// dropHistory removes the history and the timers of the generation.
+func (c *change) dropHistory() {
+	for n := range c.head.chunks {
+		c.add(remove(c.i.chunkKey(n)))
+	}
+	c.head.chunks, c.head.events, c.head.bytes = 0, 0, 0
+	c.dropTimers()
+}
+
+func (c *change) dropTimers() {
+	for id, at := range c.i.due {
+		c.add(remove(c.i.dueKey(at, dueTimer, id)))
+	}
+}
+
+// addTask stores an activity.
+func (c *change) addTask(birth uint64, t *turn.Task) {
+	app := t.App
+	if app == "" {
+		app = c.i.App
+	}
+	one := &task{id: taskID{c.i.Ref, t.ID, birth}, app: app, event: encodeEvent(t.Event), exec: c.execution}
+	r := taskRecord{app: app, event: one.event, exec: one.exec}
+	c.add(set(c.i.taskKey(one.id.task, birth), r.encode()))
+	c.tasks = append(c.tasks, one)
+}
+
+// addDue stores something that becomes due.
+func (c *change) addDue(at uint64, kind byte, id int32, event []byte) {
+	r := dueRecord{generation: c.head.generation, execution: c.head.creation, event: event}
+	c.add(set(c.i.dueKey(at, kind, id), r.encode()))
+	c.dues = append(c.dues, dueItem{at, c.i.place()})
+}
+
+// addMessage stores a message for another instance.
+func (c *change) addMessage(birth uint64, n int, m *turn.Message) {
+	app := m.App
+	if app == "" {
+		app = c.i.App
+	}
+	r := outRecord{to: Ref{app, m.Instance}, execution: m.Execution, key: m.Key, event: encodeEvent(m.Event)}
+	one := &message{from: c.i.Ref, key: c.i.outboxKey(birth, n), outRecord: r}
+	c.add(set(one.key, r.encode()))
+	c.sends = append(c.sends, one)
+}
+
+// status updates the head after a turn.
+func (c *change) status(o *turn.Outcome) {
+	h, now := &c.head, uint64(c.time().UnixNano()) //nolint:gosec // positive
+	was := h.status
+	h.status = int32(o.Status)
+	if o.Custom != nil {
+		h.custom, h.hasCustom = o.Custom.GetValue(), true
+	}
+	if h.started == 0 {
+		h.started = now
+	}
+	if terminal(h.status) && h.completed == 0 {
+		h.completed = now
+		c.dropTimers()
+		if d := c.retention.Of(o.Status); d > 0 {
+			c.addDue(millis(c.time().Add(d)), dueRetention, 0, nil)
+		}
+	}
+	if was != h.status {
+		c.list()
+	}
+}
+
+// list updates the index of instances.
+func (c *change) list() {
+	r := listRecord{status: c.head.status, name: c.head.name}
+	c.add(set(c.i.listKey(c.head.created), r.encode()))
+}
+
+// commit proposes the entry, and reports whether it is in the log.
+func (c *change) commit() bool {
+	i, k := c.i, c.k
+	op := i.asKnown(command.OpSet)
+	if c.created {
+		c.list()
+	}
+	if !c.i.raised.IsZero() {
+		c.head.raised = uint64(c.i.raised.UnixNano()) //nolint:gosec // positive
+	}
+	c.birth()
+	c.head.nonce, c.head.updated = k.opts.Rand(), uint64(c.time().UnixNano()) //nolint:gosec // positive
+	if c.purged {
+		op.Kind = command.OpDelete
+	} else {
+		op.Value = c.head.encode()
+	}
+	ops := append([]command.Op{op}, c.ops...)
+	size := 0
+	for n := range ops {
+		size += len(ops[n].Key) + len(ops[n].Value) + 32
+	}
+	if size > maxEntry {
+		err := &fault.Error{Code: fault.TooLarge, Op: opChange, Key: i.ID,
+			Msg:  "one step of workflow '" + i.ID + "' has more data than an entry of the log",
+			Hint: "start fewer activities in one turn, or pass less data"}
+		k.opts.Logger.Warn("a step of a workflow cannot be stored and is repeated", "app", i.App, "instance", i.ID,
+			"bytes", size, "error", err)
+		c.failed(err)
+		return false
+	}
+	res, err := k.commit(c.group, ops)
+	switch {
+	case err == nil && res.Outcome == kv.Applied:
+		if !c.purged {
+			c.head.revision = res.Revisions[0]
+		}
+	case err == nil:
+		c.failed(errNotLeader(opChange)) // another leader has changed the instance
+		return false
+	default:
+		if !c.applied(err) {
+			c.failed(err)
+			return false
+		}
+	}
+	c.install()
+	return true
+}
+
+// applied finds out whether an entry whose proposal has failed is in the log after all.
+func (c *change) applied(err error) bool {
+	if !fault.Is(err, fault.Indeterminate) || c.k.confirmNow(c.group) != nil {
+		return false
+	}
+	v, err := c.machine.Get(kv.WorkflowStore, c.i.key(tableHead, ""), 0)
+	if err != nil || c.purged && !v.Found {
+		return err == nil
+	}
+	h, ok := readHead(v.Value, v.Revision)
+	if ok && v.Found && h.nonce == c.head.nonce {
+		c.head.revision = h.revision
+		return true
+	}
+	return false
+}
+
+// failed drops what is in memory after an entry that is not in the log, or may not be.
+func (c *change) failed(err error) {
+	i, k := c.i, c.k
+	arrived, tooLarge := err, c.outcome != nil && fault.Is(err, fault.TooLarge)
+	if tooLarge {
+		// The turn is too large, not its events. Their senders repeat them.
+		arrived = fault.New(fault.Unavailable, opChange, "the turn that has the event cannot be stored")
+	}
+	for _, a := range append(c.stored, c.used...) {
+		a.answer(arrived)
+	}
+	for _, f := range c.replies {
+		f(err)
+	}
+	k.mu.Lock()
+	k.release(i)
+	k.mu.Unlock()
+	i.forget(arrived)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if i.gone {
+		return
+	}
+	if tooLarge {
+		i.refused++
+		pause := min(firstBackoff<<min(i.refused-1, 10), lastBackoff)
+		i.retryAt = c.time().Add(pause)
+		k.after(pause, func() { k.look(i.Ref) })
+	}
+	if len(c.sends) > 0 {
+		k.outbox.doubt(i.Ref)
+	}
+	k.decideLater(i.Ref)
+}
+
+// decideLater makes the Keeper find out, after a short pause, whether an entry with an unknown outcome was applied.
+// The caller holds k.mu.
+func (k *Keeper) decideLater(r Ref) {
+	k.after(retryPause, func() { k.push(r, step{do: (*change).decide}) })
+}
+
+// decide finds out whether an entry with an unknown outcome was applied. To do so, it proposes another entry on the
+// same condition. If that entry is refused, the earlier one was applied. If it is applied, the earlier one will be
+// refused.
+func (c *change) decide() {
+	k, r := c.k, c.i.Ref
+	if c.exists() {
+		c.needed = true
+		c.replies = append(c.replies, func(err error) {
+			if err == nil {
+				k.recheck(r)
+			}
+		})
+		return
+	}
+	c.verified(nil, func(err error) {
+		switch fault.CodeOf(err) {
+		case "":
+			k.recheck(r)
+		case fault.Indeterminate, fault.Timeout:
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.decideLater(r)
+		}
+	})
+}
+
+// verified commits the operations in list as a separate entry. The entry is refused if the instance in the log
+// differs from the one that this leader knows. The instance is then read again. verified does not wait: it calls done
+// with the outcome.
+func (c *change) verified(list []command.Op, done func(err error)) {
+	i, k, g := c.i, c.k, c.group
+	entry := append(ops(i.asKnown(command.OpCheck)), list...)
+	k.spawn("verify "+i.ID, func() {
+		res, err := k.commit(g, entry)
+		if err == nil && res.Outcome != kv.Applied {
+			err = errBehind()
+			k.mu.Lock()
+			if k.instances[i.Ref] == i && !i.gone {
+				k.push(i.Ref, step{do: func(c *change) { c.behind = true }})
+			}
+			k.mu.Unlock()
+		}
+		done(err)
+	})
+}
+
+func errBehind() error {
+	return fault.New(fault.Unavailable, opChange, "the records of the workflow have changed in the meantime")
+}
+
+// recheck reads the timers, messages and activities of the bucket of an instance again. Call it when the outcome of an
+// entry of the instance is no longer unknown, because that entry may have changed them.
+func (k *Keeper) recheck(r Ref) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.machine == nil || k.closed {
+		return
+	}
+	delete(k.outbox.doubts, r)
+	k.timers.again(k, r.place())
+	if err := k.outbox.load(k, r.place()); err != nil {
+		k.failed(err)
+	}
+	for _, a := range k.apps {
+		a.moreTasks = true
+	}
+	k.scan()
+}
+
+// install makes the entry visible, and answers those who wait for it.
+func (c *change) install() {
+	i, k := c.i, c.k
+	was := i.head.status
+	if c.wiped || c.purged || c.outcome != nil && c.outcome.Replace {
+		i.history, i.past, i.due = nil, nil, nil
+	}
+	fresh := !i.exists() || c.wiped
+	i.head, i.fresh = c.head, nil
+	if c.outcome != nil {
+		if i.history == nil && i.head.events == uint64(len(c.raws)) {
+			i.history, i.due = &turn.History{}, map[int32]uint64{}
+		}
+		if i.history != nil {
+			i.history.Add(c.outcome.Append...)
+			i.past = append(i.past, c.raws...)
+			for _, e := range c.outcome.Append {
+				note(i.due, e)
+			}
+		}
+	}
+	if len(c.used) > 0 {
+		i.inbox.set(slices.DeleteFunc(i.inbox.list, func(a *arrival) bool { return a.used }), &i.Ref)
+	}
+	if len(c.front) > 0 {
+		i.inbox.set(append(c.front, i.inbox.list...), &i.Ref)
+	}
+	if c.purged {
+		i.inbox.set(nil, &i.Ref)
+		i.head = head{low: middle, high: middle}
+	}
+	k.mu.Lock()
+	if !i.gone {
+		for _, t := range c.tasks {
+			if k.tasks[t.id] == nil { // otherwise a scan has found its record already
+				k.queueTask(t)
+			}
+		}
+		for _, d := range c.dues {
+			k.timers.add(k, d)
+		}
+		for _, m := range c.sends {
+			k.outbox.add(k, m)
+		}
+		k.application(i.App).places[i.bucket()] = true
+		k.count(i, was, fresh, c.outcome)
+		k.notify(i)
+		for app := range c.apps() {
+			k.fill(app)
+		}
+	}
+	k.mu.Unlock()
+	for _, a := range append(c.stored, c.used...) {
+		a.answer(nil)
+	}
+	for _, f := range c.replies {
+		f(nil)
+	}
+}
+
+// apps returns the applications for which the entry has work.
+func (c *change) apps() map[string]bool {
+	m := map[string]bool{}
+	for _, t := range c.tasks {
+		m[t.app] = true
+	}
+	return m
+}

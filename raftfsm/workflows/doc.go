@@ -1,0 +1,40 @@
+// Package workflows runs workflows on the Raft groups. It owns the records of instances. It has two parts:
+//
+//   - The Keeper works at the leader. It applies the rules of package turn.
+//   - The Broker works on any node. It calls the Keepers.
+//
+// All records of an instance are in one Raft group. An application has a fixed number of buckets, which are spread
+// evenly over the groups. A hash of the instance id chooses the bucket. Records of kv.WorkflowStore:
+//
+//   - head: status, times, counters, idempotency keys. Its revision fences every entry of the instance.
+//   - chunk: the events that one turn has added to the history.
+//   - inbox: an event that no turn has consumed.
+//   - task: an activity without a result.
+//   - due: a timer, a scheduled start, or the end of a retention, by time.
+//   - outbox: a message for another instance.
+//   - list: the instances of a bucket in the order of their creation.
+//   - session: a node with workers.
+//
+// Invariants:
+//
+//   - Every entry that changes an instance replaces its head, on the condition that the head has the revision that
+//     the proposer has read. So the entries of an instance form one chain.
+//   - A turn is one entry. It consumes events of the inbox, adds its events to the history, and stores its
+//     activities, timers and messages. If the entry is refused, none of this happens.
+//   - The leader's memory is a cache of the records. After an entry with an unknown outcome, the records are read
+//     again.
+//   - A worker may get a turn with events that are not in the log yet. The answer of the worker has no effect before
+//     it is in an entry together with those events. The callers that have sent the events get no answer before that.
+//   - A request is stored once, however often it is repeated: the head remembers the newest idempotency keys.
+//   - An activity has one result. Its record has the birth of the entry that scheduled it, and the entry with the
+//     result removes it.
+//   - At most one stream has an activity. The leader keeps the leases in memory. A new leader hands out activities of
+//     earlier leaders only after every node that they knew has reported its activities, or sessionLife has passed. A
+//     node needs a regular proof that the leader knows it. Without a proof for proofLife, which is shorter than
+//     sessionLife, the node ends its streams with activities. The sessions of nodes are records, so a new leader
+//     knows which nodes to wait for.
+//   - A message is removed from the outbox after its target has stored it in the log.
+//   - Events wait in the log. Without workers, nothing is handed out, nothing polls, and no instance is in memory.
+//
+// A busy instance has one goroutine, an idle one has none. A node with workers has one goroutine for each group.
+package workflows

@@ -1,0 +1,388 @@
+package workflows
+
+import (
+	"container/list"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/dapr/durabletask-go/api/protos"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/component/workflow"
+	"github.com/quorate/quorate/component/workflow/turn"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// instance is an instance that the leader has loaded. While it is busy, it has one goroutine, which executes
+// Keeper.drive and owns the second part of its fields. While it is idle, Keeper.mu guards these fields, too.
+//
+// The fields are a cache of the records. If an entry fails or its outcome is not known, the instance is read again.
+// Callers whose events were not stored get an error, and repeat their call.
+type instance struct {
+	Ref
+
+	// Keeper.mu guards these.
+	queue   []step
+	driving bool
+	gone    bool // the Keeper has dropped it
+	ready   bool // it waits in application.ready for a stream
+	elem    *list.Element
+	size    int // bytes that the cache counts
+	out     *handedTurn
+	last    streamID // the stream that had the previous turn
+
+	loaded  bool
+	head    head // as it is in the log
+	history *turn.History
+	past    [][]byte         // the encoded events of history; nil = not in memory
+	due     map[int32]uint64 // open timers: when they fire, in milliseconds
+	inbox   inbox
+	fresh   *head     // of an instance that is not in the log yet
+	raised  time.Time // newest timestamp of a raised event, also of those that are not in the log yet
+	refused int       // answers of workers that broke the rules, since the last one that did not
+	retryAt time.Time // when a refused turn is handed out again; zero = now
+	forcing bool      // forced is set soon
+	forced  bool      // it is terminated without a worker, because none has answered in time
+	folds   bool      // events wait for the answer of the turn that has them
+	tried   uint64    // application.joins when its turn was handed out, so that a stalled one waits for a stream
+	// seen is how much of the history of an execution the stream last has.
+	seen          uint64
+	seenExecution string
+}
+
+// handedTurn is a turn that a stream has.
+type handedTurn struct {
+	stream *stream
+	number uint64
+	taken  int // events of the inbox that it consumes
+	size   int // bytes of its history and inbox, which stay in memory
+	events []*protos.HistoryEvent
+	since  uint64 // cluster time, in milliseconds
+}
+
+// step is something that the goroutine of an instance has to do.
+type step struct {
+	do   func(c *change)
+	fail func(err error) // called instead of do, or if the instance cannot be read; nil = nothing waits
+}
+
+// drop ends the use of an instance, because this server does not lead any more. Waiting callers get an error. The
+// caller holds k.mu, and removes the instance from the Keeper.
+func (i *instance) drop(k *Keeper) {
+	i.gone = true
+	for _, s := range i.queue {
+		if s.fail != nil {
+			s.fail(errNotLeader(opChange))
+		}
+	}
+	i.queue = nil
+	if !i.driving && i.pinned() {
+		k.spawn("forget "+i.ID, func() { i.forget(errNotLeader(opChange)) }) // those who wait may need k.mu
+	}
+	k.opts.Cache.add(-i.size)
+	i.size = 0
+}
+
+// forget drops what was read, and answers callers whose events are not stored.
+func (i *instance) forget(err error) {
+	for _, a := range i.inbox.fresh() {
+		a.answer(err)
+	}
+	i.loaded, i.head, i.history, i.past, i.due, i.folds = false, head{}, nil, nil, nil, false
+	i.inbox.set(nil, &i.Ref)
+	i.fresh, i.raised, i.forced, i.tried = nil, zero, false, 0
+}
+
+// push adds a step for an instance. The caller holds k.mu.
+func (k *Keeper) push(r Ref, s step) {
+	i := k.instances[r]
+	if i == nil {
+		i = &instance{Ref: r}
+		k.instances[r] = i
+	}
+	if i.elem != nil {
+		k.idle.Remove(i.elem)
+		i.elem = nil
+	}
+	i.queue = append(i.queue, s)
+	if !i.driving {
+		i.driving = true
+		k.spawn("drive "+i.ID, func() { k.drive(i) })
+	}
+}
+
+// look makes an instance hand out its turn if it has one. The caller holds k.mu.
+func (k *Keeper) look(r Ref) { k.push(r, step{do: func(*change) {}}) }
+
+// drive executes the steps of an instance until there are none.
+func (k *Keeper) drive(i *instance) {
+	for {
+		k.mu.Lock()
+		if i.gone {
+			i.forget(errNotLeader(opChange))
+			i.driving = false
+			k.mu.Unlock()
+			return
+		}
+		if len(i.queue) == 0 {
+			i.driving = false
+			k.rest(i)
+			k.mu.Unlock()
+			return
+		}
+		steps, c := i.queue, &change{k: k, i: i, group: k.group, machine: k.machine, now: k.group.Now()}
+		i.queue = nil
+		k.mu.Unlock()
+		if err := i.load(c.machine); err != nil {
+			k.failed(err)
+			for _, s := range steps {
+				if s.fail != nil {
+					s.fail(err)
+				}
+			}
+			k.mu.Lock()
+			k.release(i)
+			k.mu.Unlock()
+			i.forget(err)
+			continue
+		}
+		c.head, i.raised = i.head, latest(i.raised, timeOf(i.head.raised))
+		if i.fresh != nil {
+			c.head, c.created = *i.fresh, true
+		}
+		for n, s := range steps {
+			if s.do(c); c.purged { // what follows applies to another instance
+				k.mu.Lock()
+				i.queue = append(slices.Clone(steps[n+1:]), i.queue...)
+				k.mu.Unlock()
+				break
+			}
+		}
+		if c.behind {
+			c.failed(errBehind())
+			continue
+		}
+		c.run()
+	}
+}
+
+// rest keeps an idle instance in the cache, or drops it. The caller holds k.mu.
+func (k *Keeper) rest(i *instance) {
+	size := heldOverhead + int(i.head.bytes)*2 //nolint:gosec // bounded
+	if i.past == nil {
+		size = heldOverhead
+	}
+	size += i.inbox.weight
+	k.opts.Cache.add(size - i.size)
+	i.size = size
+	if i.elem = k.idle.PushBack(i); i.pinned() {
+		k.idle.Remove(i.elem)
+		i.elem = nil
+	}
+	for k.opts.Cache.full() {
+		first := k.idle.Front()
+		if first == nil {
+			return
+		}
+		k.evict(first.Value.(*instance)) //nolint:forcetypeassert // only instances
+	}
+}
+
+// pinned reports whether the instance has something that is only in memory.
+func (i *instance) pinned() bool {
+	return i.out != nil || i.folds || i.forcing || !i.retryAt.IsZero() || i.inbox.unsaved()
+}
+
+func (k *Keeper) evict(i *instance) {
+	k.idle.Remove(i.elem)
+	i.elem = nil
+	k.opts.Cache.add(-i.size)
+	i.size = 0
+	if k.instances[i.Ref] == i {
+		delete(k.instances, i.Ref)
+	}
+	i.gone = true
+}
+
+// asKnown returns an operation of the given kind on the head. It makes a request fail if the head in the log is not
+// the one that this leader knows.
+func (i *instance) asKnown(kind command.OpKind) command.Op {
+	op := command.Op{Kind: kind, Cond: command.CondRevision, Revision: i.head.revision, Store: kv.WorkflowStore,
+		Key: i.key(tableHead, "")}
+	if !i.exists() {
+		op.Cond = command.CondAbsent
+	}
+	return op
+}
+
+// load reads the head and the inbox.
+func (i *instance) load(m *kv.Machine) error {
+	if i.loaded {
+		return nil
+	}
+	v, err := m.Get(kv.WorkflowStore, i.key(tableHead, ""), 0)
+	if err != nil {
+		return err
+	}
+	i.head = head{low: middle, high: middle}
+	i.inbox.set(nil, &i.Ref)
+	if v.Found {
+		h, ok := readHead(v.Value, v.Revision)
+		if !ok {
+			return errRecord("the head", i.Ref)
+		}
+		i.head = h
+	}
+	for after, more := "", true; more && v.Found; {
+		var found []kv.Record
+		found, more, err = m.Records(kv.WorkflowStore, i.key(tableInbox, ""), after, page, pageBytes, 0)
+		if err != nil {
+			return err
+		}
+		for n := range found {
+			a, err := readArrival(found[n].Value)
+			if err != nil {
+				return errRecord("an event of the inbox", i.Ref)
+			}
+			after, a.seq = found[n].Key, number(found[n].Key)
+			i.inbox.add(a)
+		}
+	}
+	i.loaded = true
+	return nil
+}
+
+func readArrival(value []byte) (*arrival, error) {
+	events, ok := readEvents(value)
+	if !ok || len(events) != 1 {
+		return nil, fault.New(fault.Corrupt, "workflows.read", "an event")
+	}
+	e, err := decodeEvent(events[0])
+	return &arrival{event: e, raw: events[0]}, err
+}
+
+func decodeEvent(raw []byte) (*protos.HistoryEvent, error) {
+	e := &protos.HistoryEvent{}
+	if err := proto.Unmarshal(raw, e); err != nil {
+		return nil, fault.Wrap(err, "workflows.read", "an event of a workflow")
+	}
+	return e, nil
+}
+
+func encodeEvent(e *protos.HistoryEvent) []byte {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
+	if err != nil {
+		return nil // only texts that are no UTF-8, which the decoder has refused before
+	}
+	return raw
+}
+
+// loadHistory reads the events of the current generation.
+func (i *instance) loadHistory(m *kv.Machine) error {
+	if i.history != nil {
+		return nil
+	}
+	h, past := &turn.History{}, make([][]byte, 0, i.head.events)
+	due := map[int32]uint64{}
+	for after, more := "", true; more && i.head.chunks > 0; {
+		found, again, err := m.Records(kv.WorkflowStore, i.key(tableChunk, ""), after, page, pageBytes, 0)
+		if err != nil {
+			return err
+		}
+		for n := range found {
+			events, ok := readEvents(found[n].Value)
+			if !ok {
+				return errRecord("a part of the history", i.Ref)
+			}
+			for _, raw := range events {
+				e, err := decodeEvent(raw)
+				if err != nil {
+					return errRecord("an event of the history", i.Ref)
+				}
+				h.Add(e)
+				note(due, e)
+			}
+			past, after = append(past, events...), found[n].Key
+		}
+		more = again
+	}
+	if uint64(len(past)) != i.head.events {
+		return errRecord("the history does not have the number of events of the head", i.Ref)
+	}
+	i.history, i.past, i.due = h, past, due
+	return nil
+}
+
+// note updates the open timers of an instance with an event of its history.
+func note(due map[int32]uint64, e *protos.HistoryEvent) {
+	if t := e.GetTimerCreated(); t != nil {
+		if at, ok := dueAt(t.GetFireAt().AsTime()); ok {
+			due[e.GetEventId()] = at
+		}
+	}
+	if t := e.GetTimerFired(); t != nil {
+		delete(due, t.GetTimerId())
+	}
+}
+
+// farFuture is the first year in which a timer counts as never firing. An SDK that waits for an event without a limit
+// creates a timer for the year 9999.
+const farFuture = 9000
+
+// dueAt returns the time of a timer in Unix milliseconds. It returns false for a timer that never fires.
+func dueAt(t time.Time) (at uint64, ok bool) {
+	if t.Year() >= farFuture {
+		return 0, false
+	}
+	return millis(t), true
+}
+
+// millis returns a time in Unix milliseconds, not before t and at least 1.
+func millis(t time.Time) uint64 {
+	return uint64(max(t.Add(time.Millisecond-1).UnixMilli(), 1)) //nolint:gosec // positive
+}
+
+// nanosOf returns a time in Unix nanoseconds. For a time outside their range, which ends in the year 2262, it returns
+// the nearest value. The result is at least 1, because 0 means that a time is not set.
+func nanosOf(t time.Time) uint64 {
+	switch {
+	case t.Unix() < 0:
+		return 1
+	case t.Unix() >= math.MaxInt64/int64(time.Second):
+		return math.MaxInt64
+	}
+	return uint64(max(t.UnixNano(), 1)) //nolint:gosec // positive
+}
+
+// zero is the zero time.
+var zero time.Time
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func (i *instance) exists() bool { return i.head.revision != 0 }
+
+func terminal(status int32) bool { return workflow.Terminal(protos.OrchestrationStatus(status)) }
+
+const (
+	statusPending   = int32(protos.OrchestrationStatus_ORCHESTRATION_STATUS_PENDING)
+	statusSuspended = int32(protos.OrchestrationStatus_ORCHESTRATION_STATUS_SUSPENDED)
+	statusStalled   = int32(protos.OrchestrationStatus_ORCHESTRATION_STATUS_STALLED)
+)
+
+// The operations in errors.
+const (
+	opChange = "workflows.Change"
+	opStart  = "workflows.Start"
+	opPurge  = "workflows.Purge"
+	opWait   = "workflows.Wait"
+	opWork   = "workflows.Work"
+	opRead   = "workflows.State"
+)

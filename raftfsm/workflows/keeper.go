@@ -1,0 +1,392 @@
+package workflows
+
+import (
+	"container/list"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// Times of a Keeper.
+const (
+	proposeTimeout = 10 * time.Second
+	retryPause     = 100 * time.Millisecond // before a failed proposal or call is repeated
+	foldPause      = 2 * time.Millisecond   // how long events wait for the answer of the turn that consumes them
+	pullPatience   = time.Second            // how long a pull waits for work; two pulls must fit into proofLife
+	sessionLife    = 5 * time.Second        // of a session without a pull
+	waitPatience   = 20 * time.Second       // how long one call waits for a status
+	terminatePause = 5 * time.Second        // before an instance ends without the answer of a worker
+	firstBackoff   = time.Second            // before a turn whose answer was refused is handed out again; doubles
+	lastBackoff    = time.Minute
+	maxTimer       = time.Hour
+)
+
+// Bounds of a Keeper.
+const (
+	maxQueue       = 4096     // ready instances, and activities, of an application in memory
+	page           = 256      // records that are read at once
+	pageBytes      = 1 << 20  // of their values
+	maxBatch       = 256      // operations of one request that removes messages
+	maxWaiters     = 1 << 17  // calls that wait for a status
+	maxSessions    = 10_000   // of one group
+	maxStreams     = 10_000   // of one session
+	maxHistory     = 48 << 20 // bytes of one instance's history, and of the keys of its records
+	maxEntry       = 60 << 20 // bytes of one entry
+	maxStored      = 30 << 20 // bytes of an entry that gets another event; an entry has at least one
+	maxEvent       = 16 << 20 // bytes of one event
+	maxInbox       = 100_000  // events of one instance that no turn has consumed
+	maxInboxBytes  = 32 << 20 // of them, in weight
+	maxTurnEvents  = 10_000   // new events of one turn
+	maxTurnBytes   = 16 << 20 // of them; a turn has at least one
+	maxTurn        = 64 << 20 // bytes of a history and the new events of a turn, which fit into a message of nodes
+	opCost         = 64       // bytes of an operation in an entry, besides its key and value
+	defaultCache   = 64 << 20 // bytes of heads and histories, of all groups of a server
+	heldOverhead   = 4 << 10  // bytes of an instance in memory besides its events: what was measured for a waiting one
+	cachedOverhead = 1 << 10  // bytes of a history that a node keeps for its streams, besides its events
+)
+
+// Sender sends a message to an instance of another group. It retries until ctx ends.
+type Sender interface {
+	// Locate returns the group of an instance.
+	Locate(ctx context.Context, r Ref) (gid uint32, err error)
+	// Ask sends a call to the leader of a group.
+	Ask(ctx context.Context, gid uint32, method string, body []byte) (answer []byte, repeated bool, err error)
+}
+
+// Options are the dependencies of a Keeper.
+type Options struct {
+	Group     uint32 // number of the Raft group
+	Logger    *slog.Logger
+	Sender    Sender
+	Cache     *Cache // shared by the Keepers of a server; nil = one of its own
+	Namespace string // of the applications
+	// AfterFunc is time.AfterFunc or a replacement for tests. nil = time.AfterFunc.
+	AfterFunc func(d time.Duration, f func()) (stop func() bool)
+	// Rand returns a random number that is not 0. nil = one from crypto/rand.
+	Rand func() uint64
+	// Gate is called by a goroutine that has been started or woken, with the name of its work, while it holds nothing.
+	// A test lets goroutines go on one at a time, until the Keeper closes. nil = they go on at once.
+	Gate func(ctx context.Context, closing <-chan struct{}, work string)
+}
+
+// Keeper runs the workflows of one Raft group while its server leads the group. It is safe for concurrent use. A busy
+// instance has one goroutine; an idle one has none, and need not be in memory.
+type Keeper struct {
+	opts    Options
+	closing context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	updates records.Updates // which must not wait for mu
+
+	mu       sync.Mutex
+	group    records.Group // nil until Attach
+	closed   bool
+	machine  *kv.Machine // nil = this server did not lead at the last update
+	term     uint64
+	restored uint64 // the last restore of the machine
+
+	instances map[Ref]*instance
+	idle      *list.List // of *instance, the least recently used first
+	apps      map[string]*application
+	sessions  map[string]*session
+	tasks     map[taskID]*task // queued or leased
+	waiters   map[Ref][]*waiter
+	waiting   int // calls in waiters
+
+	absent    map[string]uint64 // sessions that the previous leader knew and that have not joined here
+	endGrace  func() bool       // nil = activities of previous leaders may be handed out
+	scanning  bool              // a goroutine reads what waits for workers
+	scanAgain bool
+	scanned   int // records of activities that scans have read
+
+	deliveries uint64 // of turns
+	timers     timers
+	outbox     outbox
+	totals     totals
+	confirm    confirmation
+}
+
+// NewKeeper returns a Keeper that does nothing until Attach is called.
+func NewKeeper(o Options) *Keeper {
+	if o.AfterFunc == nil {
+		o.AfterFunc = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Cache == nil {
+		o.Cache = NewCache(0)
+	}
+	if o.Rand == nil {
+		o.Rand = random
+	}
+	k := &Keeper{opts: o, instances: map[Ref]*instance{}, idle: list.New(), apps: map[string]*application{},
+		sessions: map[string]*session{}, tasks: map[taskID]*task{}, waiters: map[Ref][]*waiter{},
+		absent: map[string]uint64{}, deliveries: o.Rand() >> 2} // no number of an earlier Keeper
+	k.closing, k.stop = context.WithCancel(context.Background())
+	return k
+}
+
+// Attach gives the Keeper its group, which must be open.
+func (k *Keeper) Attach(g records.Group) {
+	k.mu.Lock()
+	k.group = g
+	k.mu.Unlock()
+	k.updates.Start(k.running.Go, k.update)
+}
+
+// Close ends the sessions, and waits for the goroutines of the Keeper.
+func (k *Keeper) Close() {
+	k.updates.Stop()
+	k.mu.Lock()
+	k.closed = true
+	k.stop()
+	k.resign()
+	k.mu.Unlock()
+	k.running.Wait()
+}
+
+// Update makes the Keeper look at whether it leads. It does not block.
+func (k *Keeper) Update() { k.updates.Request() }
+
+func (k *Keeper) update() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return
+	}
+	if err := k.refresh(); err != nil {
+		k.failed(err)
+		k.resign()
+		k.opts.AfterFunc(retryPause, k.Update)
+	}
+}
+
+// failed logs an error of reading records.
+func (k *Keeper) failed(err error) {
+	if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.NotLeader) {
+		k.opts.Logger.Error("records of workflows cannot be read, so some instances do not go on", "error", err,
+			"hint", "restart this server, so that another one leads")
+	}
+}
+
+// spawn executes f in a goroutine.
+func (k *Keeper) spawn(work string, f func()) {
+	k.running.Go(func() {
+		k.gate(k.closing, work)
+		f()
+	})
+}
+
+func (k *Keeper) gate(ctx context.Context, work string) {
+	if k.opts.Gate != nil {
+		k.opts.Gate(ctx, k.closing.Done(), work)
+	}
+}
+
+// after calls f, with k.mu held, after a while.
+func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
+	term := k.term
+	return k.opts.AfterFunc(d, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if !k.closed && k.machine != nil && k.term == term {
+			f()
+		}
+	})
+}
+
+// refresh begins to lead or stops. The caller holds k.mu.
+func (k *Keeper) refresh() error {
+	if !k.group.Leading() {
+		k.resign()
+		return nil
+	}
+	term, m := k.group.Term(), k.group.Machine()
+	if k.machine == m && k.term == term && k.restored == m.Restored() {
+		return nil
+	}
+	k.resign()
+	k.machine, k.term, k.restored = m, term, m.Restored()
+	return k.begin()
+}
+
+// begin reads what a new leader needs at once: the sessions that the previous leader had, the times of the first
+// timers, and the messages in the outbox. Turns and activities are read later, when there are workers. The caller
+// holds k.mu.
+func (k *Keeper) begin() error {
+	found, _, err := k.machine.List(kv.WorkflowStore, sessionPrefix(k.opts.Group), "", maxSessions, 0)
+	if err != nil {
+		return err
+	}
+	prefix := len(sessionPrefix(k.opts.Group))
+	for i := range found {
+		k.absent[found[i].Key[prefix:]] = found[i].Revision
+	}
+	if len(k.absent) > 0 {
+		k.endGrace = k.after(sessionLife, k.grantAll)
+	}
+	for after := "\x00\xff"; ; {
+		found, _, err := k.machine.List(kv.WorkflowStore, "", after, 1, 0)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		p, _, _, ok := splitKey(found[0].Key)
+		if !ok {
+			return errRecord("unknown key", Ref{ID: fault.Shorten(found[0].Key, 128)})
+		}
+		k.application(p.app).places[p.bucket] = true
+		if err := k.timers.load(k, p); err != nil {
+			return err
+		}
+		if err := k.outbox.load(k, p); err != nil {
+			return err
+		}
+		if err := k.loadBlocked(p); err != nil {
+			return err
+		}
+		after = p.prefix() + "\xff"
+	}
+}
+
+// loadBlocked checks whether a bucket has work that waits for workers. So a new leader can report an application
+// without workers. The caller holds k.mu.
+func (k *Keeper) loadBlocked(p place) error {
+	found, _, err := k.machine.List(kv.WorkflowStore, p.table(tableInbox), "", 1, 0)
+	if err != nil {
+		return err
+	}
+	if len(found) > 0 {
+		k.block(k.application(p.app))
+	}
+	tasks, _, err := k.machine.Records(kv.WorkflowStore, p.table(tableTask), "", 1, pageBytes, 0)
+	if err != nil || len(tasks) == 0 {
+		return err
+	}
+	if t, ok := readTask(tasks[0].Value); ok {
+		if a := k.target(t.app); a != nil {
+			k.block(a)
+		}
+	}
+	return nil
+}
+
+// resign drops everything from memory, because this server does not lead. Waiting callers get an error, and call the
+// next leader. The caller holds k.mu.
+func (k *Keeper) resign() {
+	if k.machine == nil {
+		return
+	}
+	for _, s := range k.sessions {
+		s.end()
+	}
+	clear(k.sessions)
+	for _, i := range k.instances {
+		i.drop(k)
+	}
+	clear(k.instances)
+	k.idle.Init()
+	for _, list := range k.waiters {
+		for _, w := range list {
+			w.end(errNotLeader(opWait))
+		}
+	}
+	clear(k.waiters)
+	clear(k.apps)
+	clear(k.tasks)
+	clear(k.absent)
+	k.waiting = 0
+	if k.endGrace != nil {
+		k.endGrace()
+		k.endGrace = nil
+	}
+	k.timers.drop()
+	k.outbox.drop()
+	k.machine = nil
+}
+
+// lead returns an error if this server does not lead. Otherwise it makes sure that the Keeper has read the records in
+// this term. The caller holds k.mu.
+func (k *Keeper) lead(op string) error {
+	if k.group == nil || k.closed {
+		return fault.New(fault.Unavailable, op, "this node is starting or shutting down")
+	}
+	if !k.group.Leading() {
+		return errNotLeader(op)
+	}
+	if k.machine == nil || k.term != k.group.Term() {
+		return k.refresh()
+	}
+	return nil
+}
+
+// leads reports whether this server still leads in the term for which the Keeper has read the records. Call it after
+// a read: if it returns true, the read has seen no entry of a later leader. The reason is that a server stops leading
+// before it applies such an entry, and the Keeper resigns after that. The caller holds k.mu.
+func (k *Keeper) leads() bool { return k.group.Leading() && k.group.Term() == k.term }
+
+func errNotLeader(op string) error {
+	return fault.New(fault.NotLeader, op, "this server does not lead the group of the workflow")
+}
+
+// commit proposes a request of the Keeper. The caller does not hold k.mu.
+func (k *Keeper) commit(g records.Group, ops []command.Op) (kv.Result, error) {
+	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
+	defer cancel()
+	begun := k.confirm.begin()
+	res, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: ops})
+	if err == nil {
+		k.confirm.done(begun)
+	}
+	return res, err
+}
+
+// confirmed waits until a majority has confirmed that this server led after a given moment. since is the number of
+// this moment (see confirmation.begin). An entry that was proposed later and is committed is such a confirmation.
+// Otherwise confirmed asks the other servers.
+func (k *Keeper) confirmed(ctx context.Context, g records.Group, since uint64) error {
+	if k.confirm.covers(since) {
+		return nil
+	}
+	begun := k.confirm.begin()
+	err := g.Confirm(ctx)
+	if err == nil {
+		k.confirm.done(begun)
+	}
+	return err
+}
+
+// confirmation numbers moments: the beginnings of calls, proposals and read indexes. It records the newest moment at
+// or after which this server is known to have led.
+type confirmation struct {
+	mu     sync.Mutex
+	begun  uint64
+	proven uint64 // the newest one that a majority has answered
+}
+
+// begin returns the number of a moment.
+func (c *confirmation) begin() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun++
+	return c.begun
+}
+
+func (c *confirmation) done(begun uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.proven = max(c.proven, begun)
+}
+
+func (c *confirmation) covers(since uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.proven > since
+}

@@ -1,0 +1,281 @@
+package workflows
+
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dapr/durabletask-go/api/protos"
+
+	"github.com/quorate/quorate/component/workflow/turn"
+)
+
+// maxApps limits how many applications have metrics of their own. All other applications share one series, with the
+// label value "other".
+const maxApps = 200
+
+// total is what a leader has counted for an application.
+type total struct {
+	created, completed, failed, terminated, stalled      uint64
+	turnsHanded, turns, refused, tasks, results, retried uint64
+	failures, retries                                    uint64 // of activities: results, and pauses before a retry
+	turnTimes, activityTimes                             durations
+}
+
+// bounds are those of the histograms of durations, in seconds.
+var bounds = [...]float64{0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 600}
+
+// durations is a histogram.
+type durations struct {
+	counts [len(bounds)]uint64 // up to each bound, without the lower ones
+	n      uint64
+	sum    float64 // seconds
+}
+
+// add counts a duration in milliseconds.
+func (d *durations) add(ms uint64) {
+	s := float64(ms) / 1000
+	d.n++
+	d.sum += s
+	for i, b := range bounds {
+		if s <= b {
+			d.counts[i]++
+			return
+		}
+	}
+}
+
+// merge adds another histogram.
+func (d *durations) merge(o *durations) {
+	for i := range o.counts {
+		d.counts[i] += o.counts[i]
+	}
+	d.n, d.sum = d.n+o.n, d.sum+o.sum
+}
+
+func (d *durations) metric(desc *prometheus.Desc, app string) prometheus.Metric {
+	buckets, up := make(map[float64]uint64, len(bounds)), uint64(0)
+	for i, b := range bounds {
+		up += d.counts[i]
+		buckets[b] = up
+	}
+	return prometheus.MustNewConstHistogram(desc, d.n, d.sum, buckets, app)
+}
+
+type totals struct{ apps map[string]*total }
+
+// of returns the counters of an application. The caller holds k.mu.
+func (t *totals) of(app string) *total {
+	if t.apps == nil {
+		t.apps = map[string]*total{}
+	}
+	one := t.apps[app]
+	if one == nil && len(t.apps) >= maxApps {
+		app = "other"
+		one = t.apps[app]
+	}
+	if one == nil {
+		one = &total{}
+		t.apps[app] = one
+	}
+	return one
+}
+
+func (t *totals) handedTask(app string, again bool) {
+	one := t.of(app)
+	one.tasks++
+	if again {
+		one.retried++
+	}
+}
+
+// result counts a result of an activity.
+func (t *totals) result(app string, failed bool) {
+	one := t.of(app)
+	if failed {
+		one.failures++
+	} else {
+		one.results++
+	}
+}
+
+// stall notes whether an instance is stalled. The caller holds k.mu.
+func (k *Keeper) stall(i *instance) {
+	a := k.application(i.App)
+	switch {
+	case !i.exists() || i.head.status != statusStalled:
+		delete(a.stalled, hash(i.ID))
+	case len(a.stalled) < maxQueue:
+		if a.stalled == nil {
+			a.stalled = map[uint64]struct{}{}
+		}
+		a.stalled[hash(i.ID)] = struct{}{}
+	}
+}
+
+// count counts an entry of an instance. The caller holds k.mu.
+func (k *Keeper) count(i *instance, was int32, fresh bool, o *turn.Outcome) {
+	t := k.totals.of(i.App)
+	if fresh && i.exists() {
+		t.created++
+	}
+	if o != nil {
+		t.turns++
+		for _, e := range o.Append {
+			if e.GetTimerCreated().GetActivityRetry() != nil {
+				t.retries++
+			}
+		}
+	}
+	k.stall(i)
+	if i.head.status == was || !i.exists() {
+		return
+	}
+	switch protos.OrchestrationStatus(i.head.status) {
+	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_COMPLETED:
+		t.completed++
+	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_FAILED:
+		t.failed++
+	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_TERMINATED,
+		protos.OrchestrationStatus_ORCHESTRATION_STATUS_CANCELED:
+		t.terminated++
+	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_STALLED:
+		t.stalled++
+	}
+}
+
+// collector reads the state of Keepers.
+type collector struct {
+	keepers                                             []*Keeper
+	instances, turns, activities, waiting, out, backlog *prometheus.Desc
+	oldest, stalled, turnTimes, activityTimes           *prometheus.Desc
+}
+
+// NewCollector returns a collector of the metrics of workflows for the groups of a server. Only the leader of a group
+// has series for it.
+func NewCollector(keepers []*Keeper) prometheus.Collector {
+	app := []string{"app_id"}
+	return &collector{keepers,
+		prometheus.NewDesc("quorate_workflows_total", "Instances of workflows that were created, or have reached a "+
+			"status, counted by the leader.", append(app, "status"), nil),
+		prometheus.NewDesc("quorate_workflow_turns_total", "Turns of workflows by what has become of them, "+
+			"counted by the leader.", append(app, "outcome"), nil),
+		prometheus.NewDesc("quorate_workflow_activities_total", "Activities of workflows by what has become of them, "+
+			"counted by the leader.", append(app, "outcome"), nil),
+		prometheus.NewDesc("quorate_workflow_waiting", "Turns and activities that are ready and for which no "+
+			"worker has room.", append(app, "kind"), nil),
+		prometheus.NewDesc("quorate_workflow_running", "Turns and activities that workers have.",
+			append(app, "kind"), nil),
+		prometheus.NewDesc("quorate_workflow_without_worker", "1 if an application has instances that wait and "+
+			"no worker is connected.", app, nil),
+		prometheus.NewDesc("quorate_workflow_waiting_seconds", "For how long the oldest turn or activity that is "+
+			"ready has waited for a worker.", app, nil),
+		prometheus.NewDesc("quorate_workflow_stalled", "Instances that no worker could run, because it lacks a patch "+
+			"or a version, or the history is too long.", app, nil),
+		prometheus.NewDesc("quorate_workflow_turn_seconds", "Time from handing a turn to a worker to its answer.",
+			app, nil),
+		prometheus.NewDesc("quorate_workflow_activity_seconds", "Time from handing an activity to a worker to the "+
+			"stored result.", app, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.instances, c.turns, c.activities, c.waiting, c.out, c.backlog, c.oldest,
+		c.stalled, c.turnTimes, c.activityTimes} {
+		out <- d
+	}
+}
+
+// gauge is what a leader has for an application at the moment.
+type gauge struct {
+	ready, tasks, turns, activities, blocked, stalled int
+
+	waited uint64 // milliseconds
+}
+
+// Collect implements prometheus.Collector. Series of several groups are added.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	sums, gauges := map[string]total{}, map[string]gauge{}
+	for _, k := range c.keepers {
+		k.read(sums, gauges)
+	}
+	for _, app := range keys(sums) {
+		t := sums[app]
+		for _, one := range []struct {
+			d     *prometheus.Desc
+			label string
+			n     uint64
+		}{{c.instances, "created", t.created}, {c.instances, "completed", t.completed},
+			{c.instances, "failed", t.failed}, {c.instances, "terminated", t.terminated},
+			{c.instances, "stalled", t.stalled},
+			{c.turns, "handed_out", t.turnsHanded}, {c.turns, "stored", t.turns}, {c.turns, "refused", t.refused},
+			{c.activities, "handed_out", t.tasks}, {c.activities, "completed", t.results},
+			{c.activities, "failed", t.failures}, {c.activities, "retried", t.retries},
+			{c.activities, "handed_out_again", t.retried}} {
+			out <- prometheus.MustNewConstMetric(one.d, prometheus.CounterValue, float64(one.n), app, one.label)
+		}
+		out <- t.turnTimes.metric(c.turnTimes, app)
+		out <- t.activityTimes.metric(c.activityTimes, app)
+	}
+	for _, app := range keys(gauges) {
+		g := gauges[app]
+		for _, one := range []struct {
+			d     *prometheus.Desc
+			label string
+			n     int
+		}{{c.waiting, "turn", g.ready}, {c.waiting, "activity", g.tasks}, {c.out, "turn", g.turns},
+			{c.out, "activity", g.activities}} {
+			out <- prometheus.MustNewConstMetric(one.d, prometheus.GaugeValue, float64(one.n), app, one.label)
+		}
+		out <- prometheus.MustNewConstMetric(c.backlog, prometheus.GaugeValue, float64(min(g.blocked, 1)), app)
+		out <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, float64(g.waited)/1000, app)
+		out <- prometheus.MustNewConstMetric(c.stalled, prometheus.GaugeValue, float64(g.stalled), app)
+	}
+}
+
+func keys[V any](m map[string]V) []string {
+	list := make([]string, 0, len(m))
+	for app := range m {
+		list = append(list, app)
+	}
+	slices.Sort(list)
+	return list[:min(len(list), maxApps)]
+}
+
+func (k *Keeper) read(sums map[string]total, gauges map[string]gauge) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for app, t := range k.totals.apps {
+		s := sums[app]
+		for _, p := range [...]struct {
+			to   *uint64
+			from uint64
+		}{{&s.created, t.created}, {&s.completed, t.completed}, {&s.failed, t.failed}, {&s.terminated, t.terminated},
+			{&s.stalled, t.stalled}, {&s.turnsHanded, t.turnsHanded}, {&s.turns, t.turns}, {&s.refused, t.refused},
+			{&s.tasks, t.tasks}, {&s.results, t.results}, {&s.retried, t.retried}, {&s.failures, t.failures},
+			{&s.retries, t.retries}} {
+			*p.to += p.from
+		}
+		s.turnTimes.merge(&t.turnTimes)
+		s.activityTimes.merge(&t.activityTimes)
+		sums[app] = s
+	}
+	for app, a := range k.apps {
+		g := gauges[app]
+		g.ready += len(a.ready)
+		g.tasks += len(a.tasks)
+		for _, s := range a.streams {
+			g.turns += s.turns
+			g.activities += s.activities
+		}
+		if len(a.streams) == 0 && a.blocked {
+			g.blocked++
+		}
+		g.stalled += len(a.stalled)
+		if since := k.oldest(a); since != 0 {
+			now := k.group.Now()
+			g.waited = max(g.waited, now-min(since, now))
+		}
+		gauges[app] = g
+	}
+}

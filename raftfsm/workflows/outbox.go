@@ -1,0 +1,276 @@
+package workflows
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/component/workflow/turn"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Bounds of an outbox.
+const (
+	maxMessages = 4096     // in memory; the others wait in their records
+	maxOutbox   = 64 << 20 // bytes of them
+	maxSenders  = 64       // messages on their way
+	flushPause  = 20 * time.Millisecond
+)
+
+// message is a message for another instance.
+type message struct {
+	from Ref
+	key  string // of its record
+	outRecord
+}
+
+// outbox sends messages to other instances. The messages for one instance are sent in their order. Keeper.mu guards
+// the outbox.
+//
+// A message is sent until its target has stored it in the log. Its record is removed afterwards. So a message may be
+// sent twice, and the target must ignore the second one. It recognizes the second one in these ways:
+//
+//   - The head of an instance has the newest idempotency keys.
+//   - A parent gets one result of each child.
+//   - A child is created only once.
+type outbox struct {
+	targets map[Ref][]*message // the first one of each list is on its way
+	known   map[string]int     // keys in targets and sent, and the bytes of the events
+	bytes   int                // sum of known
+	order   []Ref              // targets that wait for a sender
+	senders int
+	sent    []string // keys of messages whose records can be removed
+	flush   func() bool
+	more    map[place]bool // buckets whose records have further messages
+	doubts  map[Ref]bool   // instances whose messages wait in their records, see doubt
+}
+
+func (o *outbox) drop() {
+	if o.flush != nil {
+		o.flush()
+	}
+	*o = outbox{}
+}
+
+// doubt makes further messages of an instance wait in their records, because the outcome of an entry with earlier ones
+// is unknown. Keeper.recheck ends this: it reads all messages in their order. The caller holds k.mu.
+func (o *outbox) doubt(r Ref) {
+	if o.doubts == nil {
+		o.doubts = map[Ref]bool{}
+	}
+	o.doubts[r] = true
+}
+
+// load reads the messages of a bucket. The caller holds k.mu.
+func (o *outbox) load(k *Keeper, p place) error {
+	for after, more := "", true; more; {
+		found, again, err := k.machine.Records(kv.WorkflowStore, p.table(tableOutbox), after, page, pageBytes, 0)
+		if err != nil {
+			return err
+		}
+		for n := range found {
+			r, _, _, ok := instanceOf(found[n].Key)
+			m, readable := readOut(found[n].Value)
+			if !ok || !readable {
+				return errRecord("a message", r)
+			}
+			if after = found[n].Key; o.doubts[r] {
+				continue
+			}
+			o.add(k, &message{from: r, key: after, outRecord: m})
+			if o.more[p] {
+				return nil
+			}
+		}
+		more = again
+	}
+	return nil
+}
+
+// add queues a message whose record is in the log. The caller holds k.mu.
+func (o *outbox) add(k *Keeper, m *message) {
+	if o.targets == nil {
+		o.targets, o.known, o.more = map[Ref][]*message{}, map[string]int{}, map[place]bool{}
+	}
+	if _, ok := o.known[m.key]; ok || o.doubts[m.from] {
+		return
+	}
+	if p := m.from.place(); o.more[p] || len(o.known) >= maxMessages || o.bytes >= maxOutbox {
+		o.more[p] = true
+		return
+	}
+	o.known[m.key] = len(m.event)
+	o.bytes += len(m.event)
+	list := append(o.targets[m.to], m)
+	if o.targets[m.to] = list; len(list) == 1 {
+		o.order = append(o.order, m.to)
+	}
+	o.start(k)
+}
+
+// start starts senders for targets that wait. The caller holds k.mu.
+func (o *outbox) start(k *Keeper) {
+	for len(o.order) > 0 && o.senders < maxSenders {
+		to := o.order[0]
+		o.order = o.order[1:]
+		o.senders++
+		term := k.term
+		k.spawn("send "+to.ID, func() { o.send(k, term, to) })
+	}
+}
+
+// send sends the messages for an instance.
+func (o *outbox) send(k *Keeper, term uint64, to Ref) {
+	for {
+		k.mu.Lock()
+		if k.term != term || k.machine == nil || k.closed {
+			k.mu.Unlock()
+			return
+		}
+		list := o.targets[to]
+		if len(list) == 0 {
+			delete(o.targets, to)
+			o.senders--
+			o.start(k)
+			k.mu.Unlock()
+			return
+		}
+		m := list[0]
+		k.mu.Unlock()
+		err := k.send(m)
+		k.mu.Lock()
+		if err != nil { // another target gets the sender meanwhile
+			if k.term == term && k.machine != nil && !k.closed {
+				o.senders--
+				o.start(k)
+				k.after(retryPause, func() {
+					o.order = append(o.order, to)
+					o.start(k)
+				})
+			}
+			k.mu.Unlock()
+			return
+		}
+		if k.term == term && k.machine != nil && len(o.targets[to]) > 0 {
+			o.targets[to] = o.targets[to][1:]
+			o.delivered(k, m)
+		}
+		k.mu.Unlock()
+	}
+}
+
+// send sends one message to its target. If the target refuses to create a child, send delivers a failure to the
+// parent instead.
+func (k *Keeper) send(m *message) error {
+	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
+	defer cancel()
+	err := k.route(ctx, &m.outRecord)
+	if err == nil || !refusal(err) {
+		return err
+	}
+	e, decodeErr := decodeEvent(m.event)
+	if decodeErr != nil {
+		return decodeErr
+	}
+	k.opts.Logger.Warn("a message of a workflow is refused", "app", m.from.App, "instance", m.from.ID,
+		"target", m.to.ID, "error", err)
+	k.mu.Lock()
+	now := time.UnixMilli(int64(k.group.Now())).UTC() //nolint:gosec // bounded
+	k.mu.Unlock()
+	back, ok := turn.Refused(m.to.App, m.outRecord.key, e.GetExecutionStarted(), "AlreadyExists", err.Error(), now)
+	if !ok {
+		return nil // nothing waits for it
+	}
+	return k.Deliver(ctx, &outRecord{to: m.from, execution: back.Execution, key: back.Key,
+		event: encodeEvent(back.Event)})
+}
+
+// refusal reports whether an error is a decision of the target. Sending the message again would then return the same
+// error.
+func refusal(err error) bool {
+	return fault.Is(err, fault.Conflict) || fault.Is(err, fault.Invalid) || fault.Is(err, fault.TooLarge)
+}
+
+// route passes a message to the group of its target.
+func (k *Keeper) route(ctx context.Context, r *outRecord) error {
+	if err := r.to.check(opChange); err != nil {
+		return err
+	}
+	if k.opts.Sender == nil {
+		return k.Deliver(ctx, r)
+	}
+	gid, err := k.opts.Sender.Locate(ctx, r.to)
+	if err != nil {
+		return err
+	}
+	if gid == k.opts.Group {
+		return k.Deliver(ctx, r)
+	}
+	_, _, err = k.opts.Sender.Ask(ctx, gid, Method, (&call{what: callDeliver, data: r.encode()}).append())
+	return err
+}
+
+// delivered removes the record of a message soon. The caller holds k.mu.
+func (o *outbox) delivered(k *Keeper, m *message) {
+	o.sent = append(o.sent, m.key)
+	if o.flush == nil {
+		o.flush = k.after(flushPause, func() { o.clean(k) })
+	}
+}
+
+// clean removes records. The caller holds k.mu.
+func (o *outbox) clean(k *Keeper) {
+	part := o.sent[:min(len(o.sent), maxBatch)]
+	g, term := k.group, k.term
+	k.spawn("clean", func() {
+		list := make([]command.Op, len(part))
+		for n, key := range part {
+			list[n] = remove(key)
+		}
+		_, err := k.commit(g, list)
+		if err != nil {
+			k.pause(retryPause)
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.term != term || k.machine == nil {
+			return
+		}
+		if o.flush = nil; err == nil {
+			o.sent = o.sent[len(part):]
+			for _, key := range part {
+				o.bytes -= o.known[key]
+				delete(o.known, key)
+			}
+		}
+		if len(o.sent) > 0 {
+			o.flush = k.after(0, func() { o.clean(k) })
+		}
+		if len(o.more) > 0 && len(o.known) <= maxMessages/2 && o.bytes <= maxOutbox/2 {
+			o.reload(k)
+		}
+	})
+}
+
+// reload reads messages that did not fit into memory. The caller holds k.mu.
+func (o *outbox) reload(k *Keeper) {
+	places := o.more
+	o.more = map[place]bool{}
+	for p := range places {
+		if err := o.load(k, p); err != nil {
+			k.failed(err)
+			o.more[p] = true
+		}
+	}
+}
+
+func (k *Keeper) pause(d time.Duration) {
+	done := make(chan struct{})
+	stop := k.opts.AfterFunc(d, func() { close(done) })
+	select {
+	case <-done:
+	case <-k.closing.Done():
+		stop()
+	}
+}

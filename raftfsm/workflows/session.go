@@ -1,0 +1,493 @@
+package workflows
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/quorate/quorate/component/workflow"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Limits of what a stream gets from one leader. The node itself limits what its workers get from all groups together.
+const (
+	maxTurns      = 256
+	maxActivities = 256
+	maxPull       = 256 // items of one answer
+	maxPullBytes  = 4 << 20
+	maxHanded     = 64 << 20 // bytes of the histories of an application's turns that streams have; at least one turn
+)
+
+// streamID identifies a stream of a node.
+type streamID struct {
+	session string
+	id      uint64
+}
+
+// stream is the stream of a worker, as the leader knows it.
+type stream struct {
+	streamID
+	session    *session
+	app        string
+	worker     workflow.Worker
+	turns      int // that it has
+	activities int
+	held       map[Ref]*instance // whose turn it has
+}
+
+// room returns how many further turns and activities the stream can get. The limits of its worker apply here,
+// although the node enforces them, too. Otherwise work above the limits would wait in this node while other nodes are
+// idle.
+func (s *stream) room() (turns, activities int) {
+	turns, activities = maxTurns, maxActivities
+	if n := s.worker.MaxTurns; n > 0 {
+		turns = min(turns, n)
+	}
+	if n := s.worker.MaxActivities; n > 0 {
+		activities = min(activities, n)
+	}
+	return turns - s.turns, activities - s.activities
+}
+
+// session is the session of a node with workers. It ends when the node has not pulled for sessionLife. The leader
+// then hands out its turns and activities again. The node ends the streams that had them.
+type session struct {
+	id       string
+	revision uint64 // of its record
+	number   uint64 // of the call that has begun it
+	streams  map[uint64]*stream
+	out      []*item // not sent yet
+	// last is the newest answer until the node reports that it has it. Then a lost answer is sent again.
+	last    []*item
+	answers uint64 // number of the newest answer; greater than those of earlier sessions
+	wake    chan struct{}
+	ended   chan struct{}
+	pulls   int // that wait
+	expiry  func() bool
+}
+
+// The kinds of items.
+const (
+	itemTurn = 1
+	itemTask = 2
+)
+
+// item is work for a stream.
+type item struct {
+	stream     uint64
+	kind       byte
+	ref        Ref
+	number     uint64 // of the delivery of a turn; the attempt of an activity
+	exec       string // execution id of the workflow
+	generation uint64
+	from       uint64   // events of the history that the node has had from the same leader
+	past       [][]byte // all of them; the node gets those from from on
+	fresh      [][]byte // new events of a turn; the scheduled event of an activity
+	task       int32
+	birth      uint64
+}
+
+func (i *item) size() (n int) {
+	for _, e := range i.past[i.from:] {
+		n += len(e)
+	}
+	for _, e := range i.fresh {
+		n += len(e)
+	}
+	return n + 128
+}
+
+// Held is an activity that a stream of a node has when the node joins.
+type Held struct {
+	Stream  uint64
+	App, ID string
+	Task    int32
+	Birth   uint64
+	Attempt uint64
+}
+
+// Join is a node with its streams.
+type Join struct {
+	Session  string
+	Previous string            // its session at an earlier leader; empty = none
+	Number   uint64            // of the calls that the node has made to join; 0 = unknown
+	Streams  map[uint64]string // applications of its streams
+	Workers  map[uint64]workflow.Worker
+	Held     []Held
+}
+
+func (s *session) send(i *item) {
+	s.out = append(s.out, i)
+	s.rouse()
+}
+
+func (s *session) rouse() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// end makes the pulls of a session return. The caller removes it from the Keeper.
+func (s *session) end() {
+	if s.expiry != nil {
+		s.expiry()
+	}
+	select {
+	case <-s.ended:
+	default:
+		close(s.ended)
+	}
+}
+
+// Join begins a session. The record of the session is in the log before the session gets work. So if the leader
+// changes, the next leader knows that it must wait for this node before it hands out the node's activities again.
+func (k *Keeper) Join(ctx context.Context, j *Join) error {
+	k.mu.Lock()
+	if err := k.lead(opWork); err != nil {
+		k.mu.Unlock()
+		return err
+	}
+	g := k.group
+	if len(k.sessions) >= maxSessions || len(j.Streams) > maxStreams {
+		k.mu.Unlock()
+		return fault.New(fault.Overloaded, opWork, "too many nodes or workers have joined")
+	}
+	k.mu.Unlock()
+	ops := []command.Op{set(sessionPrefix(k.opts.Group)+j.Session, []byte{recordVersion})}
+	if j.Previous != "" {
+		ops = append(ops, remove(sessionPrefix(k.opts.Group)+j.Previous))
+	}
+	res, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: ops})
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.lead(opWork); err != nil {
+		return err
+	}
+	// The node may have joined this leader before: under its previous id, or by a call whose answer was lost.
+	before := []*session{k.sessions[j.Previous], k.sessions[j.Session]}
+	if old := before[1]; old != nil && j.Number != 0 && j.Number <= old.number {
+		old.revision = max(old.revision, res.Revisions[0])
+		if j.Number == old.number {
+			return nil // the call is repeated, and streams may have begun or ended since
+		}
+		return fault.New(fault.Unavailable, opWork, "the node has joined again since this call")
+	}
+	s := &session{id: j.Session, number: j.Number, streams: map[uint64]*stream{}, wake: make(chan struct{}, 1),
+		ended: make(chan struct{}), answers: k.group.Now() << 20, revision: res.Revisions[0]}
+	k.sessions[j.Session] = s
+	k.expireLater(s)
+	ids := make([]uint64, 0, len(j.Streams))
+	for id := range j.Streams {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		k.addStream(s, id, j.Streams[id], j.Workers[id])
+	}
+	for n := range j.Held {
+		if err := k.held(s, before, &j.Held[n]); err != nil {
+			return err
+		}
+	}
+	for _, old := range before { // after what the node still has was leased to the new session
+		if old != nil {
+			k.endSession(old, false)
+		}
+	}
+	delete(k.absent, j.Previous)
+	delete(k.absent, j.Session)
+	if len(k.absent) == 0 && k.endGrace != nil {
+		k.grantAll()
+	}
+	for _, id := range ids {
+		k.fill(j.Streams[id])
+	}
+	return nil
+}
+
+// held restores the lease of an activity that a node got from an earlier leader, as the node has reported. The caller
+// holds k.mu.
+func (k *Keeper) held(s *session, before []*session, h *Held) error {
+	id, st := taskID{Ref{h.App, h.ID}, h.Task, h.Birth}, s.streams[h.Stream]
+	t := k.tasks[id]
+	if st == nil || t != nil && t.lease != nil && !slices.Contains(before, t.lease.session) {
+		return nil
+	}
+	if t != nil && t.lease != nil {
+		t.lease.activities--
+		t.lease, t.attempt = st, max(t.attempt, h.Attempt)
+		st.activities++
+		return nil
+	}
+	if t != nil && t.done {
+		return nil
+	}
+	v, err := k.machine.Get(kv.WorkflowStore, id.taskKey(id.task, id.birth), 0)
+	if err != nil || !v.Found {
+		return err
+	}
+	r, ok := readTask(v.Value)
+	if !ok {
+		return errRecord("an activity", id.Ref)
+	}
+	if t == nil {
+		t = &task{id: id, app: r.app, exec: r.exec, event: r.event}
+		k.tasks[id] = t
+	}
+	t.lease, t.attempt = st, max(t.attempt, h.Attempt)
+	st.activities++
+	return nil
+}
+
+// grantAll allows this leader to hand out the activities of earlier leaders. Call it when all their nodes have
+// reported their activities, or when the time for it has passed. The caller holds k.mu.
+func (k *Keeper) grantAll() {
+	if k.endGrace != nil {
+		k.endGrace()
+		k.endGrace = nil
+	}
+	for id, revision := range k.absent {
+		k.forgetSession(id, revision)
+	}
+	clear(k.absent)
+	for _, a := range k.apps {
+		a.moreTasks = true
+	}
+	k.scan()
+}
+
+// forgetSession removes the record of a session that has ended. It does nothing if the node has joined again, because
+// the record then has another revision. The caller holds k.mu.
+func (k *Keeper) forgetSession(id string, revision uint64) {
+	g, op := k.group, remove(sessionPrefix(k.opts.Group)+id)
+	op.Cond, op.Revision = command.CondRevision, revision
+	k.spawn("forget session "+id, func() {
+		// If it fails, the next leader waits for the session in vain.
+		_, _ = k.commit(g, ops(op))
+	})
+}
+
+// AddStream adds a stream to a session. It returns false if this leader does not know the session.
+func (k *Keeper) AddStream(session string, id uint64, app string, w workflow.Worker) (known bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.lead(opWork); err != nil {
+		return false, err
+	}
+	s := k.sessions[session]
+	if s == nil {
+		return false, nil
+	}
+	if s.streams[id] == nil {
+		if len(s.streams) >= maxStreams {
+			return true, fault.New(fault.Overloaded, opWork, "the node has too many workers")
+		}
+		k.addStream(s, id, app, w)
+		k.fill(app)
+	}
+	return true, nil
+}
+
+// addStream adds a stream. The caller holds k.mu, and calls fill.
+func (k *Keeper) addStream(s *session, id uint64, app string, w workflow.Worker) {
+	st := &stream{streamID: streamID{s.id, id}, session: s, app: app, worker: w, held: map[Ref]*instance{}}
+	s.streams[id] = st
+	a := k.application(app)
+	a.streams = append(a.streams, st)
+	a.joins++
+	a.retention = w.Retention
+	a.blocked = false
+	a.moreReady = true // also stalled instances
+}
+
+// RemoveStream ends a stream. What it has is handed out again.
+func (k *Keeper) RemoveStream(session string, id uint64) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.lead(opWork); err != nil {
+		return err
+	}
+	if s := k.sessions[session]; s != nil {
+		k.removeStream(s, id)
+	}
+	return nil
+}
+
+func (k *Keeper) removeStream(s *session, id uint64) {
+	st := s.streams[id]
+	if st == nil {
+		return
+	}
+	delete(s.streams, id)
+	a := k.application(st.app)
+	a.streams = slices.DeleteFunc(a.streams, func(o *stream) bool { return o == st })
+	list := make([]*instance, 0, len(st.held))
+	for _, i := range st.held {
+		list = append(list, i)
+	}
+	slices.SortFunc(list, func(a, b *instance) int { return compareRefs(a.Ref, b.Ref) })
+	for _, i := range list {
+		k.release(i)
+		k.push(i.Ref, step{do: func(c *change) { c.i.folds, c.i.tried = false, 0 }})
+	}
+	var tasks []*task
+	for _, t := range k.tasks {
+		if t.lease == st {
+			tasks = append(tasks, t)
+		}
+	}
+	slices.SortFunc(tasks, func(a, b *task) int {
+		return cmp.Or(compareRefs(a.id.Ref, b.id.Ref), cmp.Compare(a.id.birth, b.id.birth),
+			cmp.Compare(a.id.task, b.id.task))
+	})
+	for _, t := range tasks {
+		if t.lease = nil; !t.done {
+			k.queueTask(t)
+		}
+	}
+	k.fill(st.app)
+}
+
+// expireLater ends a session that has no pull in sessionLife.
+func (k *Keeper) expireLater(s *session) {
+	s.expiry = k.after(sessionLife, func() {
+		if k.sessions[s.id] == s && s.pulls == 0 {
+			k.endSession(s, true)
+		}
+	})
+}
+
+// endSession ends a session and what its streams have. The caller holds k.mu.
+func (k *Keeper) endSession(s *session, forget bool) {
+	s.end()
+	if k.sessions[s.id] == s {
+		delete(k.sessions, s.id)
+	}
+	if forget {
+		k.forgetSession(s.id, s.revision)
+	}
+	ids := make([]uint64, 0, len(s.streams))
+	for id := range s.streams {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		k.removeStream(s, id)
+	}
+}
+
+// Answer is the answer to a pull.
+type answer struct {
+	number uint64 // the next pull names it; 0 = items is empty
+	proven bool   // a majority has confirmed that the server led after the pull began
+	items  []*item
+}
+
+// pull waits for work of a session. received is the number of the last answer that the node has received; 0 = none.
+// If there is no work, pull returns an empty answer after pullPatience. The node then pulls again, which keeps its
+// session alive. The result known is false if this leader does not know the session.
+//
+// Before pull returns an activity, a majority confirms that this server has led since the call began. Otherwise a
+// deposed leader could hand out an activity after its successor has stopped waiting for the node.
+func (k *Keeper) pull(ctx context.Context, id string, received uint64) (a answer, known bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.lead(opWork); err != nil {
+		return a, false, err
+	}
+	s, g, since := k.sessions[id], k.group, k.confirm.begin()
+	if s == nil {
+		return a, false, nil
+	}
+	if s.pulls++; s.expiry != nil {
+		s.expiry()
+	}
+	defer func() {
+		if s.pulls--; s.pulls == 0 && k.sessions[id] == s {
+			k.expireLater(s)
+		}
+	}()
+	enough := make(chan struct{})
+	stop := k.opts.AfterFunc(pullPatience, func() { close(enough) })
+	defer stop()
+	for {
+		if received == s.answers {
+			s.last = nil
+		}
+		if s.last == nil {
+			if s.last = k.take(s); s.last != nil {
+				s.answers++
+			}
+		}
+		if s.last != nil {
+			a = answer{number: s.answers, items: s.last}
+		}
+		k.mu.Unlock()
+		if a.items == nil {
+			select {
+			case <-s.wake:
+				k.gate(ctx, "pull "+id)
+				k.mu.Lock()
+				continue
+			case <-enough:
+			case <-ctx.Done():
+				err = fault.Wrap(ctx.Err(), opWork, "the pull was given up")
+			case <-s.ended:
+				err = errNotLeader(opWork)
+			}
+		}
+		if a.proven = k.confirm.covers(since); err == nil && !a.proven && a.activities() {
+			err = k.confirmed(ctx, g, since)
+			a.proven = err == nil
+		}
+		k.mu.Lock()
+		if err == nil && k.sessions[id] != s {
+			err = errNotLeader(opWork)
+		}
+		if err != nil {
+			s.rouse() // another pull of the session
+			return answer{}, false, err
+		}
+		return a, true, nil
+	}
+}
+
+// activities reports whether a majority must confirm an answer before it is sent. This is so if the answer has
+// activities. It is also so if the answer is empty, because the confirmation then delays no work.
+func (a *answer) activities() bool {
+	return len(a.items) == 0 || slices.ContainsFunc(a.items, func(i *item) bool { return i.kind == itemTask })
+}
+
+// take returns the work that waits for a session. The caller holds k.mu.
+func (k *Keeper) take(s *session) (taken []*item) {
+	size := 0
+	for len(s.out) > 0 && len(taken) < maxPull && size < maxPullBytes {
+		i := s.out[0]
+		s.out = s.out[1:]
+		if st := s.streams[i.stream]; st == nil || !k.current(st, i) {
+			continue
+		}
+		size += i.size()
+		taken = append(taken, i)
+	}
+	if len(s.out) == 0 {
+		s.out = nil
+	}
+	return taken
+}
+
+// current reports whether a stream still has an item.
+func (k *Keeper) current(st *stream, i *item) bool {
+	if i.kind == itemTask {
+		t := k.tasks[taskID{i.ref, i.task, i.birth}]
+		return t != nil && t.lease == st && t.attempt == i.number
+	}
+	one := st.held[i.ref]
+	return one != nil && one.out != nil && one.out.number == i.number
+}

@@ -1,0 +1,44 @@
+package workflows
+
+import (
+	"fmt"
+	"testing"
+)
+
+// The first timer of all buckets is known, however often those of the buckets change.
+func TestTimers_KnowFirst(t *testing.T) {
+	ts := &timers{next: map[place]uint64{}}
+	if _, any := ts.first(); any {
+		t.Error("there is a first timer without any")
+	}
+	const buckets, rounds = 50, 40
+	for round := range uint64(rounds) {
+		for n := range uint64(buckets) {
+			p := place{app: fmt.Sprint(n)}
+			ts.note(dueItem{1 + (n*7919+round*104_729)%1000, p})
+			if n%3 == round%3 {
+				delete(ts.next, p)
+			}
+			least, found := uint64(1<<63), false
+			for _, at := range ts.next {
+				least, found = min(least, at), true
+			}
+			if got, any := ts.first(); any != found || any && (got.at != least || ts.next[got.place] != least) {
+				t.Fatalf("the first timer is %v, want %d", got, least)
+			}
+		}
+	}
+	if most := 2*len(ts.next) + minOrder; len(ts.order) > most {
+		t.Errorf("%d items are kept, want at most %d", len(ts.order), most)
+	}
+}
+
+// Noting a timer does not read those of all other buckets. In the test, they are not in the order, so only one that was
+// noted can be found.
+func TestTimers_NoteReadsNoOtherBucket(t *testing.T) {
+	ts := &timers{next: map[place]uint64{{app: "another one"}: 5}}
+	ts.note(dueItem{9, place{app: "shop"}})
+	if got, _ := ts.first(); got.at != 9 {
+		t.Errorf("the first timer is %v, want the one that was noted", got)
+	}
+}
