@@ -26,10 +26,9 @@ const (
 	unreadablePause = time.Minute
 )
 
-// after returns a copy of w that is updated for the result r of a tick. It returns nil if the work has ended. outcome
-// is the label for metrics and logs. The parameter fired is the cluster time at which the tick was handed out. Other
-// ticks that were due by then are skipped. The parameter now is the cluster time of the result, and failure is the
-// error of a failed tick.
+// after returns a copy of w, updated for the result r of a tick. It returns nil if the work has ended. outcome is the
+// label for metrics and logs. fired is the cluster time at which the tick was handed out. Ticks that became due up to
+// that time are skipped. now is the cluster time of the result. failure is the error of a failed tick.
 func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, outcome string) {
 	n := *w
 	switch r {
@@ -73,11 +72,12 @@ func errorText(err error) string {
 	return fault.Shorten(err.Error(), maxError)
 }
 
-// ttlSlack is how late a tick may be handed out that is due within the ttl. Without it, a tick that is due at the end
-// of the ttl would always be too late.
+// ttlSlack is how long after the end of the ttl a tick may still be handed out, if it was due within the ttl. Without
+// it, a tick that is due exactly at the end of the ttl would always be too late.
 const ttlSlack = time.Second
 
-// expired reports whether the ttl of w is over at a cluster time, so that no tick or attempt is handed out any more.
+// expired reports whether the ttl of w is over at the cluster time now. No tick and no further attempt is then handed
+// out.
 func (w *Work) expired(now uint64) bool {
 	end := w.Spec.Until
 	if w.State.At <= end {

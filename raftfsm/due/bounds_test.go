@@ -34,7 +34,7 @@ func TestKeeper_BoundsTheJobsOfAnApplication(t *testing.T) {
 	again := job("a1", time.Hour)
 	again.Overwrite = true
 	w.put(again)
-	if _, err := w.keeper.Remove(t.Context(), home("shop"), "a7", 0); err != nil {
+	if _, err := w.keeper.Remove(t.Context(), home("shop"), "a7"); err != nil {
 		t.Fatal(err)
 	}
 	w.put(full)

@@ -17,7 +17,7 @@ const Method = "raft.due"
 // What Method does. The numbers are part of the protocol.
 const (
 	callPut    = 1 // put work; answered with its revision
-	callRemove = 2 // remove work; answered with 1 if there was any
+	callRemove = 2 // remove work; answered with the result of RemoveAs
 	callRun    = 3 // make work due now; answered with 1 if there is any
 	callClear  = 4 // remove work by the prefix of its names; answered with its number
 )
@@ -36,7 +36,7 @@ func (c *Call) append(b []byte) []byte {
 	}
 	b = append(b, byte(records.Bit(p.Overwrite)), byte(records.Bit(p.Spec.Policy.Forever)))
 	interval, persist := uint64(p.Spec.Policy.Interval), uint64(p.Spec.Policy.Persist) //nolint:gosec // not negative
-	for _, n := range [...]uint64{p.Spec.Repeats, p.Spec.Policy.Retries, interval, persist, p.Spec.Revision,
+	for _, n := range [...]uint64{p.Spec.Repeats, p.Spec.Policy.Retries, interval, persist,
 		p.ID.Origin, p.ID.Seq, p.ID.Done} {
 		b = binary.AppendUvarint(b, n)
 	}
@@ -58,7 +58,6 @@ func ReadCall(r *lenprefix.Reader) (c Call, err error) {
 	p.Spec.Repeats, p.Spec.Policy.Retries = r.Uvarint(), r.Uvarint()
 	p.Spec.Policy.Interval = time.Duration(r.Uvarint()) //nolint:gosec // as it was encoded
 	p.Spec.Policy.Persist = time.Duration(r.Uvarint())  //nolint:gosec // as it was encoded
-	p.Spec.Revision = r.Uvarint()
 	p.ID = command.RequestID{Origin: r.Uvarint(), Seq: r.Uvarint(), Done: r.Uvarint()}
 	p.Spec.Payload = r.All()
 	if r.Bad || p.Name == "" && c.what != callClear {
@@ -75,8 +74,7 @@ func (k *Keeper) Serve(ctx context.Context, c *Call) (answer []byte, err error) 
 	case callPut:
 		n, err = k.Put(ctx, p)
 	case callRemove:
-		ok, err = k.Remove(ctx, p.Home, p.Name, p.Spec.Revision)
-		n = records.Bit(ok)
+		n, err = k.RemoveAs(ctx, p.ID, p.Home, p.Name)
 	case callClear:
 		removed := 0
 		removed, err = k.RemovePrefix(ctx, p.Home, p.Name)

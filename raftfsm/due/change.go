@@ -6,6 +6,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
 )
 
 // OpPut is the operation of errors of Put.
@@ -131,19 +132,63 @@ func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 	}
 }
 
-// Remove removes the work with this name, and cancels its running delivery. If revision is not 0, the work must have
-// that revision. The result removed is false if there is no such work. Remove must be called at the leader.
-func (k *Keeper) Remove(ctx context.Context, h Home, name string, revision uint64) (removed bool, err error) {
-	removed, err = k.change(ctx, opRemove, h, name, func(w *Work, _ uint64) []command.Op {
-		if revision != 0 && w.Spec.Revision != revision {
-			return nil
+// The results of RemoveAs. The numbers are part of the protocol.
+const (
+	RemovedNone = 0 // there is no such work
+	RemovedWork = 1 // an attempt with this id has removed the work
+	// RemovedNot means that no attempt with this id has changed anything, and none will, because the work was changed
+	// concurrently. The caller must repeat the call with another id.
+	RemovedNot = 2
+	// RemovedUnknown means that the group does not know the id. This attempt has changed nothing, but an earlier one
+	// may have removed the work.
+	RemovedUnknown = 3
+)
+
+// Remove removes the work with this name, and cancels its running delivery. The result removed is false if there is no
+// such work. Remove must be called at the leader.
+func (k *Keeper) Remove(ctx context.Context, h Home, name string) (removed bool, err error) {
+	for {
+		n, err := k.RemoveAs(ctx, command.RequestID{}, h, name)
+		if err != nil || n != RemovedNot {
+			return n == RemovedWork, err
 		}
-		return RemoveOps(w)
-	})
-	if removed {
-		k.removed(h, name)
 	}
-	return removed, err
+}
+
+// RemoveAs is Remove with the id of the request. If id is set, the log applies a repeated call only once. So the
+// repeated call does not remove work that was put after the first call.
+func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, name string) (n uint64, err error) {
+	g, err := k.leader(opRemove)
+	if err != nil {
+		return 0, err
+	}
+	for sure := false; ; sure = true {
+		w, found, err := Read(g.Machine(), h, name)
+		switch {
+		case err != nil:
+			return 0, err
+		case !found && sure:
+			return RemovedNone, nil
+		case !found:
+			if err := g.Confirm(ctx); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		res, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, ID: id, Ops: RemoveOps(&w)})
+		switch {
+		case err != nil:
+			return 0, err
+		case res.Outcome == kv.Stale:
+			return RemovedUnknown, nil
+		case res.Outcome != kv.Applied:
+			return RemovedNot, nil
+		}
+		if !res.Replayed {
+			k.removed(h, name)
+		}
+		return RemovedWork, nil
+	}
 }
 
 // removed cancels the deliveries of work that was removed.
@@ -187,7 +232,8 @@ func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (remov
 
 // removeListed removes work with one request. If some of the work has changed in the meantime, it uses one request
 // for each piece of work.
-func (k *Keeper) removeListed(ctx context.Context, g Group, h Home, states []kv.Listed) (removed int, err error) {
+func (k *Keeper) removeListed(ctx context.Context, g records.Group, h Home, states []kv.Listed) (removed int,
+	err error) {
 	keys, names := make([]string, len(states)), make([]string, len(states))
 	for i := range states {
 		keys[i], names[i] = states[i].Key, states[i].Key[len(h.States()):]
@@ -211,7 +257,7 @@ func (k *Keeper) removeListed(ctx context.Context, g Group, h Home, states []kv.
 		return len(names), nil
 	}
 	for _, name := range names {
-		was, err := k.Remove(ctx, h, name, 0)
+		was, err := k.Remove(ctx, h, name)
 		if err != nil {
 			return removed, err
 		}
@@ -271,7 +317,7 @@ func (k *Keeper) change(ctx context.Context, op string, h Home, name string,
 }
 
 // leader returns the group if this server leads it.
-func (k *Keeper) leader(op string) (Group, error) {
+func (k *Keeper) leader(op string) (records.Group, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.group == nil || k.closed {

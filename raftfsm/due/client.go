@@ -64,8 +64,23 @@ func (d Client) RemovePrefix(ctx context.Context, h Home, prefix string) error {
 
 // Remove removes work. The result removed is false if there was none.
 func (d Client) Remove(ctx context.Context, h Home, name string) (removed bool, err error) {
-	n, repeated, err := d.ask(ctx, &Call{what: callRemove, put: Put{Home: h, Name: name}})
-	return n == 1 || repeated && err == nil, err
+	gid, err := d.group(ctx, h)
+	if err != nil {
+		return false, err
+	}
+	err = d.access.WithID(ctx, gid, func(id command.RequestID) (known bool, err error) {
+		n, repeated, err := d.ask(ctx, &Call{what: callRemove, put: Put{Home: h, Name: name, ID: id}})
+		switch {
+		case err != nil:
+			return true, err
+		case n == RemovedUnknown && repeated:
+			return true, fault.New(fault.Indeterminate, opRemove,
+				"it may have been removed: the result is no longer kept")
+		}
+		removed = n == RemovedWork || n == RemovedNone && repeated
+		return n == RemovedWork || n == RemovedNone, nil
+	})
+	return removed, err
 }
 
 // Run makes the present tick of work due now. The result found is false if there is no such work.
@@ -84,9 +99,9 @@ func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found boo
 }
 
 // List returns up to limit items of the due work of h, in byte order of their names. It returns only names that begin
-// with prefix and come after the given name. The result more is true if further items exist. limit is at most
+// with prefix and come after the given name. The result hasMore is true if further items exist. limit is at most
 // records.MaxPage. The list of names is linearizable; the items are read afterwards.
-func (d Client) List(ctx context.Context, h Home, prefix, after string, limit int) (list []Work, more bool,
+func (d Client) List(ctx context.Context, h Home, prefix, after string, limit int) (list []Work, hasMore bool,
 	err error) {
 	gid, err := d.group(ctx, h)
 	if err != nil {
@@ -97,7 +112,7 @@ func (d Client) List(ctx context.Context, h Home, prefix, after string, limit in
 	if after != "" {
 		page.After = states + after
 	}
-	names, more, err := d.access.List(ctx, gid, kv.DueStore, page)
+	names, hasMore, err := d.access.List(ctx, gid, kv.DueStore, page)
 	if err != nil {
 		return nil, false, err
 	}
@@ -105,7 +120,7 @@ func (d Client) List(ctx context.Context, h Home, prefix, after string, limit in
 		names[i] = names[i][len(states):]
 	}
 	list, err = d.read(ctx, h, names)
-	return list, more, err
+	return list, hasMore, err
 }
 
 const dueChunk = 16 // work that is read at once: each may have 1 MiB, and the size of an answer is limited

@@ -4,7 +4,7 @@ package due
 func (k *Keeper) Idle(underWay int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return !k.updating && len(k.flights) == underWay && len(k.returned) == 0
+	return k.updates.Idle() && len(k.flights) == underWay && len(k.returned) == 0
 }
 
 // Buffered returns how many index records the Keeper has in memory. It must be idle.

@@ -87,16 +87,15 @@ type Waiting struct {
 	Oldest uint64 // cluster time in Unix milliseconds at which the first of them was due
 }
 
-// Waiting returns the ticks of a kind that were waiting when the Keeper last looked at the due work. The result now is
-// the cluster time of this call. ok is false if this server does not lead the group, or if there is no work of the
-// kind.
-func (k *Keeper) Waiting(kind byte) (w Waiting, now uint64, ok bool) {
+// Waiting returns the ticks of a kind that were waiting when the Keeper last looked at the due work. clock is the
+// cluster time of this call. ok is false if this server does not lead the group, or if there is no work of the kind.
+func (k *Keeper) Waiting(kind byte) (w Waiting, clock uint64, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if w, ok = k.waiting[kind]; ok {
-		now = k.group.Now()
+		clock = k.group.Now()
 	}
-	return w, now, ok
+	return w, clock, ok
 }
 
 // observeWaiting records the ticks that wait after a hand-out.
@@ -182,7 +181,7 @@ func (k *Keeper) fly(ctx context.Context, key flightKey, f *flight, l *load, d D
 		delete(k.loads, key.home)
 	}
 	k.opts.Observer.UnderWay(key.home.Kind, -1)
-	k.updateLocked()
+	k.updates.Request()
 }
 
 // deliver returns true if the work is to be looked at again.
@@ -190,7 +189,7 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Delivere
 	release := func() { // of the place at the target
 		k.mu.Lock()
 		l.calls--
-		k.updateLocked()
+		k.updates.Request()
 		k.mu.Unlock()
 	}
 	if !k.confirm() {
@@ -302,8 +301,8 @@ func (k *Keeper) pause(d time.Duration) bool {
 }
 
 // end commits ops, which end a tick or move it to a later time. It retries until they are applied, the work has
-// changed, or this server no longer leads. The result again is true if the caller must read the work again.
-func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (again bool) {
+// changed, or this server no longer leads. The result reread is true if the caller must read the work again.
+func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (reread bool) {
 	for {
 		ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 		res, err := k.group.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: ops})
@@ -314,13 +313,13 @@ func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (again bool) {
 			if ops[0].Kind == command.OpDelete {
 				k.freed(w.Home, 1)
 			}
-			return again
+			return reread
 		case err == nil:
 			return true // overwritten, removed, or an earlier proposal was applied after all
 		case k.closing.Err() != nil || !k.group.Leading():
 			return true
 		}
-		again = true
+		reread = true
 		k.pause(retryPause)
 	}
 }
@@ -349,7 +348,7 @@ func (k *Keeper) expireWaiting(q *queue, now uint64) {
 				defer k.mu.Unlock()
 				k.returned = append(k.returned, key)
 				delete(k.flights, key)
-				k.updateLocked()
+				k.updates.Request()
 			})
 		}
 		k.mu.Unlock()

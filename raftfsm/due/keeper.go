@@ -7,26 +7,9 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
 )
-
-// Group is what a Keeper needs of its Raft group.
-type Group interface {
-	// Leading reports whether this server leads and has applied an entry of its term.
-	Leading() bool
-	// Term returns the newest known term.
-	Term() uint64
-	// Now returns cluster time in Unix milliseconds.
-	Now() uint64
-	// Machine returns the state machine.
-	Machine() *kv.Machine
-	// Confirm waits until the state machine has every entry that was committed when Confirm was called. It returns an
-	// error if this server does not lead.
-	Confirm(ctx context.Context) error
-	// Commit proposes a request, and returns its result when it is applied here.
-	Commit(ctx context.Context, r *command.Request) (kv.Result, error)
-}
 
 // Tick is one tick of work that is due.
 type Tick struct {
@@ -103,11 +86,10 @@ type Keeper struct {
 	opts Options
 
 	mu         sync.Mutex
-	group      Group // nil until Attach
+	group      records.Group // nil until Attach
 	deliverers map[byte]Deliverer
 	closed     bool
-	updating   bool // a goroutine executes update
-	again      bool // it is to repeat that
+	updates    records.Updates
 	stopTimer  func() bool
 	flights    map[flightKey]*flight
 	loads      map[Home]*load
@@ -161,11 +143,11 @@ func NewKeeper(o Options) *Keeper {
 }
 
 // Attach gives the Keeper its group, which must be open.
-func (k *Keeper) Attach(g Group) {
+func (k *Keeper) Attach(g records.Group) {
 	k.mu.Lock()
 	k.group = g
 	k.mu.Unlock()
-	k.Update()
+	k.updates.Start(k.running.Go, k.update)
 }
 
 // Deliver sets what delivers the ticks of a kind. Work of a kind without Deliverer waits.
@@ -178,6 +160,7 @@ func (k *Keeper) Deliver(kind byte, d Deliverer) {
 
 // Close ends the deliveries that are under way, and waits for the goroutines of the Keeper.
 func (k *Keeper) Close() {
+	k.updates.Stop()
 	k.mu.Lock()
 	k.closed = true
 	k.stop()
@@ -187,43 +170,13 @@ func (k *Keeper) Close() {
 }
 
 // Update makes the Keeper look at what has changed. It does not block.
-func (k *Keeper) Update() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.updateLocked()
-}
-
-func (k *Keeper) updateLocked() {
-	if k.group == nil || k.closed {
-		return
-	}
-	k.again = true
-	if !k.updating {
-		k.updating = true
-		k.running.Go(k.update)
-	}
-}
+func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {
-	for k.pending() {
-		if err := k.refresh(); err != nil && !fault.Is(err, fault.Unavailable) {
-			k.opts.Logger.Error("due work cannot be read, so it is not handed out", "error", err,
-				"hint", "restart this server, so that another one leads")
-		}
+	if err := k.refresh(); err != nil && !fault.Is(err, fault.Unavailable) {
+		k.opts.Logger.Error("due work cannot be read, so it is not handed out", "error", err,
+			"hint", "restart this server, so that another one leads")
 	}
-}
-
-// pending reports whether another update was requested, and clears the request. If the result is false, update must
-// return, because the next call of Update starts a new goroutine.
-func (k *Keeper) pending() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.again || k.closed {
-		k.updating = false
-		return false
-	}
-	k.again = false
-	return true
 }
 
 // setTimer sets the time of the next update, or none if wait is 0. The caller holds k.mu.

@@ -342,7 +342,7 @@ func TestKeeper_RemoveInFlight(t *testing.T) {
 	if w.last.Err() != nil {
 		t.Error("a delivery is canceled before its work is removed")
 	}
-	removed, err := w.keeper.Remove(t.Context(), home("shop"), "a", 0)
+	removed, err := w.keeper.Remove(t.Context(), home("shop"), "a")
 	if !removed || err != nil {
 		t.Fatal(removed, err)
 	}
@@ -354,7 +354,7 @@ func TestKeeper_RemoveInFlight(t *testing.T) {
 	w.step(time.Minute)
 	w.wantFired("a#1/1")
 	w.checkIndex()
-	if removed, err := w.keeper.Remove(t.Context(), home("shop"), "a", 0); removed || err != nil {
+	if removed, err := w.keeper.Remove(t.Context(), home("shop"), "a"); removed || err != nil {
 		t.Error(removed, err)
 	}
 }
@@ -521,7 +521,7 @@ func TestKeeper_BackupBringsWorkBack(t *testing.T) {
 	if len(part.Records) != 3 {
 		t.Fatalf("a backup has %d records of a job", len(part.Records))
 	}
-	removed, err := w.keeper.Remove(t.Context(), home("shop"), "a", 0)
+	removed, err := w.keeper.Remove(t.Context(), home("shop"), "a")
 	if !removed || err != nil {
 		t.Fatal(removed, err)
 	}

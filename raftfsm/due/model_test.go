@@ -39,8 +39,6 @@ type model struct {
 	before  map[string]due.Work // the work before the entry that is being applied
 
 	// Group.Mu guards the fields below.
-	elapsed  uint64 // milliseconds
-	order    uint64
 	room     int
 	flights  map[flightOf]*delivery
 	earliest map[tickID]uint64   // when an attempt may be delivered
@@ -53,7 +51,7 @@ type tickID struct{ revision, number, attempt uint64 }
 
 // called notes a call that begins, and checks a delivery. The caller holds Mu.
 func (m *model) called(c *grouptest.Call) {
-	now := m.server(c.Member).nowLocked()
+	now := m.server(c.Member).NowLocked()
 	switch c.Kind {
 	case grouptest.Commit:
 		p := &proposal{now: now}
@@ -272,7 +270,7 @@ func (m *model) begin(what string, h due.Home, name string, s *member) {
 		case "put":
 			_, err = k.Put(ctx, &c.put)
 		case "remove":
-			_, err = k.Remove(ctx, h, name, 0)
+			_, err = k.Remove(ctx, h, name)
 		case "run":
 			_, err = k.Run(ctx, h, name)
 		}
@@ -321,10 +319,10 @@ func (m *model) step() {
 			m.release(calls[m.Rand.IntN(len(calls))], false)
 		}
 	case n < 70:
-		m.pass(m.Rand.Uint64N(200))
+		m.Pass(m.Rand.Uint64N(200))
 	case n < 75:
-		if d, any := m.nextTimer(); any {
-			m.pass(min(d, 5000))
+		if d, any := m.NextTimer(); any {
+			m.Pass(min(d, 5000))
 		}
 	case n < 85:
 		if m.Leader != nil && m.Rand.IntN(8) > 0 {
@@ -361,12 +359,7 @@ func (m *model) finish() {
 	if m.Leader == nil {
 		m.Elect(m.Members[0])
 	}
-	for _, s := range m.Members {
-		if s != m.Leader {
-			m.Depose(s)
-		}
-	}
-	m.Note("the faults have ended")
+	m.Recover()
 	for range 5000 {
 		if m.Broken() != "" {
 			return
@@ -383,14 +376,14 @@ func (m *model) finish() {
 			continue
 		}
 		left := m.works()
-		d, any := m.nextTimer()
+		d, any := m.NextTimer()
 		switch {
 		case len(left) == 0:
 			return
 		case !any:
 			m.Fail("nothing delivers what is left: %+v", left)
 		default:
-			m.pass(d)
+			m.Pass(d)
 		}
 	}
 	m.Fail("what is left is not delivered: %+v", m.works())
@@ -404,8 +397,6 @@ func play(t *testing.T, seed uint64, steps int) (broken string, trace []string) 
 			earliest: map[tickID]uint64{}, every: map[uint64]uint64{}, dead: map[uint64]bool{},
 			stored: map[string][]uint64{}}
 		m.Begin, m.Before, m.After = m.called, func(*grouptest.Call) { m.before = m.works() }, m.judge
-		m.Stamp = func(s *grouptest.Member) uint64 { return m.server(s).Now() }
-		m.Applied = func(s *grouptest.Member, stamp uint64) { m.server(s).observe(stamp) }
 		m.Changed = func(s *grouptest.Member) { m.server(s).keeper.Update() }
 		for _, s := range m.Members {
 			m.servers = append(m.servers, &member{Member: s, model: m})

@@ -90,8 +90,8 @@ func parse(text string) (Schedule, error) {
 	return ParseSchedule(text)
 }
 
-// ParsePeriod parses a period of ISO 8601 such as PT10S or P1M, without a number of repetitions. Without years and
-// months, a period means the same as @every with that duration. Days have 24 hours, and months are those of UTC.
+// ParsePeriod parses a period of ISO 8601 such as PT10S or P1M, without a repetition count. A period without years
+// and months means the same as @every with that duration. Days have 24 hours, and months are those of UTC.
 func ParsePeriod(text string) (Schedule, error) {
 	s, err := ParseSpan(text)
 	if err != nil {
@@ -106,9 +106,9 @@ func ParsePeriod(text string) (Schedule, error) {
 // repeats reports whether there are ticks after the first one.
 func (s *Schedule) repeats() bool { return s.every > 0 || s.period.Months > 0 || s.cron != nil }
 
-// next returns the time of the first tick after a given time. The parameter last is the time when the previous tick
-// was due. Periods are added to that time. The result ok is false if there is no further tick. All times are in Unix
-// milliseconds.
+// next returns the time of the first tick later than the time after. last is the time when the previous tick was due.
+// In a schedule with a period, ticks follow last at multiples of the period. The result ok is false if there is no
+// further tick. All times are in Unix milliseconds.
 func (s *Schedule) next(last, after uint64) (at uint64, ok bool) {
 	switch {
 	case s.every > 0:
@@ -151,7 +151,7 @@ func (s Span) after(ms uint64, n int) uint64 {
 	return uint64(max(t.UnixMilli(), 0)) //nolint:gosec // not negative
 }
 
-// ParseSpan parses a duration of ISO 8601, such as P1DT12H or PT0.5S, without a number of repetitions.
+// ParseSpan parses a duration of ISO 8601, such as P1DT12H or PT0.5S, without a repetition count.
 func ParseSpan(text string) (Span, error) {
 	bad := invalid(strconv.Quote(shorten(text)) + " is no duration of ISO 8601 such as PT10S or P1DT12H")
 	rest, found := strings.CutPrefix(text, "P")
@@ -181,8 +181,8 @@ func ParseSpan(text string) (Span, error) {
 	return s, nil
 }
 
-// add adds a number of units. clock is true after the T of the duration, where M means minutes instead of months.
-// Only seconds may have a fraction. add returns false if the number is not valid.
+// add adds one component of a duration, such as 10M. clock is true after the T of the duration, where M means minutes
+// instead of months. Only seconds may have a fraction. add returns false if the component is not valid.
 func (s *Span) add(number string, unit byte, clock bool) bool {
 	if unit == 'S' {
 		d, err := time.ParseDuration(number + "s")

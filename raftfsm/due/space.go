@@ -5,6 +5,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
 )
 
 // MaxJobs is how many jobs an application may have. The number of reminders is not limited.
@@ -20,9 +21,9 @@ type space struct {
 }
 
 // reserve counts one more job in a home, and returns fault.Overloaded if the home is full. Reminders are not limited.
-// The stored jobs of a home are counted at the first call. While the home seems to be full, they are counted again
-// every recount milliseconds. Concurrent calls may exceed the limit by their number.
-func (k *Keeper) reserve(g Group, h Home) error {
+// The first call counts the stored jobs of a home. While the home seems to be full, they are counted again every
+// recount milliseconds. Concurrent calls may exceed the limit by their number.
+func (k *Keeper) reserve(g records.Group, h Home) error {
 	if h.Kind != KindJob {
 		return nil
 	}

@@ -17,11 +17,11 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/due"
+	"github.com/quorate/quorate/raftfsm/grouptest"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// begin is the first moment of the clock of a world: 2026-01-01 00:00:00 UTC, a Thursday.
-const begin = uint64(1767225600000)
+const begin = grouptest.Epoch
 
 func home(app string) due.Home { return due.Home{Kind: due.KindJob, Store: "system", Prefix: app} }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/raftfsm/command"
@@ -51,12 +52,13 @@ func readCall(r *lenprefix.Reader) (call, error) {
 	if r.Bad || len(r.Rest) > 0 || c.name == "" {
 		return c, records.Truncated(Method)
 	}
-	ms = min(ms, uint64(MaxExpiry/time.Millisecond))
+	ms = min(ms, uint64(lock.MaxExpiry/time.Millisecond))
 	c.claim.Expiry = time.Duration(ms) * time.Millisecond //nolint:gosec // bounded
 	return c, nil
 }
 
-// Serve answers a call about a lock of a group that this server leads. Any node may send the call, also this one.
+// Serve answers a call about a lock of a group that this server leads. Every node, including this one, may send such
+// a call.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error) {
 	c, err := readCall(r)
 	if err != nil {

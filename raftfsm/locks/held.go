@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/kv"
@@ -67,13 +68,13 @@ func heldLock(ctx context.Context, p place) (Held, bool, error) {
 	return out, true, nil
 }
 
-// Left returns how long the lock l, which List has returned, stays valid if it is not renewed. It returns 0 if the
-// lock has ended. The leader of the lock's group measures this time from the moment at which it learned of the last
+// Left returns how long the lock l stays valid if it is not renewed. l comes from List. Left returns 0 if the lock
+// has ended. The leader of the lock's group measures this time from the moment at which it learned of the last
 // renewal.
 func Left(ctx context.Context, a records.Access, l *Held) (time.Duration, error) {
 	p := place{a, l.name, l.gid}
 	ms, _, err := p.ask(ctx, &call{what: callRemains, token: l.Token})
-	ms = min(ms, uint64(MaxExpiry/time.Millisecond))
+	ms = min(ms, uint64(lock.MaxExpiry/time.Millisecond))
 	return time.Duration(ms) * time.Millisecond, err //nolint:gosec // bounded
 }
 

@@ -8,21 +8,9 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lifecycle"
-	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/records"
 )
-
-// Group is what a Keeper needs of its Raft group.
-type Group interface {
-	// Leading reports whether this server leads and has applied an entry of its term.
-	Leading() bool
-	// Term returns the newest known term.
-	Term() uint64
-	// Machine returns the state machine.
-	Machine() *kv.Machine
-	// Commit proposes a request, and returns its result when it is applied here.
-	Commit(ctx context.Context, r *command.Request) (kv.Result, error)
-}
 
 // Pauses and limits of a Keeper.
 const (
@@ -43,20 +31,21 @@ type Keeper struct {
 	logger *slog.Logger
 	limit  int // of locks
 
-	mu       sync.Mutex
-	group    Group // nil until Attach
-	closed   bool
-	updating bool // a goroutine executes update
-	again    bool // it is to repeat that
-	term     uint64
-	machine  *kv.Machine // whose changes are collected; nil = this server did not lead at the last update
-	locks    map[string]*held
-	queues   map[string][]*waiter
-	queued   int               // callers in all queues
-	claimed  map[string]uint64 // tokens that a repeated call has got; see claim
-	running  lifecycle.Tracker
-	closing  context.Context
-	stop     context.CancelFunc
+	mu      sync.Mutex
+	group   records.Group // nil until Attach
+	closed  bool
+	updates records.Updates
+	term    uint64
+	machine *kv.Machine // whose changes are collected; nil = this server did not lead at the last update
+	locks   map[string]*held
+	queues  map[string][]*waiter
+	queued  int               // callers in all queues
+	claimed map[string]uint64 // tokens that a repeated call has got; see claim
+	// unclaimed has the tokens that giveBack releases. No repeated call gets them.
+	unclaimed map[string]uint64
+	running   lifecycle.Tracker
+	closing   context.Context
+	stop      context.CancelFunc
 }
 
 // held is a lock that has an owner, as this leader has seen it applied.
@@ -72,21 +61,22 @@ func NewKeeper(o Options) *Keeper {
 		o.MaxLocks = MaxLocks
 	}
 	k := &Keeper{logger: o.Logger, limit: o.MaxLocks, locks: map[string]*held{}, queues: map[string][]*waiter{},
-		claimed: map[string]uint64{}}
+		claimed: map[string]uint64{}, unclaimed: map[string]uint64{}}
 	k.closing, k.stop = context.WithCancel(context.Background())
 	return k
 }
 
 // Attach gives the Keeper its group, which must be open.
-func (k *Keeper) Attach(g Group) {
+func (k *Keeper) Attach(g records.Group) {
 	k.mu.Lock()
 	k.group = g
 	k.mu.Unlock()
-	k.Update()
+	k.updates.Start(func(f func()) { k.running.Go(f) }, k.update)
 }
 
 // Close stops all timers and waits for the goroutines of the Keeper. Callers of Wait get fault.Unavailable.
 func (k *Keeper) Close() {
+	k.updates.Stop()
 	k.mu.Lock()
 	k.closed = true
 	k.stop()
@@ -96,40 +86,13 @@ func (k *Keeper) Close() {
 }
 
 // Update makes the Keeper look at what has changed. It does not block.
-func (k *Keeper) Update() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.group == nil || k.closed {
-		return
-	}
-	k.again = true
-	if !k.updating {
-		k.updating = true
-		k.running.Go(k.update)
-	}
-}
+func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {
-	for k.takePending() {
-		if err := k.refresh(); err != nil && !fault.Is(err, fault.Unavailable) {
-			k.logger.Error("locks cannot be read, so they do not expire", "error", err,
-				"hint", "restart this server, so that another one leads")
-		}
+	if err := k.refresh(); err != nil && !fault.Is(err, fault.Unavailable) {
+		k.logger.Error("locks cannot be read, so they do not expire", "error", err,
+			"hint", "restart this server, so that another one leads")
 	}
-}
-
-// takePending reports whether another update was requested, and clears the request. If no update was requested, or
-// if the Keeper is closed, it returns false and records that the goroutine of update has ended. That goroutine must
-// then return, because the next call of Update may start another.
-func (k *Keeper) takePending() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.again || k.closed {
-		k.updating = false
-		return false
-	}
-	k.again = false
-	return true
 }
 
 // refresh updates the timers from the records of the locks. If this server does not lead, it stops all timers
@@ -186,6 +149,7 @@ func (k *Keeper) forgetLocked(why error) {
 	clear(k.queues)
 	k.queued = 0
 	clear(k.claimed)
+	clear(k.unclaimed)
 }
 
 // begin counts the expiry of every lock from now on.
@@ -266,6 +230,9 @@ func (k *Keeper) set(name string, l Lock, found bool) {
 	}
 	if k.claimed[name] != l.Token {
 		delete(k.claimed, name)
+	}
+	if k.unclaimed[name] < l.Token {
+		delete(k.unclaimed, name)
 	}
 	if !found {
 		if len(k.queues[name]) > 0 {

@@ -18,13 +18,18 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/locks"
+	"github.com/quorate/quorate/raftfsm/records"
 )
 
 // world is a group with one replica: what it commits is applied at once.
 type world struct {
+	records.Group // has the methods that a Keeper of locks does not call
+
 	t       *testing.T
 	machine *kv.Machine
 	limit   int // of locks; 0 = the default
+	// before and after are called before and after a request is applied; nil = nothing is called.
+	before, after func(*command.Request)
 
 	mu     sync.Mutex
 	keeper *locks.Keeper
@@ -76,13 +81,32 @@ func (w *world) Term() uint64 {
 
 func (w *world) Machine() *kv.Machine { return w.machine }
 
-func (w *world) Commit(_ context.Context, r *command.Request) (kv.Result, error) {
+func (w *world) Commit(ctx context.Context, r *command.Request) (kv.Result, error) {
+	if w.before != nil {
+		w.before(r)
+	}
+	res, err := w.commitNow(r)
+	if w.after != nil {
+		w.after(r)
+	}
+	if err == nil && ctx.Err() != nil {
+		return kv.Result{}, fault.New(fault.Indeterminate, "test", "the caller has not waited for the result")
+	}
+	return res, err
+}
+
+func (w *world) commitNow(r *command.Request) (kv.Result, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.leads {
 		return kv.Result{}, fault.New(fault.NotLeader, "test", "deposed")
 	}
 	return w.apply(r)
+}
+
+// gives reports whether a request makes owner the owner of a lock.
+func gives(r *command.Request, owner string) bool {
+	return r.Ops[0].Kind == command.OpSet && strings.Contains(string(r.Ops[0].Value), owner)
 }
 
 func (w *world) apply(r *command.Request) (kv.Result, error) {
@@ -466,6 +490,88 @@ func TestWait_RepeatedCallFindsItsGrant(t *testing.T) {
 	if _, err := w.keeper.Wait(ctx, "a", c); !fault.Is(err, fault.Timeout) {
 		t.Errorf("another call of the owner: %v, want %s", err, fault.Timeout)
 	}
+}
+
+func TestWait_RepeatedCallKeepsGrantThatTheFirstCallDidNotGet(t *testing.T) {
+	w := newWorld(t)
+	token := w.acquire("a", "x", hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	first := w.wait(ctx, "a", "caller")
+	applied, proceed := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.after = func(r *command.Request) {
+		if gives(r, "caller") {
+			once.Do(func() {
+				close(applied)
+				<-proceed
+			})
+		}
+	}
+	released := make(chan error, 1)
+	go func() {
+		_, err := w.keeper.Release(t.Context(), "a", token)
+		released <- err
+	}()
+	<-applied // and the first call does not know it yet
+	cancel()
+	if err := <-first; !fault.Is(err, fault.Timeout) {
+		t.Fatalf("the first call: %v, want %s", err, fault.Timeout)
+	}
+	got, err := w.keeper.Wait(t.Context(), "a", locks.Claim{Owner: "caller", Request: "caller", Expiry: hour})
+	testutil.Must(t, err)
+	close(proceed)
+	testutil.Must(t, <-released)
+	if l, found := w.lock("a"); !found || l.Token != got {
+		t.Errorf("the repeated call has got token %d, but the lock is %+v, %t", got, l, found)
+	}
+}
+
+func TestWait_LateGrantToAnsweredCallerIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		arrived, proceed := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		w.before = func(r *command.Request) {
+			if gives(r, "caller") {
+				late := false
+				once.Do(func() { late = true })
+				if late {
+					close(arrived)
+					<-proceed
+				}
+			}
+		}
+		done := make(chan uint64, 1)
+		go func() {
+			token, err := w.keeper.Wait(t.Context(), "a", locks.Claim{Owner: "caller", Request: "call", Expiry: hour})
+			if err != nil {
+				t.Error(err)
+			}
+			done <- token
+		}()
+		<-arrived // a first request for the caller, which is applied late
+		_, err := w.keeper.Release(t.Context(), "a", w.acquire("a", "x", hour))
+		testutil.Must(t, err)
+		_, err = w.keeper.Release(t.Context(), "a", <-done) // which a second request has acquired
+		testutil.Must(t, err)
+		w.ownedBy("a", "")
+		close(proceed)
+		pass(50 * time.Millisecond)
+		w.ownedBy("a", "")
+	})
+}
+
+func TestRelease_ThatGivesUpDoesNotFailTheNextOwner(t *testing.T) {
+	w := newWorld(t)
+	token := w.acquire("a", "x", hour)
+	done := w.wait(t.Context(), "a", "caller")
+	ctx, cancel := context.WithCancel(t.Context())
+	w.after = func(*command.Request) { cancel() } // before the result arrives
+	_, _ = w.keeper.Release(ctx, "a", token)
+	if err := <-done; err != nil {
+		t.Errorf("the caller that waits for the lock: %v", err)
+	}
+	w.ownedBy("a", "caller")
 }
 
 // unlock calls Unlock for the owner x of the lock a.

@@ -11,12 +11,12 @@ import (
 // MaxLocks is how many locks a group may have.
 const MaxLocks = 100_000
 
-// Admit returns fault.Overloaded if the encoded request acquires a lock and the group has the maximum number of locks.
-// It returns nil for every other request, and for a lock that has an owner: the log refuses such a request, and the
-// caller may renew the lock then or wait for it.
+// Admit returns fault.Overloaded if the encoded request acquires a new lock and the group has the maximum number of
+// locks. It returns nil for every other request. It also returns nil for a lock that already has an owner. Such a
+// request fails when it is applied, and the caller may then renew the lock or wait for it.
 //
-// Only the leader refuses, and it counts the locks that it has applied and read. So requests in flight may exceed the
-// limit by their number, and a new leader counts no locks until it has read them.
+// The leader counts the locks that it has applied and read. So requests in flight may exceed the limit by their
+// number, and a new leader counts no locks until it has read them. Servers that do not lead never refuse.
 func (k *Keeper) Admit(encoded []byte) error {
 	if !k.full() {
 		return nil

@@ -58,7 +58,13 @@ type server struct {
 	elected time.Duration
 }
 
-// Commit implements locks.Group.
+// Now implements records.Group. A Keeper of locks does not call it.
+func (s *server) Now() uint64 { panic("unexpected call") }
+
+// Confirm implements records.Group. A Keeper of locks does not call it.
+func (s *server) Confirm(context.Context) error { panic("unexpected call") }
+
+// Commit implements records.Group.
 func (s *server) Commit(ctx context.Context, r *command.Request) (kv.Result, error) {
 	out, _, err := s.Propose(ctx, r)
 	return out, err
@@ -368,15 +374,10 @@ func (m *model) step() {
 
 // finish ends the faults, and requires that all locks become free and all calls end.
 func (m *model) finish() {
-	m.Note("the faults have ended")
 	if m.Leader == nil {
 		m.elect(m.servers[0])
 	}
-	for _, s := range m.Members {
-		if s != m.Leader {
-			m.Depose(s)
-		}
-	}
+	m.Recover()
 	for end := m.elapsed() + 20*time.Second; m.elapsed() < end && m.Broken() == ""; m.pass(20 * time.Millisecond) {
 		for n := 0; n < 1000 && m.progress(true); n++ {
 			continue

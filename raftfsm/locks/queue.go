@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -26,8 +25,7 @@ const (
 // waiter is a caller that waits for a lock.
 type waiter struct {
 	Claim
-	got  chan grant  // capacity 1
-	gone atomic.Bool // the call has ended without an answer
+	got chan grant // capacity 1
 }
 
 type grant struct {
@@ -62,12 +60,11 @@ func (k *Keeper) Wait(ctx context.Context, name string, c Claim) (token uint64, 
 		return g.token, g.err
 	case <-ctx.Done():
 	}
-	w.gone.Store(true)
 	if k.leave(name, w) {
 		return 0, errWaited(ctx)
 	}
-	if g := <-w.got; g.err == nil && !k.isClaimed(name, g.token) { // it was granted at the same moment
-		k.running.Go(func() { _, _ = k.end(k.closing, name, g.token, 0) })
+	if g := <-w.got; g.err == nil { // it was granted at the same moment
+		k.running.Go(func() { _ = k.giveBack(k.closing, name, g.token) })
 	}
 	return 0, errWaited(ctx)
 }
@@ -120,6 +117,14 @@ func (k *Keeper) leave(name string, w *waiter) bool {
 func (k *Keeper) start(ctx context.Context, name string, w *waiter) {
 	k.Update()
 	l, found, err := k.applied(name)
+	claimed := uint64(0)
+	if err == nil && found && w.Request != "" && l.Request == w.Request && l.Owner == w.Owner {
+		if !k.claim(name, l.Token) {
+			return // the lock is released again, and w waits until then
+		}
+		claimed = l.Token
+		l, found, err = k.applied(name) // a release that began before the claim is applied by now
+	}
 	switch {
 	case err != nil:
 		if k.leave(name, w) {
@@ -127,11 +132,8 @@ func (k *Keeper) start(ctx context.Context, name string, w *waiter) {
 		}
 	case !found:
 		k.running.Go(func() { k.acquire(name) })
-	case w.Request != "" && l.Request == w.Request && l.Owner == w.Owner:
-		if k.leave(name, w) {
-			k.claim(name, l.Token)
-			w.answer(grant{token: l.Token})
-		}
+	case l.Token == claimed && k.leave(name, w):
+		w.answer(grant{token: claimed})
 	}
 }
 
@@ -191,24 +193,44 @@ func (k *Keeper) hand(ctx context.Context, name string, w *waiter, r *command.Re
 		w.answer(grant{token: token})
 		return res.Outcome, nil
 	}
-	if w.gone.Load() {
-		_, err = k.end(ctx, name, token, 0)
+	// w has given up, or an earlier request has already given it the lock. An error of giveBack does not change the
+	// outcome of r.
+	_ = k.giveBack(ctx, name, token)
+	return res.Outcome, nil
+}
+
+// claim records that a repeated call receives the lock with this token, which an earlier attempt of the call had
+// acquired. giveBack then does not release the lock. claim returns false if giveBack came first.
+func (k *Keeper) claim(name string, token uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.unclaimed[name] == token {
+		return false
 	}
-	return res.Outcome, err
-}
-
-// claim records that a repeated call has received the lock with this token, which an earlier attempt of the call had
-// acquired. The earlier attempt must then not release the lock when its context ends.
-func (k *Keeper) claim(name string, token uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.claimed[name] = token
+	return true
 }
 
-func (k *Keeper) isClaimed(name string, token uint64) bool {
+// giveBack releases the lock with this token, which was acquired for a caller that does not wait any more. It does
+// nothing if a repeated call has claimed the lock.
+func (k *Keeper) giveBack(ctx context.Context, name string, token uint64) error {
+	k.mu.Lock()
+	if k.claimed[name] == token {
+		k.mu.Unlock()
+		return nil
+	}
+	k.unclaimed[name] = token
+	k.mu.Unlock()
+	_, err := k.end(ctx, name, token, 0)
+	if err != nil {
+		return err // the release may still be applied
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.claimed[name] == token
+	if k.unclaimed[name] == token {
+		delete(k.unclaimed, name)
+	}
+	return nil
 }
 
 // Release ends the lock with this token, and gives it to the caller that has waited longest. released is false if
@@ -231,13 +253,14 @@ func (k *Keeper) leads(op string) error {
 	return nil
 }
 
-// Unlock ends a lock that belongs to owner, and gives it to the caller that has waited longest. It costs one log entry
-// and no read index. id makes the log apply a repeated call only once. The outcome is one of these:
+// Unlock ends a lock that belongs to owner, and gives it to the caller that has waited longest. It costs one log
+// entry and no read index. id makes the log apply a repeated call only once. The outcome is one of these:
 //
-//   - kv.Applied: this attempt, or an earlier one with the same id, has ended the lock.
+//   - kv.Applied: an attempt with this id has ended the lock.
 //   - kv.Conflict: no attempt with this id has changed anything, and none will. If the lock belongs to owner now, the
 //     caller must repeat the call with another id.
-//   - kv.Stale: the group does not know the id. An earlier attempt may have ended the lock; this one has not.
+//   - kv.Stale: the group does not know the id. This attempt has changed nothing, but an earlier attempt may have
+//     ended the lock.
 func (k *Keeper) Unlock(ctx context.Context, name, owner string, id command.RequestID) (kv.Outcome, error) {
 	if err := k.leads(opRelease); err != nil {
 		return 0, err
@@ -254,8 +277,8 @@ func (k *Keeper) Unlock(ctx context.Context, name, owner string, id command.Requ
 	return res.Outcome, err
 }
 
-// end ends the lock with this token. The parameter renewals is the revision of the expiry record. If it is not 0, a
-// lock that was renewed after that revision is not ended. The result ended is true if the lock was ended.
+// end ends the lock with this token, and reports whether it has done so. renewals is the revision of the expiry
+// record. If renewals is not 0, end does nothing to a lock that was renewed after that revision.
 func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (ended bool, err error) {
 	outcome, err := k.endAs(ctx, command.RequestID{}, name, token, renewals)
 	return err == nil && outcome == kv.Applied, err
@@ -264,8 +287,10 @@ func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (
 // endAs is end with the id of the request.
 func (k *Keeper) endAs(ctx context.Context, id command.RequestID, name string, token, renewals uint64) (kv.Outcome,
 	error) {
-	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	// The caller that waits for the lock must not get an error because the caller that releases it gives up.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeTimeout)
 	defer cancel()
+	defer context.AfterFunc(k.closing, cancel)()
 	if w := k.first(name); w != nil {
 		r := release(name, token, renewals, &w.Claim)
 		r.ID = id

@@ -4,14 +4,12 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
-
-// MaxExpiry is the longest expiry of a lock.
-const MaxExpiry = 365 * 24 * time.Hour
 
 // First bytes of the keys of the two records of a lock.
 const (
@@ -63,7 +61,8 @@ func Parse(records []kv.Value) (l Lock, found bool, err error) {
 		return Lock{}, false, &fault.Error{Code: fault.Corrupt, Op: "locks.Parse", Msg: "a lock has a record that " +
 			"cannot be decoded", Hint: "run the newest version on every server"}
 	}
-	l.Expiry = time.Duration(min(ms, uint64(MaxExpiry/time.Millisecond))) * time.Millisecond //nolint:gosec // bounded
+	ms = min(ms, uint64(lock.MaxExpiry/time.Millisecond))
+	l.Expiry = time.Duration(ms) * time.Millisecond //nolint:gosec // bounded
 	l.Token, l.Renewals = owner.Revision, expiry.Revision
 	return l, true, nil
 }
@@ -82,7 +81,7 @@ func (c Claim) set(name string, cond command.Cond, revision uint64) []command.Op
 }
 
 func (c Claim) setExpiry(key string, cond command.Cond, revision uint64) command.Op {
-	ms := max(min(c.Expiry, MaxExpiry).Milliseconds(), 1)
+	ms := max(min(c.Expiry, lock.MaxExpiry).Milliseconds(), 1)
 	return command.Op{Kind: command.OpSet, Cond: cond, Revision: revision, Store: kv.LockStore, Key: key,
 		Value: binary.AppendUvarint(nil, uint64(ms))} //nolint:gosec // positive
 }
@@ -101,14 +100,14 @@ func Renew(name string, l Lock, c Claim) *command.Request {
 		Ops: []command.Op{c.setExpiry(Keys(name)[1], command.CondRevision, l.Renewals)}}
 }
 
-// release returns the request that ends the lock with this token. If next is set, the same log entry gives the lock
-// to that owner. renewals is the revision of the expiry record; if it is not 0, the request has no effect on a lock
-// that was renewed after that revision.
-func release(name string, token, renewals uint64, next *Claim) *command.Request {
+// release returns the request that ends the lock with this token. If successor is not nil, the same log entry gives
+// the lock to that owner. renewals is the revision of the expiry record. If renewals is not 0, the request has no
+// effect on a lock that was renewed after that revision.
+func release(name string, token, renewals uint64, successor *Claim) *command.Request {
 	keys := Keys(name)
 	r := &command.Request{Kind: command.KindWrite}
-	if next != nil {
-		r.Ops = next.set(name, command.CondRevision, token)
+	if successor != nil {
+		r.Ops = successor.set(name, command.CondRevision, token)
 	} else {
 		r.Ops = []command.Op{
 			{Kind: command.OpDelete, Cond: command.CondRevision, Revision: token, Store: kv.LockStore, Key: keys[0]},

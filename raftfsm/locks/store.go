@@ -3,7 +3,6 @@ package locks
 import (
 	"context"
 	"crypto/rand"
-	"strconv"
 	"time"
 
 	"github.com/quorate/quorate/component/lock"
@@ -78,31 +77,9 @@ func (p *place) ask(ctx context.Context, c *call) (n uint64, repeated bool, err 
 	return records.AskNumber(ctx, p, p.gid, Method, c.append(nil))
 }
 
-// Limits of a claim.
-const (
-	maxExpiry = 24 * time.Hour
-	maxName   = 1 << 10 // bytes of a resource, and of an owner
-)
-
-func checkClaim(c *lock.Claim) error {
-	e := &fault.Error{Code: fault.TooLarge, Op: "raftfsm.TryLock", Hint: "use a shorter name"}
-	switch {
-	case len(c.Key.Resource) > maxName:
-		e.Msg = "a resource of " + strconv.Itoa(len(c.Key.Resource)) + " bytes is longer than 1 KiB"
-	case len(c.Owner) > maxName:
-		e.Msg = "an owner of " + strconv.Itoa(len(c.Owner)) + " bytes is longer than 1 KiB"
-	case c.Expiry > maxExpiry:
-		e.Key, e.Msg = c.Key.Resource, "an expiry of "+c.Expiry.String()+" is longer than 24 hours"
-		e.Hint = "renew the lock while it is needed"
-	default:
-		return nil
-	}
-	return e
-}
-
 // TryLock implements lock.Store.
 func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
-	if err := checkClaim(&c); err != nil {
+	if err := c.Check("raftfsm.TryLock"); err != nil {
 		return lock.Grant{}, err
 	}
 	p, err := l.place(ctx, c.Key)
@@ -139,17 +116,18 @@ func (p *place) await(ctx context.Context, c Claim, patience time.Duration) (loc
 	case waiting.Err() == nil || ctx.Err() != nil:
 		return lock.Grant{}, err
 	}
-	// The waiting time has passed. If the leader changed at the last moment, the lock may have been granted
-	// nevertheless.
-	if now, found, err := p.current(ctx); err != nil || found && now.Request == c.Request {
-		return lock.Grant{Granted: err == nil, Token: now.Token, Expiry: c.Expiry}, err
+	// The waiting time has passed. The lock may have been granted at the last moment. The leader may be about to
+	// release it, so the caller must not use it. A new leader does not know that it must release it.
+	now, found, err := p.current(ctx)
+	if err == nil && found && now.Request == c.Request {
+		_, _, err = p.ask(ctx, &call{what: callRelease, token: now.Token})
 	}
-	return lock.Grant{}, nil
+	return lock.Grant{}, err
 }
 
 // Renew implements lock.Leaser.
 func (l *Store) Renew(ctx context.Context, c lock.Claim) (lock.Grant, error) {
-	if err := checkClaim(&c); err != nil {
+	if err := c.Check("raftfsm.TryLock"); err != nil {
 		return lock.Grant{}, err
 	}
 	p, err := l.place(ctx, c.Key)
@@ -192,8 +170,8 @@ func (l *Store) Unlock(ctx context.Context, k lock.Key, owner string) (lock.Stat
 	return p.readAndUnlock(ctx, owner)
 }
 
-// unlock ends a lock that belongs to owner, without a read before. If the outcome is kv.Conflict, the lock did not
-// belong to owner at some moment during the call, and nothing was changed.
+// unlock ends a lock that belongs to owner, without reading it first. If the outcome is kv.Conflict, nothing was
+// changed: at some moment during the call, the lock did not belong to owner.
 func (p *place) unlock(ctx context.Context, owner string) (outcome kv.Outcome, err error) {
 	err = p.WithID(ctx, p.gid, func(id command.RequestID) (known bool, err error) {
 		n, repeated, err := p.ask(ctx, &call{what: callUnlock, claim: Claim{Owner: owner}, id: id})
@@ -210,7 +188,8 @@ func (p *place) unlock(ctx context.Context, owner string) (outcome kv.Outcome, e
 	return outcome, err
 }
 
-// readAndUnlock ends a lock that belongs to owner. It reads the lock first, and tells apart why it is not to be ended.
+// readAndUnlock ends a lock that belongs to owner. It first reads the lock. If the lock does not exist or belongs to
+// another owner, it returns that status.
 func (p *place) readAndUnlock(ctx context.Context, owner string) (lock.Status, error) {
 	ended := uint64(0) // token of the lock that an attempt may have ended
 	for {

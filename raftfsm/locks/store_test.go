@@ -1,0 +1,75 @@
+package locks_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quorate/quorate/component/lock"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/internal/testutil"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/locks"
+	"github.com/quorate/quorate/raftfsm/records"
+)
+
+// access is the access of a node to the group of a world.
+type access struct {
+	records.Access // has the methods that a lock store does not call here
+
+	w *world
+}
+
+func (a access) Locate(context.Context, string, string) (uint32, error) { return 0, nil }
+
+func (a access) Values(_ context.Context, _ uint32, store string, keys []string) ([]kv.Value, error) {
+	return a.w.machine.GetMany(store, keys, 0)
+}
+
+func (a access) Write(_ context.Context, _ uint32, r *command.Request) (kv.Result, error) {
+	return a.w.commitNow(r)
+}
+
+func (a access) Ask(ctx context.Context, _ uint32, _ string, body []byte) ([]byte, bool, error) {
+	out, err := a.w.keeper.Serve(ctx, &lenprefix.Reader{Rest: body})
+	return out, false, err
+}
+
+func TestTryLock_GrantAtTheEndOfTheWaitIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := locks.NewStore(access{w: w}, "s", "c", false)
+		claim := lock.Claim{Key: lock.Key{Prefix: "app", Resource: "r"}, Owner: "first", Expiry: hour}
+		first, err := s.TryLock(t.Context(), claim)
+		testutil.Must(t, err)
+		proceed := make(chan struct{})
+		var once sync.Once
+		w.after = func(r *command.Request) {
+			if gives(r, "second") {
+				once.Do(func() { <-proceed }) // the caller stops waiting before it learns of its grant
+			}
+		}
+		released := make(chan struct{})
+		time.AfterFunc(time.Second, func() {
+			defer close(released)
+			name := locks.RecordName("s", "c", claim.Key)
+			if _, err := w.keeper.Release(t.Context(), name, first.Token); err != nil {
+				t.Error(err)
+			}
+		})
+		claim.Owner, claim.Wait = "second", 2*time.Second
+		got, err := s.TryLock(t.Context(), claim)
+		testutil.Must(t, err)
+		close(proceed)
+		<-released
+		synctest.Wait()
+		now, err := s.Look(t.Context(), claim.Key)
+		testutil.Must(t, err)
+		if now.Granted != got.Granted || now.Token != got.Token {
+			t.Errorf("the caller has got %+v, but the lock is %+v", got, now)
+		}
+	})
+}
