@@ -25,12 +25,12 @@ const (
 	callTransfer = 8 // makes a host the owner of actors that their owner gives up
 )
 
-// Serve answers a call about the actor directory of a group that this server leads. Any node may send the call, also
-// this one.
+// Serve answers a call about the actor directory of a group that this server leads. Every node, including this one,
+// may send such a call.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error) {
 	switch what := r.Byte(); what {
 	case callRegister:
-		h := ReadHost(r)
+		h := decodeHost(r)
 		if r.Bad {
 			return nil, records.Truncated(Method)
 		}

@@ -49,10 +49,10 @@ func (d *Directory) ask(ctx context.Context, what byte, rest func([]byte) []byte
 }
 
 // Register begins the session of a host and returns the revision of the session. In an existing session, it updates
-// the actor types and the draining state. It returns fault.NotFound if the session with the id of h has ended.
+// the actor types and the draining state. It returns fault.NotFound if the session that h describes has ended.
 func (d *Directory) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	h.Scope, h.App = d.scope, d.app
-	f, _, err := d.ask(ctx, callRegister, h.Append)
+	f, _, err := d.ask(ctx, callRegister, func(b []byte) []byte { return encodeHost(b, &h) })
 	if err != nil {
 		return 0, err
 	}
@@ -62,12 +62,12 @@ func (d *Directory) Register(ctx context.Context, h Host) (revision uint64, err 
 	return revision, nil
 }
 
-// Renew renews the session of a host. count is the number of actors on the host. gives says whether the host gives
-// actors to hosts with fewer now. Renew returns fault.NotFound if the session has ended.
-func (d *Directory) Renew(ctx context.Context, host string, count int, gives bool) (Advice, error) {
+// Renew renews the session of a host. count is the number of actors on the host. canGive is true if the host can
+// transfer some of them to hosts with fewer actors now. Renew returns fault.NotFound if the session has ended.
+func (d *Directory) Renew(ctx context.Context, host string, count int, canGive bool) (Advice, error) {
 	f, _, err := d.ask(ctx, callRenew, func(b []byte) []byte {
 		b = binary.AppendUvarint(lenprefix.Append(b, host), uint64(max(count, 0))) //nolint:gosec // not negative
-		return appendFlag(b, gives)
+		return appendFlag(b, canGive)
 	})
 	if err != nil {
 		return Advice{}, err
@@ -144,10 +144,10 @@ func (d *Directory) appendReleased(b []byte, released []Released) []byte {
 	return b
 }
 
-// Transfer makes another host the owner of actors that their owner has released. newOwner is the id of the session of
-// the other host. An actor is skipped if its record has another epoch than released names. Transfer returns
-// fault.NotFound if the session has ended, or if the host accepts no more actors. If keep is true, an operator moves
-// the actors (see Keeper.Transfer).
+// Transfer makes another host the owner of actors that their owner has released. newOwner is the session id of that
+// host. An actor is skipped if the epoch of its record differs from the epoch in released. Transfer returns
+// fault.NotFound if the session of newOwner has ended, or if that host accepts no more actors. keep is true if an
+// operator moves the actors (see Keeper.Transfer).
 func (d *Directory) Transfer(ctx context.Context, released []Released, newOwner string, keep bool) error {
 	_, _, err := d.ask(ctx, callTransfer, func(b []byte) []byte {
 		return d.appendReleased(appendFlag(lenprefix.Append(b, newOwner), keep), released)

@@ -56,11 +56,13 @@ type Keeper struct {
 	sessions map[string]*session
 	// ends has the sessions whose end this server has proposed in the present term. The proposal may be applied at
 	// any time in that term. So such a session is never renewed, not even after the sessions were read again.
-	ends    map[string]bool
-	kept    map[string]time.Time // by scope: until when no actors are spread
-	running sync.WaitGroup
-	closing context.Context
-	stop    context.CancelFunc
+	ends     map[string]bool
+	kept     map[string]time.Time // by scope: until when no actors are spread
+	doubts   uint64               // proposals whose outcome was unknown
+	deciding bool                 // decide runs
+	running  sync.WaitGroup
+	closing  context.Context
+	stop     context.CancelFunc
 }
 
 // session is the session of a host, as this leader has seen it applied.
@@ -139,9 +141,9 @@ func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	return m, nil
 }
 
-// readLocked reads all sessions from m. A session ends if it is not renewed within wait. readLocked also resumes the
-// removal of activations whose sessions have ended. The caller holds mu.
-func (k *Keeper) readLocked(m *kv.Machine, wait time.Duration) error {
+// readLocked reads all sessions from m. A session ends if it is not renewed within patience from now on. readLocked
+// also resumes the removal of activations whose sessions have ended. The caller holds mu.
+func (k *Keeper) readLocked(m *kv.Machine, patience time.Duration) error {
 	var ended []string
 	for _, prefix := range []string{sessionRecord, endedRecord} {
 		for after := ""; ; {
@@ -160,7 +162,7 @@ func (k *Keeper) readLocked(m *kv.Machine, wait time.Duration) error {
 					return err
 				}
 				if there {
-					k.beginLocked(h, wait)
+					k.beginLocked(h, patience)
 				}
 			}
 			if !more {
@@ -191,18 +193,56 @@ func (k *Keeper) beginLocked(h Host, wait time.Duration) {
 	k.sessions[h.ID] = s
 }
 
-// doubt handles err, the error of a proposal. If the outcome of the proposal is unknown, the next call reads the
-// sessions again.
+// doubt handles err, the error of a proposal. If err leaves the outcome unknown, the proposal may still be applied in
+// this term. doubt then makes the next call read the sessions again. It also starts decide, after which they are read
+// once more.
 func (k *Keeper) doubt(err error) {
-	if fault.Is(err, fault.Indeterminate) || fault.Is(err, fault.Timeout) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.machine = nil
+	if !fault.Is(err, fault.Indeterminate) && !fault.Is(err, fault.Timeout) {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.machine = nil
+	k.doubts++
+	if !k.deciding && !k.closed {
+		k.deciding = true
+		k.running.Go(k.decide)
 	}
 }
 
-// commit proposes a request with a timeout of its own. It ignores the end of ctx. Otherwise a caller that gives up
-// would make the outcome unknown.
+// decide waits until no proposal with an unknown outcome can be applied any more. For this it commits an entry
+// without effect, and repeats this if further proposals got an unknown outcome meanwhile. Proposals of a leader are
+// applied in their order, so earlier ones are applied before this entry or not at all.
+//
+// Without decide, a session that was stored late would be unknown to this leader. The leader would neither serve the
+// host of that session nor end the session.
+func (k *Keeper) decide() {
+	for {
+		k.mu.Lock()
+		doubts := k.doubts
+		k.mu.Unlock()
+		ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
+		_, _, err := k.group.Commit(ctx, &command.Request{Kind: command.KindTick})
+		cancel()
+		k.mu.Lock()
+		repeat := fault.Is(err, fault.Indeterminate) || fault.Is(err, fault.Timeout) || err == nil && doubts != k.doubts
+		if repeat = repeat && !k.closed; !repeat {
+			k.machine, k.deciding = nil, false // after another error, this server does not lead any more
+			k.mu.Unlock()
+			return
+		}
+		k.mu.Unlock()
+		if err != nil {
+			select {
+			case <-time.After(retryEnd):
+			case <-k.closing.Done():
+			}
+		}
+	}
+}
+
+// commit proposes a request and waits for its result. It has its own timeout and ignores the end of ctx. Otherwise a
+// caller that gives up would leave an unknown outcome.
 func (k *Keeper) commit(ctx context.Context, r *command.Request) (kv.Result, raftlog.Position, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeTimeout)
 	defer cancel()
@@ -216,8 +256,9 @@ func errEnded(op string) error {
 		Hint: "it registers again by itself"}
 }
 
-// Register begins the session of h and returns the revision of the session. If the session exists, Register replaces
-// its description. It returns fault.NotFound if the session with the id of h has ended.
+// Register begins the session of h and returns the revision of the session. If h already has a revision, Register
+// only replaces the description of that session. It returns fault.NotFound if that session has ended. A new session
+// with the same id would be wrong: the host may not know of the end, and would keep its actors.
 func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opRegister)
@@ -225,6 +266,9 @@ func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err err
 	k.mu.Unlock()
 	if err != nil {
 		return 0, err
+	}
+	if h.Revision != 0 && (s == nil || s.Revision != h.Revision) {
+		return 0, errEnded(opRegister)
 	}
 	if s == nil {
 		if _, there, err := readHost(m, h.ID); err != nil || there {
@@ -242,8 +286,11 @@ func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s.Types, s.Draining = h.Types, h.Draining
-	return s.Revision, nil
+	// The sessions may have been read again before the description was applied.
+	if s = k.sessions[h.ID]; s != nil && s.Revision == h.Revision {
+		s.Types, s.Draining = h.Types, h.Draining
+	}
+	return h.Revision, nil
 }
 
 // errAgain returns err, or an error after which the caller repeats its call.
@@ -278,9 +325,10 @@ func (k *Keeper) admit(ctx context.Context, h Host) (uint64, error) {
 	return h.Revision, nil
 }
 
-// Renew extends the session of a host. actors is the number of actors on the host. gives says whether the host gives
-// actors to hosts with fewer now. Renew returns fault.NotFound if the session has ended or is about to end.
-func (k *Keeper) Renew(ctx context.Context, host string, actors int, gives bool) (p Advice, err error) {
+// Renew extends the session of a host. actors is the number of actors on the host. canGive is true if the host can
+// transfer some of them to hosts with fewer actors now. Renew returns fault.NotFound if the session has ended or is
+// about to end.
+func (k *Keeper) Renew(ctx context.Context, host string, actors int, canGive bool) (p Advice, err error) {
 	k.mu.Lock()
 	_, err = k.enterLocked(opRenew)
 	if err == nil {
@@ -290,7 +338,7 @@ func (k *Keeper) Renew(ctx context.Context, host string, actors int, gives bool)
 			s.until, s.actors = time.Now().Add(k.patience), actors
 			s.timer.Reset(k.patience)
 			s.counted = true
-			p = k.adviseLocked(s, gives)
+			p = k.adviseLocked(s, canGive)
 		}
 	}
 	group := k.group
@@ -433,9 +481,10 @@ func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 	return k.each(ctx, owned, release)
 }
 
-// Transfer makes the given host the owner of actors that another host owned. It skips an actor whose record has
-// another epoch. It returns fault.NotFound if the session of the host has ended, or if the host accepts no more
-// actors. If keep is true, actors of this scope are not spread for keepFor, because an operator has moved these.
+// Transfer makes the given host the owner of actors that another host owned. It skips an actor if the epoch in its
+// record differs from the epoch in owned. It returns fault.NotFound if the session of the host has ended, or if the
+// host accepts no more actors. keep is true if an operator moves the actors. The leader then does not spread the
+// actors of this scope for keepFor.
 func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep bool) error {
 	if len(owned) == 0 {
 		return nil
@@ -467,7 +516,7 @@ func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep 
 	return nil
 }
 
-// each commits one request for all actors. If this request is refused because an actor has another epoch, each
+// each commits the request for all actors at once. If that is refused because an actor has another epoch, each
 // commits one request per actor instead.
 func (k *Keeper) each(ctx context.Context, owned []Owned, request func([]Owned) *command.Request) error {
 	res, _, err := k.commit(ctx, request(owned))

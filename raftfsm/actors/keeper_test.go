@@ -33,6 +33,9 @@ type world struct {
 	leads  bool
 	term   uint64
 	index  uint64
+	delay  bool               // the next proposal gets no answer, and is applied before the one after it
+	late   []*command.Request // such proposals
+	before func()             // called once, before the next proposal; nil = nothing is called
 }
 
 func newWorld(t testing.TB) *world {
@@ -92,16 +95,33 @@ func (w *world) Confirm(context.Context) (raftlog.Position, error) {
 
 func (w *world) Commit(_ context.Context, r *command.Request) (kv.Result, raftlog.Position, error) {
 	w.mu.Lock()
+	before := w.before
+	w.before = nil
+	w.mu.Unlock()
+	if before != nil {
+		before()
+	}
+	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.leads {
 		return kv.Result{}, raftlog.Position{}, fault.New(fault.NotLeader, "test", "deposed")
 	}
-	data, err := command.Append(nil, &command.Batch{Stamp: 1, Requests: []command.Request{*r}})
-	testutil.Must(w.t, err)
-	w.index++
-	out := w.machine.Apply([]kv.Entry{{Index: w.index, Term: w.term, Data: data}})[0]
-	testutil.Must(w.t, out.Err)
-	return out.Results[0], raftlog.Position{Term: w.term, Index: w.index}, nil
+	w.late = append(w.late, r)
+	if w.delay {
+		w.delay = false
+		return kv.Result{}, raftlog.Position{}, fault.New(fault.Indeterminate, "test", "not applied in time")
+	}
+	var result kv.Result
+	for _, r := range w.late {
+		data, err := command.Append(nil, &command.Batch{Stamp: 1, Requests: []command.Request{*r}})
+		testutil.Must(w.t, err)
+		w.index++
+		out := w.machine.Apply([]kv.Entry{{Index: w.index, Term: w.term, Data: data}})[0]
+		testutil.Must(w.t, out.Err)
+		result = out.Results[0]
+	}
+	w.late = nil
+	return result, raftlog.Position{Term: w.term, Index: w.index}, nil
 }
 
 func host(id string) actors.Host {
@@ -514,6 +534,43 @@ func TestRegister_EndedSessionIsNotBegunAgain(t *testing.T) {
 		if _, err := w.keeper.Activate(t.Context(), "a", actor("1")); !fault.Is(err, fault.NotFound) {
 			t.Errorf("an ended session activates: %v", err)
 		}
+		synctest.Wait() // nothing is left of the session
+		drains := host("a")
+		drains.Draining, drains.Revision = true, first
+		if _, err := w.keeper.Register(t.Context(), drains); !fault.Is(err, fault.NotFound) {
+			t.Errorf("an ended session is described anew: %v", err)
+		}
+	})
+}
+
+// A registration is applied after its caller has given up. The leader then serves the host, and ends the session if the
+// host does not come back.
+func TestRegister_AppliedLateIsKnown(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.register("other")
+		for _, id := range []string{"back", "gone"} {
+			w.mu.Lock()
+			w.delay = true
+			w.mu.Unlock()
+			if _, err := w.keeper.Register(t.Context(), host(id)); !fault.Is(err, fault.Indeterminate) {
+				t.Errorf("registering %s: %v", id, err)
+			}
+			w.renew("other", 0) // reads the sessions too early
+			synctest.Wait()
+		}
+		w.register("back")
+		for range 30 {
+			<-time.After(actors.Patience / 10)
+			w.renew("back", 0)
+			w.renew("other", 0)
+		}
+		hosts, _, err := w.keeper.Hosts(scope)
+		testutil.Must(t, err)
+		found, _, err := w.machine.List(kv.LockStore, actors.Sessions, "", 10, 0)
+		testutil.Must(t, err)
+		if len(hosts) != 2 || len(found) != 2 {
+			t.Errorf("the leader knows %v, and %d sessions are stored; want 2", hosts, len(found))
+		}
 	})
 }
 
@@ -527,4 +584,33 @@ func TestParseKey_ReversesKey(t *testing.T) {
 			t.Errorf("%q is %+v", bad, got)
 		}
 	}
+}
+
+// The leader may read the sessions again while a host describes itself anew, because another proposal got no answer.
+func TestRegister_DescriptionCountsAfterSessionsWereReadAgain(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.register("a")
+		w.before = func() {
+			w.mu.Lock()
+			w.delay = true
+			w.mu.Unlock()
+			_, err := w.keeper.Activate(t.Context(), "a", actor("1"))
+			if !fault.Is(err, fault.Indeterminate) {
+				t.Errorf("an activation without an answer: %v", err)
+			}
+			synctest.Wait()
+			if _, _, err := w.keeper.Hosts(""); err != nil {
+				t.Error(err)
+			}
+		}
+		described := host("a")
+		described.Draining = true
+		_, err := w.keeper.Register(t.Context(), described)
+		testutil.Must(t, err)
+		hosts, _, err := w.keeper.Hosts("")
+		testutil.Must(t, err)
+		if len(hosts) != 1 || !hosts[0].Draining {
+			t.Errorf("the leader knows the hosts %+v, want one that drains", hosts)
+		}
+	})
 }

@@ -301,15 +301,10 @@ func (m *model) progress(whole bool) bool {
 
 // finish ends the faults, and requires that dead hosts are forgotten.
 func (m *model) finish() {
-	m.Note("the faults have ended")
 	if m.Leader == nil {
 		m.elect(m.servers[0])
 	}
-	for _, s := range m.Members {
-		if s != m.Leader {
-			m.Depose(s)
-		}
-	}
+	m.Recover()
 	for i, h := range m.hosts {
 		h.paused = false
 		if i > 0 {

@@ -211,7 +211,7 @@ func (m *model) forget(h *modelHost) {
 
 func (m *model) register(h *modelHost) {
 	one := host(h.id)
-	one.Draining = h.draining
+	one.Draining, one.Revision = h.draining, h.revision
 	m.send(h, "register", func(ctx context.Context, k *actors.Keeper) (func(), error) {
 		revision, err := k.Register(ctx, one)
 		return func() {

@@ -75,9 +75,9 @@ func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 }
 
 // Locate returns the owner of an actor. For an actor without an owner, it returns the host that should activate the
-// actor: the host with the fewest actors, and among equals one on the preferred node. It considers only hosts with the
-// actor's type, and returns fault.NotFound if there is none. The answer may be out of date: only a host knows whether
-// it still owns an actor.
+// actor. This is the host with the fewest actors, and among equals a host on the preferred node. Only hosts with the
+// actor's type count; without any, Locate returns fault.NotFound. The answer may be out of date: only a host knows
+// whether it still owns an actor.
 func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opLocate)

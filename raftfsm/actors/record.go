@@ -218,8 +218,8 @@ func describe(h *Host) *command.Request {
 	}}
 }
 
-// end returns the request that ends the session of h. The request also records that the host has ended. A later
-// request (see swept) removes that record.
+// end returns the request that ends the session of h. The request also writes a record that the host has ended, which
+// the removal of its activations needs. A later request (see swept) removes that record.
 func end(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		remove(SessionKey(h.ID), command.CondRevision, h.Revision),
@@ -235,17 +235,17 @@ func swept(host string) *command.Request {
 		Ops: []command.Op{remove(endedRecord+host, command.CondNone, 0)}}
 }
 
-// activate returns the request that makes h the owner of an actor. The parameter old is the current activation; the
-// session of its host must have ended. It is zero if the actor has no activation. The new epoch is the first revision
-// in the result of the request.
-func activate(a Actor, h *Host, old Activation) *command.Request {
+// activate returns the request that makes h the owner of an actor. current is the actor's present activation, or zero
+// if the actor has none. The session of the host of current must have ended. The new epoch is the first revision in
+// the result of the request.
+func activate(a Actor, h *Host, current Activation) *command.Request {
 	r := &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		set(a.Key(), text(nil, h.ID), command.CondAbsent, 0),
 		check(SessionKey(h.ID), command.CondRevision, h.Revision),
 	}}
-	if old.Epoch != 0 {
-		r.Ops[0].Cond, r.Ops[0].Revision = command.CondRevision, old.Epoch
-		r.Ops = append(r.Ops, check(SessionKey(old.Host), command.CondAbsent, 0))
+	if current.Epoch != 0 {
+		r.Ops[0].Cond, r.Ops[0].Revision = command.CondRevision, current.Epoch
+		r.Ops = append(r.Ops, check(SessionKey(current.Host), command.CondAbsent, 0))
 	}
 	return r
 }

@@ -2,18 +2,19 @@ package actors
 
 import "time"
 
-// The leader spreads the actors of a scope over its hosts. A host that renews its session may get the advice to
-// transfer some of its actors to the host with the fewest. The leader gives no advice if the two differ by at most 10
-// %, or by one actor. Only the host knows which of its actors are idle, so it selects them. An advice that is lost
-// does no harm.
+// The leader spreads the actors of a scope over its hosts. When a host renews its session, the leader may advise it
+// to transfer some of its actors to the host with the fewest. It gives no advice if the numbers of the two hosts
+// differ by at most 10 %, or by one. The host selects the actors, because only the host knows which of them are idle.
+// A lost advice does no harm.
 //
-// The counts of the hosts are up to RenewEvery old, and a host needs a moment to activate what it gets. So both hosts
-// of an advice get no other one for giveEvery, and neither does a host after each transfer to it. This also bounds the
-// rate.
+// The leader's numbers of actors are up to RenewEvery old, and a host needs a moment to activate transferred actors.
+// So after an advice, the two hosts take part in no other advice for giveEvery. The same applies to a host after each
+// transfer to it. This also limits the rate of transfers.
 const (
 	giveMost  = 100 // actors in one advice
 	giveEvery = time.Second
-	// keepFor is how long the leader gives no advice after an operator has moved actors, unless a host joins or leaves.
+	// keepFor is how long the leader gives no advice after an operator has moved actors. The time ends early if a
+	// host joins or leaves.
 	keepFor = 10 * time.Minute
 
 	takeMost  = 500    // actors in Advice.Take
@@ -30,13 +31,13 @@ type Advice struct {
 	To   Host
 }
 
-// adviseLocked returns the advice for the session s, which was renewed. gives says whether its host gives actors away.
-// The caller holds mu.
-func (k *Keeper) adviseLocked(s *session, gives bool) (p Advice) {
+// adviseLocked returns the advice for the host whose session s was just renewed. canGive is true if the host can
+// transfer actors now. The caller holds mu.
+func (k *Keeper) adviseLocked(s *session, canGive bool) (p Advice) {
 	n := min(len(s.taken), takeMost)
 	p.Take, s.taken = s.taken[:n:n], s.taken[n:]
 	now := time.Now()
-	if !gives || s.Draining || now.Before(s.rests) || now.Before(k.kept[s.Scope]) {
+	if !canGive || s.Draining || now.Before(s.rests) || now.Before(k.kept[s.Scope]) {
 		return p
 	}
 	var least *session
@@ -64,12 +65,13 @@ func (k *Keeper) adviseLocked(s *session, gives bool) (p Advice) {
 	return p
 }
 
-// fewer reports whether s has fewer actors than o. Of equals, the one with the lower id counts as the one with fewer.
+// fewer reports whether s has fewer actors than o. If the numbers are equal, the session with the lower id counts as
+// the one with fewer.
 func (s *session) fewer(o *session) bool {
 	return s.actors < o.actors || s.actors == o.actors && s.ID < o.ID
 }
 
-// tookLocked records that actors were transferred to the host with a session id. The caller holds mu.
+// tookLocked records that actors were transferred to a host. host is the id of its session. The caller holds mu.
 func (k *Keeper) tookLocked(host string, owned []Owned) {
 	s := k.sessions[host]
 	if s == nil {
