@@ -68,9 +68,9 @@ func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error
 	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, 0))
 }
 
-// change waits for the result of the configuration change f. The argument what describes the change in error texts.
-// It returns fault.Indeterminate if ctx ends first: the change may still take effect.
-func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
+// change waits for the result of the configuration change f. title describes the change in error texts. change
+// returns fault.Indeterminate if ctx ends first: the change may still take effect.
+func (g *Group) change(ctx context.Context, title string, f raft.Future) error {
 	done := make(chan error, 1)
 	// Raft gives no result to a change that is committed but not yet applied when it shuts down. The goroutine then
 	// waits until the process ends. The select below does not.
@@ -80,7 +80,7 @@ func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
 	case err = <-done:
 	case <-ctx.Done():
 		return &fault.Error{Code: fault.Indeterminate, Op: "group.change",
-			Msg: "it is not known whether this took effect: " + what, Err: ctx.Err()}
+			Msg: "it is not known whether this took effect: " + title, Err: ctx.Err()}
 	case <-g.stop:
 		return errClosing()
 	}
@@ -88,7 +88,7 @@ func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
 		return nil
 	}
 	e := &fault.Error{Code: fault.Conflict, Op: "group.change", Msg: fmt.Sprintf("group %d: cannot %s", g.opts.ID,
-		what), Err: err}
+		title), Err: err}
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		e.Code = fault.NotLeader

@@ -172,6 +172,7 @@ func (g *Group) start() {
 	g.reader.start()
 	g.wg.Go(func() { g.witness.Run(g.closing, g.stop) })
 	g.wg.Go(g.integrity.SupplyStates)
+	g.wg.Go(g.announce)
 	if o.Contacts != nil {
 		g.wg.Go(g.watchLeader)
 	}

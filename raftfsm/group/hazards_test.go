@@ -172,18 +172,18 @@ func TestHazard_AppliedIndexIsAheadOfMachine(t *testing.T) {
 	must(t, g.WaitApplied(limited(t), a.Index))
 }
 
-// A follower learns of a commit with the next append, or after the commit time-out of an idle leader.
-// Heartbeats do not carry the commit index.
+// Without announcements, a follower learns of a commit with the next append, or after the commit timeout of an idle
+// leader. Heartbeats do not carry the commit index.
 func TestHazard_FollowerLearnsCommitIndexAfterCommitTimeout(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for the commit timeout several times")
 	}
-	for name, short := range map[string]bool{"with the setting": true, "without": false} {
+	for name, announced := range map[string]bool{"with announcements": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, func(_ raft.ServerID, o *Options) {
 				o.Timing.Commit = 3 * time.Second
-				if short {
-					o.Timing.Commit = 10 * time.Millisecond
+				if !announced {
+					o.Timing.Announce = time.Minute
 				}
 			})
 			w := c.put("k", "v")
@@ -195,7 +195,7 @@ func TestHazard_FollowerLearnsCommitIndexAfterCommitTimeout(t *testing.T) {
 				}
 				close(applied)
 			}()
-			if !short {
+			if !announced {
 				// The slower follower may get the entry after its commit, and the commit index with it. The faster
 				// one cannot, because the entry needs its acknowledgement.
 				if !still(t, applied) {

@@ -37,6 +37,8 @@ type role struct {
 	disk *disk
 	raft atomic.Pointer[raft.Raft] // nil until Raft runs
 
+	advanced chan struct{} // capacity 1: the machine of this server has applied entries while it led others
+
 	// alone is set on a leader without other voters. It is updated at the start of a term and when the configuration
 	// changes
 	alone atomic.Bool
@@ -111,14 +113,22 @@ type machineEvents struct {
 	locks  RecordWatcher
 	due    RecordWatcher
 	topics RecordWatcher
+	flows  RecordWatcher
 }
 
 // ClockSeen records the machine time.
 func (e *machineEvents) ClockSeen(ms uint64) { e.clock.observe(ms) }
 
-// EntriesApplied records how long a batch of entries took.
+// EntriesApplied records how long a batch of entries took, and wakes Group.announce.
 func (e *machineEvents) EntriesApplied(took time.Duration) {
 	e.obs.applySeconds.Observe(took.Seconds())
+	if running := e.role.raft.Load(); running == nil || running.State() != raft.Leader || e.role.alone.Load() {
+		return
+	}
+	select {
+	case e.role.advanced <- struct{}{}:
+	default:
+	}
 }
 
 // LocksChanged passes the event on.
@@ -129,6 +139,9 @@ func (e *machineEvents) DueChanged() { e.due.Update() }
 
 // TopicsChanged passes the event on.
 func (e *machineEvents) TopicsChanged() { e.topics.Update() }
+
+// WorkflowsReplaced passes the event on.
+func (e *machineEvents) WorkflowsReplaced() { e.flows.Update() }
 
 // Reconfigured updates whether this server is the only voter.
 func (e *machineEvents) Reconfigured() {
@@ -185,8 +198,9 @@ func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	return f.g.raft.LastIndex(), id == leader
 }
 
-// Announced records the term and the commit index that a leader has sent. It ignores leaders of earlier terms. It
-// does nothing once this server has caught up. Only the goroutine of transport.Guard.forward may call it.
+// Announced records the term and the commit index that a leader has sent. It ignores leaders of earlier terms. Once
+// this server has caught up, the records are no longer needed, and Announced does nothing. Only the goroutine of
+// transport.Guard.forward may call it.
 func (f follower) Announced(term, commit uint64) {
 	if commit == 0 || f.g.caughtUp.Load() || term < f.g.raft.CurrentTerm() {
 		return
@@ -194,7 +208,7 @@ func (f follower) Announced(term, commit uint64) {
 	f.g.heard.Store(&raftlog.Position{Term: term, Index: commit})
 }
 
-// abstainElections is for how many election timeouts a server that has lost the leader may leave elections to others.
+// abstainElections is how many election timeouts a server that has lost the leader may leave elections to others.
 // Then it must start an election itself, because it may be the only server with every committed entry.
 const abstainElections = 5
 
@@ -217,10 +231,11 @@ func (f follower) FollowerIsAhead() {
 	}
 }
 
-// Judge decides whether this server passes a leader's snapshot to raft. It does not if the log already has the last
-// entry of the snapshot, or if this server has a newer snapshot. Raft would install every snapshot and keep the last
-// index of its old log. If that index is not below the end of the snapshot, raft would then fail, or need the snapshot
-// again and again.
+// Judge decides whether this server passes a leader's snapshot to raft. It does not pass the snapshot in two cases:
+// the log already has the last entry of the snapshot, or this server has a newer snapshot.
+//
+// Raft itself would install every snapshot and keep the last index of its old log. If that index is at or above the
+// end of the snapshot, raft would fail, or need the snapshot again and again.
 func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 	var l raft.Log
 	switch err := f.g.disk.logs.GetLog(r.LastLogIndex, &l); {
@@ -239,7 +254,7 @@ func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 // Servers returns the servers of the newest configuration.
 func (f follower) Servers() []raft.Server { return f.g.raft.GetConfiguration().Configuration().Servers }
 
-// KnownVoter returns a voter of the newest configuration of this server, or "" if there is none.
+// KnownVoter returns any voter of the newest configuration of this server, or "" if it has no voter.
 func (f follower) KnownVoter() raft.ServerID {
 	for _, s := range f.Servers() {
 		if s.Suffrage == raft.Voter {

@@ -98,8 +98,8 @@ func (g *Group) newEntries() uint64 {
 	return applied - min(g.disk.snaps.Index(), applied)
 }
 
-// snapshotBeside starts a snapshot in the background if none is running. The channel running has capacity 1 and is
-// full while a snapshot runs.
+// snapshotBeside starts a snapshot in the background, unless one is running. The channel running has capacity 1. It
+// has an element while a snapshot runs.
 func (g *Group) snapshotBeside(running chan struct{}) {
 	select {
 	case running <- struct{}{}:
@@ -117,7 +117,7 @@ func (g *Group) snapshotBeside(running chan struct{}) {
 }
 
 // trimTrailing limits the bytes of log entries that raft keeps for slow followers after the next snapshot. Raft
-// itself limits only the number of these entries. If the disk is low, an eighth is kept.
+// itself limits only the number of these entries. If the disk is low, the limit is an eighth of the usual one.
 func (g *Group) trimTrailing() {
 	size, least := g.opts.Bounds.TrailingBytes, uint64(64)
 	if g.opts.Server.DiskLow() {

@@ -33,6 +33,7 @@ func (g *Group) watchLeadership() {
 			g.opts.Locks.Update()
 			g.opts.Due.Update()
 			g.opts.Topics.Update()
+			g.opts.Workflows.Update()
 		case <-g.stop:
 			return
 		}
@@ -80,6 +81,35 @@ func (g *Group) barrier() error {
 	}
 }
 
+// announce sends the commit index of this leader to followers that do not learn it from an append soon enough. It
+// runs until the group closes and does nothing while no entries are replicated.
+//
+// A commit follows the acknowledgement of a majority. A follower that acknowledges the entry later needs an
+// announcement then. So announce wakes up at each acknowledgement. The machine wakes it, too, because raft may take
+// longer than Timing.Announce from the acknowledgement to the commit.
+func (g *Group) announce() {
+	acknowledged := g.guard.Moved()
+	for {
+		select {
+		case <-acknowledged:
+		case <-g.disk.role.advanced:
+		case <-g.stop:
+			return
+		}
+		select {
+		case <-time.After(g.opts.Timing.Announce):
+		case <-g.stop:
+			return
+		}
+		acknowledged = g.guard.Moved()
+		term := g.raft.CurrentTerm()
+		commit := g.raft.CommitIndex()
+		if g.raft.State() == raft.Leader && g.raft.CurrentTerm() == term {
+			g.guard.Announce(term, commit)
+		}
+	}
+}
+
 // watchElections registers a raft observer. The observer counts elections and leader changes, and reports each new
 // leader. It must not block, because raft's main goroutine calls it.
 func (g *Group) watchElections() {
@@ -93,6 +123,10 @@ func (g *Group) watchElections() {
 			if d.LeaderID != "" {
 				g.obs.leaders.Inc()
 				g.noteLeader(d.LeaderID)
+				if d.LeaderID != g.opts.ServerID { // the leader itself logs that it has acquired leadership
+					g.opts.Logger.Info("the group has a new leader", "group", g.opts.ID, "leader",
+						d.LeaderID, "term", g.raft.CurrentTerm())
+				}
 				g.opts.Server.NewLeader(d.LeaderID)
 				g.changed.Fire()
 			}
@@ -214,13 +248,13 @@ func (g *Group) cannotTransfer(why string, voter raft.ServerID) error {
 // quickerFactor is how many times faster the disk of the next leader must be.
 const quickerFactor = 3
 
-// quicker returns the voter with the fastest disk, and the median duration of its log writes. The parameter own is the
-// median of this server. quicker returns "" if no voter is at least quickerFactor times as fast as this server.
-func quicker(own time.Duration, answers []integrity.Answer) (to raft.ServerID, median time.Duration) {
+// quicker returns the voter with the fastest disk, and the median duration of its log writes. ownMedian is the median
+// of this server. quicker returns "" if no voter is at least quickerFactor times as fast as this server.
+func quicker(ownMedian time.Duration, answers []integrity.Answer) (to raft.ServerID, median time.Duration) {
 	for _, a := range answers {
 		r := a.Report
 		if a.Err != nil || a.Server.Suffrage != raft.Voter || r.Doubted || r.Slow || r.Append == 0 ||
-			r.Append*quickerFactor > own {
+			r.Append*quickerFactor > ownMedian {
 			continue
 		}
 		if to == "" || r.Append < median {

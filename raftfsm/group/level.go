@@ -84,8 +84,8 @@ func (g *Group) lockLevel(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// FormatBlocked returns an error if requests that need the newest format of this build are refused, because of a server
-// that cannot read it, or whose version is not known. All other requests work.
+// FormatBlocked returns an error if the group refuses requests that need the newest format of this build. The reason
+// is a server that cannot read this format, or whose version is not known. The group accepts all other requests.
 func (g *Group) FormatBlocked() error {
 	if g.Level() >= g.opts.newest {
 		return nil

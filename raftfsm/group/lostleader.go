@@ -26,8 +26,8 @@ const looksPerSilence = 3
 // An unnecessary election is safe, but it interrupts writes. So this server starts one only if all of these
 // conditions are met:
 //
-//   - This server has heard nothing from the leader for Timing.Silent. A leader sends something every Timing.Commit
-//     to Timing.Commit*2, so many messages are missing.
+//   - This server has heard nothing from the leader for Timing.Silent. A leader sends a heartbeat every tenth to fifth
+//     of Timing.Heartbeat, so at least one is missing.
 //   - The host of the leader refuses connections to its port, or the leader answers that it does not lead. A slow or
 //     unreachable leader does neither.
 //   - A majority of voters, including this server, have heard nothing from the leader for Timing.Silent. Otherwise a
@@ -37,25 +37,30 @@ const looksPerSilence = 3
 // queries to the other voters replace it.
 func (g *Group) watchLeader() {
 	look := g.opts.Timing.Silent / looksPerSilence
-	ticker := time.NewTicker(look)
-	defer ticker.Stop()
 	for {
+		// No leader can have been silent for long enough before that.
+		wait := g.opts.Timing.Silent
+		if g.raft.State() == raft.Follower {
+			wait = max(look, wait-time.Since(g.raft.LastContact()))
+		}
 		select {
-		case <-ticker.C:
+		case <-time.After(wait):
 		case <-g.stop:
 			return
 		}
+		term := g.raft.CurrentTerm()
 		lost, rank := g.silentLeader()
 		if lost == "" || !g.leaderEnded(lost, look) {
 			continue
 		}
-		// Voters stand one after the other, so that they do not divide the votes.
+		// Voters stand one after the other, so that they do not divide the votes. A voter that has received a request
+		// for its vote knows a newer term. It would depose the candidate if it stood too.
 		select {
 		case <-time.After(time.Duration(rank) * look):
 		case <-g.stop:
 			return
 		}
-		if id := g.Leader(); g.raft.State() != raft.Follower || id != "" && id != lost {
+		if id := g.Leader(); g.raft.State() != raft.Follower || g.raft.CurrentTerm() != term || id != "" && id != lost {
 			continue
 		}
 		g.opts.Logger.Info("the leader has ended, this server starts an election", "group", g.opts.ID, "leader", lost,

@@ -119,7 +119,8 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 	if err != nil {
 		return errors.Join(err, s.Close())
 	}
-	d.pace, d.role = &raftlog.DiskSpeed{Bound: o.Timing.SlowAppend}, &role{self: o.ServerID, disk: d}
+	d.pace, d.role = &raftlog.DiskSpeed{Bound: o.Timing.SlowAppend}, &role{self: o.ServerID, disk: d,
+		advanced: make(chan struct{}, 1)}
 	d.logs = raftlog.NewStore(engine, o.ServerID, o.Level, d.role, &logEvents{o: o, obs: obs, pace: d.pace}, process{o})
 	d.stable = raftlog.NewVotes(s, d.logs, process{o})
 	d.floors = raftlog.NewFloorFile(o.volume, o.Dir, d.logs, floorSources{o, d}, process{o})
@@ -131,10 +132,10 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 	return d.whole(o, hadStable, hadLog)
 }
 
-// whole returns an error if the log or the file of terms and votes is missing while the other one has data. Without
-// the missing file, the server could vote twice in a term, or forget entries that it acknowledged. It returns nil if
-// only the creation of the group was interrupted. hadLog and hadStable report whether each of the two files had
-// contents before they were opened.
+// whole returns an error if one of two files is missing although the other has data: the log, and the file of terms
+// and votes. Without the missing file, the server could vote twice in a term, or forget entries that it acknowledged.
+// If only the creation of the group was interrupted, whole returns nil. hadLog and hadStable tell which of the two
+// files had contents before they were opened.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	_, last, err := d.logs.Ends()
 	if err != nil {
@@ -181,7 +182,7 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapsh
 		return err
 	}
 	d.fsm = snapshot.NewFSM(d.snaps, m, man.Doubt, &machineEvents{clock: clk, obs: obs, role: d.role,
-		locks: o.Locks, due: o.Due, topics: o.Topics})
+		locks: o.Locks, due: o.Due, topics: o.Topics, flows: o.Workflows})
 	clk.observe(m.Clock())
 	return nil
 }

@@ -58,7 +58,9 @@ type Options struct {
 	Due RecordWatcher
 	// Topics delivers messages of topics while this server leads. nil = there are none.
 	Topics RecordWatcher
-	Level  uint8 // highest version that Server.Raise has made durable; 0 = command.First
+	// Workflows runs workflows while this server leads. nil = there are none.
+	Workflows RecordWatcher
+	Level     uint8 // highest version that Server.Raise has made durable; 0 = command.First
 	// Step is called before and after each named step of disk work, for crash tests. nil = not called.
 	Step func(step string)
 
@@ -131,7 +133,7 @@ type RecordWatcher interface {
 	Update()
 }
 
-// noWatcher is the default of Options.Locks, Options.Due and Options.Topics.
+// noWatcher is the default of Options.Locks, Options.Due, Options.Topics and Options.Workflows.
 type noWatcher struct{}
 
 // Update does nothing.
@@ -145,7 +147,8 @@ type Timing struct {
 	Silent time.Duration
 	// time without a quorum before the leader steps down; default Heartbeat. Reads do not depend on it
 	Lease        time.Duration
-	Commit       time.Duration // time until an idle leader announces its commit index, times 1 to 2; default 10 ms
+	Announce     time.Duration // time until a leader announces a commit index that no append carries; default 5 ms
+	Commit       time.Duration // time until an idle leader repeats its commit index, times 1 to 2; default 500 ms
 	Stall        time.Duration // duration of a log write after which heartbeats stop; default 2 s
 	StallFatal   time.Duration // duration of a log write that ends the process; default 20 s
 	ReadRound    time.Duration // limit of one confirmation round; default 2 s
@@ -196,6 +199,9 @@ func (o Options) withDefaults() Options {
 	if o.Topics == nil {
 		o.Topics = noWatcher{}
 	}
+	if o.Workflows == nil {
+		o.Workflows = noWatcher{}
+	}
 	if o.Step == nil {
 		o.Step = func(string) {}
 	}
@@ -212,7 +218,8 @@ func (o Options) withDefaults() Options {
 	def(&t.Election, time.Second)
 	def(&t.Silent, 3*t.Heartbeat/10)
 	def(&t.Lease, t.Heartbeat)
-	def(&t.Commit, 10*time.Millisecond)
+	def(&t.Announce, 5*time.Millisecond)
+	def(&t.Commit, 500*time.Millisecond)
 	def(&t.Stall, 2*time.Second)
 	def(&t.StallFatal, 20*time.Second)
 	def(&t.ReadRound, 2*time.Second)

@@ -34,7 +34,7 @@ type Answer struct {
 // Encoded is a request in its log form, ready to be put into an entry.
 type Encoded []byte
 
-// proposal is one request in flight. Several goroutines may call settle; only the first call has an effect.
+// proposal is one request in flight. Several goroutines may call settle. Only the first call sets the outcome.
 type proposal struct {
 	data    Encoded
 	ack     Ack

@@ -6,21 +6,22 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Deleted records take disk space until Pebble compacts them, and log entries until a snapshot covers them. Both
-// happen only as by-products of further writes. A group with a nearly full disk refuses writes, so it would never get
-// its space back. Therefore every server looks regularly for space that it can free:
+// Deleted records take disk space until Pebble compacts them. Log entries take space until a snapshot covers them.
+// Both happen only as by-products of further writes. A group with a nearly full disk refuses writes, so it would
+// never get its space back. Therefore every server looks regularly for space that it can free:
 //
 //   - If its disk is low, it takes a snapshot, which also truncates the log, and compacts the database.
-//   - In any case, it compacts the database if more than half of it are deleted records.
+//   - In any case, it compacts the database if more than half of the database are deleted records.
 //
-// Neither changes the state of the group. A snapshot and a truncation keep to the rules that always apply: the log has
-// every entry that the snapshot does not cover, and those that a follower needs after a transfer (see
+// Neither action changes the state of the group. The snapshot and the truncation follow the usual rules: the log
+// keeps every entry that the snapshot does not cover, and those that a follower needs after a transfer (see
 // raftlog.Retained). A follower that is further behind gets a snapshot.
 const (
 	reclaimBytes = 32 << 20 // garbage below is not worth a compaction
 	// the same while the disk is low
 	reclaimBytesLow = 4 << 20
-	// the least free space with which a compaction begins. It needs some itself, and it must not fill the disk
+	// the minimum free space at which a compaction begins. A compaction needs some space itself, and must not fill
+	// the disk
 	reclaimRoom = 16 << 20
 	// pause between two flushes of deletions while the disk has room
 	reclaimFlush = time.Minute
@@ -28,7 +29,8 @@ const (
 	reclaimPause = time.Hour
 )
 
-// reclaim is what the group remembers from one look to the next. Only one goroutine at a time uses it.
+// reclaim is what the group remembers between two checks for space that can be freed. Only one goroutine at a time
+// uses it.
 type reclaim struct {
 	swept   bool      // the whole database was compacted since the disk became low
 	flushed time.Time // when deletions were last flushed
@@ -47,13 +49,15 @@ func (r *reclaim) worthwhile(g kv.Garbage, low bool) bool {
 	return g.Bytes >= max(reclaimBytesLow, g.Total/64)
 }
 
-// flushes reports whether deletions that are only in memory should be written, so that their garbage is known.
+// flushes reports whether deletions that are only in memory should be written to disk. Only then does the database
+// know how much space a compaction can free.
 func (r *reclaim) flushes(g kv.Garbage, low bool, now time.Time) bool {
 	return g.Unflushed && (low || g.Total >= reclaimBytes && now.Sub(r.flushed) >= reclaimFlush)
 }
 
-// ended records a compaction. The pause after it grows with its duration, so that compactions leave most of the disk
-// to others.
+// ended records the end of a compaction and sets the pause before the next one. The pause grows with the duration of
+// the compaction, so that most of the disk's time is left for other work. took is that duration. useful is true if
+// the compaction freed enough space.
 func (r *reclaim) ended(now time.Time, took time.Duration, useful bool) {
 	pause := 4 * took
 	if useful {
@@ -65,7 +69,7 @@ func (r *reclaim) ended(now time.Time, took time.Duration, useful bool) {
 	r.next = now.Add(pause)
 }
 
-// reclaimBeside frees disk space in the background, unless that is already going on. keep calls it.
+// reclaimBeside frees disk space in the background, unless a previous call is still doing so. keep calls it.
 func (g *Group) reclaimBeside(low bool) {
 	if g.reclaiming.Swap(true) {
 		return

@@ -129,5 +129,5 @@ func (g *Group) SeenOf(server string) raftlog.Seen {
 }
 
 // Meet asks another server what it has recorded about this server. Use it for servers that may be missing from the
-// local configuration. This happens if the local data is an old copy.
+// local configuration. A server may be missing there if the local data is an old copy.
 func (g *Group) Meet(server raft.ServerID) { g.witness.Meet(server) }

@@ -80,8 +80,8 @@ func (p *proposer) submit(b *batch) {
 }
 
 // fill adds queued requests to the batch of a placeholder and encodes the batch into l. It does nothing if l is not a
-// placeholder. It returns the batch if some of its requests wait only for the local disk. Only raft's main loop calls
-// it, immediately before the log writes the entry.
+// placeholder. It returns the batch if some of its requests wait only for the local disk, and otherwise nil. Only
+// raft's main loop calls fill, immediately before the log writes the entry.
 func (p *proposer) fill(l *raft.Log) (*batch, error) {
 	number, ok := batchNumber(l)
 	if !ok {

@@ -10,7 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// acked records how far the log of each follower is known to equal that of this leader.
+// acked records two facts about each follower: up to which entry its log is known to equal that of this leader, and
+// which commit index it was sent.
 type acked struct {
 	moved *signal.Signal
 
@@ -20,24 +21,92 @@ type acked struct {
 
 // ack is what a follower has acknowledged to the leader of a term.
 type ack struct {
-	raftlog.Position
-	at time.Time
+	raftlog.Position        // the term of the leader, and the index of the newest acknowledged entry
+	entry            uint64 // the term of that entry
+	at               time.Time
+	sent             uint64 // the newest commit index in a request, up to the entries there; 0 = unknown
+	// the header and term of the last request; the rest is empty
+	request raft.AppendEntriesRequest
 }
 
 func newAcked() *acked { return &acked{moved: signal.New(), upTo: map[raft.ServerID]ack{}} }
 
-func (a *acked) note(id raft.ServerID, term, index uint64) {
+// sending records that a request is on its way to a follower.
+func (a *acked) sending(id raft.ServerID, r *raft.AppendEntriesRequest) {
 	a.mu.Lock()
-	a.upTo[id] = ack{raftlog.Position{Term: term, Index: index}, time.Now()}
+	defer a.mu.Unlock()
+	if p := a.upTo[id]; p.Term == r.Term {
+		p.sent = max(p.sent, min(r.LeaderCommitIndex, end(r)))
+		a.upTo[id] = p
+	}
+}
+
+// failed records that a follower may not have taken a request.
+func (a *acked) failed(id raft.ServerID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.upTo[id]
+	p.sent = 0
+	a.upTo[id] = p
+}
+
+// reached records that a follower has answered a heartbeat of the leader of the given term. If an earlier message to
+// the follower failed, the follower may not know the commit index. reached then fires moved, so that the commit index
+// is announced.
+func (a *acked) reached(id raft.ServerID, term uint64) {
+	a.mu.Lock()
+	p := a.upTo[id]
+	a.mu.Unlock()
+	if p.Term == term && p.Index > 0 && p.sent == 0 {
+		a.moved.Fire()
+	}
+}
+
+// note records that a follower has acknowledged a request.
+func (a *acked) note(id raft.ServerID, r *raft.AppendEntriesRequest) {
+	p := ack{Position: raftlog.Position{Term: r.Term, Index: end(r)}, entry: r.PrevLogTerm, at: time.Now(),
+		sent:    min(r.LeaderCommitIndex, end(r)),
+		request: raft.AppendEntriesRequest{RPCHeader: r.RPCHeader, Term: r.Term}}
+	if n := len(r.Entries); n > 0 {
+		p.entry = r.Entries[n-1].Term
+	}
+	a.mu.Lock()
+	if was := a.upTo[id]; was.Term == p.Term {
+		p.sent = max(p.sent, was.sent)
+	}
+	a.upTo[id] = p
 	a.mu.Unlock()
 	a.moved.Fire()
 }
 
-// has reports whether a follower has acknowledged all entries up to the given index. It counts only acknowledgements
-// that this server has received as leader of the given term, and not before the time since.
-func (a *acked) has(id raft.ServerID, term, index uint64, since time.Time) bool {
+// has reports whether a follower has acknowledged all entries up to the given index. It counts only an
+// acknowledgement that this server has received as leader of the given term, and at or after the time earliest.
+func (a *acked) has(id raft.ServerID, term, index uint64, earliest time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.upTo[id]
-	return p.Term == term && p.Index >= index && !p.at.Before(since)
+	return p.Term == term && p.Index >= index && !p.at.Before(earliest)
 }
+
+// unsent returns requests that announce a commit index, one for each follower that needs it. Such a follower has
+// acknowledged all entries up to this index to the leader of the given term, but was not sent this index yet. unsent
+// records the requests as sent.
+func (a *acked) unsent(term, commit uint64) map[raft.ServerID]*raft.AppendEntriesRequest {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	requests := map[raft.ServerID]*raft.AppendEntriesRequest{}
+	for id, p := range a.upTo {
+		if p.Term != term || p.Index < commit || p.sent >= commit {
+			continue
+		}
+		r := p.request
+		r.PrevLogEntry, r.PrevLogTerm, r.LeaderCommitIndex = p.Index, p.entry, commit
+		requests[id] = &r
+		p.sent = commit
+		a.upTo[id] = p
+	}
+	return requests
+}
+
+// end returns the index of the last entry of a request, or of the entry before it if the request has none.
+func end(r *raft.AppendEntriesRequest) uint64 { return r.PrevLogEntry + uint64(len(r.Entries)) }

@@ -62,6 +62,7 @@ type Guard struct {
 	stop    chan struct{}
 	once    sync.Once
 	wg      sync.WaitGroup
+	sending sync.WaitGroup // announcements
 }
 
 // Off names guards to disable, for tests that show why they are needed.
@@ -135,16 +136,17 @@ func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, 
 	}
 }
 
-// SwitchOff disables some of the guards. Tests use it to show why they are needed. Call it before Raft is created.
+// SwitchOff disables the guards that are named in off. Tests use it to show why they are needed. Call it before Raft
+// is created.
 func (g *Guard) SwitchOff(off Off) { g.off = off }
 
 // ReplaceLog replaces the log, for tests. Call it before Raft is created.
 func (g *Guard) ReplaceLog(change func(Log) Log) { g.log = change(g.log) }
 
-// UpTo reports whether a follower has acknowledged all entries up to the given index. It counts only acknowledgements
-// that this server has received as leader of the given term, and not before the time since.
-func (g *Guard) UpTo(id raft.ServerID, term, index uint64, since time.Time) bool {
-	return g.acked.has(id, term, index, since)
+// UpTo reports whether a follower has acknowledged all entries up to the given index. It counts only an
+// acknowledgement that this server has received as leader of the given term, and at or after the time earliest.
+func (g *Guard) UpTo(id raft.ServerID, term, index uint64, earliest time.Time) bool {
+	return g.acked.has(id, term, index, earliest)
 }
 
 // Moved returns a channel that is closed at the next acknowledgement of a follower.
@@ -241,8 +243,9 @@ func (g *Guard) settled(rpc *raft.RPC) bool {
 	return false
 }
 
-// eligible returns the id under which raft sees a candidate. Raft looks up this id in its configuration, and uses the
-// address of the candidate for everything else. So eligible returns a voter of this configuration, if there is one.
+// eligible returns the id that raft gets for a candidate. Raft only checks that this id is a voter in its
+// configuration, and uses the address of the candidate for everything else. So eligible returns any voter of the
+// configuration. If there is none, it returns the candidate's own id.
 func (g *Guard) eligible(candidate []byte) []byte {
 	if g.off.Candidates {
 		return candidate
@@ -284,12 +287,11 @@ func intact(entries []*raft.Log) error {
 // compared returns r with its commit index limited to the last entry that the leader has compared with the
 // follower's log. This is the last entry of r, or the previous entry if r has no entries.
 func compared(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
-	end := r.PrevLogEntry + uint64(len(r.Entries))
-	if r.LeaderCommitIndex <= end {
+	if r.LeaderCommitIndex <= end(r) {
 		return r
 	}
 	c := *r
-	c.LeaderCommitIndex = end
+	c.LeaderCommitIndex = end(r)
 	return &c
 }
 
@@ -369,32 +371,110 @@ func (g *Guard) silenced() error {
 			"; this server stops sending so that another one can lead"}
 }
 
+// The pauses after which AppendEntries repeats a request that was not delivered. Each pause is twice the one before.
+const (
+	firstRepeat = 10 * time.Millisecond
+	lastRepeat  = 160 * time.Millisecond
+)
+
 // AppendEntries sends entries or a heartbeat, unless the local disk hangs.
+//
+// Raft repeats a failed request only after its commit timeout, which is long (see Announce). A server that has just
+// started refuses requests for some milliseconds (see Witness). So AppendEntries itself repeats a request that was not
+// delivered, for 310 ms. This does no harm: only this goroutine of Raft waits for the request, and a follower may
+// receive a request twice.
 func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
-	if err := errors.Join(g.silenced(), g.peers.Passes(id)); err != nil {
-		return err
+	if IsHeartbeat(args) {
+		return g.beat(id, to, args, resp)
 	}
 	// raft shares the request of a heartbeat with those in flight
 	if fit := bounded(args.Entries); len(fit) < len(args.Entries) {
 		args.Entries = fit
 	}
-	if err := g.inner.AppendEntries(id, to, args, resp); err != nil {
-		return err
+	for pause := firstRepeat; ; pause *= 2 {
+		err := g.deliver(id, to, args, resp)
+		if err == nil {
+			break
+		}
+		if pause > lastRepeat || g.silenced() != nil {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-g.stop:
+			return err
+		}
+		*resp = raft.AppendEntriesResponse{}
 	}
-	if !resp.Success || IsHeartbeat(args) {
+	if !resp.Success {
 		return nil
 	}
-	end := args.PrevLogEntry + uint64(len(args.Entries))
+	last := end(args)
 	if len(args.Entries) > 0 {
-		if err := g.log.WaitDurable(end); err != nil {
+		if err := g.log.WaitDurable(last); err != nil {
 			return err
 		}
 	}
-	g.acked.note(id, args.Term, end)
-	g.peers.Note(id, raftlog.Seen{Term: args.Term, Matched: raftlog.Position{Term: args.Term, Index: end}})
-	g.log.Retained().Reached(id, end, g.log.Last())
+	g.acked.note(id, args)
+	g.peers.Note(id, raftlog.Seen{Term: args.Term, Matched: raftlog.Position{Term: args.Term, Index: last}})
+	g.log.Retained().Reached(id, last, g.log.Last())
 	return nil
+}
+
+// beat sends a heartbeat. A follower that did not get an earlier message, for example because it was restarted, may
+// not know the commit index. So the first heartbeat that it answers makes the group announce the commit index.
+func (g *Guard) beat(id raft.ServerID, address raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) error {
+	err := errors.Join(g.silenced(), g.peers.Passes(id))
+	if err == nil {
+		err = g.inner.AppendEntries(id, address, args, resp)
+	}
+	if err != nil {
+		g.acked.failed(id)
+		return err
+	}
+	g.acked.reached(id, args.Term)
+	return nil
+}
+
+// deliver sends a request with entries or a commit index once, unless the local disk hangs.
+func (g *Guard) deliver(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) error {
+	if err := errors.Join(g.silenced(), g.peers.Passes(id)); err != nil {
+		return err
+	}
+	g.acked.sending(id, args)
+	err := g.inner.AppendEntries(id, to, args, resp)
+	if err != nil || !resp.Success {
+		g.acked.failed(id)
+	}
+	return err
+}
+
+// Announce sends the commit index of this leader to followers that would otherwise wait for the next append. It sends
+// it to each follower that has the entries up to this index and was not sent the index yet. term is the term in which
+// this server leads, and commit is a commit index of that term. Announce does not wait for the answers, and Raft does
+// not see them.
+//
+// An announcement looks like a request that Raft could send. It names an entry that the follower has acknowledged to
+// the leader of this term, and the commit index is not above this entry. So it is safe if it arrives late or twice,
+// like any append without entries.
+func (g *Guard) Announce(term, commit uint64) {
+	if g.silenced() != nil {
+		return
+	}
+	for id, r := range g.acked.unsent(term, commit) {
+		g.sending.Go(func() {
+			err := g.peers.Passes(id)
+			if err == nil {
+				err = g.inner.AppendEntries(id, raft.ServerAddress(id), r, &raft.AppendEntriesResponse{})
+			}
+			if err != nil { // the next append carries the index, at the latest after Raft's commit timeout
+				g.acked.failed(id)
+			}
+		})
+	}
 }
 
 // maxAppendBytes bounds the bytes of entries in one request. Raft bounds only their number.
@@ -487,10 +567,11 @@ func (g *Guard) EncodePeer(id raft.ServerID, a raft.ServerAddress) []byte {
 // DecodePeer decodes an address.
 func (g *Guard) DecodePeer(b []byte) raft.ServerAddress { return g.inner.DecodePeer(b) }
 
-// Close stops forwarding. Raft must have shut down.
+// Close stops forwarding, and waits for announcements. Raft must have shut down, and Announce is not called any more.
 func (g *Guard) Close() {
 	g.once.Do(func() { close(g.stop) })
 	g.wg.Wait()
+	g.sending.Wait()
 }
 
 // Sender sends the state of this server to a server that has requested it. It bypasses Raft and the Guard.

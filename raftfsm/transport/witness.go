@@ -68,11 +68,11 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load fills the table with the records of the floor file. The parameter then is the cluster that the floor file
-// names, and now is the current cluster. If the cluster was rescued in between, Load does nothing, because the other
-// servers start without data after a rescue.
-func (t *SeenTable) Load(kept map[string]raftlog.Seen, then, now raftlog.Owner) {
-	if then.Cluster != "" && then != now {
+// Load fills the table with the records of the floor file. stored is the cluster that the floor file names, and
+// current is the present cluster. If they differ, the cluster was rescued in between, and Load does nothing: the
+// other servers have started without data.
+func (t *SeenTable) Load(kept map[string]raftlog.Seen, stored, current raftlog.Owner) {
+	if stored.Cluster != "" && stored != current {
 		return
 	}
 	t.mu.Lock()
