@@ -32,11 +32,9 @@ const simBound = 2 * time.Minute
 func simulate(t *testing.T, seed uint64, b simBreak) (simTotals, error) {
 	t.Helper()
 	s, h := newSim(seed, b), newSimHistory()
-	if os.Getenv("QUORATE_SIM_LOG") != "" {
-		s.logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
+	s.logTo(t)
 	synctest.Test(t, func(*testing.T) {
-		s.play(h)
+		s.play(keyLoad{s, h})
 	})
 	s.totals.Schedules, s.totals.Operations, s.totals.Unknown = 1, h.Size(), h.Unknown()
 	if s.broken != nil {
@@ -50,10 +48,43 @@ func simulate(t *testing.T, seed uint64, b simBreak) (simTotals, error) {
 	return s.totals, nil
 }
 
+// logTo logs to the output of the test if the environment asks for it.
+func (s *sim) logTo(t *testing.T) {
+	if os.Getenv("QUORATE_SIM_LOG") != "" {
+		s.logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+}
+
 var errLost = errors.New("an acknowledged write is lost")
 
+// simLoad is what clients do in a simulation.
+type simLoad interface {
+	// adapt may change the faults.
+	adapt(blows []blow)
+	// start starts the clients. They live until stop is closed.
+	start(stop <-chan struct{}, work *sync.WaitGroup)
+	// audit checks the guarantees. The faults are undone, and the clients have stopped.
+	audit()
+	// end ends what still runs. The servers run.
+	end()
+}
+
+// keyLoad reads and writes keys.
+type keyLoad struct {
+	s *sim
+	h *simHistory
+}
+
+func (keyLoad) adapt([]blow) {}
+
+func (l keyLoad) start(stop <-chan struct{}, work *sync.WaitGroup) { l.s.clients(l.h, stop, work) }
+
+func (l keyLoad) audit() { l.s.audit(l.h) }
+
+func (keyLoad) end() {}
+
 // play runs the schedule inside the bubble.
-func (s *sim) play(h *simHistory) {
+func (s *sim) play(l simLoad) {
 	s.begun = time.Now()
 	defer func() { // time stands still after this function has returned
 		s.work.Wait()
@@ -71,17 +102,18 @@ func (s *sim) play(h *simHistory) {
 	if s.broke.harsh {
 		renew(blows)
 	}
+	l.adapt(blows)
 	for range size {
 		s.start(s.add())
 	}
 	stop := make(chan struct{})
 	var work sync.WaitGroup
 	if s.broke.harsh { // new servers join while the leader compacts its log
-		s.clients(h, stop, &work)
+		l.start(stop, &work)
 	}
 	if s.within(simBound, "forming the cluster", s.admit) {
 		if !s.broke.harsh {
-			s.clients(h, stop, &work)
+			l.start(stop, &work)
 		}
 		for _, b := range blows {
 			if s.failed() == nil {
@@ -94,8 +126,9 @@ func (s *sim) play(h *simHistory) {
 	close(stop)
 	work.Wait()
 	if s.failed() == nil {
-		s.audit(h)
+		l.audit()
 	}
+	l.end()
 	for _, id := range s.ids() {
 		s.hangs(id, false)
 		s.stop(id)
@@ -122,6 +155,13 @@ type blow struct {
 	long          time.Duration
 	fuse          int
 }
+
+// The kinds of blows that only some loads know.
+const (
+	blowFull = 14 + iota // the disk of a server is full, so its process ends
+	blowLow              // values are refused for a while
+	blowKill             // a node without a replica is killed, and starts again
+)
 
 func schedule(rnd *rand.Rand) (size int, blows []blow) {
 	size = 3 + 2*rnd.IntN(2)
@@ -224,6 +264,15 @@ func (s *sim) strike(b blow) {
 		s.note("%s hands leadership over", victim)
 		s.net.heal()
 		s.handOver(victim)
+	case blowFull:
+		s.note("the disk of %s is full", victim)
+		s.fill(victim)
+	case blowLow:
+		s.note("the group is read-only for %s, because a disk is nearly full", b.long)
+		s.low.Store(time.Now().Add(b.long).UnixNano())
+	case blowKill:
+		s.note("the application of node %d and the node are killed", b.other)
+		s.kill(b.other)
 	default:
 		s.note("%s loses its vote, or its place", other)
 		s.reform(other, b.fuse%2 == 0)
@@ -286,6 +335,15 @@ func (s *sim) hangs(id raft.ServerID, yes bool) {
 	}
 }
 
+// fill lets the next log write of a server fail.
+func (s *sim) fill(id raft.ServerID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[id]; n != nil && n.group != nil {
+		n.disk.full.Store(true)
+	}
+}
+
 // restartAll starts every server that is down.
 func (s *sim) restartAll() {
 	alive := s.alive()
@@ -331,8 +389,10 @@ func (s *sim) recover() {
 		s.hangs(id, false)
 		s.mu.Lock()
 		s.nodes[id].fuse = 0
+		s.nodes[id].disk.full.Store(false)
 		s.mu.Unlock()
 	}
+	s.low.Store(0)
 	s.net.heal()
 	s.note("all faults are undone")
 	s.within(simBound, "after healing, all servers are voters and have caught up", func() error {
@@ -413,15 +473,26 @@ func TestSimulation_LateMessagesKeepGuarantees(t *testing.T) { playSeeds(t, 30, 
 // playSeeds plays n schedules, or as many as the environment says.
 func playSeeds(t *testing.T, n uint64, b simBreak) {
 	t.Helper()
-	testutil.SkipUnderRace(t, testutil.ManyBubbles)
+	playSeedsOf(t, n, func(seed uint64) (simTotals, error) { return simulate(t, seed, b) })
+}
+
+func playSeedsOf(t *testing.T, n uint64, play func(seed uint64) (simTotals, error)) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("simulates whole clusters")
 	}
+	playEverySeed(t, n, play)
+}
+
+// playEverySeed does the same, also in short tests.
+func playEverySeed(t *testing.T, n uint64, play func(seed uint64) (simTotals, error)) {
+	t.Helper()
+	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	first, n := testutil.Seeds(t, n)
 	var totals simTotals
 	start := time.Now()
 	for seed := first; seed < first+n; seed++ {
-		got, err := simulate(t, seed, b)
+		got, err := play(seed)
 		if err != nil {
 			t.Fatalf("seed %d: %v; play it again with QUORATE_SIM_SEED=%d QUORATE_SIM_SEEDS=50", seed, err, seed)
 		}
@@ -435,10 +506,6 @@ func playSeeds(t *testing.T, n uint64, b simBreak) {
 
 // Each guard is switched off in turn. The checks must find the fault.
 func TestSimulation_FindsDisabledGuard(t *testing.T) {
-	testutil.SkipUnderRace(t, testutil.ManyBubbles)
-	if testing.Short() {
-		t.Skip("simulates whole clusters")
-	}
 	const enough = 200 // seeds; one or two are usually enough, and twenty for the gap
 	for name, b := range map[string]simBreak{
 		"a leader confirms its term before a read":    {slow: true, reads: true},
@@ -447,13 +514,7 @@ func TestSimulation_FindsDisabledGuard(t *testing.T) {
 		"entries follow the log or its snapshot":      {harsh: true, gaps: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(enough) {
-				if _, err := simulate(t, seed, b); err != nil {
-					t.Logf("found with seed %d: %v", seed, err)
-					return
-				}
-			}
-			t.Errorf("%d schedules found nothing", enough)
+			findsFault(t, enough, func(seed uint64) (simTotals, error) { return simulate(t, seed, b) })
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -31,7 +32,12 @@ type sim struct {
 	install time.Duration // additional time to write a received snapshot
 	forget  bool          // disables a guard: the log is truncated while a follower needs it
 	logger  *slog.Logger
-	cache   *pebble.Cache // nil = one for each server
+	cache   *pebble.Cache  // nil = one for each server
+	service *simService    // nil = only keys
+	kill    func(node int) // ends a node without a replica, and starts it again
+	low     atomic.Int64   // until when the group is read-only, in Unix nanoseconds
+
+	accesses atomic.Uint64 // that were made
 
 	mu     sync.Mutex
 	rnd    *rand.Rand // guarded by mu; used for disks
@@ -57,7 +63,7 @@ type simBreak struct {
 // simTotals counts what the schedules have done.
 type simTotals struct {
 	Schedules, Operations, Unknown, Crashes, StepCrashes, Restarts, Cuts, Transfers int
-	Changes, Hangs, Installs                                                        int
+	Changes, Hangs, Installs, FullDisks, Kills, Instances                           int
 	Terms                                                                           uint64
 	Virtual                                                                         time.Duration
 }
@@ -74,18 +80,22 @@ func (t *simTotals) add(o simTotals) {
 	t.Changes += o.Changes
 	t.Hangs += o.Hangs
 	t.Installs += o.Installs
+	t.FullDisks += o.FullDisks
+	t.Kills += o.Kills
+	t.Instances += o.Instances
 	t.Terms += o.Terms
 	t.Virtual += o.Virtual
 }
 
 // simNode is a server: its disk, and its running incarnation, if any.
 type simNode struct {
-	id    raft.ServerID
-	disk  *simDisk
-	wire  *simWire // nil = down
-	group *Group   // nil = down, or still opening
-	fuse  int      // crashes at the step of its disk work at which this countdown ends; 0 = never
-	hang  chan struct{}
+	id     raft.ServerID
+	disk   *simDisk
+	wire   *simWire  // nil = down
+	group  *Group    // nil = down, or still opening
+	keeper simKeeper // of group; nil = none
+	fuse   int       // crashes at the step of its disk work at which this countdown ends; 0 = never
+	hang   chan struct{}
 }
 
 func newSim(seed uint64, b simBreak) *sim {
@@ -151,8 +161,9 @@ func (s *sim) add() raft.ServerID {
 
 // life is a running incarnation of a server.
 type life struct {
-	wire  *simWire
-	group *Group
+	wire   *simWire
+	group  *Group
+	keeper simKeeper
 }
 
 // alive returns the running servers.
@@ -162,7 +173,7 @@ func (s *sim) alive() map[raft.ServerID]life {
 	out := map[raft.ServerID]life{}
 	for id, n := range s.nodes {
 		if n.group != nil {
-			out[id] = life{n.wire, n.group}
+			out[id] = life{n.wire, n.group, n.keeper}
 		}
 	}
 	return out
@@ -204,6 +215,10 @@ func (s *sim) start(id raft.ServerID) {
 		Step:   func(step string) { s.step(n, w, disk, step) },
 		volume: disk,
 	}
+	var keeper simKeeper
+	if s.service != nil {
+		keeper = s.service.open(&o, s.serverAccess(w))
+	}
 	if s.broke.harsh { // servers often need a snapshot
 		o.Bounds = Bounds{SnapshotEntries: 8 + s.seed%32, TrailingEntries: 1 + s.seed%10}
 		o.Timing.SnapshotPoll = 50 * time.Millisecond
@@ -240,8 +255,11 @@ func (s *sim) start(id raft.ServerID) {
 		return
 	}
 	w.opened(g)
+	if keeper != nil {
+		keeper.Attach(simRecordGroup{g})
+	}
 	s.mu.Lock()
-	n.group = g
+	n.group, n.keeper = g, keeper
 	s.mu.Unlock()
 }
 
@@ -273,6 +291,10 @@ func (s *sim) step(n *simNode, w *simWire, disk *simDisk, step string) {
 			s.totals.StepCrashes++
 			s.crashLocked(n)
 		}
+	}
+	if step == "log-append" && disk.full.Load() && n.wire == w && n.group != nil {
+		s.totals.FullDisks++
+		s.crashLocked(n)
 	}
 	s.mu.Unlock()
 	switch step {
@@ -309,24 +331,32 @@ func (s *sim) crash(id raft.ServerID) {
 }
 
 func (s *sim) crashLocked(n *simNode) {
-	g := n.group
+	g, k := n.group, n.keeper
 	s.net.leave(n.wire)
 	n.disk = n.disk.crash(s.rnd)
-	n.wire, n.group = nil, nil
-	s.work.Go(func() { _ = g.Close() }) // the process is gone, so its answers reach no client
+	n.wire, n.group, n.keeper = nil, nil, nil
+	s.work.Go(func() { _ = closeAll(k, g) }) // the process is gone, so its answers reach no client
+}
+
+// closeAll closes what a server has open. k may be nil.
+func closeAll(k simKeeper, g *Group) error {
+	if k != nil {
+		k.Close()
+	}
+	return g.Close()
 }
 
 // stop closes a server.
 func (s *sim) stop(id raft.ServerID) {
 	s.mu.Lock()
 	n := s.nodes[id]
-	g, w := n.group, n.wire
-	n.group = nil
+	g, w, k := n.group, n.wire, n.keeper
+	n.group, n.keeper = nil, nil
 	s.mu.Unlock()
 	if g == nil {
 		return
 	}
-	if err := g.Close(); err != nil {
+	if err := closeAll(k, g); err != nil {
 		s.fail("closing %s: %w", id, err)
 	}
 	s.net.leave(w)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
@@ -27,7 +28,8 @@ import (
 // that it returns.
 type simDisk struct {
 	files *vfs.MemFS
-	lies  string // what this disk forgets in a crash although it was synced: "log", "votes"; empty = nothing
+	full  atomic.Bool // the next write to the log fails, which ends the server
+	lies  string      // what this disk forgets in a crash although it was synced: "log", "votes"; empty = nothing
 
 	mu    sync.Mutex
 	kept  simRecords          // on the medium

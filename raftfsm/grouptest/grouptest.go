@@ -1,11 +1,12 @@
 // Package grouptest simulates a Raft group for model tests of keepers. A keeper is the part of a leader that ends
 // locks, places actors or hands out due work. The package owns the log of the group, its servers with their
-// replicas, and the calls whose answers the test schedules.
+// replicas, clocks and timers, and the calls whose answers the test schedules.
 //
 // The state machines and their databases are real. Raft is simulated. The test decides which server leads, which
 // other servers still believe that they lead, and how far replicas are behind. It also decides the outcome of each
-// proposal: applied, lost, applied without an answer, or applied by the next leader. As with Raft, an entry in the
-// log is never removed, and a server appends only what it proposed as leader of the current term.
+// proposal: applied, lost, applied without an answer, applied after the caller has given up, or applied by the next
+// leader. As with Raft, an entry in the log is never removed, and a server appends only what it proposed as leader of
+// the current term, in the order of its proposals.
 //
 // Use the package within synctest.Test. The test answers one call at a time, and then waits until all goroutines of
 // the tested program wait for an answer again. So the random numbers of a test determine everything that happens.
@@ -74,13 +75,10 @@ type Group struct {
 	Leader  *Member     // the real one; nil = none
 	Tip     *kv.Machine // has every entry of the log
 	Term    uint64
+	Elapsed uint64 // milliseconds, which Pass adds; only the test may read it without Mu
 
 	// Begin is called when a call begins, with Mu locked. nil = nothing.
 	Begin func(c *Call)
-	// Stamp returns the stamp of the entries of a server. nil = 1.
-	Stamp func(m *Member) uint64
-	// Applied is called when a server has applied an entry. nil = nothing.
-	Applied func(m *Member, stamp uint64)
 	// Changed is called when the role, the due work, the locks or the topics of a server may have changed. nil = not
 	// called.
 	Changed func(m *Member)
@@ -89,9 +87,12 @@ type Group struct {
 	After  func(c *Call, r kv.Result)
 
 	Mu     sync.Mutex
+	gates  []*gate
 	calls  []*Call
 	log    []kv.Entry
 	stamps []uint64
+	late   []*Call // proposals of the leader that are in its log and not committed; their callers have given up
+	begun  uint64  // timers
 	trace  []string
 	broken string
 }
@@ -106,6 +107,7 @@ type Member struct {
 	applied int    // entries of the log
 	leads   bool   // as far as it knows
 	term    uint64 // that it knows
+	clocks
 }
 
 // New returns a group of some servers. None leads.
@@ -180,10 +182,52 @@ func (g *Group) Calls() []*Call {
 // Waiting returns the calls that wait. The caller holds Mu, and must not change the list.
 func (g *Group) Waiting() []*Call { return g.calls }
 
+// gate is a goroutine that waits until the schedule lets it go on.
+type gate struct {
+	name string
+	open chan struct{}
+}
+
+// Gate waits until the schedule lets the goroutine go on, or closing ends. Goroutines that something has started or
+// woken at the same time call it, because chance would decide which of them goes on first.
+func (m *Member) Gate(ctx context.Context, closing <-chan struct{}, work string) {
+	one := &gate{fmt.Sprint(m.ID, " ", work, " ", ctx.Value(clientKey{})), make(chan struct{})}
+	m.Mu.Lock()
+	m.gates = append(m.gates, one)
+	m.Mu.Unlock()
+	select {
+	case <-one.open:
+	case <-closing:
+		m.Mu.Lock()
+		defer m.Mu.Unlock()
+		m.gates = slices.DeleteFunc(m.gates, func(o *gate) bool { return o == one })
+	}
+}
+
+// wait waits until every goroutine of the tested program waits for an answer. Those at a gate go on one at a time.
+func (g *Group) wait() {
+	for synctest.Wait(); g.next(); synctest.Wait() {
+	}
+}
+
+// next lets one of the goroutines at gates go on. It returns false if there is none.
+func (g *Group) next() bool {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	if len(g.gates) == 0 {
+		return false
+	}
+	slices.SortStableFunc(g.gates, func(a, b *gate) int { return cmp.Compare(a.name, b.name) })
+	n := g.Rand.IntN(len(g.gates))
+	close(g.gates[n].open)
+	g.gates = slices.Delete(g.gates, n, n+1)
+	return true
+}
+
 // Settle waits until every goroutine of the tested program waits for an answer. It then drops the calls that their
 // callers have abandoned.
 func (g *Group) Settle() {
-	synctest.Wait()
+	g.wait()
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	g.calls = slices.DeleteFunc(g.calls, func(c *Call) bool { return c.gone })
@@ -192,8 +236,8 @@ func (g *Group) Settle() {
 	})
 }
 
-// Answer sends the answer r to a call, and waits until the program waits for answers again. If c is a Confirm, all
-// Confirm calls with the same name get this answer, as in Raft.
+// Answer sends the answer r to a call. It then waits until the tested program waits for answers again. If c is a
+// Confirm, all Confirm calls with the same name get this answer, as in Raft.
 func (g *Group) Answer(c *Call, r Reply) {
 	g.Mu.Lock()
 	var same []*Call
@@ -207,13 +251,18 @@ func (g *Group) Answer(c *Call, r Reply) {
 	g.Mu.Unlock()
 	for _, o := range same {
 		o.reply <- r
+		g.wait() // otherwise chance decides which caller goes on first
 	}
 	g.Settle()
 }
 
-// Release answers a Commit or a Confirm. If whole is false, it may randomly lose the call or its answer.
+// Release answers a Commit or a Confirm as a group would. If whole is false, it injects faults at random: the call or
+// its answer may be lost.
 func (g *Group) Release(c *Call, whole bool) {
 	leads := c.Member == g.Leader && c.term == g.Term
+	if leads && (c.Kind == Commit || g.Rand.IntN(2) == 0) {
+		g.commitLate(len(g.late))
+	}
 	notLeader := Reply{Err: fault.New(fault.NotLeader, "test", "another server leads")}
 	fate := g.Rand.IntN(10)
 	switch {
@@ -227,6 +276,10 @@ func (g *Group) Release(c *Call, whole bool) {
 		g.Answer(c, notLeader)
 	case !leads || !whole && fate == 0:
 		g.Answer(c, Reply{Err: fault.New(fault.Timeout, "test", "lost")})
+	case !whole && fate == 2:
+		g.Note("%s gives up, and may be applied later", c.Name())
+		g.late = append(g.late, c)
+		g.Answer(c, Reply{Err: fault.New(fault.Indeterminate, "test", "not applied in time")})
 	default:
 		g.Note("%s is applied", c.Name())
 		r := Reply{Result: g.commit(c), Position: g.position()}
@@ -239,8 +292,33 @@ func (g *Group) Release(c *Call, whole bool) {
 	}
 }
 
+// commitLate commits the first proposals whose callers have given up.
+func (g *Group) commitLate(count int) {
+	part := g.late[:count]
+	g.late = g.late[count:]
+	for _, c := range part {
+		g.Note("%s is applied late", c.Name())
+		g.commit(c)
+		g.Leader.Apply(len(g.log))
+		g.Settle()
+	}
+}
+
+// Recover ends the faults of a group that has a leader. The leader commits everything that is in its log. The other
+// servers learn that they do not lead.
+func (g *Group) Recover() {
+	for _, m := range g.Members {
+		if m != g.Leader {
+			g.Depose(m)
+		}
+	}
+	g.commitLate(len(g.late))
+	g.Note("the faults have ended")
+}
+
 // Propose commits a request of the test at the leader.
 func (g *Group) Propose(label string, client any, r *command.Request) kv.Result {
+	g.commitLate(len(g.late))
 	out := g.commit(&Call{Kind: Commit, Member: g.Leader, Label: label, Client: client, Request: r})
 	g.Leader.Apply(len(g.log))
 	g.Settle()
@@ -256,10 +334,7 @@ func (g *Group) Last() uint64 { return uint64(len(g.log)) }
 
 // commit appends an entry to the log.
 func (g *Group) commit(c *Call) kv.Result {
-	stamp := uint64(1)
-	if g.Stamp != nil {
-		stamp = g.Stamp(c.Member)
-	}
+	stamp := c.Member.stamp()
 	data, err := command.Append(nil, &command.Batch{Stamp: stamp, Requests: []command.Request{*c.Request}})
 	testutil.Must(g.T, err)
 	if g.Before != nil {
@@ -278,9 +353,13 @@ func (g *Group) commit(c *Call) kv.Result {
 	return out.Results[0]
 }
 
-// Limbo applies a random part of the leader's unanswered proposals, and leaves the others out of the log. Call it
-// before the leader changes or ends.
+// Limbo decides what becomes of the leader's unanswered proposals: it applies a random part, and keeps the others out
+// of the log. Call it before the leader changes or ends.
 func (g *Group) Limbo() {
+	if len(g.late) > 0 {
+		g.commitLate(g.Rand.IntN(len(g.late) + 1))
+		g.late = nil
+	}
 	for _, c := range g.Calls() {
 		if c.Kind == Commit && c.Member == g.Leader && c.term == g.Term && !c.logged && g.Rand.IntN(3) == 0 {
 			g.Note("%s is applied, without an answer", c.Name())
@@ -296,6 +375,7 @@ func (g *Group) Elect(m *Member) {
 	g.Leader = m
 	g.Term++
 	m.Apply(len(g.log))
+	g.Settle() // otherwise chance decides whether the keeper sees these entries or the new term first
 	g.Mu.Lock()
 	m.term, m.leads = g.Term, true
 	g.Mu.Unlock()
@@ -346,19 +426,21 @@ func (g *Group) Replace(m *Member) {
 	testutil.Must(g.T, old.Close())
 }
 
-// Apply makes a server apply the log up to a number of entries.
+// Apply makes a server apply the first upto entries of the log. As with Raft, the server stops leading before it
+// applies an entry of a later term. Its keeper learns of that at the next call of Changed.
 func (m *Member) Apply(upto int) {
 	m.Mu.Lock()
 	part, machine := m.log[m.applied:max(upto, m.applied)], m.machine
+	if len(part) > 0 && part[len(part)-1].Term > m.term {
+		m.leads, m.term = false, part[len(part)-1].Term
+	}
 	m.Mu.Unlock()
 	if len(part) == 0 {
 		return
 	}
 	for i, r := range machine.Apply(slices.Clone(part)) {
 		testutil.Must(m.T, r.Err)
-		if m.Group.Applied != nil {
-			m.Group.Applied(m, m.stamps[part[i].Index-1])
-		}
+		m.observe(m.stamps[part[i].Index-1])
 	}
 	m.Mu.Lock()
 	m.applied += len(part)
@@ -412,12 +494,16 @@ func (m *Member) Propose(ctx context.Context, r *command.Request) (kv.Result, ra
 	if err != nil {
 		return kv.Result{}, raftlog.Position{}, err
 	}
-	out := m.Wait(ctx, &Call{Kind: Commit, Label: r.Ops[0].Key, Request: r, encoded: encoded})
+	label := "(no operation)"
+	if len(r.Ops) > 0 {
+		label = r.Ops[0].Key
+	}
+	out := m.Wait(ctx, &Call{Kind: Commit, Label: label, Request: r, encoded: encoded})
 	return out.Result, out.Position, out.Err
 }
 
 // Ask waits until the test has decided whether a majority confirms that this server leads. It returns a log position
-// if confirmed, and otherwise an error.
+// if the majority confirms it, and otherwise an error.
 func (m *Member) Ask(ctx context.Context) (raftlog.Position, error) {
 	out := m.Wait(ctx, &Call{Kind: Confirm})
 	return out.Position, out.Err

@@ -1,0 +1,162 @@
+package grouptest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Epoch is the true time when a group is made, in Unix milliseconds: 2026-01-01 00:00:00 UTC, a Thursday.
+const Epoch = uint64(1767225600000)
+
+// clocks are the clocks and the timers of a server. Group.Mu guards them.
+type clocks struct {
+	started bool
+	timers  []*timer
+
+	wall, opened uint64 // wall clock and elapsed time when the clocks were started
+	seen, seenAt uint64 // greatest stamp that was applied, and the elapsed time then
+	latest       uint64 // greatest time that was returned
+}
+
+type timer struct {
+	at, order uint64
+	f         func()
+}
+
+// StartClocks gives the server new clocks and no timers, as at the start of its process. Its wall clock is right, or
+// up to slow milliseconds behind, or up to fast milliseconds ahead. Entries that it proposes afterwards are stamped
+// with cluster time.
+func (m *Member) StartClocks(slow, fast uint64) {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	m.started, m.opened, m.latest, m.timers = true, m.Elapsed, 0, nil
+	m.wall = Epoch + m.Elapsed
+	switch m.Rand.IntN(4) {
+	case 0:
+		m.wall -= m.Rand.Uint64N(slow)
+	case 1:
+		m.wall += m.Rand.Uint64N(fast)
+	}
+}
+
+// NowLocked is Now for callers that hold Mu.
+func (m *Member) NowLocked() uint64 {
+	now := m.latest
+	if m.seen > 0 {
+		now = max(now, m.seen+m.Elapsed-m.seenAt)
+	}
+	if m.leads {
+		now = max(now, m.wall+m.Elapsed-m.opened)
+		m.latest = now
+	}
+	return now
+}
+
+// Now returns the cluster time as package group computes it: the greatest applied stamp plus the time elapsed since
+// then. On a leader it is at least the wall clock at the start of its clocks plus the time elapsed since then. The
+// result never decreases.
+func (m *Member) Now() uint64 {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	return m.NowLocked()
+}
+
+// observe is called when the server has applied an entry.
+func (m *Member) observe(stamp uint64) {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	if m.seen == 0 || stamp > m.seen+m.Elapsed-m.seenAt {
+		m.seen, m.seenAt = stamp, m.Elapsed
+	}
+}
+
+// stamp returns the stamp of an entry that the server appends now.
+func (m *Member) stamp() uint64 {
+	if !m.started {
+		return 1
+	}
+	return m.Now()
+}
+
+// Confirm is Ask without the position. With it and Commit, a Member is a records.Group.
+func (m *Member) Confirm(ctx context.Context) error {
+	_, err := m.Ask(ctx)
+	return err
+}
+
+// Commit is Propose without the position.
+func (m *Member) Commit(ctx context.Context, r *command.Request) (kv.Result, error) {
+	out, _, err := m.Propose(ctx, r)
+	return out, err
+}
+
+// AfterFunc is time.AfterFunc with the time of Pass. StartClocks drops the timer.
+func (m *Member) AfterFunc(d time.Duration, f func()) (stop func() bool) {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	m.begun++
+	t := &timer{at: m.Elapsed + uint64(d.Milliseconds()), order: m.begun, f: f} //nolint:gosec // not negative
+	m.timers = append(m.timers, t)
+	return func() bool {
+		m.Mu.Lock()
+		defer m.Mu.Unlock()
+		i := slices.Index(m.timers, t)
+		if i >= 0 {
+			m.timers = slices.Delete(m.timers, i, i+1)
+		}
+		return i >= 0
+	}
+}
+
+// Timers returns how many timers of the server have not ended.
+func (m *Member) Timers() int {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	return len(m.timers)
+}
+
+// Pass advances the time by d milliseconds, and ends the timers on the way one by one.
+func (g *Group) Pass(d uint64) {
+	for end := g.Elapsed + d; ; {
+		g.Mu.Lock()
+		m, t := g.firstTimer()
+		if t == nil || t.at > end {
+			g.Elapsed = end
+			g.Mu.Unlock()
+			return
+		}
+		g.Elapsed = max(g.Elapsed, t.at)
+		m.timers = slices.DeleteFunc(m.timers, func(o *timer) bool { return o == t })
+		g.Mu.Unlock()
+		t.f()
+		g.Settle()
+	}
+}
+
+// firstTimer returns the server with the timer that ends first, and that timer. It returns nil if there is no timer.
+// The caller holds Mu.
+func (g *Group) firstTimer() (owner *Member, first *timer) {
+	for _, m := range g.Members {
+		for _, t := range m.timers {
+			if first == nil || t.at < first.at || t.at == first.at && t.order < first.order {
+				owner, first = m, t
+			}
+		}
+	}
+	return owner, first
+}
+
+// NextTimer returns the number of milliseconds until the next timer ends. ok is false if there is no timer.
+func (g *Group) NextTimer() (d uint64, ok bool) {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	_, t := g.firstTimer()
+	if t == nil {
+		return 0, false
+	}
+	return t.at - min(t.at, g.Elapsed), true
+}
