@@ -91,15 +91,15 @@ func NodeOf(server string) string {
 }
 
 // Steady returns the new value of Server.SteadySince after a server has reported its lag. Call it for every report.
-// The parameter since is the old value, and now is the time of the report. The result is zero if the lag is above the
-// limit. The caller must set SteadySince to zero when reports stop.
-func Steady(since time.Time, lag, limit uint64, now time.Time) time.Time {
+// previous is the old value, and now is the time of the report. The result is zero if the lag is above the limit. The
+// caller must set SteadySince to zero when reports stop.
+func Steady(previous time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:
 		return time.Time{}
-	case since.IsZero():
+	case previous.IsZero():
 		return now
 	default:
-		return since
+		return previous
 	}
 }

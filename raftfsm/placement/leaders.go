@@ -14,13 +14,15 @@ type Move struct {
 	Reason string // one line for people
 }
 
-// Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by
-// group.
+// Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by group.
 //
-// It moves a leader only if one server leads at least two groups more than another. In one call, each server loses
-// at most one leader and gets at most one. The new leader is alive, keeps up and has a good disk. Leaders does not
-// move three kinds of groups: those whose leader has changed recently (Limits.Settle), those whose leader an
-// operator has chosen (Held), and those that Plan is about to change.
+// It moves a leader only if one server leads at least two groups more than another. In one call, each server loses at
+// most one leader and gets at most one. The new leader is alive, keeps up and has a good disk. Leaders does not move
+// the leaders of these groups:
+//
+//   - groups whose leader has changed recently (Limits.Settle)
+//   - groups whose leader an operator has chosen (Held)
+//   - groups that Plan is about to change
 //
 // Every node may call Leaders. Only the leader of a group knows the lags of its voters, so the moves are limited to
 // groups that the calling node leads.

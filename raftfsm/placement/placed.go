@@ -6,8 +6,7 @@ import "fmt"
 // that no operator has removed, or if the group has enough voters. The result does not depend on lags, so every
 // server can call Missing about itself.
 //
-// The number of voters includes those that have failed only recently, but not those that this node has never seen
-// alive.
+// A voter that has failed only recently counts. A voter that this node has never seen alive does not.
 func Missing(in Input, server string) string {
 	v := look(in)
 	for _, s := range v.pick(isVoter) {

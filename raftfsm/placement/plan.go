@@ -32,10 +32,10 @@ type Change struct {
 
 // Plan returns the next change of the group's configuration, or nil if no change is needed or possible. It returns at
 // most one change. Call it again after the change is committed. A change may be retried. Each change is safe by
-// itself, so the caller may stop after any of them.
+// itself, so the caller may stop after any change.
 //
 // If a majority of voters is alive before the change, a majority is alive after it. Plan never takes the vote of the
-// leader. If the leader is to be removed, Plan returns a Transfer first.
+// leader. If the leader must lose its vote, Plan first returns a Transfer.
 func Plan(in Input) []Change {
 	v := look(in)
 	if v.led() == nil || !v.majority(nil) {
@@ -177,8 +177,8 @@ func (v *view) dropRemoved() (Change, bool) {
 	return Change{}, false
 }
 
-// replaced returns a description of the lost voter that the non-voter s will replace; the text becomes part of
-// Change.Reason. It chooses a lost voter on the same node if there is one.
+// replaced returns a description of the lost voter that the non-voter s will replace. The text becomes part of
+// Change.Reason. replaced prefers a lost voter on the same node as s.
 func (v *view) replaced(s *seat, lost []*seat) string {
 	for _, l := range lost {
 		if l.node == s.node {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Removable returns the reason why an operator should not remove a server from the group now, or "". More than half
-// of the remaining voters must be alive. A non-voter that can take the place of the removed server counts as a
-// remaining voter.
+// Removable returns the reason why an operator should not remove a server from the group now. It returns "" if the
+// operator may remove it. More than half of the remaining voters must be alive, and at least one of them must not be
+// removed too. A non-voter that can take the place of the removed server counts as a remaining voter.
 func Removable(in Input, server string) string {
 	v := look(in)
 	var s *seat
@@ -24,7 +24,7 @@ func Removable(in Input, server string) string {
 	case !s.Voter:
 		return ""
 	}
-	voters, up, down := 0, 0, []string(nil)
+	voters, up, staying, down := 0, 0, 0, []string(nil)
 	for _, o := range v.pick(isVoter) {
 		if o == s {
 			continue
@@ -34,14 +34,20 @@ func Removable(in Input, server string) string {
 		} else {
 			down = append(down, o.node)
 		}
+		if !o.removed {
+			staying++
+		}
 	}
 	heir := v.successor([]*seat{s})
 	if heir != nil {
-		voters, up = voters+1, up+1
+		voters, up, staying = voters+1, up+1, staying+1
 	}
 	switch {
 	case voters == 0:
 		return s.node + " is the only voter, and no non-voter that keeps up could take its place"
+	case staying == 0:
+		return "the other voters are being removed too, and no non-voter that keeps up could take the place of " +
+			s.node
 	case 2*up <= voters:
 		return fmt.Sprintf("without %s only %d of %d voters would be alive, which is no majority: bring %s back, "+
 			"or remove it first", s.node, up, voters, strings.Join(down, " or "))

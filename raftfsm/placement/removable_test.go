@@ -31,6 +31,10 @@ func TestRemovable_AsLongAsRestIsMajority(t *testing.T) {
 		{"the leader without a successor", group("n2 n1", "", lag("n1", 5000)), "leads, and no other voter"},
 		{"the only voter", group("n2", ""), "the only voter"},
 		{"the only voter with a non-voter", group("n2", "n1"), ""},
+		{"one of two while the leader is being removed", group("n1 n2", "", removed("n1.a")), "are being removed too"},
+		{"the last of three", group("n1 n2 n3", "", removed("n1.a"), removed("n3.a")), "are being removed too"},
+		{"one of three while the leader is being removed", group("n1 n2 n3", "", removed("n1.a")), ""},
+		{"one of two with a non-voter", group("n1 n2", "n3", removed("n1.a")), ""},
 		{"removed already", group("n1 n2 n3", "", removed("n2.a"), failed("n3", time.Second)), ""},
 	} {
 		got := placement.Removable(row.in, "n2.a")

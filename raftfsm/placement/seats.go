@@ -162,12 +162,12 @@ func (v *view) pick(f func(*seat) bool) []*seat {
 
 func isVoter(s *seat) bool { return s.Voter }
 
-// majority reports whether more than half of the voters are alive. The parameter without is a voter that is left out
-// of the count; nil = count all voters.
-func (v *view) majority(without *seat) bool {
+// majority reports whether more than half of the voters are alive. The voter excluded does not count; nil = all
+// voters count.
+func (v *view) majority(excluded *seat) bool {
 	all, up := 0, 0
 	for _, s := range v.pick(isVoter) {
-		if s == without {
+		if s == excluded {
 			continue
 		}
 		all++

@@ -5,8 +5,9 @@ import "fmt"
 // maxVoters bounds the number of voters of a group.
 const maxVoters = 99
 
-// CheckVoters returns why a cluster should not have this number of voters, and what to do. Both are empty if it may.
-func CheckVoters(number int) (why, hint string) {
+// CheckVoters returns the reason why a cluster should not have this number of voters, and a hint what to do. Both are
+// empty if the number is allowed.
+func CheckVoters(number int) (reason, hint string) {
 	switch {
 	case number < 1 || number > maxVoters:
 		return fmt.Sprintf("%d is no number of voters", number), fmt.Sprintf("give a number from 1 to %d", maxVoters)
