@@ -1,6 +1,7 @@
 package raftfsm_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -55,12 +56,18 @@ func TestActors_NewOwnerReadsAndFormerOwnerCannotWrite(t *testing.T) {
 	}
 	// Every replica that has applied the activation has applied the writes of earlier ones.
 	for i, n := range nodes {
-		item, err := n.Store("", "s").Get(ctx, state.GetRequest{Key: state.ActorKey("app", "T", "1", "k"),
-			ReadOptions: state.ReadOptions{Consistency: state.Eventual, Session: now.Session}})
-		must(t, err)
-		if string(item.Value) != "1" {
-			t.Errorf("node %d reads %q", i, item.Value)
-		}
+		eventually(t, func() error { // a replica that is far behind says that its answer is stale
+			item, err := n.Store("", "s").Get(ctx, state.GetRequest{Key: state.ActorKey("app", "T", "1", "k"),
+				ReadOptions: state.ReadOptions{Consistency: state.Eventual, Session: now.Session}})
+			must(t, err)
+			if string(item.Value) != "1" {
+				err = fmt.Errorf("node %d reads %q", i, item.Value)
+				if item.Level != state.Stale {
+					t.Error(err)
+				}
+			}
+			return err
+		})
 	}
 	must(t, actorWrite(t, side, "3", now, next))
 	if h, err := first.Locate(ctx, "T", "1", "n1"); err != nil || h.ID != "b" || h.Server != "s2" {

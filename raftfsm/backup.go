@@ -17,15 +17,15 @@ import (
 const quorumTime = 10 * time.Second
 
 // Backup writes a backup of all groups to w. Writes of applications continue while it runs. The backup of each group
-// is consistent and contains every write that was acknowledged before the call. Groups are saved at slightly different
-// times, which is safe because no transaction spans two groups.
+// is consistent and contains every write that was acknowledged before the call. Groups are saved at slightly
+// different times, which is safe because no transaction spans two groups.
 //
-// The parameter about is the header of the backup. Backup adds the fields about this node and its cluster. Backup
-// returns fault.Unavailable or fault.Timeout if there is no quorum. It returns fault.Unavailable if a received
-// snapshot replaces the local replica during the backup. It also returns the errors of w. After an error, w contains
-// an incomplete backup.
-func (h *Host) Backup(ctx context.Context, about backup.Header, w io.Writer) (backup.Totals, error) {
-	t, err := h.backup(ctx, about, w)
+// header becomes the header of the backup. Backup adds the fields about this node and its cluster. Backup returns
+// fault.Unavailable or fault.Timeout if there is no quorum. It returns fault.Unavailable if a received snapshot
+// replaces the local replica during the backup. It also returns the errors of w. After an error, w contains an
+// incomplete backup.
+func (h *Host) Backup(ctx context.Context, header backup.Header, w io.Writer) (backup.Totals, error) {
+	t, err := h.backup(ctx, header, w)
 	h.metrics.saved(t, err)
 	return t, err
 }

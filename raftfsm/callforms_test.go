@@ -1,6 +1,7 @@
 package raftfsm_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -38,6 +39,36 @@ func TestServe_FormatEntryOfAnotherNodeIsRefused(t *testing.T) {
 	failed, body := answer.Byte() == 1, answer.Bytes()
 	if !failed || !fault.Is(fault.Unmarshal(body), fault.Invalid) || h.Groups()[0].Level() != command.First {
 		t.Errorf("%q; the format is %d", out, h.Groups()[0].Level())
+	}
+}
+
+// A node that stops cancels the calls that it serves. A write that had not begun is then refused with a code that makes
+// its sender try another server. A write that had begun may have been applied.
+func TestServe_CancelledWriteIsNotTimeout(t *testing.T) {
+	h := open(t, options(t, t.TempDir()))
+	request, err := command.AppendRequest(nil, &command.Request{Kind: command.KindTick})
+	must(t, err)
+	call := lenprefix.Append([]byte{peercalls.Form, 0, 0, 1, 0}, request)
+	stopping, stop := context.WithCancel(t.Context())
+	stop()
+	refused := 0
+	for range 200 {
+		out, err := h.Serve(stopping, peercalls.MethodPropose, call)
+		must(t, err)
+		answer := peercalls.NewFrame(out)
+		if answer.Byte() == 0 {
+			continue // the write was faster
+		}
+		switch err := fault.Unmarshal(answer.Bytes()); fault.CodeOf(err) {
+		case fault.Unavailable:
+			refused++
+		case fault.Indeterminate:
+		default:
+			t.Fatal(err)
+		}
+	}
+	if refused == 0 {
+		t.Error("every write had begun")
 	}
 }
 

@@ -26,10 +26,10 @@ func Offset(g *group.Group, wall uint64) time.Duration {
 // Wall returns the wall clock of this node in Unix milliseconds.
 func (h *Host) Wall() uint64 { return wallClock(h.opts.Now) }
 
-// ClockOffset returns how far the wall clock of this node is ahead of the cluster time of group 0. The result within
-// is the greatest possible error of ahead. ClockOffset asks the leader, and returns fault.Unimplemented on a node
+// ClockOffset returns how far the wall clock of this node is ahead of the cluster time of group 0. The true value
+// differs from ahead by at most maxError. ClockOffset asks the leader. It returns fault.Unimplemented on a node
 // without data.
-func (h *Host) ClockOffset(ctx context.Context) (ahead, within time.Duration, err error) {
+func (h *Host) ClockOffset(ctx context.Context) (ahead, maxError time.Duration, err error) {
 	s, ok := h.replica.(*server)
 	if !ok {
 		return 0, 0, fault.New(fault.Unimplemented, "raftfsm.ClockOffset", "this node has no replica")
@@ -40,7 +40,7 @@ func (h *Host) ClockOffset(ctx context.Context) (ahead, within time.Duration, er
 	if err != nil {
 		return 0, 0, err
 	}
-	within = time.Since(sent)
+	maxError = time.Since(sent)
 	ahead = time.Duration(int64(h.Wall())-int64(ri.Now)) * time.Millisecond //nolint:gosec // times in this millennium
-	return ahead, within, nil
+	return ahead, maxError, nil
 }

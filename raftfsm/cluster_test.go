@@ -522,7 +522,8 @@ func TestLostWrite_IsNotReportedWithoutLeader(t *testing.T) {
 func TestSession_WaitsForPositionOfLaterTerm(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *raftfsm.Options) {
-		o.Timing.Commit = time.Minute // followers learn of a commit only with the next entry
+		// followers learn of a commit only with the next entry
+		o.Timing.Announce, o.Timing.Commit = time.Minute, time.Minute
 	})
 	lead := c.leader()
 	set(t, lead.Store("", "s"), "app||k", "old", state.Strong)

@@ -23,8 +23,8 @@ const (
 	DiskGone                     // the server has failed
 )
 
-// groupRoom records whether a group accepts new values. If not, it has the reason: the voters that have too little
-// free disk space. The zero value accepts values. It is safe for concurrent use.
+// groupRoom records whether a group accepts new values. If the group accepts none, groupRoom has the reason: the
+// voters that have too little free disk space. The zero value accepts values. It is safe for concurrent use.
 type groupRoom struct {
 	readOnly atomic.Pointer[fault.Error] // nil = values can be stored
 }
@@ -40,8 +40,8 @@ func (s *server) writesAllowed(gid uint32) error {
 	return nil
 }
 
-// admitValues returns nil if values of this size can be stored in a group now. It counts them against the free space of
-// this server (see datadir.Space.Admit). The caller must call done after the write.
+// admitValues returns nil if values of this size can be stored in a group now. It counts the size against the free
+// space of this server (see datadir.Space.Admit). The caller must call the function done after the write.
 func (s *server) admitValues(ctx context.Context, gid uint32, size int) (done func(), err error) {
 	if err := s.writesAllowed(gid); err != nil {
 		return nil, err
@@ -119,13 +119,13 @@ func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 		Hint: "free some space there, or delete keys; writes open again by themselves within a minute"}
 }
 
-// diskOf returns the state of the disk of a voter. The parameter own is the error for this server's disk, or nil if
-// that disk has enough free space.
-func (s *server) diskOf(server string, own *fault.Error) DiskState {
+// diskOf returns the state of the disk of a voter. selfErr is the error for this server's disk, or nil if that disk
+// has enough free space.
+func (s *server) diskOf(server string, selfErr *fault.Error) DiskState {
 	switch {
 	case server != s.node.self.Server:
 		return s.opts.Cluster.DiskOf(server)
-	case own != nil:
+	case selfErr != nil:
 		return DiskLow
 	default:
 		return DiskGood

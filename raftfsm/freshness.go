@@ -24,14 +24,14 @@ func (f *freshness) verified(sent time.Time) {
 	}
 }
 
-// age returns an upper bound of the age of a replica's state. It is the smaller of two bounds: byGroup, which the
-// group has computed, and the bound of f. byGroup is ignored if known is false. The second result is false if there
-// is no bound.
-func (f *freshness) age(byGroup time.Duration, known bool) (time.Duration, bool) {
+// age returns an upper bound of the age of a replica's state. There are two bounds: the one of f, and groupAge, which
+// the group has computed. age returns the smaller one. If known is false, there is no groupAge. The second result is
+// false if there is no bound at all.
+func (f *freshness) age(groupAge time.Duration, known bool) (time.Duration, bool) {
 	if at := f.freshUntil.Load(); at != nil {
-		if own := time.Since(*at); !known || own < byGroup {
+		if own := time.Since(*at); !known || own < groupAge {
 			return own, true
 		}
 	}
-	return byGroup, known
+	return groupAge, known
 }

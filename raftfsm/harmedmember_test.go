@@ -23,7 +23,7 @@ import (
 // acknowledged write, and without the third. The harmed server must be refused, or the write must exist:
 // otherwise the two could elect a leader without it. In no case may the server vote twice in a term.
 func TestOpen_HarmedFileOfOneOfThreeLosesNothing(t *testing.T) {
-	testutil.SkipUnderRace(t, "moves hundreds of megabytes through one goroutine at a time")
+	testutil.SkipUnderRace(t, testutil.ManyBytes)
 	if testing.Short() {
 		t.Skip("starts a cluster for each file and each kind of harm")
 	}

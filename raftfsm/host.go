@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/group"
@@ -217,12 +218,25 @@ func (h *Host) Ready(id uint32) error {
 }
 
 // Serve answers a call from another node and never forwards it. It returns fault.NotLeader for a call that only the
-// leader can answer, if this server does not lead.
+// leader can answer, if this server does not lead. It returns fault.Unavailable for a call that was cancelled before it
+// began. The caller may then repeat the call at another server.
 func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte, error) {
 	if err := h.node.allowed(); err != nil {
 		return nil, err
 	}
-	return h.replica.serve(ctx, method, payload)
+	answer, err := h.replica.serve(ctx, method, payload)
+	return answer, cancelled(ctx, err)
+}
+
+// cancelled converts err, the error of a served call, for the node that sent the call. When this node stops, it
+// cancels the calls that it serves. A call that has not begun then fails with fault.Timeout. But the sender may still
+// have time, so cancelled returns fault.Unavailable instead, and the sender calls another server.
+func cancelled(ctx context.Context, err error) error {
+	if !fault.Is(err, fault.Timeout) || !errors.Is(ctx.Err(), context.Canceled) {
+		return err
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Serve", Msg: "the call was cancelled before it began, " +
+		"because this node stops or the caller has given up", Err: err}
 }
 
 // Close closes the groups, ends every goroutine and unlocks the directory. Idempotent.

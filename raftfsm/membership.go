@@ -52,8 +52,8 @@ func ownerOf(id *datadir.Identity) raftlog.Owner {
 	return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch}
 }
 
-// amend calls the function change on the identity of this server and makes the result durable. A temporary identity
-// is changed only in memory. After an error the identity is unchanged.
+// amend calls change to modify the identity of this server, and makes the result durable. A temporary identity is
+// changed only in memory. After an error the identity is unchanged.
 func (m *membership) amend(change func(*datadir.Identity) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

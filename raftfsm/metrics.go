@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// Metrics has the metrics of the store itself. group.Metrics has the metrics of groups, and collector those of state
-// machines.
+// Metrics has the metrics of the store itself. The metrics of groups are in group.Metrics, and the metrics of state
+// machines are in collector.
 type Metrics struct {
 	retries      *prometheus.CounterVec // by cause
 	staleReads   *prometheus.CounterVec // by reason

@@ -11,7 +11,7 @@ import (
 )
 
 // origin assigns ids to the requests that this node sends to one group. With these ids, the group applies a retried
-// request only once. An id consists of the number of the origin and a sequence number. The group assigns the number
+// request only once. An id consists of the number of the origin and a sequence number. The group chooses the number
 // of the origin when it applies a registration (command.KindRegister).
 //
 // Invariant: a sequence number is used for one request only. The field done is below the sequence number of every
@@ -84,8 +84,8 @@ func (o *origin) drop(number uint64) {
 	}
 }
 
-// prove records that the group has answered a request that was registered under this origin number. So the group knows
-// the origin, and removes it only after it was idle for too long.
+// prove records that the group has answered a request with this origin number. So the group knows the origin. It
+// removes the origin only after a long time without requests.
 func (o *origin) prove(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

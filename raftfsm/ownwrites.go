@@ -19,9 +19,9 @@ type application struct{ store, prefix string }
 // eventual read of the application waits until the replica has applied this write. If the write was lost, that read
 // reports the loss.
 //
-// At most maxOwn applications have a position of their own. All others share the position rest. Invariant: until a
-// read has seen a write or reported its loss, the write is at or below the position of its application or at or below
-// rest.
+// At most maxOwn applications have a position of their own. All others share the position rest. Invariant: a write is
+// at or below the position of its application, or at or below rest. This holds until a read has seen the write or
+// reported its loss.
 type ownWrites struct {
 	mu sync.Mutex
 	by map[application]*session.Seen // guarded by mu; entries are replaced, never changed
@@ -114,21 +114,21 @@ func (o *ownWrites) newest() (at session.Seen) {
 	return at
 }
 
-// settle removes the positions done, for which a read of q has waited. ownWrites.of has returned them. A position
-// stays if the application has written again in the meantime.
-func (o *ownWrites) settle(q *query, done []*session.Seen) {
-	if len(done) == 0 {
+// settle removes the positions in applied. A read of q has waited until the replica has applied them (see positions).
+// A position stays if the application has written again since.
+func (o *ownWrites) settle(q *query, applied []*session.Seen) {
+	if len(applied) == 0 {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, s := range done {
+	for _, s := range applied {
 		if o.rest == s {
 			o.rest = nil
 		}
 	}
 	drop := func(app application) {
-		for _, s := range done {
+		for _, s := range applied {
 			if o.by[app] == s {
 				delete(o.by, app)
 			}
@@ -143,23 +143,23 @@ func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates the positions in own after another server has answered the read of q. got describes the
-// answer. The positions done are those for which the read has waited. If the answer reflects them, they are removed.
-// If the answer is not stale, its own position is recorded. So a later read from another replica returns no older
-// data.
-func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
-	shared := own.shares(done)
+// settleElsewhere updates own after another server has answered the read q. awaited are the positions of own that the
+// read had to wait for, and got describes the answer. If the answer contains these writes, their positions are
+// removed. If the answer is not stale, its position is recorded. So a later read from another replica returns no
+// older data.
+func settleElsewhere(own *ownWrites, q *query, awaited []*session.Seen, got given) {
+	shared := own.shares(awaited)
 	if got.ownDone {
-		own.settle(q, done)
+		own.settle(q, awaited)
 	}
 	if got.level != state.Stale {
 		own.moveTo(q, got.at, shared)
 	}
 }
 
-// moveTo records the position at which another server has answered the read q. Later reads from other servers then
-// return no older data. If shared is true, the position is recorded for all applications. Otherwise it is recorded
-// only for those whose keys q reads.
+// moveTo records the position of an answer to the read q that another server has given. Later reads from other
+// servers then return no older data. If shared is true, the position is recorded for all applications. Otherwise it
+// is recorded only for those whose keys q reads.
 func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	if shared || q.all() {
 		o.shareAll(&at)

@@ -9,12 +9,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/topics"
+	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// partitionOf returns the group of a stored key. The group depends only on the store and on the part of the key before
-// the first "||". The part is empty for a key without "||". By default it is the application id; a keyPrefix of the
-// store can change it. So all keys of one application, and every transaction on them, are in one group. The function
-// is part of the data format and must never change.
+// partitionOf returns the group of a stored key. The group depends only on the store and on the prefix of the key.
+// The prefix is the part before the first "||", or empty if the key has no "||". It is usually the application id;
+// the setting keyPrefix of the store can change it. So all keys of one application, and every transaction on them,
+// are in one group. The function is part of the data format and must never change.
 func partitionOf(store, key string, partitions uint32) uint32 {
 	if partitions == 1 {
 		return 0
@@ -27,6 +28,9 @@ func partitionOf(store, key string, partitions uint32) uint32 {
 	}
 	if store == kv.TopicStore {
 		return topics.GroupOf(key) % partitions
+	}
+	if store == kv.WorkflowStore {
+		return workflows.PartitionOf(key, partitions)
 	}
 	h := xxhash.New()
 	_, _ = h.WriteString(store)

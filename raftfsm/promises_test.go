@@ -171,7 +171,7 @@ func TestOpen_RefusesDirectoryWithoutTermsAndLog(t *testing.T) {
 }
 
 func TestLargestWrite_SurvivesRestartOnBothEngines(t *testing.T) {
-	testutil.SkipUnderRace(t, "moves hundreds of megabytes through one goroutine at a time")
+	testutil.SkipUnderRace(t, testutil.ManyBytes)
 	if testing.Short() {
 		t.Skip("writes and restarts for many seconds")
 	}

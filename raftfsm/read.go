@@ -128,8 +128,8 @@ func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query)
 	return r.out, !r.untrusted, err
 }
 
-// others returns the other servers of a group, in the order in which a read should try them. The order is random. A
-// strong read tries the leader first.
+// others returns the other servers of a group, in the order in which a read should try them. For a strong read, the
+// leader comes first if it is known. Otherwise the order is random.
 func (s *server) others(gid uint32, strong bool) []string {
 	var ids []string
 	if s.opts.Peers == nil {
@@ -200,11 +200,11 @@ func (r *reading) strong(ctx context.Context) error {
 	}
 }
 
-// readIndex requests a read index until a leader returns one or ctx ends. The second result tells whether the leader's
-// log contains the entry at the position after. If it does, the read index is at or above that position.
-func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
+// readIndex requests a read index until a leader returns one or ctx ends. The second result tells whether the
+// leader's log contains the entry at pos. If the log contains it, the read index is at or above pos.
+func (r *reading) readIndex(ctx context.Context, pos raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
-		ri, held, err := r.server.readIndex(ctx, r.id, after)
+		ri, held, err := r.server.readIndex(ctx, r.id, pos)
 		if err == nil || !r.server.retry.again(ctx, r.server, r.id, err) {
 			if ctx.Err() != nil && err != nil {
 				err = noQuorum("raftfsm.read", r.server, r.id, err)
@@ -214,9 +214,9 @@ func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.
 	}
 }
 
-// isInvented reports whether the session claims to have seen s, although no answer of this cluster can have contained
-// s. ri is a read index that a leader returned for this read. No leader returns less than the cluster had committed
-// when the read began.
+// isInvented reports whether the client has invented the position s. ri is a read index that a leader returned for
+// this read. No answer can have contained a committed position above ri: what was committed when the read began is at
+// or below ri.
 func isInvented(s session.Seen, ri group.ReadIndex) bool {
 	return s.Committed && s.Pos.Index > ri.Index
 }
@@ -263,9 +263,9 @@ func (r *reading) eventual(ctx context.Context) error {
 	return nil
 }
 
-// catchUp waits until the local replica has applied the position of the session and the application's newest writes
-// on the requesting node. It returns "" on success. Otherwise it returns the reason, and the caller must mark the
-// answer as stale.
+// catchUp waits until the local replica has applied two positions: that of the session, and that of the application's
+// newest write on the requesting node. It returns "" on success. Otherwise it returns the reason, and the caller must
+// mark the answer as stale.
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
 		r.out.forgive = true

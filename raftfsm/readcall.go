@@ -24,11 +24,11 @@ type readClient struct {
 }
 
 // round sends q to the servers in targets, one after the other, until one answers. It uses the answer of a lagging
-// replica if no other server answers. A strong read tries only the first server, because the caller must determine the
-// leader again after a failure. The result done is false if no server has answered but a later round may succeed. err
-// is then the last error, or nil if targets is empty.
+// replica only if no other server answers. A strong read tries only the first server, because the caller must
+// determine the leader again after a failure. If final is false, no server has answered, but a later round may
+// succeed. err is then the last error, or nil if targets is empty.
 func (c *readClient) round(ctx context.Context, gid uint32, ask asking, q *query, targets []string,
-	patience time.Duration) (got given, done bool, err error) {
+	patience time.Duration) (got given, final bool, err error) {
 	var stale *given
 	for _, to := range targets {
 		got, err = c.read(ctx, to, gid, ask, q, patience)

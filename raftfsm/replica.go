@@ -29,7 +29,7 @@ type replica interface {
 
 	// propose sends an encoded request to the leader of a group, without retries. values says whether the request
 	// stores values; a read-only group refuses such a request.
-	propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer, error)
+	propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, hasValues bool) (group.Answer, error)
 	// writesAllowed returns nil if values can be stored in a group now, and otherwise the reason why not.
 	writesAllowed(gid uint32) error
 

@@ -209,8 +209,7 @@ func (s *restore) abort() {
 }
 
 // step proposes one step of the restore to a group. It retries until stepTime has passed, or quorumTime for the first
-// step. A retry is safe, because a
-// step has no effect the second time.
+// step. A retry is safe, because a step has no effect the second time.
 func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (group.Answer, error) {
 	r.Kind, r.Restore.ID = command.KindRestore, s.id
 	data, err := command.AppendRequest(nil, r)

@@ -99,9 +99,8 @@ type retries struct {
 	stop    chan struct{} // closed when the node closes
 }
 
-// again reports whether the caller should retry a call to a group. err is the error of the call. Before it returns
-// true, it waits until the leader may have changed. It returns false if a retry cannot help, if ctx has ended, or if
-// the node is closing.
+// again reports whether the caller should retry a call to a group after the error err. If so, again has waited until
+// the leader may have changed. It returns false if a retry cannot help, if ctx has ended, or if the node is closing.
 func (r retries) again(ctx context.Context, rep replica, gid uint32, err error) bool {
 	code := fault.CodeOf(err)
 	switch code {

@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/topics"
+	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
 // serve implements replica.
@@ -59,6 +60,13 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 			}
 		}
 		return s.topics[gid].Serve(ctx, &r.Reader)
+	case peercalls.MethodWorkflow:
+		if workflows.Stores(r.Rest) {
+			if err := s.writesAllowed(gid); err != nil {
+				return nil, err
+			}
+		}
+		return s.workflows[gid].Serve(ctx, &r.Reader)
 	case peercalls.MethodRecall:
 		return serveRecall(g, r)
 	case peercalls.MethodLost:
@@ -124,7 +132,7 @@ func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
 }
 
 // whole returns nil if data is exactly one request that every replica can apply, and otherwise fault.Invalid or
-// fault.TooLarge. Any other data must not be proposed, because it would halt all replicas.
+// fault.TooLarge. The caller must not propose data for which whole returns an error: it would halt all replicas.
 func whole(data []byte) error {
 	if len(data) > MaxRequest+restoreSlack {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
@@ -213,7 +221,7 @@ func (s *server) servePropose(ctx context.Context, g *group.Group, r *peercalls.
 		wg.Go(func() {
 			a, err := s.proposeFor(ctx, g, it.data, ack, it.values)
 			if err != nil {
-				answers[i] = lenprefix.Append([]byte{1}, fault.Marshal(err))
+				answers[i] = lenprefix.Append([]byte{1}, fault.Marshal(cancelled(ctx, err)))
 				return
 			}
 			answers[i] = lenprefix.Append([]byte{0}, peercalls.AppendAnswer(nil, &a))
@@ -227,13 +235,13 @@ func (s *server) servePropose(ctx context.Context, g *group.Group, r *peercalls.
 	return out, nil
 }
 
-// proposeFor proposes a request of another node. The parameter values is true if the request stores values.
-func (s *server) proposeFor(ctx context.Context, g *group.Group, data []byte, ack group.Ack, values bool) (group.Answer,
-	error) {
+// proposeFor proposes a request of another node. hasValues is true if the request stores values.
+func (s *server) proposeFor(ctx context.Context, g *group.Group, data []byte, ack group.Ack,
+	hasValues bool) (group.Answer, error) {
 	if err := whole(data); err != nil {
 		return group.Answer{}, err
 	}
-	return s.proposeHere(ctx, g, data, ack, values)
+	return s.proposeHere(ctx, g, data, ack, hasValues)
 }
 
 // serveLost answers LeaderLost of another server with one byte, 0 or 1.

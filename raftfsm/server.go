@@ -24,6 +24,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/session"
 	"github.com/quorate/quorate/raftfsm/topics"
+	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
 // server implements replica for a node with data. Such a node has a replica of every group. server forwards calls
@@ -43,12 +44,13 @@ type server struct {
 	room       []groupRoom    // by group
 	opened     atomic.Bool    // every group is open
 	groups     []*group.Group
-	keepers    []*locks.Keeper  // of the locks of each group
-	actors     []*actors.Keeper // of the actors of each group
-	due        []*due.Keeper    // of the due work of each group
-	topics     []*topics.Keeper // of the topics of each group
-	fresh      []freshness      // by group
-	scans      scans            // of nodes without replicas
+	keepers    []*locks.Keeper     // of the locks of each group
+	actors     []*actors.Keeper    // of the actors of each group
+	due        []*due.Keeper       // of the due work of each group
+	topics     []*topics.Keeper    // of the topics of each group
+	workflows  []*workflows.Keeper // of the workflows of each group
+	fresh      []freshness         // by group
+	scans      scans               // of nodes without replicas
 	stop       chan struct{}
 	wg         sync.WaitGroup
 }
@@ -93,7 +95,7 @@ func (s *server) open(ctx context.Context) error {
 	s.judgeRoom()
 	s.wg.Go(func() { s.space.Watch(spacePeriod, s.judgeRoom, s.stop) })
 	s.opts.Registerer.MustRegister(&collector{server: s}, due.NewCollector(s.due),
-		topics.NewCollector(s.topics))
+		topics.NewCollector(s.topics), workflows.NewCollector(s.workflows))
 	return nil
 }
 
@@ -118,6 +120,8 @@ func (s *server) openGroups(ctx context.Context) error {
 	s.groups, s.fresh = make([]*group.Group, n), make([]freshness, n)
 	s.keepers, s.actors = make([]*locks.Keeper, n), make([]*actors.Keeper, n)
 	s.due, s.topics = make([]*due.Keeper, n), make([]*topics.Keeper, n)
+	s.workflows = make([]*workflows.Keeper, n)
+	cache := workflows.NewCache(0)
 	shared := group.NewMetrics(s.opts.Registerer)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(8)
@@ -127,16 +131,19 @@ func (s *server) openGroups(ctx context.Context) error {
 				MaxLocks: s.opts.MaxLocks})
 			s.due[i] = due.NewKeeper(due.Options{Logger: s.opts.Logger.With("group", i), Observer: s.metrics.due})
 			s.topics[i] = topics.NewKeeper(topics.Options{Group: uint32(i), Logger: s.opts.Logger.With("group", i)})
+			s.workflows[i] = workflows.NewKeeper(workflows.Options{Group: uint32(i),
+				Logger: s.opts.Logger.With("group", i), Sender: flowSender{s}, Cache: cache})
 			g, err := group.Open(ctx, s.groupOptions(uint32(i), shared))
 			if err != nil {
 				return fault.Wrap(err, "raftfsm.Open", "group "+strconv.Itoa(i))
 			}
 			s.groups[i] = g
-			s.keepers[i].Attach(lockGroup{g})
+			s.keepers[i].Attach(recordGroup{g})
 			s.actors[i] = actors.NewKeeper(actors.Patience, s.opts.Logger.With("group", i))
 			s.actors[i].Attach(actorGroup{g})
-			s.due[i].Attach(dueGroup{lockGroup{g}})
-			s.topics[i].Attach(dueGroup{lockGroup{g}})
+			s.due[i].Attach(recordGroup{g})
+			s.topics[i].Attach(recordGroup{g})
+			s.workflows[i].Attach(recordGroup{g})
 			return nil
 		})
 	}
@@ -157,6 +164,7 @@ func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
 		Level: uint8(self.Format), //nolint:gosec // at most command.Version
 		Now:   o.Now, Step: o.Step, Locks: s.keepers[id], Due: s.due[id], Topics: s.topics[id],
+		Workflows: s.workflows[id],
 	}
 }
 
@@ -288,13 +296,13 @@ func errLeaderless(gid uint32, msg string, c Cluster, hint string) error {
 }
 
 // propose implements replica. It proposes the request here if this server leads the group, and otherwise forwards it
-// to the leader. The parameter values is true if the request stores values.
-func (s *server) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer,
-	error) {
+// to the leader. hasValues is true if the request stores values.
+func (s *server) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack,
+	hasValues bool) (group.Answer, error) {
 	if to := s.otherLeader(gid); to != "" {
-		return s.remote.Propose(ctx, to, gid, data, ack, values)
+		return s.remote.Propose(ctx, to, gid, data, ack, hasValues)
 	}
-	return s.proposeHere(ctx, s.groups[gid], data, ack, values)
+	return s.proposeHere(ctx, s.groups[gid], data, ack, hasValues)
 }
 
 // ask implements replica.
@@ -327,12 +335,12 @@ func (s *server) holds(n session.Seen) bool {
 	return g.Holds(n.Pos) == group.Held
 }
 
-// proposeHere proposes to a group of this node. The parameter values is true if the request stores values. A read-only
-// group refuses such a request with the error of writesAllowed. Locks are no values (see storesValues). A group with
-// the maximum number of locks refuses a request for another one with fault.Overloaded.
+// proposeHere proposes a request to a group of this node. hasValues is true if the request stores values. A read-only
+// group refuses such a request with the error of writesAllowed. A lock does not count as a value (see storesValues).
+// If the group has the maximum number of locks, proposeHere refuses a request for a new lock with fault.Overloaded.
 func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Encoded, ack group.Ack,
-	values bool) (group.Answer, error) {
-	if values {
+	hasValues bool) (group.Answer, error) {
+	if hasValues {
 		done, err := s.admitValues(ctx, g.ID(), len(data))
 		if err != nil {
 			return group.Answer{}, err
@@ -344,9 +352,9 @@ func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Enc
 	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }
 
-// outcomeKnown returns the acknowledgement to use for a request. This is Committed instead of Durable while an origin
-// of the group may expire, and otherwise ack. An entry in flight could then remove the origin of the request, so only
-// the commit shows the outcome.
+// outcomeKnown returns the acknowledgement to use for a request. Usually this is ack. It is Committed instead of
+// Durable if an origin of the group may expire now: an entry in flight could remove the origin of this request. Only
+// the commit then shows whether the request was applied.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed
@@ -383,6 +391,9 @@ func (s *server) close() error {
 		}
 		if s.topics[i] != nil {
 			s.topics[i].Close()
+		}
+		if s.workflows[i] != nil {
+			s.workflows[i].Close()
 		}
 		if g != nil {
 			closing.Go(func() { errs[i] = g.Close() })

@@ -15,32 +15,32 @@ func (h *Host) MergeSessions(a, b string) (string, bool) {
 	return h.router.tokens.Merge(a, b, h.router.cluster())
 }
 
-// AnswerSession merges into the token own what an answer of a store of this node has shown. sent is the token in the
-// request and got is the one in the answer. Positions that are in both come from the client, who may have invented
-// them. Of these, AnswerSession adds only those that this node knows to exist. It returns false if own or got cannot
-// be decoded or belongs to another cluster.
-func (h *Host) AnswerSession(own, sent, got string) (string, bool) {
-	request, _, err := h.router.tokens.Parse(sent, h.router.cluster())
+// AnswerSession adds to token the positions that a store of this node has returned in answerToken. requestToken is
+// the token in the request. A position that is in both of these tokens comes from the client, who may have invented
+// it. AnswerSession adds such a position only if this node knows that it exists. It returns false if token or
+// answerToken cannot be decoded or belongs to another cluster.
+func (h *Host) AnswerSession(token, requestToken, answerToken string) (string, bool) {
+	request, _, err := h.router.tokens.Parse(requestToken, h.router.cluster())
 	if err != nil {
 		request = nil
 	}
-	return h.router.tokens.MergeIf(own, got, h.router.cluster(), func(n session.Seen) bool {
+	return h.router.tokens.MergeIf(token, answerToken, h.router.cluster(), func(n session.Seen) bool {
 		e, both := request.Of(n.Group)
 		return !both || e != n || h.router.knows(n)
 	})
 }
 
-// VerifySession merges into the token own the positions of the token given that exist in this cluster. given comes
-// from a client, who may have invented it. For a position that this node does not know, VerifySession asks the leader
-// of the group. VerifySession ignores a token that cannot be decoded or belongs to another cluster. It returns
+// VerifySession adds to the token current those positions of the token claimed that exist in this cluster. claimed
+// comes from a client, who may have invented it. For a position that this node does not know, VerifySession asks the
+// leader of the group. VerifySession ignores a token that cannot be decoded or belongs to another cluster. It returns
 // fault.Unavailable if a leader did not answer in time.
-func (h *Host) VerifySession(ctx context.Context, own, given string) (string, error) {
+func (h *Host) VerifySession(ctx context.Context, current, claimed string) (string, error) {
 	cluster := h.router.cluster()
-	claims, foreign, err := h.router.tokens.Parse(given, cluster)
-	if err != nil || foreign || own == given {
-		return own, nil
+	claims, foreign, err := h.router.tokens.Parse(claimed, cluster)
+	if err != nil || foreign || current == claimed {
+		return current, nil
 	}
-	have, _, err := h.router.tokens.Parse(own, cluster)
+	have, _, err := h.router.tokens.Parse(current, cluster)
 	if err != nil {
 		have = nil
 	}
@@ -60,10 +60,10 @@ func (h *Host) VerifySession(ctx context.Context, own, given string) (string, er
 		}
 	}
 	if len(verified) == 0 {
-		return own, nil
+		return current, nil
 	}
 	token := verified.Token(cluster.Tag)
-	if merged, ok := h.router.tokens.Merge(own, token, cluster); ok {
+	if merged, ok := h.router.tokens.Merge(current, token, cluster); ok {
 		return merged, nil
 	}
 	return token, nil
@@ -96,8 +96,8 @@ func (r *router) knows(n session.Seen) bool {
 	return n.Committed && n.Pos.Index <= r.group(n.Group).seen.Load() || r.replica.holds(n)
 }
 
-// verify reports whether the position n exists. The returned position covers n, and is committed unless the local log
-// contains n.
+// verify reports whether the position n exists. It also returns a position that covers n. This position is committed,
+// unless the local log contains n.
 func (r *router) verify(ctx context.Context, n session.Seen) (covers session.Seen, exists bool, err error) {
 	if r.knows(n) {
 		return n, true, nil

@@ -111,12 +111,12 @@ func (s *sidecar) ready(gid uint32) error {
 
 // propose implements replica. It always forwards the request to the leader.
 func (s *sidecar) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack,
-	values bool) (group.Answer, error) {
+	hasValues bool) (group.Answer, error) {
 	to := s.Leader(gid)
 	if to == "" {
 		return group.Answer{}, errNoLeader("raftfsm.forward", gid)
 	}
-	a, err := s.remote.Propose(ctx, to, gid, data, ack, values)
+	a, err := s.remote.Propose(ctx, to, gid, data, ack, hasValues)
 	s.noteFailure(string(to), err)
 	return a, err
 }
@@ -147,15 +147,15 @@ func (s *sidecar) readIndex(ctx context.Context, gid uint32, after raftlog.Posit
 // holds implements replica.
 func (s *sidecar) holds(session.Seen) bool { return false }
 
-// noteFailure records in the route table that a call to a server has failed. It ignores errors that the request, not
-// the server, has caused.
-func (s *sidecar) noteFailure(to string, err error) {
+// noteFailure records in the route table that a call to the given server has failed. It ignores errors that come from
+// the request and not from the server.
+func (s *sidecar) noteFailure(target string, err error) {
 	if err == nil {
 		return
 	}
 	switch fault.CodeOf(err) {
 	case fault.NotLeader, fault.Unavailable, fault.Indeterminate, fault.Timeout:
-		s.routes.Failed(to)
+		s.routes.Failed(target)
 	}
 }
 

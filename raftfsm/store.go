@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/locks"
 	"github.com/quorate/quorate/raftfsm/records"
 	"github.com/quorate/quorate/raftfsm/session"
+	"github.com/quorate/quorate/raftfsm/topics"
 )
 
 // MaxRequest is the maximum size in bytes of one write with all its operations. It is below 64 MiB, the limit of
@@ -212,13 +213,15 @@ func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 	for i := range r.Items {
 		ops[i] = s.set(&r.Items[i])
 	}
-	return s.write(ctx, writing{ops, r.Locks, nil, r.Consistency, r.Session, r.RequestID})
+	return s.write(ctx, writing{ops: ops, locks: r.Locks, consistency: r.Consistency, session: r.Session,
+		requestID: r.RequestID})
 }
 
 // Delete removes one key.
 func (s *Store) Delete(ctx context.Context, r state.DeleteRequest) (state.Written, error) {
 	op := s.del(r.Key, r.ETag)
-	return s.write(ctx, writing{[]command.Op{op}, r.Locks, nil, r.Consistency, r.Session, r.RequestID})
+	return s.write(ctx, writing{ops: []command.Op{op}, locks: r.Locks, consistency: r.Consistency,
+		session: r.Session, requestID: r.RequestID})
 }
 
 // Transact applies all operations or none. It always waits for the outcome.
@@ -232,7 +235,17 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 			ops[i] = s.set(&o.Write)
 		}
 	}
-	return s.write(ctx, writing{ops, r.Locks, r.Actor, state.Strong, r.Session, r.RequestID})
+	w := writing{ops: ops, locks: r.Locks, actor: r.Actor, consistency: state.Strong, session: r.Session,
+		requestID: r.RequestID}
+	for _, e := range r.Effects {
+		known, ok := e.(topics.Effect)
+		if !ok {
+			return state.Written{}, fault.New(fault.Unimplemented, "raftfsm.Transact",
+				"this store does not have "+e.Effect()+" in its transactions")
+		}
+		w.effects = append(w.effects, known)
+	}
+	return s.write(ctx, w)
 }
 
 func (s *Store) set(w *state.Write) command.Op {
@@ -274,6 +287,7 @@ type writing struct {
 	ops         []command.Op
 	locks       []state.LockToken
 	actor       *state.ActorEpoch
+	effects     []topics.Effect
 	consistency state.Consistency
 	session     string
 	requestID   string
@@ -318,8 +332,11 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	}
 	at := session.Seen{Group: p, Pos: a.Position, Committed: a.Result.Outcome != 0}
 	if at.Committed {
-		if err := w.outcome(s.id, &a.Result); err != nil {
+		if err := w.outcome(s.id, p, &a.Result); err != nil {
 			return state.Written{}, err
+		}
+		for _, e := range w.effects {
+			e.Applied(p)
 		}
 	}
 	s.router.noteWrite(at, w.ops)
@@ -352,6 +369,13 @@ func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 		}
 		req.Ops = append(append(w.checks(s.id), w.epoch(s.id)...), w.ops...)
 	}
+	for _, e := range w.effects {
+		ops, err := e.Ops(p)
+		if err != nil {
+			return nil, err
+		}
+		req.Ops = append(ops, req.Ops...)
+	}
 	if w.requestID != "" {
 		req.Client = command.ClientID{Scope: s.id + "/" + state.PrefixOf(w.ops[0].Key), ID: w.requestID}
 	}
@@ -380,7 +404,15 @@ func (w *writing) epoch(store string) []command.Op {
 }
 
 // outcome returns the error of the write.
-func (w *writing) outcome(store string, r *kv.Result) error {
+func (w *writing) outcome(store string, gid uint32, r *kv.Result) error {
+	for _, e := range w.effects {
+		if r.Outcome != kv.Conflict {
+			break
+		}
+		if err := e.Refused(gid, r.Key); err != nil {
+			return err
+		}
+	}
 	if r.Outcome == kv.Conflict && slices.ContainsFunc(w.epoch(store), func(o command.Op) bool {
 		return o.Key == r.Key
 	}) {

@@ -226,3 +226,52 @@ func TestWatch_RefusesPositionsItCannotServe(t *testing.T) {
 		t.Errorf("a foreign position gave %v", err)
 	}
 }
+
+// A server that has restarted knows none of its earlier scans. It must not continue one with the items of another scan.
+func TestWatch_SnapshotDoesNotContinueAfterRestartOfServer(t *testing.T) {
+	t.Parallel()
+	var o raftfsm.Options
+	c := startCluster(t, 1, func(own *raftfsm.Options) { o = *own })
+	side, _ := c.sidecar("side")
+	s, lead := side.Store("", "s"), c.leader()
+	for i := range 4 { // several pages
+		for _, app := range []string{"app||", "other||"} {
+			set(t, lead.Store("", "s"), fmt.Sprint(app, i), strings.Repeat("x", 200<<10), state.Strong)
+		}
+	}
+	w := watching(t, s, state.WatchRequest{Prefix: "app||", Snapshot: true})
+	defer w.Close()
+	seen := map[string]bool{}
+	next := func(w state.Watch) (synced bool, err error) {
+		part, err := w.Next(within(t, time.Minute), time.Second)
+		for _, i := range part.Items {
+			seen[i.Key] = true
+		}
+		return part.Synced, err
+	}
+	if synced, err := next(w); synced || err != nil || len(seen) == 0 {
+		t.Fatalf("%d items, %t, %v", len(seen), synced, err)
+	}
+	c.stop(lead)
+	o.Bootstrap = false
+	_, _, err := c.startAnew(t, o)
+	must(t, err)
+	other := watching(t, s, state.WatchRequest{Prefix: "other||", Snapshot: true})
+	defer other.Close()
+	if _, err := other.Next(within(t, time.Minute), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for synced := false; !synced; {
+		if synced, err = next(w); err != nil {
+			break
+		}
+	}
+	for key := range seen {
+		if !strings.HasPrefix(key, "app||") {
+			t.Errorf("the snapshot has the item %s", key)
+		}
+	}
+	if err == nil {
+		t.Error("the snapshot was continued")
+	}
+}

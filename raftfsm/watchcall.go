@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"context"
 	"encoding/binary"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -223,8 +224,7 @@ func readWatch(ctx context.Context, l *localHistory, after, size uint64) ([]byte
 // scans are the scans that other nodes read. The zero value is ready to use.
 type scans struct {
 	mu   sync.Mutex
-	last uint64
-	open map[uint64]*openScan
+	open map[uint64]*openScan // by id. The ids are random, so that no id of an earlier process is used again.
 }
 
 type openScan struct {
@@ -273,8 +273,7 @@ func (s *scans) get(ctx context.Context, l *localHistory, id uint64, prefix stri
 	if s.open == nil {
 		s.open = map[uint64]*openScan{}
 	}
-	s.last++
-	id = s.last
+	id = rand.Uint64() | 1 // not 0
 	one := &openScan{scan: scan, stop: time.AfterFunc(scanLife, func() { s.drop(id) })}
 	s.open[id] = one
 	return one, id, nil

@@ -9,11 +9,12 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// write puts one request into the log of a group exactly once, and retries until ctx ends. It returns the position and
-// the result of the request.
+// write puts one request into the log of a group exactly once, and retries until ctx ends. It returns the position
+// and the result of the request.
 //
-// With Ack Durable the result has no outcome, because the outcome is not known yet. write uses Durable only if the
-// group certainly knows the origin of the request (see origin.prove and outcomeKnown).
+// With Ack Durable, the result contains no outcome, because the request is not applied yet. write uses Durable only
+// if the group certainly knows the origin of the request (see origin.prove and outcomeKnown). Otherwise it uses
+// Committed.
 func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (group.Answer, error) {
 	if err := r.node.allowed(); err != nil {
 		return group.Answer{}, err
@@ -50,7 +51,7 @@ func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ac
 }
 
 // send sends a request until its outcome is known or ctx ends. Every attempt has the same request id. The result sure
-// is false if an attempt that returned an error may have been applied.
+// is false if an attempt has failed with an unknown outcome. The request may then have been applied by that attempt.
 func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (a group.Answer, sure bool,
 	err error) {
 	data, err := command.EncodeRequest(req, MaxRequest)
@@ -96,7 +97,7 @@ func storesValues(r *command.Request) bool {
 }
 
 // noQuorum returns the error of a call that found no leader in time. Its cause is the reason why the group is not
-// ready. If the group is ready by now, the cause is err, the error of the last attempt.
+// ready. If the group has become ready in the meantime, its cause is err, the error of the last attempt.
 func noQuorum(op string, rep replica, gid uint32, err error) error {
 	if why := rep.ready(gid); why != nil {
 		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "no quorum", Err: why}
