@@ -221,6 +221,7 @@ func (c *Catalogue) publish() {
 		old := c.view.Load()
 		c.view.Store(&View{catalogue: c, records: c.machine.Records(), changed: make(chan struct{})})
 		close(old.changed)
+		c.wakeLoop()
 	}
 }
 

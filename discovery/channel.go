@@ -72,25 +72,35 @@ const weighInterval = time.Second
 
 // run is the goroutine of the catalogue.
 func (c *Catalogue) run(ctx context.Context) {
-	tick, weigh := time.NewTicker(records.TickInterval), time.NewTicker(weighInterval)
-	defer tick.Stop()
-	defer weigh.Stop()
+	var ticked, weighed time.Time
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
+		timely := false
 		select {
-		case <-tick.C:
-			c.mu.Lock()
-			c.machine.Tick(c.opts.Now())
-			c.publish()
-			c.mu.Unlock()
-		case <-weigh.C:
-			c.mu.Lock()
-			c.weigh()
-			c.publish()
-			c.mu.Unlock()
+		case <-timer.C:
+			timely = true
 		case <-c.wake:
 		case <-ctx.Done():
 			return
 		}
+		now := c.opts.Now()
+		c.mu.Lock()
+		if now.Sub(weighed) >= weighInterval {
+			weighed = now
+			c.weigh()
+		}
+		if now.Sub(ticked) >= records.TickInterval && (timely || !c.machine.Quiet()) {
+			ticked = now
+			c.machine.Tick(now)
+		}
+		c.publish()
+		wait := records.TickInterval
+		if c.machine.Quiet() {
+			wait = weighInterval - now.Sub(ticked)
+		}
+		c.mu.Unlock()
+		timer.Reset(wait)
 		for _, p := range c.due() {
 			c.tasks.Go(func() { c.pull(ctx, p) })
 		}

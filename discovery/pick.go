@@ -34,14 +34,16 @@ type standingKey struct {
 // standing is the record of this node's calls to an instance.
 type standing struct {
 	calls   atomic.Int64 // outstanding
+	trials  atomic.Int64 // outstanding calls that began while the instance was demoted or on trial
 	strikes atomic.Int32 // consecutive calls that did not reach it
 	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
 // demoted reports whether the instance must not get a call now. The parameter now is the time since Catalogue.begun.
-// When the demotion has ended, one call at a time may try the instance, until a call succeeds.
+// When the demotion has ended, one call at a time may try the instance, until a call succeeds. Calls that began before
+// the demotion do not count, because an answer may take long.
 func (s *standing) demoted(now time.Duration) bool {
-	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.calls.Load() > 0)
+	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.trials.Load() > 0)
 }
 
 func (s *standing) demote(now time.Duration) {
@@ -94,8 +96,8 @@ type Lease struct {
 	over     atomic.Bool
 }
 
-// NewLease returns a Lease of an instance. done is called once, with the outcome.
-func NewLease(i Instance, done func(Outcome)) *Lease { return &Lease{Instance: i, done: done} }
+// NewLease returns a Lease of an instance. The Lease calls release once, with the outcome of the call.
+func NewLease(i Instance, release func(Outcome)) *Lease { return &Lease{Instance: i, done: release} }
 
 // Done records the outcome of the call. Further calls of Done do nothing.
 func (l *Lease) Done(o Outcome) {
@@ -108,6 +110,11 @@ func (l *Lease) Done(o Outcome) {
 func (c *Catalogue) lease(one *candidate) *Lease {
 	s := one.standing
 	s.calls.Add(1)
+	trial := int64(0)
+	if s.strikes.Load() > 0 {
+		trial = 1
+	}
+	s.trials.Add(trial)
 	return NewLease(one.Instance, func(o Outcome) {
 		switch o {
 		case Unreachable:
@@ -116,6 +123,7 @@ func (c *Catalogue) lease(one *candidate) *Lease {
 		case OK:
 			s.clear()
 		}
+		s.trials.Add(-trial)
 		s.calls.Add(-1)
 	})
 }

@@ -218,6 +218,38 @@ func TestDemotion_EndsWithSuccessAndGrowsWithFailure(t *testing.T) {
 	}
 }
 
+func TestDemotion_EndsDespiteLongCall(t *testing.T) {
+	s := newSite(t, "n1")
+	s.knows(t, map[string]string{"n2": "orders", "n3": "orders"})
+	n2, n3 := s.View().Instances(orders)[0], s.View().Instances(orders)[1]
+	lease := func(not ...discovery.Instance) *discovery.Lease {
+		t.Helper()
+		l, err := s.Pick(orders, not)
+		must(t, err)
+		return l
+	}
+	long := lease(n3) // a stream to n2, which stays open
+	defer long.Done(discovery.OK)
+	lease(n3).Done(discovery.Unreachable)
+	for range 3 {
+		defer lease(n2).Done(discovery.OK)
+	}
+	s.clock.add(1100 * time.Millisecond)
+	trial := lease()
+	if trial.Instance.Node != "n2" {
+		t.Fatalf("after a second one call tries n2, not %s", trial.Instance.Node)
+	}
+	other := lease()
+	defer other.Done(discovery.OK)
+	if other.Instance.Node != "n3" {
+		t.Errorf("a second call tries %s at the same time", other.Instance.Node)
+	}
+	trial.Done(discovery.OK)
+	if got := lease(); got.Instance.Node != "n2" {
+		t.Errorf("after success it is picked freely, not %s", got.Instance.Node)
+	}
+}
+
 func TestDemotion_EndsWhenNodeComesBack(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders"})

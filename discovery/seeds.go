@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -77,17 +78,23 @@ func isHost(text string) bool {
 }
 
 // Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It looks up all host
-// names at every call, and omits those that cannot be resolved. It returns fault.Unavailable if there are seeds but
-// no addresses.
+// names at every call, and omits those that cannot be resolved before ctx ends. It looks them up concurrently, so that
+// one slow name does not use up the time of the others. It returns fault.Unavailable if there are seeds but no
+// addresses.
 func (s *Seeds) Resolve(ctx context.Context) ([]netip.AddrPort, error) {
+	addrs, errs := make([][]netip.Addr, len(s.list)), make([]error, len(s.list))
+	var wg sync.WaitGroup
+	for i, one := range s.list {
+		wg.Go(func() { addrs[i], errs[i] = s.lookup(ctx, one.host) })
+	}
+	wg.Wait()
 	var out []netip.AddrPort
 	var failed []string
-	for _, one := range s.list {
-		addrs, err := s.lookup(ctx, one.host)
-		if err != nil {
-			failed = append(failed, fmt.Sprintf("%s: %v", one.host, err))
+	for i, one := range s.list {
+		if errs[i] != nil {
+			failed = append(failed, fmt.Sprintf("%s: %v", one.host, errs[i]))
 		}
-		for _, a := range addrs {
+		for _, a := range addrs[i] {
 			if p := netip.AddrPortFrom(a.Unmap(), one.port); !slices.Contains(out, p) {
 				out = append(out, p)
 			}

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -81,6 +83,34 @@ func TestSeeds_LooksNamesUpOnEveryCall(t *testing.T) {
 			t.Error(diff)
 		}
 	}
+}
+
+// slowNames is a DNS resolver that never answers for the name slow.
+type slowNames struct{ names }
+
+func (n slowNames) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	if host == "slow" {
+		<-ctx.Done()
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return n.names.LookupNetIP(ctx, network, host)
+}
+
+func TestSeeds_SlowNameDoesNotHideOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := discovery.ParseSeeds([]string{"slow", "n2"}, 7946, slowNames{names{"n2": {"127.0.0.2"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		got, err := s.Resolve(ctx)
+		if err != nil || len(got) != 1 || got[0].String() != "127.0.0.2:7946" {
+			t.Errorf("got %v, %v", got, err)
+		}
+	})
 }
 
 func TestSeeds_ErrorNamesUnresolvedSeeds(t *testing.T) {

@@ -96,7 +96,7 @@ func (v *View) instance(r *records.Shown, e records.Entry) Instance {
 // of such a node accepts no calls.
 func (i *Instance) unreachable() bool { return i.Server == "" && !i.Local }
 
-// Condition is whether this node sends calls to an instance, and if not, why. The values are metric labels.
+// Condition says whether this node sends calls to an instance, and if not, why. The values are metric labels.
 type Condition string
 
 // The conditions.

@@ -93,7 +93,7 @@ func agree(members, others []Member) *refusal {
 }
 
 // sameFormat returns nil if every server can read the newest format of log entries that any member uses. Otherwise it
-// returns a refusal that names a server which cannot.
+// returns a refusal. The refusal names a server that cannot read this format.
 func sameFormat(members []Member) *refusal {
 	var needs, old *Member
 	for i := range members {

@@ -6,7 +6,7 @@ import (
 )
 
 // Channel sends and receives data of another package in gossip messages. Options assigns each Channel a number from 1
-// to 255, which must be the same on every node. Methods may be called concurrently. They must not block, because
+// to 255. The number must be the same on every node. Methods may be called concurrently. They must not block, because
 // memberlist may hold a lock during the call.
 type Channel interface {
 	// Broadcasts returns messages for the next packet. Each message takes its length plus overhead bytes, and all

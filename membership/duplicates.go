@@ -12,8 +12,8 @@ import (
 // A join pings before anything is merged, which ends most duplicates. But pings and their answers also carry
 // news, so a refused incarnation may become known. It stays hidden as long as the first one answers.
 
-// pings is how many pings are sent to an incarnation before it counts as not answering. One is too few, because
-// packets may be lost.
+// pings is how many pings a node sends to an incarnation before the incarnation counts as not answering. One ping is
+// too few, because packets may be lost.
 const pings = 3
 
 // answers reports whether an incarnation answers a ping.
@@ -40,8 +40,9 @@ func (g *Gossip) holds(m *Member) bool {
 	return false
 }
 
-// yieldAfter is how long this node tolerates an older node with the same node id that still answers, in probe
-// intervals. Then this node stops. The time may be long, because most duplicates are refused when they join.
+// yieldAfter is how many probe intervals this node waits for an older node with the same node id to stop answering.
+// If the older node still answers then, this node stops. The wait may be long, because most duplicates are refused
+// when they join.
 const yieldAfter = 100
 
 // resolveDuplicates decides between incarnations of one node id until ctx ends.
@@ -61,8 +62,9 @@ func (g *Gossip) resolveDuplicates(ctx context.Context) {
 
 // settle pings the incarnations that are superseded and those that share a node id. A superseded incarnation that
 // answers is no longer superseded. If two incarnations of one node id answer, settle records a refusal and calls
-// giveWay, which may stop this node. The map since has the times at which duplicates of this node were first seen.
-func (g *Gossip) settle(since map[string]time.Time) {
+// giveWay, which may stop this node. The map firstSeen has the times at which duplicates of this node were first
+// seen.
+func (g *Gossip) settle(firstSeen map[string]time.Time) {
 	for _, m := range g.table.silenced() {
 		if g.answers(&m) {
 			g.table.supersede(m.Name(), false)
@@ -71,7 +73,7 @@ func (g *Gossip) settle(since map[string]time.Time) {
 	for _, d := range g.table.disputes() {
 		if r := g.firstAnswering([]overlap{d}); r != nil {
 			_ = g.refused.note(r)
-			g.giveWay(&d, since, r.err)
+			g.giveWay(&d, firstSeen, r.err)
 		}
 	}
 }

@@ -35,8 +35,8 @@ func (r Role) String() string {
 	}
 }
 
-// Facts are what a node reports about itself to the others. Encoded, they have at most memberlist.MetaMaxSize (512)
-// bytes.
+// Facts are what a node reports about itself to the other nodes. Their encoding has at most memberlist.MetaMaxSize
+// (512) bytes.
 type Facts struct {
 	NodeID          string // letters, digits, '-', '_' and '.', at most 128; outlives restarts
 	ServerID        string // node id, a dot, and the random id of the data directory; empty for a sidecar
@@ -57,8 +57,8 @@ type Facts struct {
 	MetricsAddr     string // host:port where Prometheus reaches its metrics; empty = nowhere
 }
 
-// maxNodeID is the maximum length of a node id in bytes. bootIDLen is the length of a boot id in bytes: 11 for the
-// start time and 8 random ones.
+// maxNodeID is the maximum length of a node id in bytes. bootIDLen is the length of a boot id in bytes: 11
+// hexadecimal digits for the start time and 8 random ones.
 const (
 	maxNodeID = 128
 	bootIDLen = 11 + 8

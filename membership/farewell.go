@@ -104,7 +104,8 @@ type farewell struct {
 // Invalidates implements memberlist.Broadcast.
 func (f farewell) Invalidates(memberlist.Broadcast) bool { return false }
 
-// Name implements memberlist.NamedBroadcast. A newer announcement replaces a queued one with the same name.
+// Name implements memberlist.NamedBroadcast. It returns the gossip name of the incarnation that left. So memberlist
+// replaces a queued announcement by a newer one of the same incarnation.
 func (f farewell) Name() string { return f.name }
 
 // Message implements memberlist.Broadcast.

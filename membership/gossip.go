@@ -225,13 +225,14 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the highest cluster epoch in the refusals of servers with an older epoch, or 0 if there were
-// none. If the result is higher than the epoch of this node, the cluster was rescued without this node.
+// RefusedEpoch returns the highest cluster epoch named in a refusal of a server with an older epoch. It returns 0 if
+// there was no such refusal. If the result is higher than the epoch of this node, the cluster was rescued without
+// this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
-// Refused returns the newest refusal. Either this node has refused another node, or another node has refused this
-// node. Refused returns nil if there was no refusal within the last minute. While a node is refused, it tries to join
-// several times a minute.
+// Refused returns the newest refusal in which this node was involved: it has refused another node, or another node
+// has refused it. Refused returns nil if there was no refusal within the last minute. While a node is refused, it
+// tries to join several times a minute.
 func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
 
 // HealthScore returns how well this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
@@ -311,7 +312,7 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 }
 
 // tellTimeout is how long UpdateFacts waits for memberlist to send the change. It is short, because memberlist has
-// already queued the change. It is not 0, because memberlist would then wait without limit.
+// already queued the change. It is not 0, because 0 means to memberlist that the wait has no limit.
 const tellTimeout = time.Microsecond
 
 func (g *Gossip) setMeta(f *Facts) {

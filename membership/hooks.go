@@ -48,7 +48,7 @@ func (h hooks) NotifyUpdate(n *memberlist.Node) {
 func (h hooks) NotifyLeave(n *memberlist.Node) { h.gossip.table.dead(n.Name) }
 
 // NotifyConflict implements memberlist.ConflictDelegate. Memberlist calls it when one gossip name has two addresses.
-// The same process then runs twice, for example because a virtual machine was copied with its memory.
+// This means that a process runs twice, for example because a virtual machine was copied with its memory.
 func (h hooks) NotifyConflict(existing, other *memberlist.Node) {
 	a, ra := memberOf(existing)
 	b, rb := memberOf(other)
@@ -87,8 +87,8 @@ func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	return g.refused.note(found)
 }
 
-// compare returns a refusal if the members of another node must not be merged with those of this node. Otherwise it
-// returns nil.
+// compare returns a refusal if the cluster of this node must not merge with the other cluster, whose members are
+// others. Otherwise it returns nil.
 func (g *Gossip) compare(others []Member) *refusal {
 	if len(others) == 1 && others[0].Name() == g.table.self {
 		return &refusal{reason: itself, err: errItself()}
@@ -100,8 +100,9 @@ func (g *Gossip) compare(others []Member) *refusal {
 	return g.firstAnswering(overlaps(alive, others))
 }
 
-// firstAnswering pings the incarnations of all overlaps, concurrently. It returns the refusal of the first overlap
-// whose incarnations both answer, or nil. An earlier incarnation that does not answer becomes superseded.
+// firstAnswering pings the incarnations of all overlaps, concurrently. It returns the refusal of the first overlap in
+// list whose incarnations both answer. It returns nil if there is none. An earlier incarnation that does not answer
+// becomes superseded.
 func (g *Gossip) firstAnswering(list []overlap) *refusal {
 	both := make([]bool, len(list))
 	var wg sync.WaitGroup

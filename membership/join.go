@@ -140,8 +140,8 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// isolated reports whether this node must look for other nodes: no other member is alive, or this node has never
-// exchanged its full state with another node.
+// isolated reports whether this node must look for other nodes. This is so if no other member is alive, or if this
+// node has never exchanged its full state with another node.
 func (g *Gossip) isolated() bool {
 	met, _, _ := g.result.get()
 	return !met || g.Roster().alone()
@@ -224,8 +224,8 @@ func (j *joiner) tryAll(ctx context.Context) {
 // start one after another.
 const joinGrace = 30 * time.Second
 
-// report logs err, the reason why no seed could be joined, at most once in logInterval. The level is WARN if a seed
-// refused this node or joinGrace has passed, and INFO otherwise.
+// report logs err, the reason why no seed could be joined. It logs at most once in logInterval, except when the level
+// rises. The level is WARN if a seed refused this node or joinGrace has passed, and INFO otherwise.
 func (j *joiner) report(err error, refused bool) {
 	if err == nil {
 		return

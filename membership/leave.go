@@ -13,9 +13,10 @@ import (
 // leaveTimeout bounds Leave when its ctx has no deadline.
 const leaveTimeout = 5 * time.Second
 
-// Leave announces that this node leaves. Members then show it as left at once, instead of as failed after a while.
-// Leave returns nil when the announcement has been sent, and fault.Timeout at the deadline of ctx. Without a
-// deadline, the limit is leaveTimeout. Cancelling ctx has no effect. Leave is idempotent. Call Close afterwards.
+// Leave announces that this node leaves. Other members then show this node as left at once. Without Leave they would
+// show it as failed after a while. Leave returns nil when the announcement has been sent, and fault.Timeout at the
+// deadline of ctx. Without a deadline, the limit is leaveTimeout. Cancelling ctx has no effect. Leave is idempotent.
+// Call Close afterwards.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()
@@ -96,7 +97,8 @@ func (g *Gossip) watch(ctx context.Context) {
 func (r *Roster) log(old *Roster, log *slog.Logger) {
 	for _, m := range r.members {
 		was, known := old.Node(m.NodeID)
-		if m.NodeID == r.self || known && was.State == m.State && was.BootID == m.BootID {
+		same := known && was.State == m.State && was.BootID == m.BootID
+		if m.NodeID == r.self || same || !known && m.State == Left {
 			continue
 		}
 		args := []any{"node", m.NodeID, "role", m.Role.String(), "gossip", m.Gossip.String(), "peer", m.PeerAddr,
@@ -106,7 +108,7 @@ func (r *Roster) log(old *Roster, log *slog.Logger) {
 			log.Warn("member failed: it stopped answering", args...)
 		case m.State == Left:
 			log.Info("member left", args...)
-		case known && was.BootID != m.BootID:
+		case known && was.BootID != m.BootID && was.Role == m.Role: // a new server joins without data first
 			log.Info("member is back after a restart", args...)
 		default:
 			log.Info("member is alive", args...)

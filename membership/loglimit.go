@@ -9,9 +9,12 @@ import (
 	"time"
 )
 
-// logLimiter lowers the levels of memberlist's log. Errors become warnings, because memberlist retries. A warning is
-// logged at level debug if it is expected, or if there were warningsAMinute others in the same minute. This package
-// logs the problems itself.
+// logLimiter lowers the levels of memberlist's log, because this package logs the problems itself:
+//
+//   - Errors become warnings, because memberlist retries.
+//   - Lines at level info become level debug.
+//   - A warning becomes level debug if it is expected (see expected), or if warningsAMinute other warnings were
+//     logged in the same minute.
 type logLimiter struct {
 	wrapped slog.Handler
 	budget  *budget
@@ -32,6 +35,11 @@ func (c logLimiter) Enabled(ctx context.Context, l slog.Level) bool {
 // Handle implements slog.Handler.
 func (c logLimiter) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = min(r.Level, slog.LevelWarn)
+	if r.Level == slog.LevelInfo { // this package logs changes of members itself
+		if r.Level = slog.LevelDebug; !c.wrapped.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
 	if r.Level == slog.LevelWarn && (expected(r.Message) || !c.budget.spend(r.Time)) {
 		r.Level = slog.LevelDebug
 		if !c.wrapped.Enabled(ctx, r.Level) {

@@ -17,8 +17,8 @@ import (
 // logInterval is how often the same refusal is logged at most.
 const logInterval = time.Minute
 
-// refusals counts and logs refusals of nodes, packets and connections. It also collects the refusals during an
-// attempt to join.
+// refusals counts and logs the refusals of nodes, packets and connections. During an attempt to join, it also
+// collects them, so that the attempt can return the reason.
 type refusals struct {
 	count *prometheus.CounterVec // by reason
 	say   chan *refusal          // read by report; a full channel drops, the counter has it
@@ -71,8 +71,9 @@ func (l *refusals) recent(now time.Time) error {
 	return l.last.err
 }
 
-// tell counts a refusal of a packet or connection outside of an attempt to join. If the refusal has an error, tell
-// also queues it for the log. It never blocks: if the queue is full, the refusal is not logged.
+// tell counts a refusal of a packet or a connection. Use it for refusals that are not part of an attempt to join. If
+// the refusal has an error, tell also queues it for the log. It never blocks: if the queue is full, the refusal is
+// not logged.
 func (l *refusals) tell(r *refusal) {
 	l.count.WithLabelValues(string(r.reason)).Inc()
 	if r.err == nil {
@@ -84,8 +85,9 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// tryJoin calls attempt, a function that tries to join the node at addr, and returns its error. If attempt failed and
-// nodes were refused meanwhile, tryJoin also returns one of these refusals, preferably one that concerns addr.
+// tryJoin calls attempt, a function that tries to join the node at addr, and returns its error. If the attempt failed
+// and nodes were refused during it, tryJoin also returns one of these refusals. It prefers a refusal that concerns
+// addr.
 func (l *refusals) tryJoin(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

@@ -74,14 +74,29 @@ func (r *Roster) Node(id string) (Member, bool) {
 	return r.members[i], true
 }
 
-// Server returns the member with a server id, or false if there is none. A member with a new data directory has a new
-// server id.
+// Server returns the member with the given server id, or false if there is none. A member with a new data directory
+// has a new server id.
 func (r *Roster) Server(id string) (Member, bool) {
 	i := slices.IndexFunc(r.members, func(m Member) bool { return m.ServerID == id && id != "" })
 	if i < 0 {
 		return Member{}, false
 	}
 	return r.members[i], true
+}
+
+// StateOf returns the state of a server as users read it:
+//
+//   - alive, left or failed: the state of the member
+//   - replaced: the node now runs with another data directory, so under another server id
+//   - unknown: gossip has not heard of the node since this node started
+func (r *Roster) StateOf(nodeID, serverID string) string {
+	if m, known := r.Server(serverID); known {
+		return m.State.String()
+	}
+	if _, known := r.Node(nodeID); known {
+		return "replaced"
+	}
+	return "unknown"
 }
 
 // PeerAddr returns the last known address of a server's peer port, or false if the server is unknown. The server need
@@ -142,9 +157,9 @@ func (d Difference) String() string {
 
 const settingVoters = "voters"
 
-// Differences returns the settings that differ between live members but cause no refusal: the version of the program,
-// and for servers the number of voters and bootstrap-expect. bootstrap-expect is compared only before the cluster is
-// formed.
+// Differences returns the settings that differ between live members although they need not be equal. It compares the
+// version of the program on all nodes, and the number of voters on servers. Before the cluster is formed, it also
+// compares bootstrap-expect on servers.
 func (r *Roster) Differences() []Difference {
 	alive := r.Alive()
 	var out []Difference

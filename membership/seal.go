@@ -184,8 +184,8 @@ func (s *sealer) open(b []byte, now time.Time) ([]byte, Reason) {
 	return packet, ""
 }
 
-// tidy limits the memory for sessions. If there are more than maxSessions, it deletes the idle ones and keeps only
-// their highest counter. The caller holds mu.
+// tidy limits the memory for sessions. If there are more than maxSessions, it deletes the idle ones. Of a deleted
+// session it keeps only the highest counter. The caller holds mu.
 func (s *sealer) tidy(now time.Time) {
 	if len(s.heard) <= maxSessions {
 		return

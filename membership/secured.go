@@ -72,27 +72,27 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet for the given reason. Packets with the same reason share one log line
-// per logInterval. Their source address makes no difference, because it can be forged. For Stale, the refusal has no
-// error and is not logged.
-func refusedPacket(why Reason, from net.Addr) *refusal {
+// refusedPacket returns the refusal of a packet for the given reason. All packets with the same reason share one log
+// line per logInterval, even if their source addresses differ, because a source address can be forged. For Stale, the
+// refusal has no error and is not logged.
+func refusedPacket(reason Reason, source net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
-	switch why {
+	switch reason {
 	case Plain:
-		e.Msg, e.Hint = fmt.Sprintf("a packet from %s is not sealed", from),
+		e.Msg, e.Hint = fmt.Sprintf("a packet from %s is not sealed", source),
 			"a node there is not secured: give it the --cluster-token-file of the cluster"
 	case UnknownKey:
 		e.Msg, e.Hint = fmt.Sprintf("a packet from %s is sealed under a cluster token that this node does not know",
-			from), "give both nodes the same --cluster-token-file"
+			source), "give both nodes the same --cluster-token-file"
 	case Replayed:
 		e.Msg = fmt.Sprintf("a packet from %s was received before: either the network duplicates packets, or somebody "+
-			"records and repeats them", from)
+			"records and repeats them", source)
 	case Forged:
-		e.Msg = fmt.Sprintf("a packet from %s was changed in transit, or forged", from)
+		e.Msg = fmt.Sprintf("a packet from %s was changed in transit, or forged", source)
 	case Stale: // expected for a while after a restart
-		return &refusal{reason: why}
+		return &refusal{reason: reason}
 	}
-	return &refusal{reason: why, err: e}
+	return &refusal{reason: reason, err: e}
 }
 
 // accept runs the handshakes of accepted streams.

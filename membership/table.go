@@ -257,8 +257,8 @@ func (t *table) wakeIfUnsettled() {
 	}
 }
 
-// disputes returns the pairs of incarnations of one node id that both seem to be alive. The first of each pair is the
-// one in the roster.
+// disputes returns the pairs of incarnations of one node id that both seem to be alive. The first incarnation of each
+// pair is in the roster.
 func (t *table) disputes() []overlap {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -36,8 +36,9 @@ type sockets struct {
 // portAttempts bounds the search for a port that is free for both protocols.
 const portAttempts = 16
 
-// openSockets opens a TCP and a UDP socket on the same port. With port 0, the system chooses the port. If the port is
-// in use and fallback is true, openSockets chooses another port. If fallback is false, it returns fault.Unavailable.
+// openSockets opens a TCP and a UDP socket on the same port. With port 0, the system chooses the port. If the given
+// port is in use and fallback is true, openSockets chooses another port. If fallback is false, it returns
+// fault.Unavailable.
 func openSockets(host netip.Addr, port uint16, fallback bool) (*sockets, error) {
 	s, err := bind(host, port)
 	for i := 0; i < portAttempts && err != nil && (port == 0 || fallback) && errors.Is(err, syscall.EADDRINUSE); i++ {
@@ -193,8 +194,8 @@ func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration
 	return s.DialTimeout(a.Addr, timeout)
 }
 
-// Shutdown implements memberlist.Transport. It closes all connections, and waits until their users have closed them
-// too.
+// Shutdown implements memberlist.Transport. It closes all connections, and waits until the code that uses them has
+// closed them, too.
 func (s *sockets) Shutdown() error {
 	s.mu.Lock()
 	s.down = true

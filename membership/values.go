@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// valuesOf calls get for each member. It returns the distinct results, each with the ids of the nodes that have it.
-// The most frequent result comes first. Empty results are left out.
-func valuesOf(members []Member, get func(*Member) string) []Value {
+// valuesOf calls valueIn for each member. It returns the distinct results, each with the ids of the nodes that have
+// it. The most frequent result comes first. Empty results are left out.
+func valuesOf(members []Member, valueIn func(*Member) string) []Value {
 	nodes := map[string][]string{}
 	for i := range members {
-		if v := get(&members[i]); v != "" {
+		if v := valueIn(&members[i]); v != "" {
 			nodes[v] = append(nodes[v], members[i].NodeID)
 		}
 	}

@@ -374,11 +374,19 @@ func TestGossip_LogsMemberChanges(t *testing.T) {
 		<-time.After(10 * time.Second)
 		net.open(t, lan(facts("n2"), first))
 		must(t, third.Leave(t.Context()))
+		asks := facts("n4")
+		asks.Role, asks.ServerID = membership.Sidecar, ""
+		fourth := net.open(t, lan(asks, first))
+		<-time.After(time.Second)
+		must(t, fourth.Leave(t.Context()))
+		must(t, fourth.Close())
+		net.open(t, lan(facts("n4"), first))
 		<-time.After(time.Second)
 		for _, words := range [][]string{{"INFO", "member is alive", "node=n2", "version=v1"},
 			{"INFO", "member is alive", "node=n3"},
 			{"WARN", "member failed", "node=n2"}, {"INFO", "back after a restart", "node=n2"},
-			{"INFO", "member left", "node=n3"}} {
+			{"INFO", "member left", "node=n3"}, {"INFO", "member is alive", "node=n4", "role=sidecar"},
+			{"INFO", "member is alive", "node=n4", "role=server"}} {
 			if n := log.count(words...); n != 1 {
 				t.Errorf("%d lines with %q", n, words)
 			}

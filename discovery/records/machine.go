@@ -269,7 +269,8 @@ func (m *Machine) Expecting(now time.Time) bool {
 	return false
 }
 
-// Peer returns the id for dialing the peer port of an incarnation, or "" if the incarnation is not a member.
+// Peer returns the id with which to dial the peer port of an incarnation. It returns "" if the incarnation is not a
+// member.
 func (m *Machine) Peer(l Incarnation) string {
 	if n := m.members[l]; n != nil {
 		return n.Peer
@@ -301,8 +302,15 @@ func (m *Machine) Tick(now time.Time) {
 // tidyInterval is how often work that visits every node is done.
 const tidyInterval = time.Second
 
-// TickInterval is how often Tick must be called.
+// TickInterval is how often Tick must be called. While Quiet returns true, it may be called once a second.
 const TickInterval = 100 * time.Millisecond
+
+// Quiet reports whether no work is waiting: nothing to announce, nothing to pull from other nodes, and no
+// difference to their hashes.
+func (m *Machine) Quiet() bool {
+	return m.own.version == m.own.announcedVersion() && len(m.pulls.wants) == 0 && m.pulls.digest == Incarnation{} &&
+		m.compare.differs.IsZero()
+}
 
 // expire drops what was kept long enough.
 func (m *Machine) expire(now time.Time) {

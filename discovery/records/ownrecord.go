@@ -120,9 +120,9 @@ func (o *own) message(self Incarnation, limit int) []byte {
 // maxBases bounds how many versions message tries.
 const maxBases = 16
 
-// bases returns versions that an update can be based on, in ascending order. An update contains the changes since its
-// base, so all changes after a base must still be known. bases returns only the newest maxBases versions. An update
-// with an older base can be applied by more nodes.
+// bases returns versions on which an update can be based, in ascending order. An update contains the changes since its
+// base, so all changes after a base must still be known. An update with an older base can be applied by more nodes,
+// but is larger. bases returns only the newest maxBases versions.
 func (o *own) bases() []uint64 {
 	var all []uint64
 	for _, v := range o.changed {

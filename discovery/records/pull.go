@@ -55,19 +55,19 @@ func (p *Pull) What() string {
 	return "records"
 }
 
-// want records that from has a version of a record.
-func (m *Machine) want(now time.Time, a announcement, from Incarnation, after time.Duration) {
+// want records that source has a version of a record, and schedules its pull after delay.
+func (m *Machine) want(now time.Time, a announcement, source Incarnation, delay time.Duration) {
 	n := m.members[a.incarnation]
 	if n == nil || n.State != Alive || len(m.pulls.wants) >= m.bounds.Incarnations {
 		return
 	}
 	w := m.pulls.wants[a.incarnation]
 	if w == nil {
-		w = &want{due: now.Add(after)}
+		w = &want{due: now.Add(delay)}
 		m.pulls.wants[a.incarnation] = w
 	}
 	if a.version > w.version {
-		w.version, w.from, w.tries = a.version, from, 0
+		w.version, w.from, w.tries = a.version, source, 0
 	}
 }
 

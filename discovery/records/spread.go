@@ -10,11 +10,12 @@ import (
 // summaryPause is how often each node sends a hash of all its records to a few others.
 const summaryPause = 500 * time.Millisecond
 
-// settle is how long the records of this node must be unchanged before the different hash of another node matters.
+// settle is how long the records of this node must be unchanged before it acts on a different hash of another node.
 // While changes are being broadcast, hashes differ anyway.
 const settle = time.Second
 
-// patience limits how long different hashes are ignored because the records of this node keep changing (see settle).
+// patience limits how long a difference of hashes is ignored while the records of this node keep changing (see
+// settle).
 const patience = 3 * time.Second
 
 // minDigestPause is the first pause between two pulls of a digest. The pause doubles with each digest that has nothing
