@@ -70,6 +70,19 @@ func (c *counted) Publish(ctx context.Context, r PublishRequest) ([]Failure, err
 	return failures, nil
 }
 
+// Staged counts messages that were published with a transaction, or not if err is not nil.
+func Staged(b Broker, messages int, err error) {
+	c, ok := b.(*counted)
+	if !ok {
+		return
+	}
+	outcome := "ok"
+	if err != nil {
+		outcome = string(fault.CodeOf(err))
+	}
+	c.metrics.published.WithLabelValues(c.name, outcome).Add(float64(messages))
+}
+
 // Subscribe implements Broker.
 func (c *counted) Subscribe(ctx context.Context, r SubscribeRequest) (Subscription, error) {
 	s, err := c.Broker.Subscribe(ctx, r)

@@ -8,6 +8,8 @@ package pubsub
 import (
 	"context"
 	"time"
+
+	"github.com/quorate/quorate/component/state"
 )
 
 // Limits of the brokers that are built in. The service layer checks them for every broker.
@@ -26,6 +28,18 @@ type Message struct {
 	Key         string            // messages with the same key keep their order; "" = none
 	TTL         time.Duration     // the message expires after it; 0 = as the topic has it
 	DeliverAt   time.Time         // the message is not delivered before; zero = at once
+}
+
+// MessageCost is the memory of a message besides its texts, in bytes.
+const MessageCost = 256
+
+// Size returns the memory that the message takes, in bytes.
+func (m *Message) Size() int64 {
+	size := MessageCost + len(m.ID) + len(m.Data) + len(m.ContentType) + len(m.Key)
+	for name, value := range m.Metadata {
+		size += len(name) + len(value) + MessageCost/4
+	}
+	return int64(size)
 }
 
 // PublishRequest publishes messages to one topic, in their order.
@@ -112,6 +126,35 @@ type Abilities struct {
 	Delayed     bool // Message.DeliverAt works
 	Deduplicate bool // a second message with the ID of an earlier one is dropped
 	Atomic      bool // Subscription.DeadLetter is one step
+}
+
+// Stager is implemented by brokers that can take part in transactions of state stores.
+type Stager interface {
+	// StagePublish returns the effect that publishes messages with a transaction. A transaction that the topic has no
+	// room for is refused with fault.Overloaded.
+	StagePublish(ctx context.Context, r PublishRequest) (state.Effect, error)
+	// StageAck returns the effect that acknowledges a delivery with a transaction. StageAck or the transaction returns
+	// fault.DeliverySettled if the token is not of a delivery to the group, or the message is settled or has failed
+	// since. The error is fault.Invalid if the message and the state cannot change in one step.
+	StageAck(ctx context.Context, r AckRequest) (state.Effect, error)
+}
+
+// AckRequest acknowledges a delivery in a transaction.
+type AckRequest struct {
+	Token string // Delivery.Token, or anything else that a client has sent
+	Group string // of the application that sends it
+	// Allowed reports whether the application may subscribe to a topic, under its name at the broker; nil = to all.
+	Allowed func(topic string) bool
+}
+
+// StagerOf returns the broker as a Stager, or nil if it cannot take part in transactions. Use it instead of a type
+// assertion, which fails for a broker inside a wrapper.
+func StagerOf(b Broker) Stager {
+	if c, ok := b.(*counted); ok {
+		b = c.Broker
+	}
+	s, _ := b.(Stager)
+	return s
 }
 
 // Broker is implemented by every publish/subscribe component. All methods are safe for concurrent use and return when

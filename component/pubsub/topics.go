@@ -26,8 +26,8 @@ func ParseTopics(text string) (out []string) {
 	return out
 }
 
-// ParseTopicScopes parses lists of topics of applications, such as "app1=topic1,topic2;app2=". Spaces are ignored. An
-// application with an empty list may use no topic.
+// ParseTopicScopes parses a text such as "app1=topic1,topic2;app2=", which lists the topics of each application. Spaces
+// are ignored. An application with an empty list may use no topic.
 func ParseTopicScopes(text string) (map[string][]string, error) {
 	out := map[string][]string{}
 	for scope := range strings.SplitSeq(strings.ReplaceAll(text, " ", ""), ";") {
@@ -59,7 +59,8 @@ func (t *Topics) may(scopes map[string][]string, app, topic string) bool {
 	return !slices.Contains(t.Protected, topic)
 }
 
-// CheckGroup returns an error if text cannot be the name of a consumer group. The error continues a sentence about it.
+// CheckGroup returns an error if text is not valid as the name of a consumer group. The error text is the end of a
+// sentence about the name, such as "is longer than 512 bytes".
 func CheckGroup(text string) error {
 	switch {
 	case len(text) > MaxGroup:
@@ -70,7 +71,8 @@ func CheckGroup(text string) error {
 	return nil
 }
 
-// CheckTopic returns an error if text cannot be the name of a topic. The error continues a sentence about it.
+// CheckTopic returns an error if text is not valid as the name of a topic. The error text is the end of a sentence
+// about the name, such as "is empty".
 func CheckTopic(text string) error {
 	switch {
 	case text == "":

@@ -1,9 +1,9 @@
-// Package inmemory is a publish/subscribe broker in the memory of the process, component type pubsub.in-memory, for
-// tests and development.
+// Package inmemory implements the component type pubsub.in-memory: a publish/subscribe broker in the memory of the
+// process, for tests and development.
 //
-// It owns the topics of one process. It keeps messages until their memory is needed, so a new group also receives
-// earlier ones. Nothing survives the process, and no other node sees the messages. The package has no goroutines: a
-// call of Publish or Receive notices what has expired and what is due.
+// It owns the topics of one process. It keeps a message that no group needs until the memory is needed, so a new group
+// also receives earlier messages. All messages are lost when the process ends, and no other node sees them. The package
+// has no goroutines: the calls of Publish and Receive find out which messages have expired or are due.
 package inmemory
 
 import (
@@ -35,7 +35,6 @@ const (
 	maxUnsettled         = 10_000 // deliveries of one member
 	maxRedeliverInterval = time.Minute
 	sweepInterval        = time.Second
-	messageCost          = 256 // what a message takes beside its texts
 	single               = "*" // the sequence of a group that handles one message at a time
 )
 
@@ -113,7 +112,7 @@ func (b *Broker) publish(name string, messages []pubsub.Message) error {
 	now := time.Now()
 	var size int64
 	for i := range messages {
-		size += sizeOf(&messages[i])
+		size += messages[i].Size()
 	}
 	t, err := b.topic(name)
 	if err != nil {
@@ -126,32 +125,44 @@ func (b *Broker) publish(name string, messages []pubsub.Message) error {
 				"acknowledged take %d of %d bytes", name, size, b.size, b.maxBytes),
 			Hint: "let the subscribers handle their messages, or raise maxBytes of the component"}
 	}
+	b.topics[name] = t // makeRoom has forgotten the topic if it has removed all messages of it
 	for i := range messages {
 		b.add(t, messages[i], now)
 	}
 	return nil
 }
 
-func sizeOf(m *pubsub.Message) int64 {
-	size := messageCost + len(m.ID) + len(m.Data) + len(m.ContentType) + len(m.Key)
-	for name, value := range m.Metadata {
-		size += len(name) + len(value) + messageCost/4
-	}
-	return int64(size)
-}
-
-// topic returns the topic with a name, and creates it if it does not exist.
+// topic returns the topic with a name, and creates it if it does not exist. If there are too many topics, the new one
+// takes the place of the oldest one without groups.
 func (b *Broker) topic(name string) (*topic, error) {
 	if t, ok := b.topics[name]; ok {
 		return t, nil
 	}
 	if len(b.topics) >= maxTopics {
+		b.dropUnused()
+	}
+	if len(b.topics) >= maxTopics {
 		return nil, &fault.Error{Code: fault.Overloaded, Op: "inmemory.topic",
-			Msg: fmt.Sprintf("there are %d topics, which is the largest number", maxTopics)}
+			Msg: fmt.Sprintf("there are %d topics with consumer groups, which is the largest number",
+				maxTopics)}
 	}
 	t := &topic{name: name, entries: list.New(), groups: map[string]*group{}}
 	b.topics[name] = t
 	return t, nil
+}
+
+// dropUnused removes the topic without groups that has the oldest message.
+func (b *Broker) dropUnused() {
+	for e := b.free.Front(); e != nil; e = e.Next() {
+		t := e.Value.(*entry).topic
+		if len(t.groups) > 0 {
+			continue
+		}
+		for t.entries.Len() > 0 {
+			b.remove(t.entries.Front().Value.(*entry)) // no group needs any of them
+		}
+		return
+	}
 }
 
 // forget drops a topic that has neither messages nor groups.
@@ -161,8 +172,8 @@ func (b *Broker) forget(t *topic) {
 	}
 }
 
-// makeRoom removes the oldest messages that no group needs until size bytes fit. It reports whether they fit. It
-// removes nothing if they cannot fit.
+// makeRoom frees memory for a message of size bytes, and reports whether the message then fits. It removes the oldest
+// messages that no group needs. If removing all of them would not be enough, it removes none.
 func (b *Broker) makeRoom(size int64, now time.Time) bool {
 	if b.size+size <= b.maxBytes {
 		return true
@@ -184,7 +195,8 @@ func (b *Broker) makeRoom(size int64, now time.Time) bool {
 	return true
 }
 
-// sweep drops the messages that have expired, at most once in sweepInterval because it visits all of them.
+// sweep drops the expired messages of all groups. It does nothing within sweepInterval after the last sweep, because it
+// visits every message.
 func (b *Broker) sweep(now time.Time) {
 	if now.Sub(b.swept) < sweepInterval {
 		return
@@ -198,7 +210,7 @@ func (b *Broker) sweep(now time.Time) {
 }
 
 func (b *Broker) add(t *topic, m pubsub.Message, now time.Time) {
-	e := &entry{Message: m, topic: t, size: sizeOf(&m)}
+	e := &entry{Message: m, topic: t, size: m.Size()}
 	if m.TTL > 0 {
 		e.expires = now.Add(m.TTL)
 	}
@@ -219,7 +231,8 @@ func (b *Broker) need(e *entry) {
 	}
 }
 
-// spare notes that one group less needs a message. The message stays for groups that come later.
+// spare notes that one group no longer needs a message. If no group needs the message any more, makeRoom may remove it.
+// Until then, the message stays for groups that subscribe later.
 func (b *Broker) spare(e *entry) {
 	if e.needed--; e.needed == 0 && e.place != nil {
 		e.free = b.free.PushBack(e)

@@ -211,3 +211,42 @@ func TestPublish_ExpiredMessagesMakeRoom(t *testing.T) {
 		}
 	})
 }
+
+// A message takes the place of all others of its topic. A group that comes later receives it.
+func TestPublish_TakesPlaceOfAllMessagesOfTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, inmemory.Options{MaxBytes: 2000})
+		for _, id := range []string{"first", "second"} {
+			if err := publish(t, b, large(id)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		list, err := subscribe(t, b, "orders").Receive(ctx, 10)
+		if err != nil || len(list) != 1 || list[0].ID != "second" {
+			t.Errorf("a new group receives %v, %v; want the second message", list, err)
+		}
+	})
+}
+
+// There are as many topics as there may be. A new one takes the place of the oldest topic that no group has.
+func TestPublish_NewTopicTakesPlaceOfUnusedOne(t *testing.T) {
+	b := open(t, inmemory.Options{})
+	send := func(topic string) {
+		t.Helper()
+		_, err := b.Publish(t.Context(), pubsub.PublishRequest{Topic: topic, Messages: []pubsub.Message{{ID: topic}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	used := subscribe(t, b, "used")
+	send("used")
+	for n := range 10_000 {
+		send(fmt.Sprint(n))
+	}
+	receive(t, used, 1)
+	for _, topic := range []string{"9999", "1"} {
+		receive(t, subscribe(t, b, topic), 1)
+	}
+}

@@ -92,7 +92,8 @@ func (g *group) schedule(l *lane) {
 	g.changed.Fire()
 }
 
-// wake moves the lanes that are due to those that are ready. It returns how long the next one waits; 0 = there is none.
+// wake moves the lanes whose delay has ended to the ready lanes. It returns the time until the next lane is due; 0 = no
+// lane waits.
 func (g *group) wake(now time.Time) time.Duration {
 	for len(g.due.list) > 0 {
 		l := g.due.list[0]

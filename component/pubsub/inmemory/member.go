@@ -43,7 +43,8 @@ func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, err
 	}
 }
 
-// look takes what can be delivered now. Otherwise it returns how long to wait for what is due later; 0 = nothing is.
+// look takes the messages that can be delivered now, at most limit of them. It also returns the time until the next
+// delayed message is due; 0 = no message is delayed.
 func (m *member) look(limit int) ([]pubsub.Delivery, time.Duration, error) {
 	g := m.group
 	g.broker.mu.Lock()

@@ -110,7 +110,8 @@ func settle(t *testing.T, s pubsub.Subscription, o pubsub.Outcome, deliveries ..
 	}
 }
 
-// drain receives and acknowledges until last has come, and returns the ids in the order of delivery.
+// drain receives and acknowledges messages until it has received the id in the parameter last. It returns all ids in
+// the order of delivery.
 func drain(t *testing.T, s pubsub.Subscription, last string) []string {
 	t.Helper()
 	var out []string
@@ -202,7 +203,7 @@ func testMembersShare(t *testing.T, b pubsub.Broker) {
 				all := len(seen) == messages
 				mu.Unlock()
 				for i := range got {
-					if err := s.Settle(ctx, &got[i], pubsub.Acknowledged); err != nil {
+					if err := s.Settle(t.Context(), &got[i], pubsub.Acknowledged); err != nil {
 						t.Error(err)
 					}
 				}
@@ -356,7 +357,8 @@ func testBrokerClose(t *testing.T, b pubsub.Broker) {
 	}
 }
 
-// testConcurrent publishes from several goroutines while several members receive, fail and release.
+// testConcurrent publishes from several goroutines, while several members receive, acknowledge and release deliveries.
+// Every message must be acknowledged exactly once.
 func testConcurrent(t *testing.T, b pubsub.Broker) {
 	const publishers, each, members = 4, 25, 3
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -549,8 +551,8 @@ func testDeduplicate(t *testing.T, b pubsub.Broker) {
 	wantIDs(t, receive(t, subscribe(t, b, "other", "app"), 1), "1")
 }
 
-// testAtomicDeadLetter shows that a message is never in neither topic for a receiver, and never in both: each id comes
-// either in its topic or as a dead letter, however many moves run at once.
+// testAtomicDeadLetter moves each message to a dead-letter topic with two concurrent calls. A receiver must find each
+// message exactly once there, and exactly once in the original topic.
 func testAtomicDeadLetter(t *testing.T, b pubsub.Broker) {
 	const n = 40
 	s, dead := subscribe(t, b, "orders", "app"), subscribe(t, b, "dead", "app")

@@ -1,0 +1,384 @@
+package redis
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/pubsub"
+	redisstate "github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/signal"
+)
+
+const (
+	longestWait  = time.Second // of one request for messages; the end of a group waits for it
+	firstPause   = 100 * time.Millisecond
+	longestPause = 5 * time.Second // between attempts while Redis fails
+	unackedPause = time.Second     // between attempts to acknowledge
+	endTime      = 2 * time.Second // to release messages
+	farAway      = 24 * time.Hour  // idle time of a released message if this broker does not redeliver
+	readBytes    = 4 << 20         // that one request for messages is expected to return
+	firstRead    = readBytes / 10  // expected size of a message before one was seen
+)
+
+// item is a message that Redis has delivered to this process.
+type item struct {
+	entry
+	size     int64
+	attempt  int
+	lease    time.Time // until then no other process takes the message; zero = forever
+	ref      string    // of the delivery to holder
+	holder   *member   // nil = it is in the queue, or is being settled
+	settling bool
+}
+
+// group is the consumer group of a topic, with its members in this process.
+type group struct {
+	broker *Broker
+	key    groupKey
+	log    *slog.Logger
+	// run ends when the last member leaves.
+	run     context.Context
+	stop    context.CancelFunc
+	loops   sync.WaitGroup
+	changed *signal.Signal // fired when messages or room may have come
+
+	mu      sync.Mutex
+	members map[*member]bool
+	items   map[position]*item
+	queue   []*item // that no member has, the oldest first
+	bytes   int64   // of items
+	unacked map[position]bool
+	seq     uint64 // of the newest delivery
+	largest int64  // expected size of the next messages
+	failure error  // that does not pass by itself; nil = none
+}
+
+func newGroup(b *Broker, key groupKey) *group {
+	g := &group{broker: b, key: key, log: b.log.With("topic", key.topic, "group", key.name), changed: signal.New(),
+		members: map[*member]bool{}, items: map[position]*item{}, unacked: map[position]bool{}, largest: firstRead}
+	g.run, g.stop = context.WithCancel(context.Background())
+	g.loops.Go(g.read)
+	g.loops.Go(g.reclaim)
+	if b.set.redelivers() {
+		g.loops.Go(g.renew)
+	}
+	return g
+}
+
+// wait waits for a time, and reports whether the group still runs.
+func (g *group) wait(d time.Duration) bool {
+	select {
+	case <-g.run.Done():
+	case <-time.After(d):
+	}
+	return g.run.Err() == nil
+}
+
+// read receives new messages until the group ends.
+func (g *group) read() {
+	pause, failing := firstPause, false
+	for g.run.Err() == nil {
+		changed := g.changed.Wait()
+		count := g.room()
+		if count == 0 {
+			select {
+			case <-changed:
+			case <-g.run.Done():
+			}
+			continue
+		}
+		err := g.readOnce(count)
+		g.note(err)
+		if err == nil {
+			if failing {
+				g.log.Info("messages are received again")
+			}
+			pause, failing = firstPause, false
+			continue
+		}
+		if !failing {
+			g.log.Warn("receiving messages failed; it is tried again", "error", err)
+		}
+		failing = true
+		g.wait(pause)
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// room returns how many messages may be requested.
+func (g *group) room() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.bytes >= maxBytes {
+		return 0
+	}
+	return max(0, min(g.broker.set.depth-len(g.queue), g.atOnce()))
+}
+
+// atOnce returns how many messages one reply may contain. Redis limits a reply only by the number of messages, but the
+// client refuses a reply with too many bytes. The caller holds g.mu.
+func (g *group) atOnce() int { return int(max(readBytes/max(g.largest, pubsub.MessageCost), 1)) }
+
+// saw adapts the expected size of messages to those that came. g.mu is held.
+func (g *group) saw(size int64) { g.largest = max(size, g.largest-g.largest/8) }
+
+func (g *group) readOnce(count int) error {
+	const op = "redis.Receive"
+	b := g.broker
+	block := min(longestWait, b.client.Patience()/2)
+	if b.set.redelivers() {
+		block = min(block, b.set.processing/4) // the lease begins before the request
+	}
+	block = max(block, time.Millisecond)
+	// The end of the group does not cut the request: Redis may have delivered messages to it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.run), block+b.client.Patience())
+	defer cancel()
+	start := time.Now()
+	answer, err := b.waiting.Wait(ctx, op, g.key.topic, redisstate.Command{"xreadgroup", "group", g.key.name,
+		g.key.name, "count", count, "block", block.Milliseconds(), "streams", g.key.topic, ">"})
+	if hasPrefix(err, "NOGROUP") || hasPrefix(err, "UNBLOCKED") {
+		if err := b.ensure(ctx, op, g.key.topic, g.key.name); err != nil {
+			return err
+		}
+		return fault.New(fault.Unavailable, op, "the consumer group was missing in Redis, which may have lost data; "+
+			"it begins again with the oldest message")
+	}
+	var list []entry
+	if err == nil {
+		list, err = readOf(answer, g.key.topic, count)
+	}
+	if fault.Is(err, fault.TooLarge) {
+		g.mu.Lock()
+		g.largest = readBytes
+		g.mu.Unlock()
+	}
+	added := false
+	for i := range list {
+		added = g.add(&list[i], 1, start) || added
+	}
+	if err == nil && !added && time.Since(start) < block/2 {
+		g.wait(firstPause) // the server does not wait
+	}
+	return b.explain(op, g.key.topic, err)
+}
+
+// note keeps an error that does not pass, for the members.
+func (g *group) note(err error) {
+	if err != nil && passes(err) {
+		err = nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.failure = err; err != nil {
+		g.changed.Fire()
+	}
+}
+
+// add queues a message that Redis has delivered at the time start or later. It returns false if the group already has
+// the message, or still has to acknowledge it.
+func (g *group) add(e *entry, attempt int, start time.Time) bool {
+	if e.notice != "" {
+		g.log.Warn("a message is delivered without its metadata", "id", e.id.String(), "reason", e.notice)
+	}
+	i := &item{entry: *e, size: e.message.Size(), attempt: attempt, lease: g.leaseFrom(start)}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.saw(i.size)
+	if g.items[i.id] != nil || g.unacked[i.id] {
+		return false
+	}
+	g.items[i.id] = i
+	g.bytes += i.size
+	g.enqueue(i)
+	return true
+}
+
+// leaseFrom returns the end of the lease of a message whose idle time begins at start.
+func (g *group) leaseFrom(start time.Time) time.Time {
+	if !g.broker.set.redelivers() {
+		return time.Time{}
+	}
+	return start.Add(g.broker.set.processing)
+}
+
+// enqueue puts an item that no member has where its id belongs. g.mu is held.
+func (g *group) enqueue(i *item) {
+	i.holder, i.settling = nil, false
+	at, _ := slices.BinarySearchFunc(g.queue, i, func(x, y *item) int {
+		switch {
+		case x.id.less(y.id):
+			return -1
+		case y.id.less(x.id):
+			return 1
+		}
+		return 0
+	})
+	g.queue = slices.Insert(g.queue, at, i)
+	g.changed.Fire()
+}
+
+// drop forgets an item. Redis delivers it again unless it is acknowledged. g.mu is held.
+func (g *group) drop(i *item) {
+	if g.items[i.id] == i {
+		delete(g.items, i.id)
+		g.bytes -= i.size
+	}
+	g.changed.Fire()
+}
+
+// next removes the oldest item from the queue and returns it; nil = the queue is empty. It drops items whose lease has
+// ended, because another process may have claimed them. The caller holds g.mu.
+func (g *group) next(now time.Time) *item {
+	for len(g.queue) > 0 {
+		i := g.queue[0]
+		g.queue[0] = nil
+		g.queue = g.queue[1:]
+		if i.lease.IsZero() || now.Before(i.lease) {
+			return i
+		}
+		g.drop(i)
+	}
+	return nil
+}
+
+// renew keeps the messages of this process from being idle.
+func (g *group) renew() {
+	for g.wait(g.broker.set.processing / 3) {
+		g.mu.Lock()
+		ids := make([]position, 0, len(g.items))
+		for id := range g.items {
+			ids = append(ids, id)
+		}
+		g.mu.Unlock()
+		for part := range slices.Chunk(ids, portion) {
+			if !g.renewSome(part) {
+				break
+			}
+		}
+	}
+}
+
+// renewSome renews some messages, and reports whether Redis answered.
+func (g *group) renewSome(ids []position) bool {
+	start := time.Now()
+	command := redisstate.Command{"xclaim", g.key.topic, g.key.name, g.key.name, 0}
+	for _, id := range ids {
+		command = append(command, id.String())
+	}
+	ctx, cancel := context.WithTimeout(g.run, g.broker.client.Patience())
+	defer cancel()
+	reply := g.broker.client.WriteAll(ctx, "redis.Renew", g.key.topic, append(command, "justid"))[0]
+	if reply.Err != nil {
+		return false // the reader logs that Redis fails
+	}
+	pending, err := idsOf(reply.Value, len(ids))
+	if err != nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, id := range ids {
+		i := g.items[id]
+		switch {
+		case i == nil:
+		case pending[id]:
+			i.lease = g.leaseFrom(start)
+		case i.holder == nil && !i.settling: // acknowledged by another process, or deleted
+			g.queue = slices.DeleteFunc(g.queue, func(o *item) bool { return o == i })
+			g.drop(i)
+		}
+	}
+	return true
+}
+
+// end stops the goroutines of the group. It gives the messages that were not settled back to Redis, so that other
+// processes receive them at once.
+func (g *group) end() {
+	defer g.broker.ending.Done()
+	g.stop()
+	g.release()
+	g.loops.Wait()
+	g.release() // what the reader has received last
+}
+
+// release gives the messages back that no member has.
+func (g *group) release() {
+	g.mu.Lock()
+	items := g.queue
+	g.queue = nil
+	for _, i := range items {
+		g.drop(i)
+	}
+	g.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	g.acknowledgeAgain(ctx)
+	idleTime := g.broker.set.processing
+	if !g.broker.set.redelivers() {
+		idleTime = farAway
+	}
+	for part := range slices.Chunk(items, portion) {
+		commands := make([]redisstate.Command, len(part))
+		for n, i := range part {
+			// It is no attempt, and idle for so long that every process takes it.
+			commands[n] = redisstate.Command{"xclaim", g.key.topic, g.key.name, g.key.name, 0, i.id.String(),
+				"idle", idleTime.Milliseconds(), "retrycount", i.attempt - 1, "justid"}
+		}
+		replies := g.broker.client.WriteAll(ctx, "redis.Release", g.key.topic, commands...)
+		if err := replies[0].Err; err != nil {
+			g.log.Warn("messages that were not handled could not be given back; they are delivered again after "+
+				"processingTimeout", "error", err)
+			return
+		}
+	}
+}
+
+// join adds a member that may hold the given number of deliveries.
+func (g *group) join(allowed int) *member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m := &member{group: g, allowed: allowed, held: map[string]*item{}}
+	g.members[m] = true
+	return m
+}
+
+// remove removes a member and puts its deliveries back into the queue. It returns true if m was the last member of the
+// group. It returns false if m was removed earlier.
+func (g *group) remove(m *member) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m.left {
+		return false
+	}
+	m.left = true
+	delete(g.members, m)
+	for _, i := range m.held {
+		g.enqueue(i)
+	}
+	m.held = nil
+	g.changed.Fire()
+	return len(g.members) == 0
+}
+
+func (g *group) removeAll() {
+	g.mu.Lock()
+	members := slices.Collect(maps.Keys(g.members))
+	g.mu.Unlock()
+	for _, m := range members {
+		g.remove(m)
+	}
+}
+
+// hold gives an item to a member. g.mu is held.
+func (g *group) hold(i *item, m *member) pubsub.Delivery {
+	g.seq++
+	i.holder, i.ref = m, i.id.String()+"/"+strconv.FormatUint(g.seq, 10)
+	m.held[i.ref] = i
+	return pubsub.Delivery{Message: i.message, Topic: g.key.topic, Attempt: i.attempt, Ref: i.ref}
+}

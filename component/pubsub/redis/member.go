@@ -1,0 +1,145 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// member is one subscription. Its fields are guarded by group.mu.
+type member struct {
+	group   *group
+	allowed int              // deliveries that are not settled
+	held    map[string]*item // by ref
+	left    bool
+}
+
+var _ pubsub.Subscription = (*member)(nil)
+
+// Receive implements pubsub.Subscription. It returns an error of Redis only if the cause cannot end by itself (see
+// passes).
+func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, error) {
+	const op = "redis.Receive"
+	for {
+		// The channel comes first: what changes after the look closes it.
+		changed := m.group.changed.Wait()
+		out, err := m.look(op, max(limit, 1))
+		if len(out) > 0 || err != nil {
+			return out, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, &fault.Error{Code: fault.Timeout, Op: op, Msg: "there was no message", Err: ctx.Err()}
+		}
+	}
+}
+
+func (m *member) look(op string, limit int) (out []pubsub.Delivery, err error) {
+	g := m.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m.left {
+		return nil, closedError(op)
+	}
+	now := time.Now()
+	for len(out) < limit && len(m.held) < m.allowed {
+		i := g.next(now)
+		if i == nil {
+			break
+		}
+		out = append(out, g.hold(i, m))
+	}
+	if len(out) == 0 {
+		return nil, g.failure
+	}
+	g.changed.Fire() // there is room in the queue
+	return out, nil
+}
+
+// take removes a delivery from those that the member holds, so that it is settled once.
+func (m *member) take(op string, d *pubsub.Delivery) (*item, error) {
+	g := m.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m.left {
+		return nil, closedError(op)
+	}
+	i := m.held[d.Ref]
+	if i == nil {
+		return nil, fault.New(fault.NotFound, op, "the delivery "+d.Ref+" of topic "+d.Topic+" was settled already")
+	}
+	delete(m.held, d.Ref)
+	i.holder, i.settling = nil, true
+	g.changed.Fire() // the member may have another one
+	return i, nil
+}
+
+// Settle implements pubsub.Subscription. A failed message stays pending in Redis.
+func (m *member) Settle(ctx context.Context, d *pubsub.Delivery, o pubsub.Outcome) error {
+	const op = "redis.Settle"
+	i, err := m.take(op, d)
+	if err != nil {
+		return err
+	}
+	g := m.group
+	switch o {
+	case pubsub.Acknowledged:
+		return m.acknowledge(ctx, op, i)
+	case pubsub.Failed:
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.drop(i)
+	default:
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.enqueue(i)
+	}
+	return nil
+}
+
+// acknowledge stores an acknowledgement in Redis. If that fails, the group repeats the acknowledgement until it
+// succeeds or the group ends. The group repeats at most maxUnacked acknowledgements.
+func (m *member) acknowledge(ctx context.Context, op string, i *item) error {
+	g := m.group
+	err := g.acknowledge(ctx, i.id)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil && len(g.unacked) < maxUnacked {
+		g.unacked[i.id] = true
+	}
+	g.drop(i)
+	return g.broker.explain(op, g.key.topic, err)
+}
+
+// DeadLetter implements pubsub.Subscription. It publishes the message to the other topic and then acknowledges the
+// delivery. If the node ends in between, the message is in both topics.
+func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic string) error {
+	const op = "redis.DeadLetter"
+	i, err := m.take(op, d)
+	if err != nil {
+		return err
+	}
+	g := m.group
+	_, err = g.broker.Publish(ctx, pubsub.PublishRequest{Topic: topic, Messages: []pubsub.Message{i.message}})
+	if err == nil {
+		if err = m.acknowledge(ctx, op, i); err != nil && passes(err) {
+			err = nil // the dead letter is stored, and the acknowledgement is repeated
+		}
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m.left {
+		g.enqueue(i)
+		return err
+	}
+	i.settling, i.holder = false, m
+	m.held[i.ref] = i
+	return err
+}
+
+// Close implements pubsub.Subscription.
+func (m *member) Close() { m.group.broker.leave(m) }

@@ -1,0 +1,58 @@
+package redis
+
+import (
+	"bytes"
+	"math"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/component/pubsub"
+)
+
+// FuzzEntry writes a message and reads it again, and reads texts of others.
+func FuzzEntry(f *testing.F) {
+	f.Add("1", []byte(`{"a":1}`), "application/json", "k", "name", "value", `{"a":"b"}`, "1-2")
+	f.Add("", []byte(nil), "", "", "", "", `{"a":1}`, "18446744073709551615-18446744073709551616")
+	f.Add("<&>", []byte("\x00\xff"), "x", "", "partitionKey", "p", `{"a":`, "01-0")
+	f.Fuzz(func(t *testing.T, id string, data []byte, kind, key, name, value, foreign, position string) {
+		m := pubsub.Message{ID: id, Data: data, ContentType: kind, Key: key, Metadata: map[string]string{name: value}}
+		fields := fieldsOf(&m)
+		for i, v := range fields {
+			if b, ok := v.([]byte); ok {
+				fields[i] = string(b)
+			}
+		}
+		var e entry
+		if err := e.read(fields); err != nil {
+			t.Fatal(err)
+		}
+		got := e.message
+		if !bytes.Equal(got.Data, data) {
+			t.Errorf("data %q became %q", data, got.Data)
+		}
+		long := len(id)+len(kind)+len(key)+len(name)+len(value) > maxMetadata/6
+		valid := utf8.ValidString(id + kind + key + name + value)
+		if valid && !long && (got.ID != id || got.ContentType != kind || got.Metadata[name] != value ||
+			key != "" && got.Key != key) {
+			t.Errorf("%+v became %+v", m, got)
+		}
+		if out, notice := metadataOf(foreign); notice != "" && out != nil || len(out) > pubsub.MaxMessageMetadata {
+			t.Errorf("%q is %v, %s", foreign, out, notice)
+		}
+		if p, ok := idOf(position); ok && (p.String() != position || !p.less(p.after()) && p.after() != p0()) {
+			t.Errorf("%q is %s", position, p)
+		}
+	})
+}
+
+// p0 is what follows the last id.
+func p0() (p position) { return p }
+
+// Another client of Redis has set the largest number of attempts. The message is claimed with one more.
+func TestPendingOf_BoundsAttempts(t *testing.T) {
+	reply := []any{[]any{"1-1", "member", int64(60_000), int64(math.MaxInt64)}}
+	list, err := pendingOf(reply, 1)
+	if err != nil || len(list) != 1 || list[0].attempts+1 <= 0 {
+		t.Errorf("the pending messages are %v, %v", list, err)
+	}
+}
