@@ -23,7 +23,8 @@ type failure struct {
 	ended error // of the context; nil = it had not ended
 }
 
-// code returns the status of the call; OK if there is no connection, or the context had ended.
+// code returns the gRPC status code with which the process answered. It returns codes.OK if the call succeeded, if
+// there was no connection, or if the context had ended.
 func (f *failure) code() codes.Code {
 	if f == nil || f.ended != nil {
 		return codes.OK
@@ -76,9 +77,9 @@ const (
 	writing      // without an answer its outcome is unknown
 )
 
-// fault converts the error of a call. The codes of answers in which the process refuses a request mean that a write was
-// not executed. After any other failure of a write that was sent, its outcome is unknown: the process may have lost its
-// own server in between.
+// fault converts the error of a call. If the process refused the request (see refused), a write was not executed. After
+// any other failure of a write that was sent, the outcome is unknown: the process may have lost the connection to its
+// own server.
 func (l *link) fault(op, key string, f *failure, doing verb) error {
 	if e, ours := fault.As(f.err); ours {
 		return &fault.Error{Code: e.Code, Op: op, Key: key, Err: f.err}
@@ -156,8 +157,8 @@ func (l *link) text(err error) string {
 	return s.Code().String() + ": " + l.clean(s.Message())
 }
 
-// clean makes a text of the process fit for messages. Values of references are replaced, because a process may quote
-// its metadata.
+// clean prepares a text of the process for messages: it shortens the text, and replaces the values of references. A
+// process may quote its metadata, which contain such values.
 func (l *link) clean(text string) string {
 	return shorten(component.Hide(text, l.options.Metadata.Sensitive()))
 }
@@ -174,7 +175,8 @@ func shorten(text string) string {
 }
 
 // isETagError reports whether the process refused the ETag of a write. As in Dapr, such an answer has a detail about
-// the field "etag". The code says whether the ETag is not the current one, or cannot be an ETag.
+// the field "etag". Its status code is FailedPrecondition if the ETag is not the current one, and InvalidArgument if
+// the text cannot be an ETag.
 func isETagError(f *failure) bool {
 	if code := f.code(); code != codes.FailedPrecondition && code != codes.InvalidArgument {
 		return false

@@ -431,3 +431,34 @@ func TestSecrets_ErrorsHaveNoTextOfProcess(t *testing.T) {
 	_, err = s.Bulk(soon(t), nil)
 	statetest.WantFault(t, err, fault.TooLarge)
 }
+
+// Without transactions, items are saved one by one. If a later one is refused for now, earlier ones are saved.
+func TestState_PartOfItemsIsSaved(t *testing.T) {
+	for _, noBulk := range []bool{false, true} {
+		sets := 0
+		server := &pluggabletest.State{Store: memory(t, inmemory.Options{}), Offers: []string{"ETAG"}}
+		server.Before = func(_ context.Context, method string) error {
+			switch {
+			case method == "BulkSet" && noBulk:
+				return status.Error(codes.Unimplemented, "no bulk writes")
+			case method == "Set":
+				if sets++; sets == 2 {
+					return status.Error(codes.ResourceExhausted, "too busy")
+				}
+			}
+			return nil
+		}
+		folder := pluggabletest.Folder(t)
+		pluggabletest.Start(t, folder, "x", server.Register)
+		store, err := pluggable.OpenState(soon(t), options(t, folder, "state.x"))
+		testutil.Must(t, err)
+		created, plain := statetest.Put("a||k", "1"), statetest.Put("a||l", "1")
+		if !noBulk {
+			created.Concurrency = state.FirstWrite // so that the items are not sent in one call
+		}
+		err = statetest.Set(soon(t), store, created, plain)
+		statetest.WantFault(t, err, fault.Indeterminate, "may have been saved", "too busy")
+		statetest.WantValue(t, store, "a||k", "1")
+		testutil.Must(t, store.Close())
+	}
+}

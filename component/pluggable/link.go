@@ -31,16 +31,16 @@ const (
 	maxPause = 5 * time.Second
 	stable   = 10 * time.Second // a connection that ends earlier counts as a failed attempt
 
-	overhead  = 64 << 10 // bytes of a message around its data
-	maxHeader = 64 << 10 // bytes of the header of an answer
+	overhead  = 256 << 10 // bytes of a message around its data: metadata, key, id, and what the process adds
+	maxHeader = 64 << 10  // bytes of the header of an answer
 )
 
 // keyInstance is the metadata key with the name of the component. A process with several components of one type
 // distinguishes them by this key.
 const keyInstance = "x-component-instance"
 
-// link connects one component to its process. Every connection begins with greet, which calls Init, because a process
-// that was restarted has forgotten the earlier Init. A lost connection is replaced by the next call that needs one. The
+// link connects one component to its process. Every connection begins with a call of greet, which calls Init, because a
+// restarted process has forgotten the earlier Init. If the connection is lost, the next call opens a new one. The
 // methods are safe for concurrent use.
 type link struct {
 	options  Options
@@ -69,8 +69,8 @@ type attempt struct {
 	err  error
 }
 
-// session is one connection to the process. A gRPC connection never reconnects by itself, because the new connection
-// would be used before Init.
+// session is one connection to the process. Its gRPC connection never reconnects by itself. Otherwise calls could use
+// the new connection before Init.
 type session struct {
 	link     *link
 	conn     *grpc.ClientConn
@@ -206,8 +206,9 @@ func (l *link) connect(a *attempt) {
 	close(a.done)
 }
 
-// failed delays the next attempt after a failure, except after the first failure. The first connection is not delayed,
-// because its caller waits. The caller holds l.mu.
+// failed records a failed attempt to connect. It delays the next attempt, except after the first failure. There is no
+// delay before the first successful connection, because openLink itself waits between its attempts. The caller holds
+// l.mu.
 func (l *link) failed(err error) {
 	l.failure = err
 	if l.served {
@@ -359,8 +360,8 @@ func (l *link) outgoing(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(keyInstance, name))
 }
 
-// call makes one call with the function f. If the connection was lost, call makes it again on a new one, unless the
-// process may have received a write. It returns nil if the call succeeded.
+// call makes one call with the function f. If the connection was lost, call repeats it on a new connection. It does not
+// repeat a write that the process may have received. It returns nil if the call succeeded.
 func (l *link) call(ctx context.Context, doing verb, f func(context.Context, grpc.ClientConnInterface) error) *failure {
 	const attempts = 3
 	ctx, cancel := context.WithTimeout(l.outgoing(ctx), callTime)

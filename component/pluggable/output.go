@@ -18,8 +18,8 @@ const (
 	maxOperationName = 100 // bytes
 )
 
-// OpenBinding opens a binding with the sides that direction names, or with those that the process has. It waits for the
-// socket until the deadline of ctx.
+// OpenBinding opens a binding as input, output or both, according to direction. If direction is not set, it opens the
+// sides that the process has. It waits for the socket until the deadline of ctx.
 func OpenBinding(ctx context.Context, o Options, direction bindings.Direction) (bindings.Binding, error) {
 	b := &binding{}
 	var err error
@@ -47,7 +47,8 @@ type binding struct {
 	operations      []string // the same
 }
 
-// greet initialises the sides that are wanted. Later connections must have those of the first one.
+// greet initialises the input side and the output side, as far as direction and the process require. A later connection
+// must have the same sides as the first one.
 func (b *binding) greet(ctx context.Context, c *session, direction bindings.Direction) error {
 	sends := direction.Output || !direction.Given() && c.has(components.OutputBinding_ServiceDesc.ServiceName)
 	receives := direction.Input || !direction.Given() && c.has(components.InputBinding_ServiceDesc.ServiceName)

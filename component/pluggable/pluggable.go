@@ -2,14 +2,14 @@
 // components (dapr.proto.components.v1). Such a component serves gRPC on a Unix socket in a folder. The name of the
 // socket, without its extension, is the second part of the component type: redis-like.sock serves state.redis-like.
 //
-// It owns how sockets are found, the connections, and what an answer may contain. It never trusts an answer: a process
-// that is not the expected one may own the socket. It knows nothing about component files, except that such a component
-// takes metadata of any name.
+// It owns the search for sockets, the connections, and the checks of answers. It never trusts an answer, because an
+// unexpected process may own the socket. It knows nothing about component files, except that a pluggable component
+// accepts metadata of any name.
 //
 // To add a building block, add a file with its service, its Init and its calls; see secrets.go, the smallest one.
 //
 // Goroutines: those of a gRPC connection for each open component, and one while it connects. A started input has one
-// for its stream, and one for each event in progress. Close ends them.
+// for its stream, and one for each event in progress. A subscription has one for its stream. Close ends them.
 package pluggable
 
 import (
@@ -34,7 +34,7 @@ type Options struct {
 	Name       string // of the component; the process distinguishes its components by this name
 	Type       string // such as state.redis-like
 	Metadata   component.Values
-	MaxMessage int64    // bytes of the data in an answer
+	MaxMessage int64    // bytes of the data in an answer, and of a published message
 	BuiltIn    []string // component types that need no process, for suggestions
 	Logger     *slog.Logger
 }

@@ -20,8 +20,8 @@ const (
 	listTime      = 5 * time.Second
 )
 
-// services returns the names of the gRPC services of a process, by reflection. Version v1alpha of reflection comes
-// first, because every SDK for components has it. Its messages are those of v1.
+// services returns the names of the gRPC services of a process, by reflection. It tries reflection v1alpha before v1,
+// because every SDK for components has v1alpha. Both versions have the same messages.
 func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()

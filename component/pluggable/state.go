@@ -136,7 +136,8 @@ func (s *store) Ping(ctx context.Context) error {
 // PingInterval implements state.Pinger.
 func (s *store) PingInterval() time.Duration { return outside.PingInterval }
 
-// proof is what every answer promises: nothing, because the node does not know the component.
+// proof returns the proof for every result. It promises nothing, because the node does not know what the component
+// guarantees.
 func proof() state.Proof { return state.Proof{Level: state.Stale, Age: -1} }
 
 // Get implements state.Store.
@@ -323,30 +324,27 @@ func (s *store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 	if len(ops) > 1 && !slices.ContainsFunc(ops, single) {
 		return s.setAll(ctx, op, ops, r.Consistency)
 	}
-	for i := range ops {
-		err := s.one(ctx, op, &ops[i], r.Consistency)
-		switch {
-		case err != nil && i > 0:
-			return state.Written{}, partly(op, err)
-		case err != nil:
-			return state.Written{}, err
-		}
-	}
-	return state.Written{Proof: proof()}, nil
+	return s.oneByOne(ctx, op, ops, r.Consistency)
 }
 
-// single reports whether an operation cannot be part of a bulk write, whose failure would not say which condition does
-// not hold.
+// single reports whether an operation must be sent in a call of its own: a removal, or a write with a condition. If a
+// bulk write fails, it is not known which condition was not met.
 func single(o state.Operation) bool { return o.Kind == state.Remove || outside.Conditional(&o) }
 
-// partly adds to the error of an item that other items may have been saved.
+// partly adds to the error of an item that other items may have been saved. It replaces the codes that mean that
+// nothing was done, and after which a caller may repeat the request.
 func partly(op string, err error) error {
-	return &fault.Error{Code: fault.CodeOf(err), Op: op, Key: fault.KeyOf(err), Err: err,
+	code := fault.CodeOf(err)
+	switch code {
+	case fault.Unavailable, fault.Overloaded, fault.Timeout:
+		code = fault.Indeterminate
+	}
+	return &fault.Error{Code: code, Op: op, Key: fault.KeyOf(err), Err: err,
 		Msg: "other items of the request may have been saved, because the component has no transactions"}
 }
 
-// setAll writes items without conditions in one call. Of several writes to a key only the last one is sent, because the
-// process may write in any order.
+// setAll writes items without conditions in one call. If several items have the same key, it sends only the last one,
+// because the process may write them in any order.
 func (s *store) setAll(ctx context.Context, op string, ops []state.Operation, c state.Consistency) (state.Written,
 	error) {
 	in, last := &components.BulkSetRequest{}, outside.Last(ops)
@@ -363,21 +361,28 @@ func (s *store) setAll(ctx context.Context, op string, ops []state.Operation, c 
 	case failed == nil:
 		return state.Written{Proof: proof()}, nil
 	case failed.code() == codes.Unimplemented:
-		for i := range ops {
-			if err := s.one(ctx, op, &ops[i], c); err != nil {
-				return state.Written{}, partly(op, err)
-			}
-		}
-		return state.Written{Proof: proof()}, nil
+		return s.oneByOne(ctx, op, ops, c)
 	}
 	err := s.link.fault(op, "", failed, writing)
 	if failed.sent {
 		err = partly(op, err)
 	}
-	if failed.sent && fault.Is(err, fault.Overloaded) { // some of the items may have been saved
-		err = &fault.Error{Code: fault.Indeterminate, Op: op, Err: err}
-	}
 	return state.Written{}, err
+}
+
+// oneByOne writes items one by one. After an error the items written so far remain.
+func (s *store) oneByOne(ctx context.Context, op string, ops []state.Operation, c state.Consistency) (state.Written,
+	error) {
+	for i := range ops {
+		err := s.one(ctx, op, &ops[i], c)
+		switch {
+		case err != nil && i > 0:
+			return state.Written{}, partly(op, err)
+		case err != nil:
+			return state.Written{}, err
+		}
+	}
+	return state.Written{Proof: proof()}, nil
 }
 
 // Delete implements state.Store.
@@ -403,8 +408,9 @@ func (s transactional) Transact(ctx context.Context, r state.TransactRequest) (s
 	return s.transact(ctx, op, ops, r.Consistency, r.Metadata)
 }
 
-// operations checks the operations of a request. A write of a value that has expired already becomes a removal. If it
-// creates a key it stays a write, because only a write can have that condition.
+// operations checks the operations of a request, and returns the operations to send. It replaces a write whose expiry
+// time has passed by a removal. It does not replace a write that must create its key, because a removal cannot have
+// this condition.
 func (s *store) operations(ctx context.Context, op, requestID string, ops []state.Operation) ([]state.Operation,
 	error) {
 	if err := s.gate.Enter(ctx, op); err != nil {
@@ -452,8 +458,8 @@ func (s *store) one(ctx context.Context, op string, o *state.Operation, c state.
 	return s.tooLarge(s.link.fault(op, o.Key, failed, writing), len(o.Value))
 }
 
-// tooLarge converts fault.Overloaded for a request of size bytes that is larger than gRPC servers accept by default.
-// For both they have the same status.
+// tooLarge converts fault.Overloaded to fault.TooLarge if the request has more bytes than gRPC servers accept by
+// default. gRPC servers return the same status for both causes.
 func (s *store) tooLarge(err error, size int) error {
 	const usual = 4<<20 - 1<<10
 	if size < usual || !fault.Is(err, fault.Overloaded) {
@@ -497,9 +503,9 @@ func (s *store) transact(ctx context.Context, op string, ops []state.Operation, 
 	return state.Written{}, s.tooLarge(s.link.fault(op, "", failed, writing), size)
 }
 
-// conflict returns the error of a transaction with a condition that does not hold. The process does not say which one.
-// If there are several, conflict reads their keys, and names one whose condition does not hold now. It returns nil if
-// the request has no condition.
+// conflict returns the error of a transaction in which a condition was not met. The process does not say which
+// condition. If there are several, conflict reads their keys, and names a key whose condition is not met now. It
+// returns nil if the request has no condition.
 func (s *store) conflict(ctx context.Context, op string, ops []state.Operation) error {
 	var conditional []state.Operation
 	for _, o := range ops {
@@ -558,8 +564,9 @@ func etag(text string) *components.Etag {
 	return &components.Etag{Value: text}
 }
 
-// options returns the options of a write. Many components ignore an ETag unless the concurrency is first-write, and
-// some refuse to delete without an ETag then.
+// options returns the options of a write. A conditional write has first-write concurrency, because many components
+// otherwise ignore the ETag. An unconditional one has not, because some components then refuse to delete without an
+// ETag.
 func options(o *state.Operation, c state.Consistency) *components.StateOptions {
 	out := &components.StateOptions{Consistency: level(c)}
 	if outside.Conditional(o) {
@@ -568,7 +575,7 @@ func options(o *state.Operation, c state.Consistency) *components.StateOptions {
 	return out
 }
 
-// metadata returns the metadata of a write. Its time to live is in whole seconds, rounded up; -1 = it never expires.
+// metadata returns the metadata of a write. The TTL is in whole seconds, rounded up; -1 = the value never expires.
 func (s *store) metadata(o *state.Operation) map[string]string {
 	out := make(map[string]string, len(o.Metadata)+1)
 	for name, value := range o.Metadata {

@@ -139,8 +139,8 @@ func (in *Input) EndStream() {
 	}
 }
 
-// Send sends an event on the newest stream, for which it waits, and returns where its acknowledgement arrives. An empty
-// id is replaced by one that no other event has.
+// Send sends an event on the newest stream. If there is no stream, Send waits for one. It returns the channel on which
+// the acknowledgement arrives. If id is empty, the event gets a unique id.
 func (in *Input) Send(t testing.TB, id, data string) <-chan *components.ReadRequest {
 	t.Helper()
 	for {

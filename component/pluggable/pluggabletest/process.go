@@ -1,8 +1,8 @@
 // Package pluggabletest is a process with pluggable components, for tests: a gRPC server with reflection on a Unix
 // socket. It can be stopped and started again, like a process.
 //
-// It owns the servers of the services, which keep their data in values of the test. Like the public SDK for Go, each
-// server distinguishes its components by the metadata x-component-instance. It refuses calls before Init. Its
+// It owns the servers of the services. A server stores its data in objects of the test. Like the public SDK for Go,
+// each server distinguishes its components by the metadata x-component-instance. It refuses calls before Init. Its
 // goroutines end with the test.
 package pluggabletest
 
@@ -25,7 +25,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Folder returns a directory for sockets. Its path is short, because the path of a socket is limited.
+// Folder returns a directory for sockets. Its path is short, because the operating system limits the length of a
+// socket's path.
 func Folder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "q")

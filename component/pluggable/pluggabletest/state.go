@@ -97,7 +97,8 @@ func (s *State) Get(ctx context.Context, r *components.GetRequest) (*components.
 		ContentType: i.GetContentType()}, nil
 }
 
-// BulkGet implements components.StateStoreServer. Like several components of Dapr, it answers in its own order.
+// BulkGet implements components.StateStoreServer. It returns the items in reverse order, because several components of
+// Dapr do not keep the order of the request either.
 func (s *State) BulkGet(ctx context.Context, r *components.BulkGetRequest) (*components.BulkGetResponse, error) {
 	if err := s.before(ctx, "BulkGet"); err != nil {
 		return nil, err
@@ -206,7 +207,8 @@ func (s *State) Transact(ctx context.Context, r *components.TransactionalStateRe
 	return &components.TransactionalStateResponse{}, failed(err)
 }
 
-// effective returns the ETag of a write. Like Dapr's Redis component, the server ignores an ETag with last-write.
+// effective returns the ETag that a write must match; "" = none. Like Dapr's Redis component, it ignores the ETag if
+// the concurrency is last-write.
 func effective(e *components.Etag, o *components.StateOptions) string {
 	if o.GetConcurrency() == components.StateOptions_CONCURRENCY_LAST_WRITE {
 		return ""
@@ -230,7 +232,8 @@ func write(r *components.SetRequest) (state.Write, error) {
 	return w, nil
 }
 
-// failed returns the status for an error of the store. That of a condition is the one that Dapr documents.
+// failed returns the gRPC status for an error of the store. For a condition that was not met, it is the status that
+// Dapr documents.
 func failed(err error) error {
 	code := codes.Unknown
 	switch fault.CodeOf(err) {

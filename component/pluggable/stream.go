@@ -1,0 +1,173 @@
+package pluggable
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+const ackTime = 30 * time.Second // until a process that reads no acknowledgements loses its stream
+
+// duplex is a gRPC stream on which the process sends T, and the node sends A.
+type duplex[A, T any] interface {
+	grpc.ClientStream
+	Send(ack *A) error
+	Recv() (*T, error)
+}
+
+// stream is a stream of events or messages, which the node acknowledges on it. It is safe for concurrent use.
+type stream[A, T any] struct {
+	duplex[A, T]
+	session *session
+	cancel  context.CancelFunc
+
+	sending sync.Mutex // held while something is sent
+	mu      sync.Mutex // guards pending
+	pending map[string]bool
+}
+
+// close ends the stream.
+func (s *stream[A, T]) close() {
+	s.cancel()
+	s.session.leave()
+}
+
+// closeSend ends the sending side of the stream. The process still reads what was sent before.
+func (s *stream[A, T]) closeSend() {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	_ = s.CloseSend() // fails if the stream has ended
+}
+
+// begin notes that the event or message with an id is in progress. It returns false if another one with the id is in
+// progress, because an acknowledgement could then mean either of the two.
+func (s *stream[A, T]) begin(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id != "" && s.pending[id] {
+		return false
+	}
+	s.pending[id] = true
+	return true
+}
+
+// acknowledge sends the acknowledgement of an id. After that, the process may use the id again. An error means that the
+// stream has ended.
+func (s *stream[A, T]) acknowledge(id string, ack *A) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	s.mu.Lock()
+	delete(s.pending, id)
+	s.mu.Unlock()
+	stuck := time.AfterFunc(ackTime, s.cancel)
+	defer stuck.Stop()
+	return s.Send(ack)
+}
+
+// consumer handles what streams deliver. Its methods are called by one goroutine at a time.
+type consumer[A, T any] interface {
+	// begin makes the call of a stream, and sends what the process needs first.
+	begin(ctx context.Context, conn grpc.ClientConnInterface) (duplex[A, T], error)
+	// ready waits until something may be read from the stream. An error ends the stream.
+	ready(s *stream[A, T]) error
+	// accept handles an event or a message. An error ends the stream.
+	accept(s *stream[A, T], one *T) error
+	// ended is called when a stream has ended. It reports whether no further one is needed.
+	ended(s *stream[A, T]) bool
+}
+
+// reader reads streams, one after another.
+type reader[A, T any] struct {
+	consumer[A, T]
+	link    *link
+	op      string // of errors
+	what    string // in logs
+	log     *slog.Logger
+	life    context.Context // of streams
+	closing <-chan struct{} // closed when no further stream is opened
+}
+
+// open opens a stream. ctx applies only until the stream is open.
+func (r *reader[A, T]) open(ctx context.Context) (*stream[A, T], error) {
+	session, err := r.link.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	life, cancel := context.WithCancel(r.link.outgoing(r.life))
+	late := context.AfterFunc(ctx, cancel)
+	client, err := r.begin(life, session.conn)
+	if err == nil && !late() {
+		err = ctx.Err()
+	}
+	if err != nil {
+		late()
+		cancel()
+		session.leave()
+		return nil, r.link.fault(r.op, "", &failure{err: err, ended: ctx.Err()}, reading)
+	}
+	return &stream[A, T]{duplex: client, session: session, cancel: cancel, pending: map[string]bool{}}, nil
+}
+
+// run reads streams, beginning with s. When a stream ends, run opens a new one after a pause. The pause grows as long
+// as the streams deliver nothing that is accepted.
+func (r *reader[A, T]) run(s *stream[A, T]) {
+	pause := minPause
+	for down := false; ; {
+		if s != nil {
+			if down {
+				r.log.Info(r.what + " are received again")
+			}
+			some, err := r.read(s)
+			s.close()
+			if r.ended(s) {
+				return
+			}
+			if some {
+				pause = minPause
+			}
+			r.log.Warn("the stream of "+r.what+" has ended; it is opened again", "after", pause, "error", err)
+			down = true
+		}
+		select {
+		case <-r.closing:
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxPause)
+		ctx, cancel := context.WithTimeout(r.life, openTime)
+		var err error
+		s, err = r.open(ctx)
+		cancel()
+		if err != nil {
+			r.log.Debug("the stream of "+r.what+" cannot be opened", "error", err)
+			s = nil
+		}
+	}
+}
+
+// read reads a stream until it ends. It reports whether anything was accepted.
+func (r *reader[A, T]) read(s *stream[A, T]) (some bool, err error) {
+	for {
+		if err := r.ready(s); err != nil {
+			return some, err
+		}
+		one, err := s.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return some, fault.New(fault.Unavailable, r.op, r.link.who()+" ended the stream")
+		case err != nil:
+			return some, r.link.fault(r.op, "", &failure{err: err, begun: true}, reading)
+		}
+		if err := r.accept(s, one); err != nil {
+			return some, err
+		}
+		some = true
+	}
+}
