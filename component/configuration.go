@@ -12,11 +12,12 @@ import (
 type Configuration struct {
 	Name          string
 	Pos           Pos
-	AccessControl *AccessControl // nil = the section is not there
-	Tracing       *TracingConfig // nil = the section is not there
-	Metrics       *MetricsConfig // nil = the section is not there
-	APILog        *APILogConfig  // nil = the section is not there
-	API           *APIRules      // nil = everything is served
+	AccessControl *AccessControl  // nil = the section is not there
+	Tracing       *TracingConfig  // nil = the section is not there
+	Metrics       *MetricsConfig  // nil = the section is not there
+	APILog        *APILogConfig   // nil = the section is not there
+	API           *APIRules       // nil = everything is served
+	Workflow      *WorkflowConfig // nil = the section is not there
 	Pipeline      []PipelineHandler
 	AppPipeline   []PipelineHandler
 	NoReload      bool // the feature HotReload is off: changed files are not read
@@ -32,15 +33,16 @@ type Configuration struct {
 	Unused []Problem
 }
 
-// Names of sections of a Configuration resource. A section that restricts something but is not supported here is an
-// error. Without this error, the node would allow actions that the author wanted to forbid.
+// Names of sections of a Configuration resource. Some sections restrict what applications may do. If this package does
+// not support such a section, the section is an error. Otherwise the node would allow actions that the author wanted to
+// forbid.
 const (
 	sectionAccessControl = "accessControl"
 	sectionSecrets       = "secrets"
 )
 
 func unusedSections() []string {
-	return []string{"nameResolution", "wasm", "workflow"}
+	return []string{"nameResolution", "wasm"}
 }
 
 // refusedSections maps sections to a hint what to do instead.
@@ -59,9 +61,12 @@ func ParseConfiguration(doc Document) (Configuration, error) {
 }
 
 // ParseConfigurations parses several documents of kind Configuration and merges them into one. As in Dapr, a field
-// replaces that field of earlier documents, and a list replaces the whole list. There are two exceptions: the API rules
-// and the pipeline handlers of all documents apply, in the order of the documents. If any document turns the reload of
-// component files off, it is off. The result has the fields of defaults that no document sets.
+// replaces the same field of earlier documents, and a list replaces the whole earlier list. These are the exceptions:
+//
+//   - The API rules and the pipeline handlers of all documents apply, in the order of the documents.
+//   - The reload of component files is off if any document turns it off.
+//
+// A field that no document sets has its value in defaults.
 func ParseConfigurations(docs []Document, defaults Configuration) (Configuration, error) {
 	out := defaults
 	var errs []error
@@ -74,12 +79,13 @@ func ParseConfigurations(docs []Document, defaults Configuration) (Configuration
 	return out, errors.Join(errs...)
 }
 
-// parseConfiguration parses a document. Sections that can be merged begin with the fields of earlier documents.
+// parseConfiguration parses a document. Some sections can be merged with those of earlier documents. The result of such
+// a section begins with the fields in the parameter earlier.
 func parseConfiguration(doc Document, earlier *Configuration) (Configuration, error) {
 	p := docParser{file: doc.Pos.File}
 	c := Configuration{Name: doc.Name, Pos: doc.Pos, Sections: map[string]*yaml.Node{},
 		AccessControl: earlier.AccessControl, Tracing: earlier.Tracing, Metrics: earlier.Metrics,
-		APILog: earlier.APILog}
+		APILog: earlier.APILog, Workflow: earlier.Workflow}
 	ignore := func(*yaml.Node) {}
 	p.readFields(doc.Body, "", fields{
 		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore, "status": ignore,
@@ -92,6 +98,7 @@ func parseConfiguration(doc Document, earlier *Configuration) (Configuration, er
 // add adds a document that was parsed with c as the earlier documents.
 func (c *Configuration) add(next Configuration) {
 	c.AccessControl, c.Tracing, c.Metrics, c.APILog = next.AccessControl, next.Tracing, next.Metrics, next.APILog
+	c.Workflow = next.Workflow
 	if next.API != nil {
 		rules := cmp.Or(c.API, &APIRules{})
 		rules.Allowed = append(rules.Allowed, next.API.Allowed...)
@@ -124,7 +131,8 @@ func (c *Configuration) complete() {
 	}
 }
 
-// copyOf returns a copy of a section of earlier documents, or of the defaults if there is none.
+// copyOf returns a copy of the section that earlier documents have set. If they have not set it, it returns a copy of
+// the defaults.
 func copyOf[T any](earlier *T, defaults T) *T {
 	if earlier != nil {
 		defaults = *earlier
@@ -148,6 +156,7 @@ func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
 		"httpPipeline":       func(n *yaml.Node) { p.pipeline(n, "spec.httpPipeline", &c.Pipeline) },
 		"appHttpPipeline":    func(n *yaml.Node) { p.pipeline(n, "spec.appHttpPipeline", &c.AppPipeline) },
 		"features":           func(n *yaml.Node) { p.features(n, c) },
+		"workflow":           func(n *yaml.Node) { p.workflow(n, c) },
 	}
 	for _, name := range unusedSections() {
 		known[name] = func(n *yaml.Node) {

@@ -11,14 +11,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// largestRead is the largest size in bytes of the items of one read from an outside server. itemCost is what each item
-// takes beside its texts.
+// largestRead is the maximum total size in bytes of the items of one read from an external server. itemCost is the size
+// in bytes that is counted for each item in addition to its texts.
 const (
 	largestRead = 64 << 20
 	itemCost    = 128
 )
 
-// Tally adds up the size of the items of a read from an outside server, which may be hostile. The zero value is empty.
+// Tally adds up the size of the items that one read returns. An external server may be hostile, and the limit bounds
+// the memory for its answer. The zero value is empty.
 type Tally struct{ size int }
 
 // Add adds an item. It returns fault.TooLarge if all items together have more than 64 MiB.

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// MaxWaiting is the maximum number of keys that wait in a Queue. A full store has MaxItems items. The limit allows a
-// change of all of them, and the deletion of as many others.
+// MaxWaiting is the maximum number of keys that wait in a Queue. The limit is enough if all MaxItems items of a full
+// store are deleted and replaced by as many new items.
 const MaxWaiting = 2 * MaxItems
 
 // Queue is a Subscription into which a store puts changes. It keeps only the newest undelivered change of each key. A

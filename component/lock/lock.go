@@ -1,14 +1,23 @@
 // Package lock defines the contract of a lock store, which grants exclusive locks. A lock has one owner at a time
-// and expires. The package contains only types.
+// and expires. The package contains only types and the bounds of a claim.
 package lock
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
-// Key identifies a lock. Prefix separates the locks of different applications, like the prefix of a state key. It may
-// be empty.
+// Bounds of a claim in every lock store.
+const (
+	MaxExpiry = 24 * time.Hour
+	MaxName   = 1 << 10 // bytes of a resource, and of an owner
+)
+
+// Key identifies a lock. Prefix separates the locks of different applications, like the prefix of a state key. Prefix
+// may be empty.
 type Key struct {
 	Prefix   string
 	Resource string
@@ -21,6 +30,23 @@ type Claim struct {
 	Expiry time.Duration // how long the lock is valid without a renewal; above 0
 	// Wait is how long the call may wait for the lock; 0 = not at all. Only a Leaser supports more than 0.
 	Wait time.Duration
+}
+
+// Check returns fault.TooLarge if the claim exceeds a bound. op is the operation in the error.
+func (c *Claim) Check(op string) error {
+	e := &fault.Error{Code: fault.TooLarge, Op: op, Hint: "use a shorter name"}
+	switch {
+	case len(c.Key.Resource) > MaxName:
+		e.Msg = fmt.Sprintf("a resource of %d bytes is longer than 1 KiB", len(c.Key.Resource))
+	case len(c.Owner) > MaxName:
+		e.Msg = fmt.Sprintf("an owner of %d bytes is longer than 1 KiB", len(c.Owner))
+	case c.Expiry > MaxExpiry:
+		e.Key, e.Msg = c.Key.Resource, "an expiry of "+c.Expiry.String()+" is longer than 24 hours"
+		e.Hint = "renew the lock while it is needed"
+	default:
+		return nil
+	}
+	return e
 }
 
 // Grant is the result of a Claim.

@@ -64,7 +64,8 @@ func wrap(w wrapper, below Abilities) Store {
 	return &wrapped{w, a}
 }
 
-// FeaturesOf returns the features that a store reports, and those that follow from its optional interfaces.
+// FeaturesOf returns the features of a store: those that it reports, and those that follow from its optional
+// interfaces.
 func FeaturesOf(s Store) []Feature {
 	a := AbilitiesOf(s)
 	var features []Feature

@@ -12,11 +12,11 @@ const (
 	MetadataSecondaryKey = "secondaryEncryptionKey"
 )
 
-// Encrypted wraps a store so that it stores values encrypted and authenticated. Keys, expiry times and ETags are not
-// encrypted; ETags are those of the wrapped store. The wrapper implements the same optional interfaces as the store.
+// Encrypted wraps a store so that values are encrypted and authenticated in it. Keys, expiry times and ETags are not
+// encrypted, and the wrapper does not change them. The wrapper implements the same optional interfaces as the store.
 //
-// A read returns fault.Unimplemented for the format of a newer version of Quorate. It returns fault.Corrupt in these
-// cases:
+// A read returns fault.Unimplemented if a newer version of Quorate has encrypted the value in a newer format. It
+// returns fault.Corrupt in these cases:
 //
 //   - the value is not encrypted, or was damaged
 //   - the value was copied from another stored key

@@ -26,6 +26,17 @@ type Instance struct {
 	ActorStore         bool          // has the actor state
 	Features           []Feature     // sorted
 	Scopes             []string      // app ids that may use the store; empty = all
+	Outbox             *Outbox       // nil = transactions publish nothing
+	Effects            bool          // transactions can have effects
+}
+
+// Outbox configures the outbox of a store: each value that a transaction sets is also published as an event.
+type Outbox struct {
+	PubSub, Topic string // of the events
+	// Internal is the publish/subscribe component that has the events until they are published; empty = the runtime
+	// chooses one. It is not used if PubSub can take part in the transactions of the store.
+	Internal string
+	Discard  bool // drop such an event if its transaction is not committed in time
 }
 
 // VisibleTo reports whether app may use the store. A store may be meant for only some of the applications of a node.

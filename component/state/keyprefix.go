@@ -8,14 +8,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Separator separates the prefix of a stored key from the key, and the parts of an actor key from each other. Keys,
-// application ids and actor types must not contain it. Actor ids are escaped if they contain it.
+// Separator separates the prefix of a stored key from the rest, and the parts of an actor key from each other. Keys,
+// application ids and actor types must not contain Separator. StoredActorID escapes actor ids that contain it.
 const Separator = "||"
 
-// PrefixOf returns the part of a stored key before the first separator, or "" if there is none. All keys of a store
-// with the same prefix belong to the same partition of a replicated store and to the same history of changes. With the
-// default keyPrefix of a store, it is the id of the application that wrote the key. PrefixOf is part of the data format
-// and must never change.
+// PrefixOf returns the part of a stored key before the first separator, or "" if there is none. Keys of a store with
+// the same prefix are in the same partition of a replicated store and in the same history of changes. With the default
+// keyPrefix, this part is the id of the application that wrote the key. PrefixOf is part of the data format and must
+// never change.
 func PrefixOf(key string) string {
 	prefix, _, found := strings.Cut(key, Separator)
 	if !found {
@@ -117,7 +117,7 @@ func (p KeyPrefix) String() string {
 	}
 }
 
-// Prefix returns the prefix of the stored keys of o, including the separator. It is empty for KeyPrefixNone.
+// Prefix returns the prefix of the stored keys of the owner o, including the separator. It is empty for KeyPrefixNone.
 func (p KeyPrefix) Prefix(o Owner) string { return p.Stored(o, "") }
 
 // Stored returns the stored key of o's key.
@@ -137,8 +137,8 @@ func (p KeyPrefix) Stored(o Owner, key string) string {
 	return o.App + Separator + key
 }
 
-// Original is the inverse of Stored. It returns false if stored is not a stored key of o. It also returns false for a
-// key of actor state. Such a key may have the same prefix, but the rest of it contains Separator.
+// Original is the inverse of Stored. It returns false if stored is not a stored key of the owner o. It also returns
+// false for a key of actor state. Such a key may have the prefix of o, but the rest of the key contains Separator.
 func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	key, ok := strings.CutPrefix(stored, p.Prefix(o))
 	if !ok || key == "" || strings.Contains(key, Separator) {
@@ -153,8 +153,9 @@ func ActorKey(app, actorType, actorID, key string) string {
 	return app + Separator + actorType + Separator + StoredActorID(actorID) + Separator + key
 }
 
-// StoredActorID returns the form of an actor id in stored keys. The form of an id that contains Separator, or begins or
-// ends with '|', has a backslash for each '|'. No id contains a backslash. Any other id is its own form, as in Dapr.
+// StoredActorID returns the form of an actor id in stored keys. If the id contains Separator, or begins or ends with
+// '|', each '|' becomes a backslash. This is unambiguous, because no id contains a backslash. Any other id stays
+// unchanged, as in Dapr.
 func StoredActorID(id string) string {
 	if strings.Contains(id, Separator) || strings.HasPrefix(id, "|") || strings.HasSuffix(id, "|") {
 		return strings.ReplaceAll(id, "|", `\`)

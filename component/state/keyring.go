@@ -30,9 +30,9 @@ type KeyRing struct {
 //	box        AES-GCM of the length of the content type (1 byte), the content type and
 //	           the value, with everything before the box and the stored key as associated data
 //
-// Every value has its own AES key, which is derived from the salt. So the number of writes with one key of the ring
-// is not limited. The seed is a MAC of the value, the stored key and the request id. Random bytes take the place of
-// a missing request id.
+// Every value has its own AES key, which is derived from the salt. So the number of writes with one key of the ring is
+// not limited. The seed is a MAC of the value, the stored key and the request id. If there is no request id, random
+// bytes are used instead of the id.
 const (
 	sealMagic   = "QE\x01"
 	keyIDSize   = 8
@@ -57,7 +57,7 @@ type valueKey struct {
 }
 
 // CheckEncryptionKey returns an error unless text is a key: 16, 24 or 32 bytes in hexadecimal. The error text is the
-// end of a sentence about the setting, such as "is not a key". It does not contain the key.
+// end of a sentence about the setting, such as "is not a key". The error text never contains the key.
 func CheckEncryptionKey(text string) error {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != 16 && len(raw) != 24 && len(raw) != 32 {

@@ -74,8 +74,9 @@ func (m *Monitor) Close() {
 	m.o.Metrics.monitored(m.o.Name, -1)
 }
 
-// Down reports whether the server is down. If it is, the text why says since when it is down, the cause and the fix.
-func (m *Monitor) Down() (why string, down bool) {
+// Down reports whether the server is down. If it is, the text reason says since when, names the cause and tells how to
+// fix it.
+func (m *Monitor) Down() (reason string, down bool) {
 	since, err := m.state()
 	if err == nil {
 		return "", false
@@ -202,9 +203,9 @@ func (e outsideError) Unwrap() error { return e.err }
 // false for errors of this cluster's replicated store.
 func IsOutside(err error) bool { return errors.As(err, new(outsideError)) }
 
-// onError handles the error of an operation. It requests a ping of the server if the server may have caused the
-// error. It converts fault.Unavailable to an error that IsOutside recognises. While the server is down, this error
-// says since when. All other errors are returned unchanged.
+// onError handles the error of an operation. It requests a ping of the server if the server may have caused the error.
+// It converts fault.Unavailable to an error that IsOutside recognises. While the server is down, the new error also
+// says since when. onError returns all other errors unchanged.
 func (m *Monitor) onError(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.Timeout, fault.Indeterminate, fault.Denied:

@@ -16,6 +16,10 @@ const (
 	MetadataDefaultTTL         = "defaultTTLInSeconds"
 	MetadataMaxValueSize       = "maxValueSize"
 	MetadataActorStateStore    = "actorStateStore"
+	MetadataOutboxPubSub       = "outboxPublishPubsub"
+	MetadataOutboxTopic        = "outboxPublishTopic"
+	MetadataOutboxInternal     = "outboxPubsub"
+	MetadataOutboxDiscard      = "outboxDiscardWhenMissingState"
 )
 
 // Settings are the settings in a component file that exist for every state store. The zero value has the defaults.
@@ -25,6 +29,7 @@ type Settings struct {
 	DefaultTTL         time.Duration // for writes without a TTL, in whole seconds; 0 = none
 	MaxValueSize       int64         // bytes; 0 = no limit
 	ActorStore         bool
+	Outbox             *Outbox // nil = none
 }
 
 // Consistency returns the level of a request: its own, or the default.
@@ -38,10 +43,10 @@ func (s Settings) Consistency(asked Consistency) Consistency {
 	return Eventual
 }
 
-// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and MaxValueSize. The caller must
-// apply the other settings. The wrapper returns fault.TooLarge with the key for a value larger than MaxValueSize. It
-// implements the same optional interfaces as the store. If none of these settings has an effect, WithSettings
-// returns the store itself.
+// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and MaxValueSize. The caller must apply
+// the other settings. If a value is larger than MaxValueSize, the wrapper returns fault.TooLarge with the key. The
+// wrapper implements the same optional interfaces as the store. If none of the three settings has an effect,
+// WithSettings returns the store itself.
 func WithSettings(store Store, s Settings) Store {
 	if s.Consistency(DefaultConsistency) == Eventual && s.DefaultTTL == 0 && s.MaxValueSize == 0 {
 		return store

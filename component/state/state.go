@@ -71,7 +71,8 @@ type GetRequest struct {
 	ReadOptions
 }
 
-// Item is one stored value. ETag is empty exactly if the key does not exist or has expired, or Unversioned is true.
+// Item is one stored value. ETag is empty if the key does not exist or has expired, or if Unversioned is true. In all
+// other cases it is not empty.
 type Item struct {
 	Key         string
 	Value       []byte    // exactly the bytes that were saved; the caller must not modify them
@@ -163,6 +164,14 @@ type Operation struct {
 	Write
 }
 
+// Effect is a change in another component that a transaction makes. The operations of the transaction and all its
+// effects are applied together, or none of them is. The other component creates the effect, for a store of an Instance
+// whose Effects is true. The store returns fault.Unimplemented for an effect that it does not know.
+type Effect interface {
+	// Effect describes it for errors, such as "events for the topic orders".
+	Effect() string
+}
+
 // TransactRequest is a request to execute all operations atomically. Conditions and order are as in SetRequest.
 type TransactRequest struct {
 	Operations  []Operation
@@ -172,11 +181,12 @@ type TransactRequest struct {
 	Metadata    map[string]string
 	Locks       []LockToken
 	Actor       *ActorEpoch // nil = none; otherwise the error is actor_moved if it does not hold
+	Effects     []Effect    // empty unless Instance.Effects is true
 }
 
-// Written is the outcome of a write. ETags has one element per item or operation, in request order; the element of a
-// deletion is empty. With eventual consistency, a store may acknowledge a write before it knows the outcome. ETags
-// is then nil, as for a store that never learns the ETags of its writes.
+// Written is the outcome of a write. ETags has one element per item or operation, in request order. The element of a
+// deletion is empty. ETags is nil if the store does not know them: it never learns the ETags of its writes, or it has
+// acknowledged a write with eventual consistency early.
 type Written struct {
 	ETags []string
 	Proof
@@ -264,7 +274,8 @@ const (
 	FeatureTTL           Feature = "TTL"
 	// FeatureKeysLike means that the keys of a prefix can be listed.
 	FeatureKeysLike Feature = "KEYS_LIKE"
-	// FeatureActorUnfenced means that the store has the actor state but does not check the owner of an actor.
+	// FeatureActorUnfenced means that the store has the actor state, but does not check which host owns the actor when
+	// its state is written.
 	FeatureActorUnfenced Feature = "ACTOR_UNFENCED"
 	// FeatureDeleteWithPrefix is a feature of Dapr's state.in-memory. No API depends on it.
 	FeatureDeleteWithPrefix Feature = "DELETE_WITH_PREFIX"

@@ -73,8 +73,8 @@ func ValidateActor(actorType, actorID string) error {
 	return validateActorName("actor id", actorID)
 }
 
-// IsDotSegment reports whether a name that is a segment of a path could be read as "." or "..": servers differ in
-// whether the parameters after ';' belong to a segment, and whether an escaped ';' begins some.
+// IsDotSegment reports whether a server could read a path segment with this name as "." or "..". Some servers remove
+// everything after a ';' from a segment, even if the ';' is escaped.
 func IsDotSegment(name string) bool {
 	bare, _, _ := strings.Cut(name, ";")
 	return bare == "." || bare == ".."

@@ -54,8 +54,8 @@ func (p Position) String() string {
 	return text
 }
 
-// ParsePosition parses the text form of a position, which may have a cluster id. It returns fault.Invalid for any
-// other text.
+// ParsePosition parses the text form of a position: a revision, or a cluster id, a dot and a revision. It returns
+// fault.Invalid for any other text.
 func ParsePosition(text string) (p Position, err error) {
 	cluster, revision, found := strings.Cut(text, ".")
 	if !found {

@@ -16,7 +16,7 @@ import (
 )
 
 // Subject changes the items of the store under test from outside, as another program would. Set creates or replaces
-// items. For a store that implements configuration.Writer, use Written as the Subject.
+// items. If the store implements configuration.Writer, Written can be the Subject.
 type Subject interface {
 	Set(t *testing.T, items ...configuration.Item) // without versions
 	Delete(t *testing.T, keys ...string)

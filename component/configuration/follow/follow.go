@@ -56,7 +56,8 @@ const (
 	readTime = 30 * time.Second // of one read
 )
 
-// maxDirty is the number of changed keys that are remembered. With more of them, all keys are read again.
+// maxDirty is the maximum number of changed keys that a channel remembers. If more keys change before the next read,
+// the channel reads all keys again.
 const maxDirty = 10_000
 
 // Hub starts subscriptions. It is safe for concurrent use.
@@ -103,7 +104,7 @@ type subscriber struct {
 // sum identifies an item with its version and metadata.
 type sum [sha256.Size]byte
 
-// Subscribe starts a subscription and returns when it has read the present items. If initial is true, the subscription
+// Subscribe starts a subscription and returns when it has read the current items. If initial is true, the subscription
 // first delivers these items.
 func (h *Hub) Subscribe(ctx context.Context, name string, keys []string, initial bool) (configuration.Subscription,
 	error) {
@@ -214,8 +215,8 @@ func (c *channel) present(sub *subscriber) []string {
 	return slices.Collect(maps.Keys(sub.known))
 }
 
-// begin waits until no other goroutine reads items on this channel. Reads are serialized, so that an older value
-// never replaces a newer one.
+// begin waits until no other goroutine reads items on this channel. Only one goroutine reads at a time, so that an
+// older value never replaces a newer one.
 func (c *channel) begin(ctx context.Context) error {
 	select {
 	case c.reading <- struct{}{}:
@@ -306,9 +307,9 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// connected makes run read all keys again. It is called whenever a connection to the server has been established,
-// because the server does not report earlier changes. If poll is true, the server reports no changes at all, so run
-// then reads all keys at the interval Options.Poll.
+// connected makes run read all keys again. It is called after each new connection to the server, because the server
+// does not report earlier changes. If poll is true, the server reports no changes at all. Then run also reads all keys
+// at the interval Options.Poll.
 func (c *channel) connected(poll bool) {
 	c.mu.Lock()
 	c.poll = poll
@@ -400,9 +401,9 @@ func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, 
 	return slices.Sorted(maps.Keys(wanted)), false
 }
 
-// compare delivers each item that has changed since the subscription last saw it, and each item that was deleted. The
-// map present has the items that were just read. If whole is true, all keys were read. Otherwise only the keys in the
-// sorted list keys were read, and compare ignores all other keys.
+// compare delivers the items that have changed or were deleted since the subscription last saw them. The map present
+// has the items of the latest read. If whole is true, this read was for all keys. Otherwise it was only for the sorted
+// list keys, and compare ignores all other keys.
 func (s *subscriber) compare(present map[string]*configuration.Item, keys []string, whole bool) {
 	look := keys
 	switch {

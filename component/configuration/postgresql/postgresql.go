@@ -92,7 +92,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 // Get implements configuration.Store. One statement reads all items, so they are from the same point in time. Get
-// ignores the metadata of the request. Dapr finds no items if a request has metadata.
+// ignores the metadata of the request. In Dapr, a request with metadata finds no items.
 func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configuration.Found, error) {
 	items, err := s.source.Read(ctx, r.Keys)
 	return configuration.Found{Items: items}, err
@@ -127,8 +127,8 @@ type source struct {
 
 const op = "postgresql.Get"
 
-// columns is the start of the statement that reads items, and newest is its end. They select one row of each key: the
-// row with the highest version. Versions that are numbers are compared as numbers.
+// columns is the start of the statement that reads items, and newest is its end. The statement selects one row for each
+// key: the row with the highest version. Numeric versions are compared as numbers.
 const columns = `SELECT DISTINCT ON (key) key::text, coalesce(value::text, ''), coalesce(version::text, ''),
 coalesce(metadata::text, '') FROM `
 

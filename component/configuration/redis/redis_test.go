@@ -4,69 +4,24 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/configuration/configurationtest"
 	"github.com/quorate/quorate/component/configuration/redis"
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// server is a redis-server of this test.
-type server struct {
-	path, address string
-	args          []string
-	process       *exec.Cmd
-	client        *goredis.Client
-}
-
-func start(t *testing.T, settings ...string) *server {
-	t.Helper()
-	path := os.Getenv("QUORATE_REDIS_SERVER")
-	if path == "" {
-		var err error
-		if path, err = exec.LookPath("redis-server"); err != nil {
-			t.Skip("redis-server is not installed (Debian: redis-server), and QUORATE_REDIS_SERVER is not set")
-		}
-	}
-	port := statetest.FreePort(t)
-	s := &server{path: path, address: "127.0.0.1:" + port}
-	s.args = append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes",
-		"--appendfsync", "always", "--dir", t.TempDir()}, settings...)
-	s.client = goredis.NewClient(&goredis.Options{Addr: s.address, Protocol: 2, MaxRetries: -1, DialerRetries: 1})
-	s.run(t)
-	t.Cleanup(func() {
-		_ = s.client.Close()
-		s.kill()
-	})
-	return s
-}
-
-func (s *server) run(t *testing.T) {
-	t.Helper()
-	s.process = exec.Command(s.path, s.args...)
-	testutil.Must(t, s.process.Start())
-	testutil.Eventually(t, func() error { return s.client.Ping(t.Context()).Err() })
-}
-
-func (s *server) kill() {
-	_ = s.process.Process.Signal(syscall.SIGCONT)
-	_ = s.process.Process.Kill()
-	_ = s.process.Wait()
-}
 
 func values(t *testing.T, pairs ...string) component.Values {
 	t.Helper()
@@ -89,7 +44,7 @@ func open(t *testing.T, pairs ...string) *redis.Store {
 }
 
 // subject writes with another client, as an operator would.
-type subject struct{ *server }
+type subject struct{ *redistest.Server }
 
 // Set implements configurationtest.Subject.
 func (s subject) Set(t *testing.T, items ...configuration.Item) {
@@ -99,21 +54,21 @@ func (s subject) Set(t *testing.T, items ...configuration.Item) {
 		if i.Version != "" {
 			text += "||" + i.Version
 		}
-		testutil.Must(t, s.client.Set(t.Context(), i.Key, text, 0).Err())
+		testutil.Must(t, s.Admin.Set(t.Context(), i.Key, text, 0).Err())
 	}
 }
 
 // Delete implements configurationtest.Subject.
 func (s subject) Delete(t *testing.T, keys ...string) {
 	t.Helper()
-	testutil.Must(t, s.client.Del(t.Context(), keys...).Err())
+	testutil.Must(t, s.Admin.Del(t.Context(), keys...).Err())
 }
 
 func TestStore_PassesSuite(t *testing.T) {
 	configurationtest.Run(t, configurationtest.Traits{NoVersions: true},
 		func(t *testing.T) (configuration.Store, configurationtest.Subject) {
-			srv := start(t)
-			return open(t, "redisHost", srv.address), subject{srv}
+			srv := redistest.StartDurable(t)
+			return open(t, "redisHost", srv.Address), subject{srv}
 		})
 }
 
@@ -121,19 +76,19 @@ func TestStore_PassesSuite(t *testing.T) {
 func TestStore_PassesSuiteWithoutNotifications(t *testing.T) {
 	configurationtest.Run(t, configurationtest.Traits{NoVersions: true},
 		func(t *testing.T) (configuration.Store, configurationtest.Subject) {
-			srv := start(t, "--rename-command", "CONFIG", "")
-			return open(t, "redisHost", srv.address), subject{srv}
+			srv := redistest.StartDurable(t, "--rename-command", "CONFIG", "")
+			return open(t, "redisHost", srv.Address), subject{srv}
 		})
 }
 
 func TestStore_LayoutOfDapr(t *testing.T) {
-	srv := start(t)
-	s := open(t, "redisHost", srv.address)
+	srv := redistest.StartDurable(t)
+	s := open(t, "redisHost", srv.Address)
 	ctx := t.Context()
 	for key, text := range map[string]string{"plain": "v", "versioned": "v||7", "cut": "v||7||rest", "empty": ""} {
-		testutil.Must(t, srv.client.Set(ctx, key, text, 0).Err())
+		testutil.Must(t, srv.Admin.Set(ctx, key, text, 0).Err())
 	}
-	testutil.Must(t, srv.client.HSet(ctx, "hash", "a", "b").Err())
+	testutil.Must(t, srv.Admin.HSet(ctx, "hash", "a", "b").Err())
 	for name, keys := range map[string][]string{"all": nil, "named": {"plain", "versioned", "cut", "empty", "hash"}} {
 		found, err := s.Get(ctx, configuration.GetRequest{Keys: keys})
 		testutil.Must(t, err)
@@ -149,18 +104,17 @@ func TestStore_LayoutOfDapr(t *testing.T) {
 
 // TestStore_NewestValueIsDeliveredAfterRestart changes items while no subscriber is connected.
 func TestStore_NewestValueIsDeliveredAfterRestart(t *testing.T) {
-	srv := start(t)
+	srv := redistest.StartDurable(t)
 	subject{srv}.Set(t, configuration.Item{Key: "a", Value: "1"}, configuration.Item{Key: "b", Value: "1"})
 	// Only notifications and the read after a reconnect deliver changes: the next poll is a minute away.
-	s, err := redis.Open(t.Context(), redis.Options{Metadata: values(t, "redisHost", srv.address),
+	s, err := redis.Open(t.Context(), redis.Options{Metadata: values(t, "redisHost", srv.Address),
 		Logger: slog.New(slog.DiscardHandler)})
 	testutil.Must(t, err)
 	t.Cleanup(func() { testutil.Must(t, s.Close()) })
 	seen := configurationtest.Listen(t, s, "a", "b")
 	subject{srv}.Set(t, configuration.Item{Key: "a", Value: "2"})
 	seen.Value(t, "a", "2")
-	srv.kill()
-	srv.run(t)
+	srv.Restart()
 	subject{srv}.Set(t, configuration.Item{Key: "a", Value: "3"})
 	subject{srv}.Delete(t, "b")
 	seen.Value(t, "a", "3")
@@ -170,20 +124,20 @@ func TestStore_NewestValueIsDeliveredAfterRestart(t *testing.T) {
 }
 
 func TestStore_ExpiryIsReported(t *testing.T) {
-	srv := start(t)
-	s := open(t, "redisHost", srv.address)
+	srv := redistest.StartDurable(t)
+	s := open(t, "redisHost", srv.Address)
 	subject{srv}.Set(t, configuration.Item{Key: "a", Value: "1"})
 	seen := configurationtest.Listen(t, s)
-	testutil.Must(t, srv.client.PExpire(t.Context(), "a", 50*time.Millisecond).Err())
+	testutil.Must(t, srv.Admin.PExpire(t.Context(), "a", 50*time.Millisecond).Err())
 	seen.Until(t, "expiry of a", func() bool { return seen.Deleted["a"] })
 }
 
 // TestStore_KeepsReportsOfOthers checks that the setting of the server is extended, not replaced.
 func TestStore_KeepsReportsOfOthers(t *testing.T) {
-	srv := start(t, "--notify-keyspace-events", "Em")
-	s := open(t, "redisHost", srv.address)
+	srv := redistest.StartDurable(t, "--notify-keyspace-events", "Em")
+	s := open(t, "redisHost", srv.Address)
 	configurationtest.Listen(t, s)
-	got := srv.client.ConfigGet(t.Context(), "notify-keyspace-events").Val()["notify-keyspace-events"]
+	got := srv.Admin.ConfigGet(t.Context(), "notify-keyspace-events").Val()["notify-keyspace-events"]
 	for _, c := range "EmKA" {
 		if !strings.ContainsRune(got, c) {
 			t.Errorf("the setting is %q", got)
@@ -193,9 +147,9 @@ func TestStore_KeepsReportsOfOthers(t *testing.T) {
 
 // With readTimeout -1, a paused server delays neither the end of a request nor Close.
 func TestStore_PausedServerWithoutReadTimeout(t *testing.T) {
-	srv := start(t)
-	s := open(t, "redisHost", srv.address, "readTimeout", "-1", "writeTimeout", "-1")
-	testutil.Must(t, srv.process.Process.Signal(syscall.SIGSTOP))
+	srv := redistest.StartDurable(t)
+	s := open(t, "redisHost", srv.Address, "readTimeout", "-1", "writeTimeout", "-1")
+	srv.Signal(syscall.SIGSTOP)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if _, err := s.Subscribe(ctx, configuration.SubscribeRequest{}); !fault.Is(err, fault.Timeout) {

@@ -32,7 +32,8 @@ if owner ~= ARGV[1] then return -1 end
 redis.call("DEL", KEYS[1])
 return 1`
 
-// largestReply is the largest text in bytes that Redis may send. Commands of locks get numbers, and INFO a text.
+// largestReply is the maximum size in bytes of a text that Redis may send. The commands for locks return numbers. Only
+// INFO returns a long text.
 const largestReply = 256 << 10
 
 // Options are the settings of a store.
@@ -47,8 +48,8 @@ type Store struct{ client *redisstate.Client }
 var _ lock.Store = (*Store)(nil)
 
 // Open connects to Redis, and retries until ctx ends. It returns fault.Invalid for a Redis Cluster. It also returns
-// fault.Invalid for a server with replicas if Redis Sentinel is not used. A failover of such servers would lose locks,
-// and the store would not notice it. Dapr refuses them too.
+// fault.Invalid for a server that has replicas but is used without Redis Sentinel. A failover to a replica would lose
+// locks, and the store would not notice it. Dapr also refuses such servers.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if strings.EqualFold(o.Metadata.Text("redisType"), "cluster") {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "redis.Open",
@@ -90,8 +91,11 @@ func nameOf(k lock.Key) string {
 	return "lock" + state.Separator + k.Prefix + state.Separator + k.Resource
 }
 
-// TryLock implements lock.Store. The grant has no token.
+// TryLock implements lock.Store. The grant has no token. A claim that exceeds a bound is refused, as in every store.
 func (s *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
+	if err := c.Check("redis.TryLock"); err != nil {
+		return lock.Grant{}, err
+	}
 	name := nameOf(c.Key)
 	answer, err := s.client.Write(ctx, "redis.TryLock", name, "set", name, c.Owner, "nx", "px",
 		max(c.Expiry.Milliseconds(), 1))

@@ -2,8 +2,6 @@ package redis_test
 
 import (
 	"log/slog"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,50 +9,17 @@ import (
 	"testing"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/lock/redis"
-	"github.com/quorate/quorate/component/state/statetest"
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// server is a redis-server of this test.
-type server struct {
-	address string
-	process *exec.Cmd
-	client  *goredis.Client
-}
-
-func start(t *testing.T, settings ...string) *server {
-	t.Helper()
-	path := os.Getenv("QUORATE_REDIS_SERVER")
-	if path == "" {
-		var err error
-		if path, err = exec.LookPath("redis-server"); err != nil {
-			t.Skip("redis-server is not installed (Debian: redis-server), and QUORATE_REDIS_SERVER is not set")
-		}
-	}
-	port := statetest.FreePort(t)
-	s := &server{address: "127.0.0.1:" + port}
-	s.process = exec.Command(path, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--dir",
-		t.TempDir()}, settings...)...)
-	testutil.Must(t, s.process.Start())
-	s.client = goredis.NewClient(&goredis.Options{Addr: s.address, Protocol: 2, MaxRetries: -1, DialerRetries: 1})
-	t.Cleanup(func() {
-		_ = s.client.Close()
-		_ = s.process.Process.Signal(syscall.SIGCONT)
-		_ = s.process.Process.Kill()
-		_ = s.process.Wait()
-	})
-	testutil.Eventually(t, func() error { return s.client.Ping(t.Context()).Err() })
-	return s
-}
 
 func open(t *testing.T, pairs ...string) (*redis.Store, error) {
 	t.Helper()
@@ -91,8 +56,8 @@ func tryLock(t *testing.T, s *redis.Store, resource, owner string, expiry time.D
 }
 
 func TestStore_AnswersOfDapr(t *testing.T) {
-	srv := start(t)
-	a, b := opened(t, "redisHost", srv.address), opened(t, "redisHost", srv.address)
+	srv := redistest.Start(t)
+	a, b := opened(t, "redisHost", srv.Address), opened(t, "redisHost", srv.Address)
 	for _, c := range []struct {
 		name  string
 		store *redis.Store
@@ -114,16 +79,16 @@ func TestStore_AnswersOfDapr(t *testing.T) {
 }
 
 func TestStore_LayoutOfDapr(t *testing.T) {
-	srv := start(t)
-	s := opened(t, "redisHost", srv.address)
+	srv := redistest.Start(t)
+	s := opened(t, "redisHost", srv.Address)
 	tryLock(t, s, "printer", "worker-1", time.Minute)
-	if owner := srv.client.Get(t.Context(), "lock||shop||printer").Val(); owner != "worker-1" {
+	if owner := srv.Admin.Get(t.Context(), "lock||shop||printer").Val(); owner != "worker-1" {
 		t.Errorf("the owner in Redis is %q", owner)
 	}
-	if left := srv.client.PTTL(t.Context(), "lock||shop||printer").Val(); left <= 0 || left > time.Minute {
+	if left := srv.Admin.PTTL(t.Context(), "lock||shop||printer").Val(); left <= 0 || left > time.Minute {
 		t.Errorf("the expiry in Redis is %s", left)
 	}
-	testutil.Must(t, srv.client.Set(t.Context(), "lock||plain", "dapr", time.Minute).Err())
+	testutil.Must(t, srv.Admin.Set(t.Context(), "lock||plain", "dapr", time.Minute).Err())
 	plain := lock.Key{Resource: "plain"}
 	g, err := s.TryLock(t.Context(), lock.Claim{Key: plain, Owner: "x", Expiry: time.Minute})
 	if err != nil || g.Granted {
@@ -132,15 +97,15 @@ func TestStore_LayoutOfDapr(t *testing.T) {
 	if got, err := s.Unlock(t.Context(), plain, "dapr"); err != nil || got != lock.Unlocked {
 		t.Errorf("Unlock of a lock of Dapr: %d, %v", got, err)
 	}
-	testutil.Must(t, srv.client.LPush(t.Context(), "lock||list", "x").Err())
+	testutil.Must(t, srv.Admin.LPush(t.Context(), "lock||list", "x").Err())
 	if _, err := s.Unlock(t.Context(), lock.Key{Resource: "list"}, "x"); !fault.Is(err, fault.Invalid) {
 		t.Errorf("Unlock of a list: %v", err)
 	}
 }
 
 func TestStore_LockExpires(t *testing.T) {
-	srv := start(t)
-	s := opened(t, "redisHost", srv.address)
+	srv := redistest.Start(t)
+	s := opened(t, "redisHost", srv.Address)
 	tryLock(t, s, "r", "x", 50*time.Millisecond)
 	testutil.Eventually(t, func() error {
 		if tryLock(t, s, "r", "y", time.Hour) {
@@ -154,8 +119,8 @@ func TestStore_LockExpires(t *testing.T) {
 }
 
 func TestStore_OneOwnerAtATime(t *testing.T) {
-	srv := start(t)
-	s := opened(t, "redisHost", srv.address)
+	srv := redistest.Start(t)
+	s := opened(t, "redisHost", srv.Address)
 	var granted atomic.Int32
 	var wg sync.WaitGroup
 	for i := range 16 {
@@ -178,9 +143,9 @@ func TestStore_OneOwnerAtATime(t *testing.T) {
 
 // A TryLock whose answer is lost is not repeated: the second attempt would be refused if the first one was granted.
 func TestStore_LostAnswerIsIndeterminate(t *testing.T) {
-	srv := start(t)
-	s := opened(t, "redisHost", srv.address, "readTimeout", "100ms")
-	testutil.Must(t, srv.process.Process.Signal(syscall.SIGSTOP))
+	srv := redistest.Start(t)
+	s := opened(t, "redisHost", srv.Address, "readTimeout", "100ms")
+	srv.Signal(syscall.SIGSTOP)
 	_, err := s.TryLock(t.Context(), lock.Claim{Key: key("r"), Owner: "x", Expiry: time.Hour})
 	if !fault.Is(err, fault.Indeterminate) {
 		t.Errorf("TryLock at a server that does not answer: %v", err)
@@ -192,16 +157,16 @@ func TestOpen_RefusesWhatLosesLocks(t *testing.T) {
 		!strings.Contains(err.Error(), "Redis Cluster") {
 		t.Errorf("a cluster: %v", err)
 	}
-	srv := start(t)
-	host, port, _ := strings.Cut(srv.address, ":")
-	start(t, "--replicaof", host+" "+port)
+	srv := redistest.Start(t)
+	host, port, _ := strings.Cut(srv.Address, ":")
+	redistest.Start(t, "--replicaof", host+" "+port)
 	testutil.Eventually(t, func() error {
-		if info := srv.client.Info(t.Context(), "replication").Val(); !strings.Contains(info, "connected_slaves:1") {
+		if info := srv.Admin.Info(t.Context(), "replication").Val(); !strings.Contains(info, "connected_slaves:1") {
 			return fault.New(fault.Unavailable, "test", "the replica is not connected")
 		}
 		return nil
 	})
-	if _, err := open(t, "redisHost", srv.address); !fault.Is(err, fault.Invalid) ||
+	if _, err := open(t, "redisHost", srv.Address); !fault.Is(err, fault.Invalid) ||
 		!strings.Contains(err.Error(), "replicas") {
 		t.Errorf("a server with replicas: %v", err)
 	}

@@ -49,8 +49,8 @@ type shape struct {
 	pos   uint64
 }
 
-// sharedPart is the next part of a watch, with the position of the watch after it. All watches with the same shape
-// (the same keys and position) get the same next part. So the first of them selects the changes, and the others use
+// sharedPart is the next part of a watch, and the position that the watch then has. All watches with the same keys and
+// the same position get the same next part. So only the first of these watches selects the changes, and the others use
 // its part.
 type sharedPart struct {
 	part      state.WatchPart
@@ -142,9 +142,9 @@ func (t *topic) read(ctx context.Context) (Page, error) {
 	return page, nil
 }
 
-// refresh reads the source once, in a goroutine, so that t.seen is current. If such a read is in progress, refresh
-// starts no other one. The returned channel is closed when the read has ended. It is nil if the topic has ended and no
-// read is in progress.
+// refresh reads the source once, in a goroutine, so that t.seen becomes current. If refresh has already started a read
+// that is still in progress, it starts no second one. The returned channel is closed when the read has ended. It is nil
+// if the topic has ended and no read is in progress.
 func (t *topic) refresh() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,9 +167,8 @@ func (t *topic) refresh() <-chan struct{} {
 	return done
 }
 
-// refreshed returns the number of completed reads that the method refresh has started, and the error of the latest of
-// them, or nil. It ignores reads that failed with fault.Unavailable, and reads that ended after the context of the
-// topic.
+// refreshed returns how many reads of the method refresh have completed, and the error of the latest of them, or nil.
+// It does not count reads that failed with fault.Unavailable, and reads that ended after the context of the topic.
 func (t *topic) refreshed() (uint64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -240,15 +239,15 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// endOf decides whether a watch can continue. The argument after is the revision that the watch has reached. id and
-// restored are Page.ID and Page.Restored from the start of the watch; an id of 0 is not compared. endOf returns nil,
-// or a *state.WatchEnd with the reason.
-func endOf(page *Page, after, id, restored uint64) error {
+// endOf decides whether a watch can continue. The parameter reached is the revision up to which the watch has all
+// changes. id and restored are Page.ID and Page.Restored from the start of the watch; an id of 0 is not compared. endOf
+// returns nil, or a *state.WatchEnd with the reason.
+func endOf(page *Page, reached, id, restored uint64) error {
 	end := &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
 	switch {
 	case page.Restored > restored:
 		end.Reason = state.WatchRestored
-	case page.Kept && (id == 0 || page.ID == id) && after >= page.Floor:
+	case page.Kept && (id == 0 || page.ID == id) && reached >= page.Floor:
 		return nil
 	}
 	return end
@@ -287,13 +286,13 @@ func (t *topic) finish(err error) {
 	}
 }
 
-// add appends the changes of a page and wakes the watchers. If the changes in memory are too large, it drops the
-// oldest ones. The argument after is the revision from which the page was read. add does nothing if another read has
-// added changes beyond this revision.
-func (t *topic) add(after uint64, page *Page) {
+// add appends the changes of a page and wakes the watchers. If the changes in memory are too large, it drops the oldest
+// ones. The parameter start is the revision after which the page begins. add does nothing if another read has added
+// changes after this revision.
+func (t *topic) add(start uint64, page *Page) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.seen != after {
+	if t.seen != start {
 		return
 	}
 	t.seen = page.Seen
@@ -318,18 +317,17 @@ func (t *topic) add(after uint64, page *Page) {
 	t.notify()
 }
 
-// take returns changes in memory that follow a revision, which is in the parameter after. It returns about maxBytes
-// bytes of them. The result seen is the revision up to which the caller then has all changes. The result known is
-// false if the topic has ended, or no longer has the changes in memory. The channel wake is closed when there may be
-// more changes.
-func (t *topic) take(after uint64, maxBytes int) (part []state.Change, seen uint64, known bool, wake <-chan struct{},
+// take returns the changes in memory after a revision, up to about maxBytes bytes. The result seen is the revision up
+// to which the caller then has all changes. The result known is false if the topic has ended, or no longer has the
+// changes in memory. The channel wake is closed when there may be more changes.
+func (t *topic) take(revision uint64, maxBytes int) (part []state.Change, seen uint64, known bool, wake <-chan struct{},
 	err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.end != nil || after < t.start {
-		return nil, after, false, t.wake, t.end
+	if t.end != nil || revision < t.start {
+		return nil, revision, false, t.wake, t.end
 	}
-	from, _ := slices.BinarySearchFunc(t.changes, after+1, func(c state.Change, r uint64) int {
+	from, _ := slices.BinarySearchFunc(t.changes, revision+1, func(c state.Change, r uint64) int {
 		switch {
 		case c.Revision < r:
 			return -1
@@ -342,7 +340,7 @@ func (t *topic) take(after uint64, maxBytes int) (part []state.Change, seen uint
 	for ; to < len(t.changes) && (to == from || maxBytes > 0); to++ {
 		maxBytes -= size(&t.changes[to])
 	}
-	seen = max(t.seen, after)
+	seen = max(t.seen, revision)
 	if to < len(t.changes) {
 		seen = t.changes[to-1].Revision
 	}

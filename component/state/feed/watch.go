@@ -84,15 +84,15 @@ func matcher(r *state.WatchRequest) func(key string) bool {
 	return func(key string) bool { return keys[key] }
 }
 
-// ready switches the history of the source on and waits until it exists. If resume is true, the watch continues from
-// a given revision. ready then also waits until the source has reached this revision, and returns a *state.WatchEnd
-// if the changes after it are no longer kept.
-func (w *watch) ready(ctx context.Context, from uint64, resume bool) (Page, error) {
+// ready enables the history of the source and waits until the history exists. If resume is true, the watch continues
+// after the revision in the parameter start. Then ready also waits until the source has reached this revision. It
+// returns a *state.WatchEnd if the changes after the revision are no longer kept.
+func (w *watch) ready(ctx context.Context, start uint64, resume bool) (Page, error) {
 	first := true
 	ctx, cancel := context.WithTimeout(ctx, aheadTime)
 	defer cancel()
 	for {
-		page, err := w.source.Read(ctx, from, 1)
+		page, err := w.source.Read(ctx, start, 1)
 		switch {
 		case err != nil:
 			return page, err
@@ -102,9 +102,9 @@ func (w *watch) ready(ctx context.Context, from uint64, resume bool) (Page, erro
 			}
 			first = false
 			continue
-		case page.Kept && resume && from != 0 && from < page.Floor:
+		case page.Kept && resume && start != 0 && start < page.Floor:
 			return page, &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
-		case page.Kept && (!resume || from <= page.Revision):
+		case page.Kept && (!resume || start <= page.Revision):
 			return page, nil
 		case ctx.Err() != nil:
 			return page, &fault.Error{Code: fault.Unavailable, Op: "feed.Watch",
@@ -208,8 +208,8 @@ func (w *watch) OnChange(f func()) { w.topic.listen(w, f) }
 // Refresh implements state.Watch.
 func (w *watch) Refresh() { w.askRefresh() }
 
-// askRefresh implements Refresh, and returns a channel that is closed when the source has been read. The channel is
-// nil if the watch is closed or its topic has ended.
+// askRefresh implements Refresh: it starts a read of the source. It returns a channel that is closed when the read has
+// ended. The channel is nil if the watch is closed or its topic has ended.
 func (w *watch) askRefresh() <-chan struct{} {
 	if w.closed {
 		return nil
@@ -281,12 +281,12 @@ func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, e
 	}
 }
 
-// deliver converts changes from the source to the next WatchPart. pos is the position after these changes. any is
-// false if there is nothing to return yet.
+// deliver converts changes from the source to the next WatchPart. pos is the position after these changes. If deliver
+// returns false, it has nothing to return yet.
 //
 // Only the last matching change of a write request carries a position. So deliver holds each matching change back
 // until it reads the next matching change or the end of the request.
-func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPart, any bool) {
+func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPart, ok bool) {
 	for i := range changes {
 		c := &changes[i]
 		if w.match(c.Key) {

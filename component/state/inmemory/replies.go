@@ -48,9 +48,9 @@ func identify(requestID string, ops []state.Operation) replyID {
 	return replyID{name: scope + state.Separator + requestID, digest: digest(ops)}
 }
 
-// recall returns the stored result of a request, or nil if there is none. A stored result is never nil. recall returns
-// fault.Invalid if the id was used for other operations. With the stored result, the client would believe that the
-// second request was executed.
+// recall returns the stored result of a request, or nil if there is none. A stored result is never nil. If the id was
+// used for other operations, recall returns fault.Invalid and not the stored result. Otherwise the client would believe
+// that its new operations were executed.
 func (r *replies) recall(id replyID, now int64) ([]string, error) {
 	known, ok := r.byID[id.name]
 	switch {

@@ -99,7 +99,8 @@ func acknowledgedByTooFew(err error) bool {
 // answered sets code, message and hint of e according to an error response of MongoDB. It returns false if the
 // response does not show whether the command was executed.
 func (s *Store) answered(e *fault.Error, err error) bool {
-	if hasLabel(err, labelOverloaded) {
+	// The client library also gives this label to a handshake that it cancels because the store closes.
+	if hasLabel(err, labelOverloaded) && !errors.Is(err, context.Canceled) {
 		e.Code, e.Msg = fault.Overloaded, "MongoDB is overloaded"
 		return true
 	}

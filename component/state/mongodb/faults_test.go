@@ -18,23 +18,24 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// briefly opens a store that cannot be opened, and gives up soon.
-func briefly(t *testing.T, o mongodb.Options, pairs ...string) error {
+// opening returns a function that opens a store, and closes it again.
+func opening(t *testing.T, o mongodb.Options, pairs ...string) func(context.Context) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	s, err := open(ctx, t, o, pairs...)
-	if err == nil {
-		_ = s.Close()
+	return func(ctx context.Context) error {
+		t.Helper()
+		s, err := open(ctx, t, o, pairs...)
+		if err == nil {
+			_ = s.Close()
+		}
+		return err
 	}
-	return err
 }
 
 func TestOpen_Unreachable(t *testing.T) {
 	t.Parallel()
 	address := "127.0.0.1:" + statetest.FreePort(t)
-	err := briefly(t, mongodb.Options{}, "host", address, "username", "shop", "password", "hidden")
-	statetest.WantFault(t, err, fault.Unavailable, "no MongoDB can be reached at "+address, `"daprStore"`)
+	err := statetest.WantOpenFault(t, opening(t, mongodb.Options{}, "host", address, "username", "shop", "password",
+		"hidden"), fault.Unavailable, "no MongoDB can be reached at "+address, `"daprStore"`)
 	if strings.Contains(err.Error(), "hidden") {
 		t.Errorf("the error shows the password: %v", err)
 	}
@@ -65,8 +66,7 @@ func TestOpen_Settings(t *testing.T) {
 		"connectionString is given, and":     {"connectionString", "mongodb://a", "host", "b"},
 		"connection settings of MongoDB can": {"connectionString", "mongodb://u:hid@den@h:x/"},
 	} {
-		err := briefly(t, mongodb.Options{}, pairs...)
-		statetest.WantFault(t, err, fault.Invalid, want)
+		err := statetest.WantOpenFault(t, opening(t, mongodb.Options{}, pairs...), fault.Invalid, want)
 		if strings.Contains(err.Error(), "hid@den") {
 			t.Errorf("the error shows the password: %v", err)
 		}
@@ -88,14 +88,12 @@ func TestOpen_Refusals(t *testing.T) {
 	for code, want := range map[int32]fault.Code{18: fault.Denied, 13: fault.Denied, 85: fault.Invalid,
 		13297: fault.Invalid, 14031: fault.ReadOnly} {
 		s.fail("createIndexes", answers(refusal(code)))
-		if err := briefly(t, mongodb.Options{}, "connectionString", uri(s)); !fault.Is(err, want) {
-			t.Errorf("code %d: %v with code %q, want %q", code, err, fault.CodeOf(err), want)
-		}
+		statetest.WantOpenFault(t, opening(t, mongodb.Options{}, "connectionString", uri(s)), want)
 	}
 	s.fail("createIndexes", nil)
 	s.fail("saslStart", answers(refusal(18)))
 	login := strings.Replace(uri(s), "//", "//shop:hidden@", 1) + "&authMechanism=SCRAM-SHA-256"
-	statetest.WantFault(t, briefly(t, mongodb.Options{}, "connectionString", login), fault.Denied,
+	statetest.WantOpenFault(t, opening(t, mongodb.Options{}, "connectionString", login), fault.Denied,
 		"refused the user or the password")
 }
 
@@ -106,12 +104,12 @@ func TestOpen_Secondary(t *testing.T) {
 	t.Run("direct connection", func(t *testing.T) {
 		t.Parallel()
 		direct := "mongodb://" + s.Address() + "/?directConnection=true"
-		statetest.WantFault(t, briefly(t, mongodb.Options{}, "connectionString", direct), fault.Unavailable,
+		statetest.WantOpenFault(t, opening(t, mongodb.Options{}, "connectionString", direct), fault.Unavailable,
 			"is not the primary", "directConnection")
 	})
 	t.Run("replica set", func(t *testing.T) {
 		t.Parallel()
-		statetest.WantFault(t, briefly(t, mongodb.Options{}, "connectionString", uri(s)), fault.Unavailable,
+		statetest.WantOpenFault(t, opening(t, mongodb.Options{}, "connectionString", uri(s)), fault.Unavailable,
 			"has no primary")
 	})
 }
@@ -120,7 +118,7 @@ func TestStore_Standalone(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.standalone = true
-	statetest.WantFault(t, briefly(t, mongodb.Options{Actors: true}, "connectionString", uri(s)), fault.Invalid,
+	statetest.WantOpenFault(t, opening(t, mongodb.Options{Actors: true}, "connectionString", uri(s)), fault.Invalid,
 		"standalone", "replica set")
 	var log bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)

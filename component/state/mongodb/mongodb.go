@@ -203,8 +203,8 @@ func (s *Store) proof(level state.Consistency) state.Proof {
 	return state.Proof{Level: state.Stale}
 }
 
-// many returns the consistency level of a read of several documents. It is state.Stale, because MongoDB does not
-// read several documents at one point in time.
+// many returns the proof for a read of several documents. Its level is state.Stale, because MongoDB does not read
+// several documents at one point in time.
 func many() state.Proof { return state.Proof{Level: state.Stale} }
 
 // limited bounds a call by the timeout of the component.

@@ -22,11 +22,11 @@ func decode(v bson.RawValue) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// maxNesting is how deeply documents may be nested in a value. MongoDB itself allows 100 levels.
+// maxNesting is the maximum number of levels of nested documents in a value. It is the same limit as in MongoDB.
 const maxNesting = 100
 
-// encode writes a BSON value as JSON. Members of documents keep their order. depth is how deeply the value may be
-// nested.
+// encode writes a BSON value as JSON. Members of documents keep their order. depth is the number of levels that may be
+// nested in the value. If the value has more levels, encode returns an error.
 func encode(out *bytes.Buffer, v bson.RawValue, depth int) error {
 	if depth == 0 {
 		return errors.New("it is nested too deeply")

@@ -172,7 +172,8 @@ func (c *change) write(ctx context.Context, coll *mongo.Collection, o *state.Ope
 	return err
 }
 
-// replacement returns the new document of an operation without a relative TTL, and notes the new ETag.
+// replacement returns the new document for an operation. The TTL of the operation must not be relative. replacement
+// also stores the new ETag in c.etag.
 func (c *change) replacement(o *state.Operation) bson.D {
 	c.etag[o.Key] = outside.NewETag(o.ContentType != "")
 	return bson.D{{Key: fieldKey, Value: o.Key}, {Key: fieldValue, Value: string(o.Value)},
@@ -190,7 +191,7 @@ func (c *change) update(o *state.Operation) mongo.Pipeline {
 	}}}}
 }
 
-// unlessAlive returns an update pipeline. It applies update if the document is missing or has expired. Otherwise the
+// unlessAlive returns a pipeline that applies update only if the document is missing or has expired. Otherwise the
 // document stays unchanged, and MongoDB reports it as not modified.
 func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 	etag, ttl := "$"+fieldETag, "$"+fieldTTL
@@ -206,11 +207,12 @@ func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 // literal protects a value from being read as an expression.
 func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
 
-// relative reports whether a TTL starts at the current time of MongoDB's clock, so that it needs an expression.
+// relative reports whether a TTL is a number of seconds from the current time of MongoDB's clock. Such a TTL must be
+// written as an expression.
 func relative(ttl state.TTL) bool { return ttl.Set && ttl.At == nil && ttl.Seconds > 0 }
 
-// expiry returns the MongoDB expression for the expiry time of a value; nil = never. A TTL in seconds starts at the
-// current time of MongoDB's clock.
+// expiry returns the expiry time of a value: a time, an expression for MongoDB, or nil for a value that never expires.
+// A TTL in seconds becomes an expression, because it starts at the current time of MongoDB's clock.
 func expiry(ttl state.TTL) any {
 	switch {
 	case relative(ttl):

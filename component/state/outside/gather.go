@@ -134,8 +134,8 @@ func (g *Gatherer) run() {
 	}
 }
 
-// Wait waits until no read is in progress. The client must be closed, so that reads end. Calls of Get may still come in
-// while it waits.
+// Wait waits until no read is in progress. The caller must close the client first, so that reads end. Other goroutines
+// may still call Get while Wait waits.
 func (g *Gatherer) Wait() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -44,9 +44,9 @@ type Listing struct {
 // NewListing returns a listing of a database.
 func NewListing(db Unordered) *Listing { return &Listing{db: db} }
 
-// Page returns a page of keys. A page after the first one may come from a scan up to a minute ago. It does not list
-// keys that were deleted since then, and it may miss keys that were created since then. scope is the part of the
-// metadata that determines which items are listed.
+// Page returns a page of keys. The first page comes from a new scan. A later page may come from a scan that is up to a
+// minute old. It omits keys that were deleted since the scan, and it may miss keys that were created since then. scope
+// is the part of the metadata that determines which items are listed.
 func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (state.Page, error) {
 	limit := r.Limit
 	if limit <= 0 || limit > maxPage {
@@ -109,15 +109,15 @@ func (l *Listing) following(ctx context.Context, r state.ListRequest, scope stri
 	return slices.Clone(keys[:limit]), true, nil
 }
 
-// kept returns keys from an earlier scan, in order: at most limit of the keys that follow the key in the parameter
-// after. The result more is true if there are further keys. The result ok is false if these keys are not in memory.
-func (l *Listing) kept(scope, after string, limit int) (keys []string, more, ok bool) {
+// kept returns keys that an earlier scan has found, in order. These are the keys after lastKey, at most limit of them.
+// hasMore is true if more keys follow. ok is false if the keys after lastKey are not in memory.
+func (l *Listing) kept(scope, lastKey string, limit int) (keys []string, hasMore, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if scope != l.scope || after == "" || after < l.from || len(l.keys) == 0 || after >= l.keys[len(l.keys)-1] {
+	if scope != l.scope || lastKey == "" || lastKey < l.from || len(l.keys) == 0 || lastKey >= l.keys[len(l.keys)-1] {
 		return nil, false, false
 	}
-	at, found := slices.BinarySearch(l.keys, after)
+	at, found := slices.BinarySearch(l.keys, lastKey)
 	if found {
 		at++
 	}

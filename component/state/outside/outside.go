@@ -57,8 +57,8 @@ func Conflict(op string, o *state.Operation) error {
 	return &fault.Error{Code: fault.Conflict, Op: op, Key: o.Key, Msg: "key " + strconv.Quote(o.Key) + ": " + why}
 }
 
-// Permit returns fault.Conflict if the condition of an operation is not met. current has the ETags of all existing
-// keys.
+// Permit returns fault.Conflict if the condition of any operation is not met. The map current has the ETag of each
+// existing key.
 func Permit(op string, ops []state.Operation, current map[string]string) error {
 	for i := range ops {
 		o := &ops[i]
@@ -111,9 +111,9 @@ func Last(ops []state.Operation) map[string]int {
 	return last
 }
 
-// ETags returns the ETag of each operation. The map last has the index of the last operation on each key. The map
-// written has the ETag of each written key. An upsert that a later operation of the request overwrites gets a new
-// ETag, which no stored value has.
+// ETags returns the ETag of each operation. The map last has the index of the last operation on each key, and the map
+// written has the new ETag of each written key. If a later operation of the request overwrites an upsert, the upsert
+// gets a random ETag that no stored value has.
 func ETags(ops []state.Operation, last map[string]int, written map[string]string) []string {
 	out := make([]string, len(ops))
 	for i, o := range ops {
@@ -146,10 +146,10 @@ func Successor(prefix string) string {
 	return ""
 }
 
-// Wait calls probe every 200 ms while probe returns fault.Unavailable, and returns the last result. It stops about
-// 400 ms before the deadline of ctx. Without a deadline it calls probe only once. If the last call returns
-// fault.Timeout, or fault.Unavailable after ctx has ended, Wait returns the previous fault.Unavailable instead, which
-// has more information: the last call may have failed only because there was no time left.
+// Wait calls probe until it returns nil or another error than fault.Unavailable, and returns the last result. It pauses
+// 200 ms between the calls, and stops about 400 ms before the deadline of ctx. Without a deadline it calls probe only
+// once. The last call may fail only because too little time is left. If it returns fault.Timeout, or fault.Unavailable
+// after ctx has ended, Wait returns the previous error, which has more information.
 func Wait(ctx context.Context, probe func(context.Context) error) error {
 	const pause = 200 * time.Millisecond
 	var last error
@@ -173,8 +173,8 @@ func Wait(ctx context.Context, probe func(context.Context) error) error {
 	}
 }
 
-// ended reports whether ctx has ended or its deadline has passed. The deadline of a connection may pass a moment before
-// ctx ends.
+// ended reports whether ctx has ended or its deadline has passed. It checks both, because a connection may reach the
+// deadline a moment before ctx ends.
 func ended(ctx context.Context) bool {
 	until, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(until)
@@ -208,7 +208,8 @@ func ErrClosed(op string) error {
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
 }
 
-// Unreadable returns the error of a read whose answer a check of the connection has refused. server names the server.
+// Unreadable returns the error for a read whose response failed a check of the connection. cause is the result of the
+// check, and server names the server.
 func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
 	e := &fault.Error{Code: fault.Unavailable, Op: op, Key: key, Hint: "check the address of the server",
 		Msg: "the answer of " + server + " cannot be read: " + cause.Error()}
@@ -218,8 +219,9 @@ func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
 	return e
 }
 
-// RemoveExpired calls remove at each interval until ctx ends. It is for databases that do not remove expired rows
-// themselves. It logs a failure with the name of the table, and tries again after the next interval.
+// RemoveExpired removes expired rows from databases that do not do it themselves. It calls remove once per interval
+// until ctx ends. If remove fails, it logs a warning with the name of the table, and tries again after the next
+// interval.
 func RemoveExpired(ctx context.Context, every time.Duration, log *slog.Logger, table string,
 	remove func(context.Context) error) {
 	ticker := time.NewTicker(every)

@@ -16,7 +16,8 @@ import (
 // listenPing is the time without a notification after which Listen checks the connection.
 const listenPing = 10 * time.Second
 
-// largestNotification is the largest row in bytes on a connection for notifications. A notification has 8000 bytes.
+// largestNotification is the maximum size in bytes of a row on a connection for notifications. PostgreSQL limits a
+// notification to 8000 bytes.
 const largestNotification = 64 << 10
 
 // Client sends statements to PostgreSQL on behalf of components of other building blocks. It has the same connection

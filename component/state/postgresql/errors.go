@@ -106,8 +106,8 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 }
 
 // answered sets code, message and hint of e according to an error response of PostgreSQL. It returns false if a write
-// may have been executed, because a server that shuts down may commit a write and still answer with an error.
-// connecting is true if the error is about opening the connection. In this case, no write was sent.
+// may have been executed: a server that shuts down may commit a write and still return an error. connecting is true if
+// the error occurred while the connection was opened. In this case, no write was sent.
 func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
 	all := answers()
 	known, ok := all[answer.Code]

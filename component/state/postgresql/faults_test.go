@@ -3,6 +3,7 @@ package postgresql_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,24 +23,25 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// briefly opens a store that cannot be opened, and gives up soon.
-func briefly(t *testing.T, version postgresql.Version, pairs ...string) error {
+// opening returns a function that opens a store, and closes it again.
+func opening(t *testing.T, version postgresql.Version, pairs ...string) func(context.Context) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	s, err := open(ctx, t, postgresql.Options{Version: version}, pairs...)
-	if err == nil {
-		_ = s.Close()
+	return func(ctx context.Context) error {
+		t.Helper()
+		s, err := open(ctx, t, postgresql.Options{Version: version}, pairs...)
+		if err == nil {
+			_ = s.Close()
+		}
+		return err
 	}
-	return err
 }
 
 func TestOpen_Unreachable(t *testing.T) {
 	t.Parallel()
 	port := statetest.FreePort(t)
-	err := briefly(t, postgresql.V2, "connectionString",
-		"postgres://shop:hidden@127.0.0.1:"+port+"/orders?sslmode=disable")
-	statetest.WantFault(t, err, fault.Unavailable, "127.0.0.1:"+port, `"orders"`, "connection refused")
+	err := statetest.WantOpenFault(t, opening(t, postgresql.V2, "connectionString",
+		"postgres://shop:hidden@127.0.0.1:"+port+"/orders?sslmode=disable"),
+		fault.Unavailable, "127.0.0.1:"+port, `"orders"`, "connection refused")
 	if strings.Contains(err.Error(), "hidden") {
 		t.Errorf("the error shows the password: %v", err)
 	}
@@ -52,8 +53,7 @@ func TestOpen_Settings(t *testing.T) {
 		"cannot be read":              {"connectionString", "postgres://u:hidden@h:port/x"},
 		"is a URL":                    {"connectionString", "postgres://h/x", "user", "u"},
 	} {
-		err := briefly(t, postgresql.V2, pairs...)
-		statetest.WantFault(t, err, fault.Invalid, want)
+		err := statetest.WantOpenFault(t, opening(t, postgresql.V2, pairs...), fault.Invalid, want)
 		if strings.Contains(err.Error(), "hidden") {
 			t.Errorf("the error shows the password: %v", err)
 		}
@@ -79,34 +79,36 @@ func TestOpen_Settings(t *testing.T) {
 
 func TestOpen_Credentials(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.do("CREATE ROLE shop LOGIN PASSWORD 'secret'")
-	testutil.Must(t, os.WriteFile(filepath.Join(s.data, "pg_hba.conf"),
+	s := databases.Start(t)
+	s.Do("CREATE ROLE shop LOGIN PASSWORD 'secret'")
+	testutil.Must(t, os.WriteFile(filepath.Join(s.Data, "pg_hba.conf"),
 		[]byte("host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"), 0o600))
-	s.do("SELECT pg_reload_conf()")
+	s.Do("SELECT pg_reload_conf()")
 	base := "host=127.0.0.1 sslmode=disable dbname=postgres"
-	login := []string{"connectionString", base, "port", s.port, "user", "shop", "password"}
+	login := []string{"connectionString", base, "port", s.Port, "user", "shop", "password"}
 	testutil.Eventually(t, func() error {
-		if err := briefly(t, postgresql.V2, append(login, "wrong")...); !fault.Is(err, fault.Denied) {
-			return err
+		ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
+		defer cancel()
+		if err := opening(t, postgresql.V2, append(login, "wrong")...)(ctx); !fault.Is(err, fault.Denied) {
+			return fmt.Errorf("opening with a wrong password: %w", err)
 		}
 		return nil
 	})
-	statetest.WantFault(t, briefly(t, postgresql.V2, append(login, "wrong")...), fault.Denied,
+	statetest.WantOpenFault(t, opening(t, postgresql.V2, append(login, "wrong")...), fault.Denied,
 		"refused the user or the password")
-	statetest.WantFault(t, briefly(t, postgresql.V2, append(login, "secret")...), fault.Denied, "creating the table",
-		"grant")
-	missing := briefly(t, postgresql.V2, "connectionString", s.url()+"&dbname=missing")
-	statetest.WantFault(t, missing, fault.Invalid, "does not exist")
+	statetest.WantOpenFault(t, opening(t, postgresql.V2, append(login, "secret")...), fault.Denied,
+		"creating the table", "grant")
+	statetest.WantOpenFault(t, opening(t, postgresql.V2, "connectionString", s.URL()+"&dbname=missing"),
+		fault.Invalid, "does not exist")
 
 	// With the tables there, the documented rights are enough.
-	opened(t, postgresql.V2, "connectionString", s.url())
-	s.do("GRANT SELECT, INSERT, UPDATE, DELETE ON state, dapr_metadata TO shop")
+	opened(t, postgresql.V2, "connectionString", s.URL())
+	s.Do("GRANT SELECT, INSERT, UPDATE, DELETE ON state, dapr_metadata TO shop")
 	store := opened(t, postgresql.V2, append(login, "secret")...)
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1"), statetest.Put("a||l", "1")))
 	_, err := store.Delete(t.Context(), state.DeleteRequest{Key: "a||k"})
 	testutil.Must(t, err)
-	s.do("REVOKE ALL ON state FROM shop")
+	s.Do("REVOKE ALL ON state FROM shop")
 	statetest.WantFault(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")), fault.Denied, "grant")
 	_, err = statetest.Get(t.Context(), store, "a||k")
 	statetest.WantFault(t, err, fault.Denied, "grant")
@@ -114,15 +116,15 @@ func TestOpen_Credentials(t *testing.T) {
 
 func TestOpen_Standby(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url())
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL())
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
-	testutil.Must(t, s.process.Process.Signal(syscall.SIGINT)) // a fast shutdown
-	_ = s.process.Wait()
-	testutil.Must(t, os.WriteFile(filepath.Join(s.data, "standby.signal"), nil, 0o644))
-	s.run()
-	s.wait()
-	statetest.WantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Unavailable, "is a standby")
+	s.ShutDown()
+	testutil.Must(t, os.WriteFile(filepath.Join(s.Data, "standby.signal"), nil, 0o644))
+	s.Run()
+	s.Wait()
+	statetest.WantOpenFault(t, opening(t, postgresql.V2, "connectionString", s.URL()), fault.Unavailable,
+		"is a standby")
 	testutil.Eventually(t, func() error {
 		if err := statetest.Set(t.Context(), store, statetest.Put("a||k", "2")); !strings.Contains(err.Error(),
 			"standby") {
@@ -134,16 +136,16 @@ func TestOpen_Standby(t *testing.T) {
 
 func TestOpen_ManyAtOnceCreateTheTablesOnce(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := databases.Start(t)
 	for _, version := range []postgresql.Version{postgresql.V1, postgresql.V2} {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				pairs := []string{"connectionString", s.url(), "metadataTableName", "meta"}
+				pairs := []string{"connectionString", s.URL(), "metadataTableName", "meta"}
 				if version == postgresql.V2 {
 					pairs = append(pairs, "tablePrefix", "second_")
 				}
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), testutil.Patience)
 				defer cancel()
 				store, err := open(ctx, t, postgresql.Options{Version: version}, pairs...)
 				if err != nil {
@@ -159,11 +161,11 @@ func TestOpen_ManyAtOnceCreateTheTablesOnce(t *testing.T) {
 
 func TestStore_RecoversFromCrash(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url())
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL())
 	ctx := t.Context()
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
-	s.kill()
+	s.Kill()
 	for range 3 { // the connections that were open fail first
 		err := statetest.Set(ctx, store, statetest.Put("a||k", "1"))
 		if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Indeterminate) {
@@ -174,33 +176,33 @@ func TestStore_RecoversFromCrash(t *testing.T) {
 		"connection refused")
 	_, err := statetest.Get(ctx, store, "a||k")
 	statetest.WantFault(t, err, fault.Unavailable, "connection refused")
-	s.run()
-	s.wait()
+	s.Run()
+	s.Wait()
 	statetest.WantValue(t, store, "a||k", "1")
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")))
 }
 
 func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url())
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL())
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
-	s.pause(true)
+	s.Pause(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")), fault.Indeterminate,
 		"may have been applied")
-	s.pause(false)
+	s.Pause(false)
 	testutil.Eventually(t, func() error { return statetest.Set(t.Context(), store, statetest.Put("a||k", "3")) })
 	statetest.WantValue(t, store, "a||k", "3")
 }
 
 func TestStore_LockedRowTimesOut(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url()+"&statement_timeout=200")
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL()+"&statement_timeout=200")
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
-	other, err := pgx.Connect(t.Context(), s.url())
+	other, err := pgx.Connect(t.Context(), s.URL())
 	testutil.Must(t, err)
 	defer other.Close(context.WithoutCancel(t.Context()))
 	tx, err := other.Begin(t.Context())
@@ -216,8 +218,8 @@ func TestStore_LockedRowTimesOut(t *testing.T) {
 
 func TestStore_KeysThatPostgreSQLCannotHave(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url())
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL())
 	ctx := t.Context()
 	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||b\x00", "1")), fault.Invalid, "NUL")
 	item, err := statetest.Get(ctx, store, "a||b\x00")
@@ -234,7 +236,7 @@ func TestStore_KeysThatPostgreSQLCannotHave(t *testing.T) {
 
 func TestStore_RefusesRequestIDs(t *testing.T) {
 	t.Parallel()
-	store := opened(t, postgresql.V2, "connectionString", start(t).url())
+	store := opened(t, postgresql.V2, "connectionString", databases.Start(t).URL())
 	_, err := store.Set(t.Context(), state.SetRequest{Items: []state.Write{statetest.Put("a||k", "1")},
 		RequestID: "r"})
 	statetest.WantFault(t, err, fault.Invalid, "request ids")
@@ -248,8 +250,8 @@ func TestStore_RefusesRequestIDs(t *testing.T) {
 func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	t.Parallel()
 	const writers, restarts, key = 4, 4, "a||counter"
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url())
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL())
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put(key, "0")))
 	var certain, maybe atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
@@ -284,9 +286,9 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 			}
 			return nil
 		})
-		s.kill()
-		s.run()
-		s.wait()
+		s.Kill()
+		s.Run()
+		s.Wait()
 	}
 	stop()
 	wg.Wait()

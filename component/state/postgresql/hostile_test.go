@@ -23,8 +23,10 @@ func packet(kind byte, size uint32, body string) string {
 func complete(kind byte, body string) string { return packet(kind, uint32(len(body)), body) }
 
 // A hostile server makes the client allocate little, and does not end the process. The first answer of each connection
-// is correct up to the sign-in in half of the cases.
+// is correct up to the sign-in in half of the cases. The server answers the first attacked connections only and closes
+// the others, because a fast machine opens more of them in a second than a slow one.
 func TestOpen_HostileServer(t *testing.T) {
+	const attacked = 4
 	welcome := complete('R', "\x00\x00\x00\x00") + complete('Z', "I")
 	for name, c := range map[string]struct {
 		first, then string
@@ -53,6 +55,9 @@ func TestOpen_HostileServer(t *testing.T) {
 				}
 			}
 			address := statetest.Hostile(t, func(conn net.Conn) {
+				if asked.Load() >= attacked {
+					return
+				}
 				if _, err := conn.Read(make([]byte, 4096)); err != nil || c.then == "" && !send(conn, c.first) {
 					return
 				}

@@ -16,13 +16,13 @@ import (
 
 func TestStore_ReadsAndWritesDataOfDaprV2(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url(), "tablePrefix", "dapr_")
-	if got := s.do("SELECT value FROM dapr_metadata WHERE key = 'migrations-state-v2-dapr_'"); got != "1" {
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL(), "tablePrefix", "dapr_")
+	if got := s.Do("SELECT value FROM dapr_metadata WHERE key = 'migrations-state-v2-dapr_'"); got != "1" {
 		t.Errorf("the metadata table has %q steps, want 1", got)
 	}
 	dapr := func(value string) string {
-		return s.do(`INSERT INTO dapr_state (key, value, etag) VALUES ('shop||k', $1, gen_random_uuid())
+		return s.Do(`INSERT INTO dapr_state (key, value, etag) VALUES ('shop||k', $1, gen_random_uuid())
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, updated_at = now() RETURNING etag::text`,
 			[]byte(value))
 	}
@@ -36,7 +36,7 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, up
 	if item.ContentType != state.OctetStream {
 		t.Errorf("bytes that are also JSON have content type %q", item.ContentType)
 	}
-	row := s.do(`SELECT convert_from(value, 'UTF8') || ' ' || etag || ' ' || (updated_at IS NOT NULL) || ' ' ||
+	row := s.Do(`SELECT convert_from(value, 'UTF8') || ' ' || etag || ' ' || (updated_at IS NOT NULL) || ' ' ||
 (expires_at IS NULL) FROM dapr_state`)
 	if want := "12 " + item.ETag + " true true"; row != want {
 		t.Errorf("the row is %q, want %q", row, want)
@@ -55,19 +55,19 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, up
 
 func TestStore_ReadsAndWritesDataOfDaprV1(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := databases.Start(t)
 	// The tables as an old version of Dapr left them, before the second step.
-	s.do("CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL)")
-	s.do("INSERT INTO dapr_metadata VALUES ('migrations', '1')")
-	s.do(`CREATE TABLE orders (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
+	s.Do("CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL)")
+	s.Do("INSERT INTO dapr_metadata VALUES ('migrations', '1')")
+	s.Do(`CREATE TABLE orders (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
 insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz NULL)`)
-	s.do(`INSERT INTO orders (key, value, isbinary) VALUES ('shop||k', '{"n": 1}', false), ('shop||b', '"AP8="', true)`)
-	store := opened(t, postgresql.V1, "connectionString", s.url(), "tableName", "orders")
-	if got := s.do("SELECT value FROM dapr_metadata WHERE key = 'migrations'"); got != "2" {
+	s.Do(`INSERT INTO orders (key, value, isbinary) VALUES ('shop||k', '{"n": 1}', false), ('shop||b', '"AP8="', true)`)
+	store := opened(t, postgresql.V1, "connectionString", s.URL(), "tableName", "orders")
+	if got := s.Do("SELECT value FROM dapr_metadata WHERE key = 'migrations'"); got != "2" {
 		t.Errorf("the metadata table has %q steps, want 2", got)
 	}
 	item := statetest.WantValue(t, store, "shop||k", `{"n": 1}`)
-	if xmin := s.do("SELECT xmin::text FROM orders WHERE key = 'shop||k'"); item.ETag != xmin {
+	if xmin := s.Do("SELECT xmin::text FROM orders WHERE key = 'shop||k'"); item.ETag != xmin {
 		t.Errorf("ETag is %q, the transaction %s", item.ETag, xmin)
 	}
 	if item := statetest.WantValue(t, store, "shop||b", "\x00\xff"); item.ContentType != state.OctetStream {
@@ -76,7 +76,7 @@ insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz NULL)`)
 	testutil.Must(t, statetest.Set(t.Context(), store, state.Write{Key: "shop||k", Value: []byte(`{"n":2}`),
 		ETag: item.ETag},
 		state.Write{Key: "shop||b", Value: []byte{1, 2}, ContentType: state.OctetStream}))
-	row := s.do(`SELECT string_agg(value::text || ' ' || isbinary, ', ' ORDER BY key) FROM orders`)
+	row := s.Do(`SELECT string_agg(value::text || ' ' || isbinary, ', ' ORDER BY key) FROM orders`)
 	if want := `"AQI=" true, {"n": 2} false`; row != want {
 		t.Errorf("the rows are %s, want %s", row, want)
 	}
@@ -86,20 +86,20 @@ insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz NULL)`)
 
 func TestOpen_TableOfOtherVersion(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	opened(t, postgresql.V1, "connectionString", s.url())
-	statetest.WantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Invalid, "other columns",
+	s := databases.Start(t)
+	opened(t, postgresql.V1, "connectionString", s.URL())
+	statetest.WantOpenFault(t, opening(t, postgresql.V2, "connectionString", s.URL()), fault.Invalid, "other columns",
 		"spec.version")
 }
 
 func TestStore_RemovesExpiredRows(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := databases.Start(t)
 	for _, version := range []postgresql.Version{postgresql.V1, postgresql.V2} {
 		prefix := map[postgresql.Version]string{postgresql.V1: "", postgresql.V2: "app."}[version]
-		pairs := []string{"connectionString", s.url(), "cleanupInterval", "100ms"}
+		pairs := []string{"connectionString", s.URL(), "cleanupInterval", "100ms"}
 		if version == postgresql.V2 {
-			s.do("CREATE SCHEMA app")
+			s.Do("CREATE SCHEMA app")
 			pairs = append(pairs, "tablePrefix", prefix)
 		}
 		store := opened(t, version, pairs...)
@@ -107,13 +107,13 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 		brief.TTL = state.TTL{Set: true, Seconds: 1}
 		testutil.Must(t, statetest.Set(t.Context(), store, brief, statetest.Put("a||stays", "1")))
 		testutil.Eventually(t, func() error {
-			if got := s.do("SELECT string_agg(key, ' ') FROM " + prefix + "state"); got != "a||stays" {
+			if got := s.Do("SELECT string_agg(key, ' ') FROM " + prefix + "state"); got != "a||stays" {
 				return errors.New(got)
 			}
 			return nil
 		})
 	}
-	keys := s.do("SELECT string_agg(key, ' ' ORDER BY key) FROM dapr_metadata WHERE key LIKE 'last%'")
+	keys := s.Do("SELECT string_agg(key, ' ' ORDER BY key) FROM dapr_metadata WHERE key LIKE 'last%'")
 	if want := "last-cleanup last-cleanup-state-v2-dapr_metadata"; keys != want {
 		t.Errorf("the metadata table has %q, want %q", keys, want)
 	}
@@ -123,9 +123,9 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 // change nothing.
 func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := databases.Start(t)
 	for _, version := range []postgresql.Version{postgresql.V1, postgresql.V2} {
-		pairs := []string{"connectionString", s.url()}
+		pairs := []string{"connectionString", s.URL()}
 		if version == postgresql.V2 {
 			pairs = append(pairs, "tablePrefix", "v2_")
 		}
@@ -172,7 +172,7 @@ func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {
 
 func TestStore_ListsThePrefixOnly(t *testing.T) {
 	t.Parallel()
-	store := opened(t, postgresql.V2, "connectionString", start(t).url())
+	store := opened(t, postgresql.V2, "connectionString", databases.Start(t).URL())
 	all := []string{"a\U0010ffff", "a\U0010ffffb", "a퟿", "a\ue000", "b", "é", "\U0010ffff"}
 	for _, key := range all {
 		testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put(key, "1")))

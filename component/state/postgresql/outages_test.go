@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/postgresql/postgrestest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
@@ -22,26 +23,26 @@ func TestStore_HistoryWithOutagesIsLinearizable(t *testing.T) {
 		t.Skip("kills, pauses and fills a server repeatedly")
 	}
 	const calls, rounds = 200, 3
-	for name, outage := range map[string]func(*server, *statetest.Recording){
-		"Killed": func(s *server, _ *statetest.Recording) {
-			s.kill()
-			s.run()
-			s.wait()
+	for name, outage := range map[string]func(*postgrestest.Server, *statetest.Recording){
+		"Killed": func(s *postgrestest.Server, _ *statetest.Recording) {
+			s.Kill()
+			s.Run()
+			s.Wait()
 		},
-		"Restarted": func(s *server, _ *statetest.Recording) {
-			s.shutDown()
-			s.run()
-			s.wait()
+		"Restarted": func(s *postgrestest.Server, _ *statetest.Recording) {
+			s.ShutDown()
+			s.Run()
+			s.Wait()
 		},
-		"Paused": func(s *server, r *statetest.Recording) {
-			s.pause(true)
+		"Paused": func(s *postgrestest.Server, r *statetest.Recording) {
+			s.Pause(true)
 			r.Failed(1, fault.Indeterminate, fault.Timeout, fault.Unavailable)
-			s.pause(false)
+			s.Pause(false)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := start(t)
-			store := opened(t, postgresql.V2, "connectionString", s.url(), "timeout", "2s")
+			s := databases.Start(t)
+			store := opened(t, postgresql.V2, "connectionString", s.URL(), "timeout", "2s")
 			r := statetest.Record(t, store, "a||1", "a||2", "a||3", "a||4")
 			for range rounds {
 				r.More(calls)
@@ -53,19 +54,12 @@ func TestStore_HistoryWithOutagesIsLinearizable(t *testing.T) {
 	}
 }
 
-// shutDown ends the server after it has ended all connections.
-func (s *server) shutDown() {
-	s.t.Helper()
-	testutil.Must(s.t, s.process.Process.Signal(syscall.SIGINT))
-	_ = s.process.Wait()
-}
-
 // TestStore_HistoryWithFullDiskIsLinearizable fills the disk of the table, a small file system, while clients write.
 func TestStore_HistoryWithFullDiskIsLinearizable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a file system")
 	}
-	folder := filepath.Join(newHome(t), "small")
+	folder := filepath.Join(postgrestest.NewHome(t), "small")
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(folder)) })
 	testutil.Must(t, os.Mkdir(folder, 0o700))
 	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=4m"); err != nil {
@@ -76,22 +70,22 @@ func TestStore_HistoryWithFullDiskIsLinearizable(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if uid, gid, other := owner(t); other {
+	if uid, gid, other := postgrestest.Owner(t); other {
 		testutil.Must(t, os.Chown(folder, int(uid), int(gid)))
 	}
-	s := start(t)
-	s.do("CREATE TABLESPACE small LOCATION '" + folder + "'")
-	store := opened(t, postgresql.V2, "connectionString", s.url()+"&default_tablespace=small")
+	s := databases.Start(t)
+	s.Do("CREATE TABLESPACE small LOCATION '" + folder + "'")
+	store := opened(t, postgresql.V2, "connectionString", s.URL()+"&default_tablespace=small")
 	r := statetest.Record(t, store, "a||1", "a||2", "a||3", "a||4")
 	random := make([]byte, 32<<10) // PostgreSQL cannot compress it
 	_, _ = rand.Read(random)
 	large := `"` + hex.EncodeToString(random) + `"`
 	for round := range 3 {
 		r.More(100)
-		s.do("CREATE TABLE filler (b bytea) TABLESPACE small")
-		s.do("ALTER TABLE filler ALTER b SET STORAGE EXTERNAL")
+		s.Do("CREATE TABLE filler (b bytea) TABLESPACE small")
+		s.Do("ALTER TABLE filler ALTER b SET STORAGE EXTERNAL")
 		// What a refused statement has appended keeps its space until the table is dropped.
-		if _, err := s.try(t.Context(), "INSERT INTO filler SELECT $1::bytea FROM generate_series(1, 2000)",
+		if _, err := s.Try(t.Context(), "INSERT INTO filler SELECT $1::bytea FROM generate_series(1, 2000)",
 			make([]byte, 8000)); err == nil {
 			t.Fatal("the small file system has room for 16 MB")
 		}
@@ -103,7 +97,7 @@ func TestStore_HistoryWithFullDiskIsLinearizable(t *testing.T) {
 			statetest.WantFault(t, err, fault.ReadOnly, "disk of PostgreSQL is full", "free space")
 			return nil
 		})
-		s.do("DROP TABLE filler")
+		s.Do("DROP TABLE filler")
 		testutil.Eventually(t, func() error { return statetest.Set(t.Context(), store, statetest.Put("b||k", "1")) })
 	}
 	r.More(100)

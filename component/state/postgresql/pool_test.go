@@ -11,56 +11,57 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/postgresql/postgrestest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 // locked runs a statement, and keeps what it locks until release is called.
-func (s *server) locked(sql string) (release func()) {
-	s.t.Helper()
-	other, err := pgx.Connect(s.t.Context(), s.url())
-	testutil.Must(s.t, err)
-	tx, err := other.Begin(s.t.Context())
-	testutil.Must(s.t, err)
-	_, err = tx.Exec(s.t.Context(), sql)
-	testutil.Must(s.t, err)
+func locked(s *postgrestest.Server, sql string) (release func()) {
+	s.T.Helper()
+	other, err := pgx.Connect(s.T.Context(), s.URL())
+	testutil.Must(s.T, err)
+	tx, err := other.Begin(s.T.Context())
+	testutil.Must(s.T, err)
+	_, err = tx.Exec(s.T.Context(), sql)
+	testutil.Must(s.T, err)
 	release = sync.OnceFunc(func() {
-		ctx := context.WithoutCancel(s.t.Context())
+		ctx := context.WithoutCancel(s.T.Context())
 		_ = tx.Rollback(ctx)
 		_ = other.Close(ctx)
 	})
-	s.t.Cleanup(release)
+	s.T.Cleanup(release)
 	return release
 }
 
 // TestOpen_WaitsForTheMigrationOfAnotherNode opens a store while another connection holds the lock of a migration.
 func TestOpen_WaitsForTheMigrationOfAnotherNode(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.do("CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL)")
-	s.do("INSERT INTO dapr_metadata VALUES ('lock', 'lock')")
-	release := s.locked("SELECT value FROM dapr_metadata WHERE key = 'lock' FOR UPDATE")
+	s := databases.Start(t)
+	s.Do("CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL)")
+	s.Do("INSERT INTO dapr_metadata VALUES ('lock', 'lock')")
+	release := locked(s, "SELECT value FROM dapr_metadata WHERE key = 'lock' FOR UPDATE")
 	type result struct {
 		store *postgresql.Store
 		err   error
 	}
 	results := make(chan result, 2)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
 	defer cancel()
 	for range 2 {
 		go func() {
-			store, err := open(ctx, t, postgresql.Options{Version: postgresql.V2}, "connectionString", s.url())
+			store, err := open(ctx, t, postgresql.Options{Version: postgresql.V2}, "connectionString", s.URL())
 			results <- result{store, err}
 		}()
 	}
 	testutil.Eventually(t, func() error {
-		if n := s.do("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"); n != "2" {
+		if n := s.Do("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"); n != "2" {
 			return errors.New("waiting: " + n)
 		}
 		return nil
 	})
-	if got := s.do("SELECT to_regclass('state')"); got != "<nil>" {
+	if got := s.Do("SELECT to_regclass('state')"); got != "<nil>" {
 		t.Errorf("the table was created without the lock: %s", got)
 	}
 	release()
@@ -72,9 +73,9 @@ func TestOpen_WaitsForTheMigrationOfAnotherNode(t *testing.T) {
 	}
 
 	// Without an end of the other migration, the start ends with the reason.
-	s.do("DROP TABLE state")
-	s.locked("SELECT value FROM dapr_metadata WHERE key = 'lock' FOR UPDATE")
-	statetest.WantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Timeout,
+	s.Do("DROP TABLE state")
+	locked(s, "SELECT value FROM dapr_metadata WHERE key = 'lock' FOR UPDATE")
+	statetest.WantOpenFault(t, opening(t, postgresql.V2, "connectionString", s.URL()), fault.Timeout,
 		"creating the table state")
 }
 
@@ -82,10 +83,10 @@ func TestOpen_WaitsForTheMigrationOfAnotherNode(t *testing.T) {
 func TestStore_PoolIsBounded(t *testing.T) {
 	t.Parallel()
 	const connections, requests = 2, 8
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url(), "maxConns", fmt.Sprint(connections))
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL(), "maxConns", fmt.Sprint(connections))
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
-	release := s.locked("UPDATE state SET value = value")
+	release := locked(s, "UPDATE state SET value = value")
 	var wg sync.WaitGroup
 	for i := range requests {
 		wg.Go(func() {
@@ -96,12 +97,12 @@ func TestStore_PoolIsBounded(t *testing.T) {
 	}
 	const used = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'quorate'"
 	testutil.Eventually(t, func() error {
-		if n := s.do(used + " AND wait_event_type = 'Lock'"); n != fmt.Sprint(connections) {
+		if n := s.Do(used + " AND wait_event_type = 'Lock'"); n != fmt.Sprint(connections) {
 			return errors.New("waiting: " + n)
 		}
 		return nil
 	})
-	if n := s.do(used); n != fmt.Sprint(connections) {
+	if n := s.Do(used); n != fmt.Sprint(connections) {
 		t.Errorf("%s connections, want %d", n, connections)
 	}
 	release()
@@ -112,10 +113,10 @@ func TestStore_PoolIsBounded(t *testing.T) {
 // outcome of the write is unknown.
 func TestStore_TimeoutOfTheComponent(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url(), "timeout", "1s")
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL(), "timeout", "1s")
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
-	release := s.locked("UPDATE state SET value = value")
+	release := locked(s, "UPDATE state SET value = value")
 	begun := time.Now()
 	statetest.WantFault(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "2")), fault.Indeterminate,
 		"may have been applied")
@@ -130,12 +131,12 @@ func TestStore_TimeoutOfTheComponent(t *testing.T) {
 // TestStore_IdleConnectionsAreClosed waits until the pool has closed its idle connections.
 func TestStore_IdleConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store := opened(t, postgresql.V2, "connectionString", s.url()+"&pool_health_check_period=100ms",
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL()+"&pool_health_check_period=100ms",
 		"connectionMaxIdleTime", "100ms")
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
 	testutil.Eventually(t, func() error {
-		if n := s.do("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'quorate'"); n != "0" {
+		if n := s.Do("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'quorate'"); n != "0" {
 			return errors.New(n + " connections")
 		}
 		return nil

@@ -13,12 +13,17 @@ import (
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/postgresql/postgrestest"
 	"github.com/quorate/quorate/component/state/statetest"
+	"github.com/quorate/quorate/internal/testutil"
 )
+
+// databases are the servers of the tests.
+var databases postgrestest.Servers
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		removeTemplate()
+		databases.Close()
 		os.Exit(code)
 	}))
 }
@@ -45,7 +50,7 @@ func open(ctx context.Context, t *testing.T, o postgresql.Options, pairs ...stri
 // opened opens a store that the test closes.
 func opened(t *testing.T, version postgresql.Version, pairs ...string) *postgresql.Store {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
 	defer cancel()
 	s, err := open(ctx, t, postgresql.Options{Version: version}, pairs...)
 	if err != nil {
@@ -57,7 +62,7 @@ func opened(t *testing.T, version postgresql.Version, pairs ...string) *postgres
 
 // clock is the time of a store. It moves with the real time, and by leaps.
 type clock struct {
-	server  *server
+	server  *postgrestest.Server
 	expires string // column
 	mu      sync.Mutex
 	leaps   time.Duration
@@ -75,20 +80,20 @@ func (c *clock) leap(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.leaps += d
-	c.server.do("UPDATE state SET "+c.expires+" = "+c.expires+" - $1::bigint * interval '1 microsecond' WHERE "+
+	c.server.Do("UPDATE state SET "+c.expires+" = "+c.expires+" - $1::bigint * interval '1 microsecond' WHERE "+
 		c.expires+" IS NOT NULL", d.Microseconds())
 }
 
 func conform(t *testing.T, version postgresql.Version, expires string, o statetest.Options) {
 	t.Helper()
-	s := start(t)
+	s := databases.Start(t)
 	c := &clock{server: s, expires: expires}
 	o.Clock = &statetest.Clock{Now: c.Now, Advance: c.leap}
 	o.TextKeys = true
 	o.LargeValue = 8 << 20
 	statetest.Run(t, func(t *testing.T) state.Store {
 		o := postgresql.Options{Version: version, Now: c.Now}
-		store, err := open(t.Context(), t, o, "connectionString", s.url())
+		store, err := open(t.Context(), t, o, "connectionString", s.URL())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -128,8 +128,8 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 // unstorable reports whether PostgreSQL cannot have a text.
 func unstorable(text string) bool { return strings.Contains(text, "\x00") || !utf8.ValidString(text) }
 
-// query executes a query and calls take for each row. It repeats the query if the connection is lost. It calls
-// restart before each attempt, so that the caller can discard the rows of the previous attempt.
+// query executes a query and calls the function take for each row. If the connection is lost, it repeats the query.
+// Before each attempt it calls the function restart, with which the caller discards the rows of the previous attempt.
 func (s *Store) query(ctx context.Context, op, key, sql string, args []any, restart func(),
 	take func(state.Item) error,
 ) error {

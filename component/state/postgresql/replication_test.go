@@ -3,59 +3,42 @@ package postgresql_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/postgresql/postgrestest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 // follow starts a standby of primary. It adds the settings to postgresql.conf of both servers and restarts primary.
-func follow(t *testing.T, primary *server, settings ...string) *server {
+func follow(t *testing.T, primary *postgrestest.Server, settings ...string) *postgrestest.Server {
 	t.Helper()
-	home := newHome(t)
-	t.Cleanup(func() { _ = os.RemoveAll(home) })
-	standby := &server{t: t, port: statetest.FreePort(t), data: filepath.Join(home, "data")}
-	primary.shutDown()
-	if out, err := exec.Command("cp", "-a", primary.data, standby.data).CombinedOutput(); err != nil {
-		t.Fatalf("copying the primary: %v\n%s", err, out)
-	}
-	primary.configure(settings...)
-	primary.run()
-	primary.wait()
-	standby.configure("port = "+standby.port, "primary_conninfo = 'host=127.0.0.1 user=postgres port="+primary.port+"'")
-	testutil.Must(t, os.WriteFile(filepath.Join(standby.data, "standby.signal"), nil, 0o644))
-	standby.run()
-	t.Cleanup(standby.kill)
-	standby.wait()
+	primary.ShutDown()
+	standby := primary.Copy(t)
+	primary.Configure(settings...)
+	primary.Run()
+	primary.Wait()
+	standby.Configure("primary_conninfo = 'host=127.0.0.1 user=postgres port=" + primary.Port + "'")
+	testutil.Must(t, os.WriteFile(filepath.Join(standby.Data, "standby.signal"), nil, 0o644))
+	standby.Run()
+	standby.Wait()
 	testutil.Eventually(t, func() error {
-		got, err := primary.try(t.Context(), "SELECT state FROM pg_stat_replication")
+		got, err := primary.Try(t.Context(), "SELECT state FROM pg_stat_replication")
 		if err == nil && got != "streaming" {
-			err = fmt.Errorf("the standby is %q\n%s", got, &standby.log)
+			err = fmt.Errorf("the standby is %q\n%s", got, standby.Log())
 		}
 		return err
 	})
 	return standby
 }
 
-// configure appends settings to postgresql.conf.
-func (s *server) configure(settings ...string) {
-	s.t.Helper()
-	file, err := os.OpenFile(filepath.Join(s.data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	testutil.Must(s.t, err)
-	_, err = file.WriteString(strings.Join(settings, "\n") + "\n")
-	testutil.Must(s.t, err)
-	testutil.Must(s.t, file.Close())
-}
-
 // both returns a connection string that finds the primary among two servers.
-func both(a, b *server) string {
-	return "postgres://postgres@127.0.0.1:" + a.port + ",127.0.0.1:" + b.port +
+func both(a, b *postgrestest.Server) string {
+	return "postgres://postgres@127.0.0.1:" + a.Port + ",127.0.0.1:" + b.Port +
 		"/postgres?sslmode=disable&target_session_attrs=read-write&connect_timeout=2"
 }
 
@@ -65,8 +48,8 @@ func TestStore_FailsOverToSynchronousStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two servers and kills one of them")
 	}
-	primary := start(t)
-	opened(t, postgresql.V2, "connectionString", primary.url())
+	primary := databases.Start(t)
+	opened(t, postgresql.V2, "connectionString", primary.URL())
 	standby := follow(t, primary, "synchronous_standby_names = '*'")
 	store := opened(t, postgresql.V2, "connectionString", both(primary, standby), "timeout", "5s")
 	r := statetest.Record(t, store, "a||1", "a||2", "a||3", "a||4")
@@ -74,12 +57,12 @@ func TestStore_FailsOverToSynchronousStandby(t *testing.T) {
 	if item, err := statetest.Get(t.Context(), store, "a||1"); err != nil || item.Level != state.Linearizable {
 		t.Errorf("with a synchronous standby: level %q, %v", item.Level, err)
 	}
-	primary.kill()
+	primary.Kill()
 	r.Failed(1, fault.Indeterminate, fault.Unavailable)
-	standby.do("SELECT pg_promote()")
+	standby.Do("SELECT pg_promote()")
 	r.More(300)
 	r.Check()
-	if got := standby.do("SELECT pg_is_in_recovery()"); got != "false" {
+	if got := standby.Do("SELECT pg_is_in_recovery()"); got != "false" {
 		t.Errorf("the standby is in recovery: %s", got)
 	}
 }
@@ -87,8 +70,8 @@ func TestStore_FailsOverToSynchronousStandby(t *testing.T) {
 // TestStore_AsynchronousStandbyLowersTheLevel adds a standby to a server that a store uses.
 func TestStore_AsynchronousStandbyLowersTheLevel(t *testing.T) {
 	t.Parallel()
-	primary := start(t)
-	store := opened(t, postgresql.V2, "connectionString", primary.url())
+	primary := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", primary.URL())
 	level := func() state.Level {
 		// follow restarts the server; the pool may still have a connection that the server has ended.
 		testutil.Eventually(t, func() error { return store.Ping(t.Context()) })
@@ -103,7 +86,7 @@ func TestStore_AsynchronousStandbyLowersTheLevel(t *testing.T) {
 	if got := level(); got != state.Stale {
 		t.Errorf("a primary with an asynchronous standby answers at level %q", got)
 	}
-	statetest.WantFault(t, briefly(t, postgresql.V2, "connectionString", standby.url()), fault.Unavailable,
+	statetest.WantOpenFault(t, opening(t, postgresql.V2, "connectionString", standby.URL()), fault.Unavailable,
 		"is a standby", "target_session_attrs")
 	other := opened(t, postgresql.V2, "connectionString", both(standby, primary))
 	testutil.Must(t, statetest.Set(t.Context(), other, statetest.Put("a||k", "1")))

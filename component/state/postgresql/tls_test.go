@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/postgresql/postgrestest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 // certificate returns a self-signed certificate for an address, and its key.
-func certificate(t *testing.T, ip net.IP) (certificate, key []byte) {
+func certificate(t testing.TB, ip net.IP) (certificate, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	testutil.Must(t, err)
@@ -38,39 +39,39 @@ func certificate(t *testing.T, ip net.IP) (certificate, key []byte) {
 }
 
 // encrypt restarts a server with TLS. It returns the file of its authority.
-func (s *server) encrypt(ip net.IP) string {
-	s.t.Helper()
-	public, private := certificate(s.t, ip)
+func encrypt(s *postgrestest.Server, ip net.IP) string {
+	s.T.Helper()
+	public, private := certificate(s.T, ip)
 	for name, text := range map[string][]byte{"server.crt": public, "server.key": private} {
-		path := filepath.Join(s.data, name)
-		testutil.Must(s.t, os.WriteFile(path, text, 0o600))
-		if uid, gid, other := owner(s.t); other {
-			testutil.Must(s.t, os.Chown(path, int(uid), int(gid)))
+		path := filepath.Join(s.Data, name)
+		testutil.Must(s.T, os.WriteFile(path, text, 0o600))
+		if uid, gid, other := postgrestest.Owner(s.T); other {
+			testutil.Must(s.T, os.Chown(path, int(uid), int(gid)))
 		}
 	}
-	s.shutDown()
-	s.configure("ssl = on")
-	testutil.Must(s.t, os.WriteFile(filepath.Join(s.data, "pg_hba.conf"),
+	s.ShutDown()
+	s.Configure("ssl = on")
+	testutil.Must(s.T, os.WriteFile(filepath.Join(s.Data, "pg_hba.conf"),
 		[]byte("host all all 127.0.0.1/32 trust\n"), 0o600))
-	s.run()
-	s.wait()
-	return filepath.Join(s.data, "server.crt")
+	s.Run()
+	s.Wait()
+	return filepath.Join(s.Data, "server.crt")
 }
 
 func TestOpen_TLS(t *testing.T) {
 	t.Parallel()
-	s, elsewhere, plain := start(t), start(t), start(t)
-	authority := s.encrypt(net.IPv4(127, 0, 0, 1))
-	foreign := elsewhere.encrypt(net.IPv4(127, 0, 0, 9))
-	at := func(s *server, mode string) string {
-		return "host=127.0.0.1 user=postgres dbname=postgres sslmode=" + mode + " port=" + s.port
+	s, elsewhere, plain := databases.Start(t), databases.Start(t), databases.Start(t)
+	authority := encrypt(s, net.IPv4(127, 0, 0, 1))
+	foreign := encrypt(elsewhere, net.IPv4(127, 0, 0, 9))
+	at := func(s *postgrestest.Server, mode string) string {
+		return "host=127.0.0.1 user=postgres dbname=postgres sslmode=" + mode + " port=" + s.Port
 	}
 	for _, mode := range []string{"require", "verify-ca", "verify-full"} {
 		store := opened(t, postgresql.V2, "connectionString", at(s, mode), "sslRootCert", authority)
 		testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||"+mode, "1")))
 		statetest.WantValue(t, store, "a||"+mode, "1")
 	}
-	if got := s.do("SELECT count(*) > 2 FROM pg_stat_ssl WHERE ssl"); got != "true" {
+	if got := s.Do("SELECT count(*) > 2 FROM pg_stat_ssl WHERE ssl"); got != "true" {
 		t.Error("the connections are not encrypted")
 	}
 	opened(t, postgresql.V2, "connectionString", at(elsewhere, "verify-ca"), "sslRootCert", foreign)
@@ -90,13 +91,9 @@ func TestOpen_TLS(t *testing.T) {
 			if c.authority != "" {
 				pairs = append(pairs, "sslRootCert", c.authority)
 			}
-			err := briefly(t, postgresql.V2, pairs...)
-			if err == nil {
-				t.Fatal("the store opens")
-			}
-			statetest.WantFault(t, err, fault.Unavailable, c.want...)
+			statetest.WantOpenFault(t, opening(t, postgresql.V2, pairs...), fault.Unavailable, c.want...)
 		})
 	}
-	missing := briefly(t, postgresql.V2, "connectionString", at(s, "verify-full"), "sslRootCert", "/nowhere/ca.pem")
-	statetest.WantFault(t, missing, fault.Invalid, "sslRootCert", "/nowhere/ca.pem")
+	statetest.WantOpenFault(t, opening(t, postgresql.V2, "connectionString", at(s, "verify-full"), "sslRootCert",
+		"/nowhere/ca.pem"), fault.Invalid, "sslRootCert", "/nowhere/ca.pem")
 }

@@ -266,8 +266,8 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 	return out, rows.Err()
 }
 
-// carryOut writes and deletes rows. It first creates the rows that must not exist yet, and returns fault.Conflict if
-// one exists. A missing row cannot be locked, so another transaction may have created it after the check.
+// carryOut writes and deletes rows. It first creates the rows that must not exist yet. It returns fault.Conflict if one
+// of them exists: a missing row cannot be locked, so another transaction may have created the row after the check.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {

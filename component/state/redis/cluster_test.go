@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,27 +18,25 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 // addReplicas adds a replica to each master of a cluster.
-func addReplicas(t *testing.T, masters []*server) {
+func addReplicas(t *testing.T, masters []*redistest.Server) {
 	t.Helper()
-	host, port, _ := net.SplitHostPort(masters[0].address)
 	for _, master := range masters {
-		replica := launch(t, "--cluster-enabled", "yes", "--cluster-config-file",
-			filepath.Join(t.TempDir(), "nodes.conf"), "--cluster-port", statetest.FreePort(t),
-			"--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
-		replica.wait()
-		replica.do("cluster", "meet", host, port, masters[0].setting("--cluster-port"))
-		id := master.do("cluster", "myid")
+		replica := redistest.LaunchMember(t, "--repl-diskless-sync-delay", "0")
+		replica.Wait()
+		replica.Meet(masters[0])
+		id := master.Do("cluster", "myid")
 		testutil.Eventually(t, func() error {
-			return replica.admin.Do(t.Context(), "cluster", "replicate", id).Err()
+			return replica.Admin.Do(t.Context(), "cluster", "replicate", id).Err()
 		})
 		testutil.Eventually(t, func() error {
-			info, err := replica.admin.Info(t.Context(), "replication").Result()
+			info, err := replica.Admin.Info(t.Context(), "replication").Result()
 			if err == nil && !strings.Contains(info, "master_link_status:up") {
 				err = errors.New(info)
 			}
@@ -49,9 +46,9 @@ func addReplicas(t *testing.T, masters []*server) {
 }
 
 // masterOf returns the server that has the slot of a name.
-func masterOf(t *testing.T, all []*server, name string) *server {
+func masterOf(t *testing.T, all []*redistest.Server, name string) *redistest.Server {
 	t.Helper()
-	shards, err := all[0].admin.ClusterShards(t.Context()).Result()
+	shards, err := all[0].Admin.ClusterShards(t.Context()).Result()
 	testutil.Must(t, err)
 	at := int64(redis.SlotOf(name))
 	for _, shard := range shards {
@@ -60,7 +57,7 @@ func masterOf(t *testing.T, all []*server, name string) *server {
 		}
 		for _, node := range shard.Nodes {
 			for _, s := range all {
-				if node.Role == "master" && s.address == net.JoinHostPort(node.IP, strconv.FormatInt(node.Port, 10)) {
+				if node.Role == "master" && s.Address == net.JoinHostPort(node.IP, strconv.FormatInt(node.Port, 10)) {
 					return s
 				}
 			}
@@ -130,9 +127,10 @@ func TestStore_ClusterFailsOver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits until a cluster takes a master for dead")
 	}
-	all := startCluster(t)
+	all := redistest.StartCluster(t)
 	addReplicas(t, all)
-	store := opened(t, "redisHost", addresses(all), "redisType", "cluster", "clusterHashTags", "true", "replicas", "1")
+	store := opened(t, "redisHost", redistest.Addresses(all), "redisType", "cluster", "clusterHashTags", "true",
+		"replicas", "1")
 	counters := []*counter{{key: "a||n"}, {key: "b||n"}, {key: "c||n"}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -146,12 +144,12 @@ func TestStore_ClusterFailsOver(t *testing.T) {
 	first := counters[0]
 	first.more(t, 50)
 	master := masterOf(t, all, "{a}||n")
-	master.kill()
+	master.Kill()
 	testutil.Eventually(t, func() error { // the replica answers, and has no replica itself
 		_, err := store.Set(ctx, state.SetRequest{Items: []state.Write{statetest.Put("a||other", "1")}})
 		return err
 	})
-	master.run() // it follows the new master
+	master.Run() // it follows the new master
 	for _, c := range counters {
 		c.more(t, 50)
 	}
@@ -163,24 +161,24 @@ func TestStore_ClusterFailsOver(t *testing.T) {
 }
 
 // reshard moves a slot from one master to another, some keys at a time. It calls between after each group of keys.
-func reshard(t *testing.T, all []*server, slot int, from, to *server, between func()) {
+func reshard(t *testing.T, all []*redistest.Server, slot int, from, to *redistest.Server, between func()) {
 	t.Helper()
-	source, target := from.do("cluster", "myid"), to.do("cluster", "myid")
-	to.do("cluster", "setslot", slot, "importing", source)
-	from.do("cluster", "setslot", slot, "migrating", target)
-	host, port, _ := net.SplitHostPort(to.address)
+	source, target := from.Do("cluster", "myid"), to.Do("cluster", "myid")
+	to.Do("cluster", "setslot", slot, "importing", source)
+	from.Do("cluster", "setslot", slot, "migrating", target)
+	host, port, _ := net.SplitHostPort(to.Address)
 	for {
-		keys := from.do("cluster", "getkeysinslot", slot, 5).([]any)
+		keys := from.Do("cluster", "getkeysinslot", slot, 5).([]any)
 		if len(keys) == 0 {
 			break
 		}
-		from.do(append([]any{"migrate", host, port, "", 0, 5000, "keys"}, keys...)...)
+		from.Do(append([]any{"migrate", host, port, "", 0, 5000, "keys"}, keys...)...)
 		between()
 	}
-	to.do("cluster", "setslot", slot, "node", target)
-	from.do("cluster", "setslot", slot, "node", target)
+	to.Do("cluster", "setslot", slot, "node", target)
+	from.Do("cluster", "setslot", slot, "node", target)
 	for _, s := range all {
-		s.do("cluster", "setslot", slot, "node", target)
+		s.Do("cluster", "setslot", slot, "node", target)
 	}
 }
 
@@ -191,12 +189,12 @@ func TestStore_ClusterIsReshardedUnderLoad(t *testing.T) {
 	}
 	for name, pairs := range map[string][]string{"OneServer": nil, "WithReplicas": {"replicas", "1"}} {
 		t.Run(name, func(t *testing.T) {
-			all := startCluster(t)
+			all := redistest.StartCluster(t)
 			if pairs != nil {
 				addReplicas(t, all)
 			}
-			store := opened(t, append(pairs, "redisHost", addresses(all), "redisType", "cluster", "clusterHashTags",
-				"true")...)
+			store := opened(t, append(pairs, "redisHost", redistest.Addresses(all), "redisType", "cluster",
+				"clusterHashTags", "true")...)
 			for i := range 60 {
 				testutil.Eventually(t, func() error {
 					return statetest.Set(t.Context(), store, statetest.Put("a||filler "+strconv.Itoa(i), "1"))
@@ -240,16 +238,16 @@ func TestStore_ClusterIsReshardedUnderLoad(t *testing.T) {
 }
 
 func TestOpen_WarnsOfAClusterThatIsTakenForOneServer(t *testing.T) {
-	all := startCluster(t)
+	all := redistest.StartCluster(t)
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	for _, c := range []struct {
 		pairs []string
 		want  bool
 	}{
-		{[]string{"redisHost", all[0].address}, true},
-		{[]string{"redisHost", all[0].address, "redisType", "cluster"}, false},
-		{[]string{"redisHost", start(t).address}, false},
+		{[]string{"redisHost", all[0].Address}, true},
+		{[]string{"redisHost", all[0].Address, "redisType", "cluster"}, false},
+		{[]string{"redisHost", redistest.Start(t).Address}, false},
 	} {
 		log.Reset()
 		s, err := open(t, redis.Options{Metadata: metadata(t, c.pairs...), Logger: logger})

@@ -47,8 +47,8 @@ const (
 // errManyKeys is the error of a scan that found more than Keys returns.
 var errManyKeys = errors.New("redis: too many keys")
 
-// Keys returns the keys of all strings, in no particular order. It may or may not return a key that is created or
-// deleted during the call. It returns fault.TooLarge for more than 100,000 keys.
+// Keys returns the keys of all strings, in no particular order. A key that is created or deleted during the call may be
+// missing. Keys returns fault.TooLarge for more than 100,000 keys.
 func (c *Client) Keys(ctx context.Context, op string) ([]string, error) {
 	const portion = 1000
 	if err := given(ctx, op); err != nil {

@@ -39,8 +39,8 @@ func execute(ctx context.Context, pipe goredis.Pipeliner) {
 
 func isClosed(err error) bool { return errors.Is(err, goredis.ErrClosed) }
 
-// answers returns the faults for error replies of Redis, by the first word of the reply. Redis has not executed a
-// command with such a reply.
+// answers returns the faults for error replies of Redis. A key of the map is the first word of a reply. If Redis
+// replies to a command with one of these errors, it has not executed the command.
 func answers() map[string]fault.Error {
 	return map[string]fault.Error{
 		"NOAUTH": {Code: fault.Denied, Msg: "Redis requires a password",
@@ -151,7 +151,7 @@ func (s *Store) failed(op, key string, err error, write bool) error {
 		e = fault.Error{Code: fault.Overloaded, Msg: "all connections to Redis are in use", Hint: "raise poolSize"}
 	case unsent(err):
 		return s.unreachable(op, err)
-	case errors.As(err, new(tooFew)):
+	case errors.As(err, new(unconfirmed)):
 		e = fault.Error{Code: fault.Indeterminate, Msg: "the write may be lost if the master of Redis fails",
 			Hint: "look at the replicas, or lower replicas"}
 	case errors.As(err, &refused) && !write:

@@ -18,38 +18,40 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// briefly opens a store that cannot be opened, and gives up soon.
-func briefly(t *testing.T, pairs ...string) error {
+// opening returns a function that opens a store, and closes it again.
+func opening(t *testing.T, pairs ...string) func(context.Context) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	s, err := redis.Open(ctx, redis.Options{Metadata: metadata(t, pairs...), Logger: slog.New(slog.DiscardHandler)})
-	if err == nil {
-		_ = s.Close()
+	return func(ctx context.Context) error {
+		t.Helper()
+		s, err := redis.Open(ctx, redis.Options{Metadata: metadata(t, pairs...), Logger: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			_ = s.Close()
+		}
+		return err
 	}
-	return err
 }
 
 func TestOpen_Unreachable(t *testing.T) {
 	address := "127.0.0.1:" + statetest.FreePort(t)
-	statetest.WantFault(t, briefly(t, "redisHost", address), fault.Unavailable, address, "check redisHost",
+	statetest.WantOpenFault(t, opening(t, "redisHost", address), fault.Unavailable, address, "check redisHost",
 		"connection refused")
-	statetest.WantFault(t, briefly(t, "redisHost", address, "redisType", "cluster"), fault.Unavailable, address)
-	statetest.WantFault(t, briefly(t, "redisHost", address, "failover", "true", "sentinelMasterName", "main"),
+	statetest.WantOpenFault(t, opening(t, "redisHost", address, "redisType", "cluster"), fault.Unavailable, address)
+	statetest.WantOpenFault(t, opening(t, "redisHost", address, "failover", "true", "sentinelMasterName", "main"),
 		fault.Unavailable,
 		address, "sentinel")
 }
 
 // TestOpen_WaitsForServer opens a store while its port closes the first two connections without an answer.
 func TestOpen_WaitsForServer(t *testing.T) {
-	s := start(t)
-	s.kill()
-	listener, err := net.Listen("tcp", s.address)
+	s := redistest.Start(t)
+	s.Kill()
+	listener, err := net.Listen("tcp", s.Address)
 	testutil.Must(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -59,37 +61,37 @@ func TestOpen_WaitsForServer(t *testing.T) {
 			}
 		}
 		_ = listener.Close()
-		s.run()
+		s.Run()
 	})
-	opened(t, "redisHost", s.address, "redisMaxRetries", "-1")
+	opened(t, "redisHost", s.Address, "redisMaxRetries", "-1")
 	wg.Wait()
 }
 
 func TestOpen_Replica(t *testing.T) {
-	master := start(t)
-	host, port, _ := strings.Cut(master.address, ":")
-	replica := start(t, "--replicaof", host+" "+port)
-	statetest.WantFault(t, briefly(t, "redisHost", replica.address), fault.Invalid, "is a replica",
+	master := redistest.Start(t)
+	host, port, _ := strings.Cut(master.Address, ":")
+	replica := redistest.Start(t, "--replicaof", host+" "+port)
+	statetest.WantOpenFault(t, opening(t, "redisHost", replica.Address), fault.Invalid, "is a replica",
 		"address of the master")
 }
 
 func TestOpen_Credentials(t *testing.T) {
-	s := start(t, "--requirepass", "secret")
-	statetest.WantFault(t, briefly(t, "redisHost", s.address), fault.Denied, "requires a password", "redisPassword")
-	err := briefly(t, "redisHost", s.address, "redisPassword", "wrong-secret")
-	statetest.WantFault(t, err, fault.Denied, "refused the user or the password")
+	s := redistest.Start(t, "--requirepass", "secret")
+	statetest.WantOpenFault(t, opening(t, "redisHost", s.Address), fault.Denied, "requires a password", "redisPassword")
+	err := statetest.WantOpenFault(t, opening(t, "redisHost", s.Address, "redisPassword", "wrong-secret"),
+		fault.Denied, "refused the user or the password")
 	if strings.Contains(err.Error(), "wrong-secret") {
 		t.Errorf("the error shows the password: %v", err)
 	}
-	store := opened(t, "redisHost", s.address, "redisPassword", "secret")
+	store := opened(t, "redisHost", s.Address, "redisPassword", "secret")
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
 }
 
 func TestStore_ACLUserWithDocumentedCommands(t *testing.T) {
-	s := start(t)
-	s.do("acl", "setuser", "shop", "on", ">pass", "~shop||*", "+ping", "+info", "+hmget", "+hget", "+pttl", "+evalsha",
+	s := redistest.Start(t)
+	s.Do("acl", "setuser", "shop", "on", ">pass", "~shop||*", "+ping", "+info", "+hmget", "+hget", "+pttl", "+evalsha",
 		"+eval", "+hset", "+hdel", "+del", "+persist", "+pexpire", "+scan", "+select", "+wait")
-	store := opened(t, "redisHost", s.address, "redisUsername", "shop", "redisPassword", "pass")
+	store := opened(t, "redisHost", s.Address, "redisUsername", "shop", "redisPassword", "pass")
 	ctx := t.Context()
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("shop||k", "1"), state.Write{Key: "shop||ttl",
 		Value: []byte("1"),
@@ -106,25 +108,25 @@ func TestStore_ACLUserWithDocumentedCommands(t *testing.T) {
 }
 
 func TestStore_RecoversFromCrash(t *testing.T) {
-	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
-	store := opened(t, "redisHost", s.address, "redisMaxRetries", "1")
+	s := redistest.StartDurable(t)
+	store := opened(t, "redisHost", s.Address, "redisMaxRetries", "1")
 	ctx := t.Context()
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
-	s.kill()
-	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")), fault.Unavailable, s.address)
+	s.Kill()
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")), fault.Unavailable, s.Address)
 	_, err := statetest.Get(ctx, store, "a||k")
-	statetest.WantFault(t, err, fault.Unavailable, s.address)
-	s.run()
-	s.wait()
+	statetest.WantFault(t, err, fault.Unavailable, s.Address)
+	s.Run()
+	s.Wait()
 	statetest.WantValue(t, store, "a||k", "1")
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "3")))
 }
 
 func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
-	s := start(t)
-	store := opened(t, "redisHost", s.address)
+	s := redistest.Start(t)
+	store := opened(t, "redisHost", s.Address)
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
-	s.signal(syscall.SIGSTOP)
+	s.Signal(syscall.SIGSTOP)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")), fault.Indeterminate,
@@ -135,7 +137,7 @@ func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
 		fault.Unavailable) {
 		t.Errorf("a read of a paused server: %v with code %q", err, fault.CodeOf(err))
 	}
-	s.signal(syscall.SIGCONT)
+	s.Signal(syscall.SIGCONT)
 	testutil.Eventually(t, func() error { return statetest.Set(t.Context(), store, statetest.Put("a||k", "3")) })
 	statetest.WantValue(t, store, "a||k", "3")
 }
@@ -143,10 +145,10 @@ func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
 // With readTimeout -1, only the time limit of a request ends it, also for reads that wait for the read of others. Close
 // ends in time too.
 func TestStore_PausedServerWithoutReadTimeout(t *testing.T) {
-	s := start(t)
-	store := opened(t, "redisHost", s.address, "readTimeout", "-1", "writeTimeout", "-1")
+	s := redistest.Start(t)
+	store := opened(t, "redisHost", s.Address, "readTimeout", "-1", "writeTimeout", "-1")
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
-	s.signal(syscall.SIGSTOP)
+	s.Signal(syscall.SIGSTOP)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	const reads = 8
@@ -167,8 +169,8 @@ func TestStore_PausedServerWithoutReadTimeout(t *testing.T) {
 }
 
 func TestStore_OutOfMemory(t *testing.T) {
-	s := start(t, "--maxmemory", "4mb", "--maxmemory-policy", "noeviction")
-	store := opened(t, "redisHost", s.address)
+	s := redistest.Start(t, "--maxmemory", "4mb", "--maxmemory-policy", "noeviction")
+	store := opened(t, "redisHost", s.Address)
 	ctx := t.Context()
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||small", "1")))
 	full := func() error {
@@ -193,21 +195,21 @@ func TestStore_TooFewReplicas(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits until a replica follows and does not answer")
 	}
-	master := start(t)
-	host, port, _ := strings.Cut(master.address, ":")
-	replica := start(t, "--replicaof", host+" "+port)
+	master := redistest.Start(t)
+	host, port, _ := strings.Cut(master.Address, ":")
+	replica := redistest.Start(t, "--replicaof", host+" "+port)
 	testutil.Eventually(t, func() error {
-		if info := fmt.Sprint(replica.do("info", "replication")); !strings.Contains(info, "master_link_status:up") {
+		if info := fmt.Sprint(replica.Do("info", "replication")); !strings.Contains(info, "master_link_status:up") {
 			return errors.New(info)
 		}
 		return nil
 	})
-	store := opened(t, "redisHost", master.address, "replicas", "1", "replicaTimeout", "500ms")
+	store := opened(t, "redisHost", master.Address, "replicas", "1", "replicaTimeout", "500ms")
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
 	if item := statetest.WantValue(t, store, "a||k", "1"); item.Level != state.Stale {
 		t.Errorf("a server with replicas answers at level %q, want %q", item.Level, state.Stale)
 	}
-	replica.signal(syscall.SIGSTOP)
+	replica.Signal(syscall.SIGSTOP)
 	statetest.WantFault(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "2")), fault.Indeterminate,
 		"0 of 1 replicas", "may be lost")
 	eventual := state.SetRequest{Items: []state.Write{statetest.Put("a||k", "3")}, Consistency: state.Eventual}
@@ -215,7 +217,7 @@ func TestStore_TooFewReplicas(t *testing.T) {
 	testutil.Must(t, err)
 	err = statetest.Set(t.Context(), store, state.Write{Key: "a||k", Value: []byte("4"), ETag: "other"})
 	statetest.WantFault(t, err, fault.Conflict)
-	replica.signal(syscall.SIGCONT)
+	replica.Signal(syscall.SIGCONT)
 	testutil.Eventually(t, func() error { return statetest.Set(t.Context(), store, statetest.Put("a||k", "5")) })
 }
 
@@ -223,20 +225,20 @@ func TestStore_FailsOverWithSentinel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits until sentinels take a master for dead")
 	}
-	master := start(t)
-	host, port, _ := strings.Cut(master.address, ":")
-	replica := start(t, "--replicaof", host+" "+port)
-	guard := startSentinel(t, "main", master.address)
+	master := redistest.Start(t)
+	host, port, _ := strings.Cut(master.Address, ":")
+	replica := redistest.Start(t, "--replicaof", host+" "+port)
+	guard := startSentinel(t, "main", master.Address)
 	testutil.Eventually(t, func() error {
-		if out := fmt.Sprint(guard.do("sentinel", "replicas", "main")); !strings.Contains(out, replica.address) {
+		if out := fmt.Sprint(guard.Do("sentinel", "replicas", "main")); !strings.Contains(out, replica.Address) {
 			return errors.New(out)
 		}
 		return nil
 	})
-	store := opened(t, "redisHost", guard.address, "failover", "true", "sentinelMasterName", "main", "replicas", "1")
+	store := opened(t, "redisHost", guard.Address, "failover", "true", "sentinelMasterName", "main", "replicas", "1")
 	ctx := t.Context()
 	testutil.Eventually(t, func() error { return statetest.Set(ctx, store, statetest.Put("a||k", "before")) })
-	master.kill()
+	master.Kill()
 	testutil.Eventually(t, func() error {
 		_, err := store.Set(ctx, state.SetRequest{Items: []state.Write{statetest.Put("a||other", "after")}})
 		return err
@@ -246,19 +248,20 @@ func TestStore_FailsOverWithSentinel(t *testing.T) {
 }
 
 // startSentinel starts a sentinel that watches a master.
-func startSentinel(t *testing.T, name, master string) *server {
+func startSentinel(t *testing.T, name, master string) *redistest.Server {
 	t.Helper()
 	host, port, _ := strings.Cut(master, ":")
-	return startWithFile(t, fmt.Sprintf("sentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %s 500\n"+
-		"sentinel failover-timeout %s 5000\n", name, host, port, name, name), "--sentinel")
+	configuration := fmt.Sprintf("sentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %s 500\n"+
+		"sentinel failover-timeout %s 5000\n", name, host, port, name, name)
+	return redistest.StartWithFile(t, configuration, "--sentinel")
 }
 
 // TestStore_NoUpdateIsLostWhileServerRestarts increments a counter with ETag conditions while the server is killed and
 // started again.
 func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	const writers, restarts, key = 4, 5, "a||counter"
-	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
-	store := opened(t, "redisHost", s.address)
+	s := redistest.StartDurable(t)
+	store := opened(t, "redisHost", s.Address)
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put(key, "0")))
 	var certain, maybe atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
@@ -293,9 +296,9 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 			}
 			return nil
 		})
-		s.kill()
-		s.run()
-		s.wait()
+		s.Kill()
+		s.Run()
+		s.Wait()
 	}
 	stop()
 	wg.Wait()
@@ -315,10 +318,10 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 
 // A pipeline on a connection that refuses the password sends none of its commands.
 func TestStore_ChangedPasswordIsDenied(t *testing.T) {
-	s := start(t, "--requirepass", "secret")
-	store := opened(t, "redisHost", s.address, "redisPassword", "secret", "redisMaxRetries", "-1")
-	strict := opened(t, "redisHost", s.address, "redisPassword", "secret", "replicas", "1", "redisMaxRetries", "-1")
-	admin := goredis.NewClient(&goredis.Options{Addr: s.address, Password: "secret", Protocol: 2})
+	s := redistest.Start(t, "--requirepass", "secret")
+	store := opened(t, "redisHost", s.Address, "redisPassword", "secret", "redisMaxRetries", "-1")
+	strict := opened(t, "redisHost", s.Address, "redisPassword", "secret", "replicas", "1", "redisMaxRetries", "-1")
+	admin := goredis.NewClient(&goredis.Options{Addr: s.Address, Password: "secret", Protocol: 2})
 	t.Cleanup(func() { _ = admin.Close() })
 	ctx := t.Context()
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))

@@ -9,21 +9,22 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
 // dapr writes a value as Dapr's component does: the fields data and version of a hash, the version one higher.
-func dapr(s *server, key, value string) {
-	s.t.Helper()
-	s.do("hset", key, "data", value)
-	s.do("hincrby", key, "version", 1)
+func dapr(s *redistest.Server, key, value string) {
+	s.T.Helper()
+	s.Do("hset", key, "data", value)
+	s.Do("hincrby", key, "version", 1)
 }
 
 func TestStore_ReadsAndWritesDataOfDapr(t *testing.T) {
-	s := start(t)
-	store := opened(t, "redisHost", s.address)
+	s := redistest.Start(t)
+	store := opened(t, "redisHost", s.Address)
 	ctx := t.Context()
 	dapr(s, "shop||k", `{"n":1}`)
 	dapr(s, "shop||k", `{"n":2}`)
@@ -32,7 +33,7 @@ func TestStore_ReadsAndWritesDataOfDapr(t *testing.T) {
 		t.Errorf("ETag %q, content type %q; want 2 and none", item.ETag, item.ContentType)
 	}
 	testutil.Must(t, statetest.Set(ctx, store, state.Write{Key: "shop||k", Value: []byte(`{"n":3}`), ETag: "2"}))
-	fields, err := s.admin.HGetAll(ctx, "shop||k").Result()
+	fields, err := s.Admin.HGetAll(ctx, "shop||k").Result()
 	testutil.Must(t, err)
 	item = statetest.WantValue(t, store, "shop||k", `{"n":3}`)
 	if fields["data"] != `{"n":3}` || fields["version"] != item.ETag || len(fields) != 2 {
@@ -45,18 +46,18 @@ func TestStore_ReadsAndWritesDataOfDapr(t *testing.T) {
 }
 
 func TestStore_MarksFirstWrite(t *testing.T) {
-	s := start(t)
-	store := opened(t, "redisHost", s.address)
+	s := redistest.Start(t)
+	store := opened(t, "redisHost", s.Address)
 	testutil.Must(t, statetest.Set(t.Context(), store, state.Write{Key: "a||k", Value: []byte("1"),
 		Concurrency: state.FirstWrite}))
-	if got := fmt.Sprint(s.do("hget", "a||k", "first-write")); got != "0" {
+	if got := fmt.Sprint(s.Do("hget", "a||k", "first-write")); got != "0" {
 		t.Errorf("the field first-write is %q, want 0", got)
 	}
 }
 
 func TestStore_ContentTypeBelongsToItsVersion(t *testing.T) {
-	s := start(t)
-	store := opened(t, "redisHost", s.address)
+	s := redistest.Start(t)
+	store := opened(t, "redisHost", s.Address)
 	bytes := state.Write{Key: "a||k", Value: []byte("12"), ContentType: state.OctetStream}
 	testutil.Must(t, statetest.Set(t.Context(), store, bytes))
 	if item := statetest.WantValue(t, store, "a||k", "12"); item.ContentType != state.OctetStream {
@@ -73,8 +74,8 @@ func TestStore_ContentTypeBelongsToItsVersion(t *testing.T) {
 }
 
 func TestStore_DefaultTTLOfDapr(t *testing.T) {
-	s := start(t)
-	store := opened(t, "redisHost", s.address, "ttlInSeconds", "100")
+	s := redistest.Start(t)
+	store := opened(t, "redisHost", s.Address, "ttlInSeconds", "100")
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1"),
 		state.Write{Key: "a||never", Value: []byte("1"), TTL: state.TTL{Set: true}}))
 	if item := statetest.WantValue(t, store, "a||k", "1"); item.Expires.IsZero() {
@@ -86,19 +87,19 @@ func TestStore_DefaultTTLOfDapr(t *testing.T) {
 }
 
 func TestStore_LeavesOtherTypesAlone(t *testing.T) {
-	s := start(t)
-	store := opened(t, "redisHost", s.address)
+	s := redistest.Start(t)
+	store := opened(t, "redisHost", s.Address)
 	ctx := t.Context()
-	s.do("set", "a||text", "precious")
-	s.do("rpush", "a||list", "1")
-	s.do("hset", "a||hash", "other", "1")
+	s.Do("set", "a||text", "precious")
+	s.Do("rpush", "a||list", "1")
+	s.Do("hset", "a||hash", "other", "1")
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
 	_, err := statetest.Get(ctx, store, "a||list")
 	statetest.WantFault(t, err, fault.Invalid, "neither a hash nor a document")
 	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2"), statetest.Put("a||text", "2")),
 		fault.Invalid, "another Redis type")
 	statetest.WantValue(t, store, "a||k", "1")
-	if got := s.do("get", "a||text"); got != "precious" {
+	if got := s.Do("get", "a||text"); got != "precious" {
 		t.Errorf("the text is %v", got)
 	}
 	items, err := store.BulkGet(ctx, state.BulkGetRequest{Keys: []string{"a||list", "a||k"}})
@@ -113,10 +114,10 @@ func TestStore_LeavesOtherTypesAlone(t *testing.T) {
 
 // Dapr reads a key that another program wrote as a string.
 func TestStore_ReadsStrings(t *testing.T) {
-	s := start(t)
-	store := opened(t, "redisHost", s.address)
-	s.do("set", "a||json", `{"n":1}`, "px", "100000")
-	s.do("set", "a||text", "\x00precious")
+	s := redistest.Start(t)
+	store := opened(t, "redisHost", s.Address)
+	s.Do("set", "a||json", `{"n":1}`, "px", "100000")
+	s.Do("set", "a||text", "\x00precious")
 	item := statetest.WantValue(t, store, "a||json", `{"n":1}`)
 	if item.ETag == "" || item.ContentType != "" || item.Expires.IsZero() {
 		t.Errorf("%+v", item)
@@ -138,14 +139,14 @@ func TestStore_ReadsStrings(t *testing.T) {
 }
 
 func TestStore_RefusesRequestIDs(t *testing.T) {
-	store := opened(t, "redisHost", start(t).address)
+	store := opened(t, "redisHost", redistest.Start(t).Address)
 	_, err := store.Set(t.Context(), state.SetRequest{Items: []state.Write{statetest.Put("a||k", "1")},
 		RequestID: "r"})
 	statetest.WantFault(t, err, fault.Invalid, "request ids", "Quorate-Request-Id")
 }
 
 func TestStore_BulkGetIsBounded(t *testing.T) {
-	store := opened(t, "redisHost", start(t).address)
+	store := opened(t, "redisHost", redistest.Start(t).Address)
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "12345")))
 	_, err := store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"a||k", "a||k"}, MaxBytes: 9})
 	statetest.WantFault(t, err, fault.TooLarge, "9 bytes")
@@ -161,8 +162,8 @@ func transact(ctx context.Context, s *redis.Store, writes ...state.Write) error 
 }
 
 func TestStore_ClusterWithoutHashTags(t *testing.T) {
-	all := startCluster(t)
-	store := opened(t, "redisHost", all[0].address, "redisType", "cluster")
+	all := redistest.StartCluster(t)
+	store := opened(t, "redisHost", all[0].Address, "redisType", "cluster")
 	ctx := t.Context()
 	several := []state.Write{statetest.Put("a||1", "1"), statetest.Put("a||2", "1"), statetest.Put("a||3", "1"),
 		statetest.Put("a||4", "1")}
@@ -189,8 +190,8 @@ func TestStore_ClusterWithoutHashTags(t *testing.T) {
 
 // TestStore_SlotsAreThoseOfRedis compares the slots that SlotOf returns with the slots that the server returns.
 func TestStore_SlotsAreThoseOfRedis(t *testing.T) {
-	all := startCluster(t)
-	c := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{all[0].address}, Protocol: 2})
+	all := redistest.StartCluster(t)
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{all[0].Address}, Protocol: 2})
 	defer c.Close()
 	for _, name := range []string{"", "a", "123456789", "a||b", "{a}||b", "x{a}y{b}", "{}||b", "{a", "é||日本"} {
 		want, err := c.ClusterKeySlot(t.Context(), name).Result()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
@@ -19,17 +20,17 @@ import (
 
 // A listing of many keys does not scan the database for each page, and still omits what was deleted in between.
 func TestStore_ListScansOnceForManyPages(t *testing.T) {
-	s := start(t)
-	store := opened(t, "redisHost", s.address)
+	s := redistest.Start(t)
+	store := opened(t, "redisHost", s.Address)
 	const keys = 2500
-	_, err := s.admin.Pipelined(t.Context(), func(p goredis.Pipeliner) error {
+	_, err := s.Admin.Pipelined(t.Context(), func(p goredis.Pipeliner) error {
 		for i := range keys {
 			p.HSet(t.Context(), fmt.Sprintf("a||k%04d", i), "data", "1", "version", "1")
 		}
 		return nil
 	})
 	testutil.Must(t, err)
-	s.do("config", "resetstat")
+	s.Do("config", "resetstat")
 	next := func(after string) state.Page {
 		t.Helper()
 		page, err := store.List(t.Context(), state.ListRequest{Prefix: "a||", After: after, Limit: 100})
@@ -38,7 +39,7 @@ func TestStore_ListScansOnceForManyPages(t *testing.T) {
 	}
 	scans := func() int {
 		t.Helper()
-		text, err := s.admin.Info(t.Context(), "commandstats").Result()
+		text, err := s.Admin.Info(t.Context(), "commandstats").Result()
 		testutil.Must(t, err)
 		var n int
 		_, after, _ := strings.Cut(text, "cmdstat_scan:calls=")
@@ -47,8 +48,8 @@ func TestStore_ListScansOnceForManyPages(t *testing.T) {
 	}
 	first := next("")
 	once := scans()
-	s.do("del", "a||k0150")
-	s.do("hset", "a||k0120x", "data", "1", "version", "1")
+	s.Do("del", "a||k0150")
+	s.Do("hset", "a||k0120x", "data", "1", "version", "1")
 	seen, after := len(first.Items), first.Items[len(first.Items)-1].Key
 	for more := first.More; more; {
 		page := next(after)
@@ -66,7 +67,7 @@ func TestStore_ListScansOnceForManyPages(t *testing.T) {
 	if page := next("a||k0119"); len(page.Items) != 99 || page.Items[0].Key != "a||k0120" {
 		t.Errorf("the page after k0119 begins with %+v", page.Items[:1])
 	}
-	s.do("hset", "a||a", "data", "1", "version", "1")
+	s.Do("hset", "a||a", "data", "1", "version", "1")
 	if page := next(""); page.Items[0].Key != "a||a" || page.Items[0].Value != nil || page.Items[0].ETag != "1" {
 		t.Errorf("a new listing begins with %+v", page.Items[0])
 	}

@@ -131,14 +131,14 @@ func (s *Store) items(ctx context.Context, op string, keys []string, values bool
 		Msg: "the key changes too often to be read"}
 }
 
-// item returns the item that the commands for one key have read. wanted is the number of fields that were requested.
-// same is false if the version of the item changed between these commands.
-func (s *Store) item(key string, r reading, wanted int) (item state.Item, same bool, err error) {
+// item returns the item that the commands for one key have read. fieldCount is the number of fields that were
+// requested. unchanged is false if the version of the item changed between these commands.
+func (s *Store) item(key string, r reading, fieldCount int) (item state.Item, unchanged bool, err error) {
 	fields, err := r.fields.Slice()
 	if err != nil {
 		return item, false, err
 	}
-	if len(fields) != wanted {
+	if len(fields) != fieldCount {
 		return item, false, errors.New("redis: the answer has another number of fields")
 	}
 	again, err := r.again.Result()
@@ -165,18 +165,22 @@ func (s *Store) item(key string, r reading, wanted int) (item state.Item, same b
 	return item, version == again, nil
 }
 
-// others reads the keys that are not Redis hashes. Such a key may be a RedisJSON document, which Dapr writes for a
-// value with the content type application/json, or a string, which Dapr reads. For other types, Err of the item is set.
-// Strings are read only if values is true: a listing must not have strings that other programs keep in the same
-// database. The slice at has the indexes of these keys in keys. others puts their items into out, at the same indexes.
-func (s *Store) others(ctx context.Context, op string, keys []string, at []int, values bool, out []state.Item) error {
-	if len(at) == 0 {
+// others reads the keys that are not Redis hashes. The slice indexes has the positions of these keys in keys. others
+// puts their items into out, at the same positions. It depends on the Redis type of a key:
+//
+//   - A RedisJSON document is read. Dapr writes it for a value with the content type application/json.
+//   - A string is read as in Dapr, but only if values is true. A listing must not contain strings that other programs
+//     keep in the same database.
+//   - For any other type, Err of the item is set.
+func (s *Store) others(ctx context.Context, op string, keys []string, indexes []int, values bool,
+	out []state.Item) error {
+	if len(indexes) == 0 {
 		return nil
 	}
 	pipe := s.client.Pipeline()
-	documents, texts := make([]*goredis.StringCmd, len(at)), make([]*goredis.StringCmd, len(at))
-	left := make([]*goredis.DurationCmd, len(at))
-	for i, n := range at {
+	documents, texts := make([]*goredis.StringCmd, len(indexes)), make([]*goredis.StringCmd, len(indexes))
+	left := make([]*goredis.DurationCmd, len(indexes))
+	for i, n := range indexes {
 		name := s.name(keys[n])
 		documents[i] = goredis.NewStringCmd(ctx, "json.get", name)
 		_ = pipe.Process(ctx, documents[i])
@@ -186,7 +190,7 @@ func (s *Store) others(ctx context.Context, op string, keys []string, at []int, 
 		left[i] = pipe.PTTL(ctx, name)
 	}
 	execute(ctx, pipe)
-	for i, n := range at {
+	for i, n := range indexes {
 		item := &out[n]
 		item.Key, item.Proof = keys[n], s.proof()
 		text, err := documents[i].Bytes()
@@ -221,7 +225,7 @@ func refused(err error) bool {
 	return errors.As(err, &answer) && !errors.Is(err, goredis.Nil)
 }
 
-// stringETag returns the ETag of a Redis string, which has no version. No write succeeds with it.
+// stringETag returns an ETag for a Redis string, which has no version. A write with this ETag always fails.
 func stringETag(text []byte) string {
 	sum := sha256.Sum256(text)
 	return "string-" + hex.EncodeToString(sum[:8])

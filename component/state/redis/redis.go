@@ -68,20 +68,26 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	set.warn(o.Logger)
 	goredis.SetLogger(silent{}) // it is one for the process; errors are returned anyway
-	s := &Store{client: set.client(cmp.Or(o.LargestValue, state.LargestValue)), settings: set,
-		script: goredis.NewScript(source), now: o.Now}
-	s.level.Store(state.Stale)
-	s.gather = outside.NewGatherer(gathered{s})
-	s.listing = outside.NewListing(unordered{s})
-	if s.now == nil {
-		s.now = time.Now
-	}
+	set.longest = cmp.Or(o.LargestValue, state.LargestValue)
+	s := newStore(set, o.Now)
 	if err := s.connect(ctx); err != nil {
 		_ = s.client.Close() // the cause is what matters
 		return nil, err
 	}
 	s.warnOfCluster(ctx, o.Logger)
 	return s, nil
+}
+
+// newStore creates a store that connects at its first command.
+func newStore(set settings, now func() time.Time) *Store {
+	s := &Store{client: set.client(), settings: set, script: goredis.NewScript(source), now: now}
+	s.level.Store(state.Stale)
+	s.gather = outside.NewGatherer(gathered{s})
+	s.listing = outside.NewListing(unordered{s})
+	if s.now == nil {
+		s.now = time.Now
+	}
+	return s
 }
 
 // warnOfCluster logs a warning if the server belongs to a Redis Cluster but the component is configured for a single

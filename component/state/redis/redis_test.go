@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	"github.com/quorate/quorate/component/state/statetest"
 )
 
@@ -59,7 +60,7 @@ func opened(t *testing.T, pairs ...string) *redis.Store {
 
 // clock is the time of a store. It moves with the real time, and by leaps.
 type clock struct {
-	servers []*server
+	servers []*redistest.Server
 	mu      sync.Mutex
 	leaps   time.Duration
 }
@@ -78,7 +79,7 @@ func (c *clock) leap(t *testing.T) func(time.Duration) {
 		defer c.mu.Unlock()
 		c.leaps += d
 		for _, s := range c.servers {
-			if err := s.age(context.WithoutCancel(t.Context()), d); err != nil {
+			if err := age(context.WithoutCancel(t.Context()), s, d); err != nil {
 				t.Error(err)
 			}
 		}
@@ -86,7 +87,7 @@ func (c *clock) leap(t *testing.T) func(time.Duration) {
 }
 
 // conform runs the suite on a store with settings.
-func conform(t *testing.T, servers []*server, o statetest.Options, pairs ...string) {
+func conform(t *testing.T, servers []*redistest.Server, o statetest.Options, pairs ...string) {
 	t.Helper()
 	c := &clock{servers: servers}
 	o.Clock = &statetest.Clock{Now: c.Now, Advance: c.leap(t)}
@@ -101,12 +102,12 @@ func conform(t *testing.T, servers []*server, o statetest.Options, pairs ...stri
 }
 
 func TestStore_Conformance(t *testing.T) {
-	s := start(t)
-	conform(t, []*server{s}, statetest.Options{ListLevel: state.Stale}, "redisHost", s.address)
+	s := redistest.Start(t)
+	conform(t, []*redistest.Server{s}, statetest.Options{ListLevel: state.Stale}, "redisHost", s.Address)
 }
 
 func TestStore_ConformanceInCluster(t *testing.T) {
-	all := startCluster(t)
-	conform(t, all, statetest.Options{Level: state.Stale}, "redisHost", addresses(all), "redisType", "cluster",
-		"clusterHashTags", "true")
+	all := redistest.StartCluster(t)
+	conform(t, all, statetest.Options{Level: state.Stale}, "redisHost", redistest.Addresses(all), "redisType",
+		"cluster", "clusterHashTags", "true")
 }

@@ -89,6 +89,7 @@ type settings struct {
 	ttl                int64 // seconds; 0 or less = none
 	retries            int
 	minPause, maxPause time.Duration
+	longest            int64 // the largest value in bytes that is read
 
 	dial, read, write, pool, idle, age time.Duration
 	poolSize, minIdle                  int
@@ -225,8 +226,8 @@ func local(addresses []string) bool {
 }
 
 // dialer returns a function that connects to a server. The connection checks replies before the library sees them,
-// because the library allocates every length that a server sends. longest is the largest value in bytes.
-func (s settings) dialer(longest int64) func(ctx context.Context, network, address string) (net.Conn, error) {
+// because the library allocates every length that a server sends.
+func (s settings) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
 	plain := &net.Dialer{Timeout: max(s.dial, 0), KeepAliveConfig: net.KeepAliveConfig{Enable: true,
 		Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	dial := plain.DialContext
@@ -238,17 +239,16 @@ func (s settings) dialer(longest int64) func(ctx context.Context, network, addre
 		if err != nil {
 			return nil, err
 		}
-		return frames.Wrap(conn, frames.NewRESP(longest)), nil
+		return frames.Wrap(conn, frames.NewRESP(s.longest)), nil
 	}
 }
 
-// client creates a client of the Redis library. It connects at the first command. The library retries reads, and
-// commands that it could not send. Commands wrapped in the type once are never retried. longest is the largest value
-// in bytes.
-func (s settings) client(longest int64) goredis.UniversalClient {
+// client creates a client of the Redis library. The client connects at its first command. The library retries reads,
+// and commands that it could not send. It never retries a command of the type once.
+func (s settings) client() goredis.UniversalClient {
 	const oneTry = 1 // of a connection; the retries of commands include it
 	o := goredis.Options{
-		Username: s.username, Password: s.password, DB: s.db, Dialer: s.dialer(longest), Protocol: 2,
+		Username: s.username, Password: s.password, DB: s.db, Dialer: s.dialer(), Protocol: 2,
 		MaxRetries: disabled(s.retries), MinRetryBackoff: s.minPause, MaxRetryBackoff: s.maxPause,
 		DialTimeout: s.dial, DialerRetries: oneTry, ReadTimeout: s.read, WriteTimeout: s.write,
 		ContextTimeoutEnabled: true, PoolSize: s.poolSize, PoolTimeout: s.pool, MinIdleConns: s.minIdle,
@@ -296,9 +296,9 @@ type silent struct{}
 // Printf drops a line.
 func (silent) Printf(context.Context, string, ...any) {}
 
-// parseInterval parses a duration as Dapr does. A whole number means milliseconds. A negative whole number means
+// ParseInterval parses a duration as Dapr does. A whole number means milliseconds. A negative whole number means
 // off, and the result is -1.
-func parseInterval(text string) (time.Duration, error) {
+func ParseInterval(text string) (time.Duration, error) {
 	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
 		if n < 0 {
 			return -1, nil
@@ -313,13 +313,13 @@ func parseInterval(text string) (time.Duration, error) {
 }
 
 func checkInterval(text string) error {
-	_, err := parseInterval(text)
+	_, err := ParseInterval(text)
 	return err
 }
 
 // interval reads a field that was checked.
 func interval(m component.Values, name string) time.Duration {
-	d, _ := parseInterval(m.Text(name))
+	d, _ := ParseInterval(m.Text(name))
 	return d
 }
 

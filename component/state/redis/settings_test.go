@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
@@ -38,7 +39,7 @@ func TestOpen_RefusesContradictions(t *testing.T) {
 		"are not a pair":              {"redisHost", "a", "enableTLS", "true", "clientCert", "x", "clientKey", "y"},
 		"caCert holds no certificate": {"redisHost", "a", "enableTLS", "true", "caCert", "x"},
 	} {
-		statetest.WantFault(t, briefly(t, pairs...), fault.Invalid, want)
+		statetest.WantOpenFault(t, opening(t, pairs...), fault.Invalid, want)
 	}
 }
 
@@ -76,25 +77,23 @@ func TestOpen_TLS(t *testing.T) {
 		}
 	}
 	port := statetest.FreePort(t)
-	start(t, "--tls-port", port, "--tls-cert-file", filepath.Join(folder, "cert.pem"), "--tls-key-file",
+	redistest.Start(t, "--tls-port", port, "--tls-cert-file", filepath.Join(folder, "cert.pem"), "--tls-key-file",
 		filepath.Join(folder, "key.pem"), "--tls-ca-cert-file", filepath.Join(folder, "cert.pem"))
 	address := "127.0.0.1:" + port
 	store := opened(t, "redisHost", address, "enableTLS", "true", "caCert", certificate, "clientCert", certificate,
 		"clientKey", key)
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
 	statetest.WantValue(t, store, "a||k", "1")
-	statetest.WantFault(t, briefly(t, "redisHost", address, "enableTLS", "true", "clientCert", certificate,
+	statetest.WantOpenFault(t, opening(t, "redisHost", address, "enableTLS", "true", "clientCert", certificate,
 		"clientKey", key),
 		fault.Unavailable, "is not trusted", "caCert")
 	unverified := opened(t, "redisHost", address, "enableTLS", "true", "insecureSkipTLSVerify", "true", "clientCert",
 		certificate, "clientKey", key)
 	statetest.WantValue(t, unverified, "a||k", "1")
-	plain := start(t)
-	statetest.WantFault(t, briefly(t, "redisHost", plain.address, "enableTLS", "true", "dialTimeout", "200ms"),
+	plain := redistest.Start(t)
+	statetest.WantOpenFault(t, opening(t, "redisHost", plain.Address, "enableTLS", "true", "dialTimeout", "200ms"),
 		fault.Unavailable)
-	if err := briefly(t, "redisHost", address); err == nil {
-		t.Error("a store without TLS opens at a port with TLS")
-	}
+	statetest.WantOpenFault(t, opening(t, "redisHost", address), fault.Unavailable)
 }
 
 // certificates returns a self-signed certificate for this host, and its key.

@@ -31,8 +31,8 @@ func slotOf(name string) int {
 	return int(crc) % slots
 }
 
-// redirected returns the address in a MOVED or ASK reply of a Redis Cluster, or "" for any other error. ask is true
-// for ASK, which applies to this command only.
+// redirected returns the address in a MOVED or ASK reply of a Redis Cluster, or "" for any other error. ask is true for
+// ASK: only the current command must be sent to this address.
 func redirected(err error) (address string, ask bool) {
 	if err == nil {
 		return "", false

@@ -131,8 +131,9 @@ func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, lev
 	return state.Written{ETags: etags, Proof: s.proof()}, nil
 }
 
-// groups returns the positions of operations that are applied together: in a Redis Cluster, the operations on keys
-// of one slot. With several groups, it returns fault.Invalid if split is false or if an operation has a condition.
+// groups divides the operations into those that can be applied together: in a Redis Cluster, the operations on keys of
+// one slot. A group has the indexes of its operations. With several groups, groups returns fault.Invalid if split is
+// false or if an operation has a condition.
 func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, error) {
 	bySlot := map[int]int{} // slot to group
 	var groups [][]int
@@ -236,8 +237,8 @@ type once struct{ *goredis.Cmd }
 // NoRetry implements goredis.Cmder.
 func (once) NoRetry() bool { return true }
 
-// run runs the script. It retries an attempt only if Redis certainly did not execute it. If strong is true, run
-// waits until the configured number of Redis replicas has acknowledged the write.
+// run runs the script. It repeats an attempt only if Redis certainly did not execute the script. If strong is true, run
+// then waits until the configured number of Redis replicas has acknowledged the write.
 func (s *Store) run(ctx context.Context, op string, names []string, args []any, strong bool) (int, error) {
 	replicas := 0
 	if strong {
@@ -278,7 +279,7 @@ func (s *Store) run(ctx context.Context, op string, names []string, args []any, 
 }
 
 // send sends a command. If replicas is not 0, it then waits on the same connection until that number of Redis
-// replicas has acknowledged the write. It returns tooFew if fewer have acknowledged it within replicaTimeout.
+// replicas has acknowledged the write. It returns unconfirmed if fewer have acknowledged it within replicaTimeout.
 func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) error {
 	if replicas == 0 {
 		return s.client.Process(ctx, cmd)
@@ -320,20 +321,19 @@ func (s *Store) sendTo(ctx context.Context, node goredis.Cmdable, cmd once, repl
 		return nil // nothing was written
 	}
 	acknowledged, err := wait.Result()
-	if err == nil && acknowledged < int64(replicas) {
-		err = tooFew{acknowledged, replicas, s.settings.replicaTimeout}
+	switch {
+	case err != nil: // also if it says that the server did not execute WAIT
+		return unconfirmed{err}
+	case acknowledged < int64(replicas):
+		return unconfirmed{fmt.Errorf("%d of %d replicas acknowledged it within %s", acknowledged, replicas,
+			s.settings.replicaTimeout)}
 	}
-	return err
+	return nil
 }
 
-// tooFew is the error of a write that too few replicas acknowledged.
-type tooFew struct {
-	acknowledged int64
-	wanted       int
-	within       time.Duration
-}
+// unconfirmed is the error of a write that Redis has executed, and that too few replicas have acknowledged. It hides
+// its cause from errors.As, because the cause is about WAIT and not about the write.
+type unconfirmed struct{ cause error }
 
-// Error says how many replicas acknowledged.
-func (e tooFew) Error() string {
-	return fmt.Sprintf("%d of %d replicas acknowledged it within %s", e.acknowledged, e.wanted, e.within)
-}
+// Error returns the text of the cause.
+func (e unconfirmed) Error() string { return e.cause.Error() }

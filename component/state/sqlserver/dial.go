@@ -36,17 +36,19 @@ const (
 	encryptStrict = 4 // before the prelogin
 )
 
-// dialer connects to SQL Server. It checks the messages of the server before the client library reads them, because
-// the library allocates lengths that they announce. The check must follow TLS, and this protocol begins TLS inside its
-// first messages. So a connection of the dialer negotiates TLS, and the library takes it for one without.
+// dialer connects to SQL Server. It checks the messages of the server before the client library reads them, because the
+// library allocates every length that a message announces. It can check only decrypted messages. SQL Server negotiates
+// TLS inside the first messages of the protocol. So the dialer's connection negotiates TLS itself, and the library
+// treats it as a connection without TLS.
 type dialer struct {
 	client  msdsn.Config
 	longest int64 // value in bytes
 	sspi    bool  // the sign-in uses NTLM
 }
 
-// check returns a dialer that negotiates TLS as config requests, and the configuration of the library for it, which has
-// no TLS. The dialer is nil if unchecked is true for config.
+// check returns a dialer that negotiates TLS as config requests, and a configuration for the library without TLS. If
+// unchecked is true for config, it returns config itself and no dialer. longest is the maximum size of a value in
+// bytes.
 func check(config msdsn.Config, longest int64) (msdsn.Config, mssql.Dialer) {
 	config.ColumnEncryption = false // the store has no encrypted columns
 	if unchecked(config) {
@@ -57,8 +59,8 @@ func check(config msdsn.Config, longest int64) (msdsn.Config, mssql.Dialer) {
 	return config, d
 }
 
-// unchecked reports whether the library must do TLS itself, because the sign-in depends on the certificate. Then
-// nothing checks the messages of the server.
+// unchecked reports whether the library must negotiate TLS itself, because the sign-in depends on the certificate. The
+// messages of the server are then not checked.
 func unchecked(config msdsn.Config) bool { return config.EpaEnabled && ntlm(config) }
 
 // ntlm reports whether the sign-in uses NTLM.
@@ -112,8 +114,8 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return c, nil
 }
 
-// conn is a connection to SQL Server. As with any net.Conn, one goroutine may read while another writes. This applies
-// from the first read on, which negotiates.
+// conn is a connection to SQL Server. The first call of Read negotiates. From then on, one goroutine may read while
+// another one writes, as with any net.Conn.
 type conn struct {
 	net.Conn // TCP, or TLS if TLS comes before the prelogin
 	dialer   *dialer
@@ -149,7 +151,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// prelogin returns the first packet of the client library with the encryption that the settings request.
+// prelogin returns the first packet p of the client library, changed so that it requests the encryption in the
+// settings.
 func (c *conn) prelogin(p []byte) []byte {
 	p = bytes.Clone(p)
 	if at, size := option(p[min(headerSize, len(p)):], optionEncryption); size == 1 {
@@ -158,17 +161,18 @@ func (c *conn) prelogin(p []byte) []byte {
 	return p
 }
 
-// option returns the position of an option of a prelogin and its size, which is 0 if there is no such option.
-func option(p []byte, kind byte) (at, size int) {
+// option returns the position and the size of an option in a prelogin. The size is 0 if the prelogin does not have the
+// option.
+func option(p []byte, kind byte) (position, size int) {
 	for i := 0; i+5 <= len(p) && p[i] != optionEnd; i += 5 {
 		if p[i] != kind {
 			continue
 		}
-		at, size = int(binary.BigEndian.Uint16(p[i+1:])), int(binary.BigEndian.Uint16(p[i+3:]))
-		if at+size > len(p) {
+		position, size = int(binary.BigEndian.Uint16(p[i+1:])), int(binary.BigEndian.Uint16(p[i+3:]))
+		if position+size > len(p) {
 			break
 		}
-		return at, size
+		return position, size
 	}
 	return 0, 0
 }
@@ -231,8 +235,8 @@ func preloginAnswer(in io.Reader) ([]byte, error) {
 	return p, err
 }
 
-// encryptsNothing returns an answer to the prelogin that says that nothing is encrypted. From the answer p of the
-// server, it has only whether a token is required.
+// encryptsNothing returns an answer to the prelogin for the client library. It says that nothing is encrypted. The only
+// information that it takes from the server's answer p is whether a token is required.
 func encryptsNothing(p []byte) []byte {
 	options, values := []byte{optionEncryption, 0, 0, 0, 1}, []byte{encryptNone}
 	if at, size := option(p, optionToken); size == 1 {
@@ -290,8 +294,8 @@ type handshake struct {
 	ended bool
 }
 
-// Write implements net.Conn. It sends nothing before a read or the end, because SQL Server needs what belongs together
-// in one message.
+// Write implements net.Conn. It collects the bytes until the next read or the end of the handshake, because SQL Server
+// requires each flight of the handshake in one message.
 func (h *handshake) Write(p []byte) (int, error) {
 	if h.ended {
 		return h.Conn.Write(p)

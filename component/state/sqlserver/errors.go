@@ -90,8 +90,9 @@ func answers() map[int32]fault.Error {
 	return out
 }
 
-// again reports whether a failed call may be repeated, because it has changed nothing and can succeed. It returns
-// true after a conflict with another transaction, and if the connection was broken before anything was sent.
+// again reports whether a failed call may be repeated. It returns true after a conflict with another transaction, and
+// if the connection was broken before anything was sent. In these cases the call has changed nothing, and a repetition
+// can succeed.
 func again(err error) bool {
 	var answer mssql.Error
 	return errors.Is(err, driver.ErrBadConn) ||

@@ -154,10 +154,9 @@ func (s *Store) unknown(key string) bool {
 	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
 }
 
-// query executes a query and returns the items in its rows, of which there must not be more than the argument limit.
-// The parameter most is the maximum size of all values together in bytes; 0 = no limit. A larger result causes
-// fault.TooLarge.
-func (s *Store) query(ctx context.Context, op, key string, limit int, most int64, statement string, args ...any,
+// query executes a query and returns the items in its rows. It returns fault.TooLarge if there are more than limit
+// rows, or if all values together have more than maxBytes bytes. A maxBytes of 0 means no limit.
+func (s *Store) query(ctx context.Context, op, key string, limit int, maxBytes int64, statement string, args ...any,
 ) ([]state.Item, error) {
 	var out []state.Item
 	err := s.call(ctx, op, key, reading, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
@@ -175,8 +174,8 @@ func (s *Store) query(ctx context.Context, op, key string, limit int, most int64
 			if len(items) == limit {
 				return stranger(op, key)
 			}
-			if size += int64(len(item.Value)); most > 0 && size > most {
-				return state.ValuesTooLarge(op, most)
+			if size += int64(len(item.Value)); maxBytes > 0 && size > maxBytes {
+				return state.ValuesTooLarge(op, maxBytes)
 			}
 			items = append(items, item)
 		}

@@ -225,9 +225,9 @@ func (s *Store) proof() state.Proof     { return state.Proof{Level: s.one} }
 func (s *Store) bulkProof() state.Proof { return state.Proof{Level: s.many} }
 
 // call runs f with a connection. It repeats f if the connection was broken before anything was sent, or if SQL Server
-// rolled back because of a conflict with another transaction. Before f sends a statement that may change data
-// permanently, it must set its parameter sent to true. If f has not done so, an error of call means that nothing was
-// changed.
+// rolled back because of a conflict with another transaction. f has a parameter sent. It must set sent to true before
+// it sends a statement that may change data permanently. If sent is still false, an error of call means that nothing
+// was changed.
 //
 // call returns at most 200 ms after ctx ends. f may then still run for seconds, because the client library waits for
 // SQL Server. So f must not change anything that the caller reads after an error.
@@ -261,8 +261,8 @@ func (s *Store) call(ctx context.Context, op, key string, doing kind,
 	}
 }
 
-// outcome returns the kind of call for the conversion of its error. It returns unsent for a write that has sent
-// nothing, and otherwise the argument doing.
+// outcome returns the kind of a call for the conversion of its error. This is unsent for a write that has sent no
+// statement, and otherwise doing, the kind that the caller requested.
 func outcome(doing kind, sent *atomic.Bool) kind {
 	if doing == writing && !sent.Load() {
 		return unsent

@@ -91,11 +91,11 @@ func newStatements(s settings, version Version, collation string) statements {
 	}
 }
 
-// page returns the statement that lists keys in order, from @From on. If the parameter after is true, @From itself is
-// not listed. If the parameter end is not empty, the list has only keys below @End.
-func (s statements) page(after bool, end string) string {
+// page returns the statement that lists keys in order, beginning at @From. If exclusive is true, the list does not
+// contain @From itself. If end is not empty, the list has only keys below @End.
+func (s statements) page(exclusive bool, end string) string {
 	text := s.list + " AND " + s.order + " >= @From"
-	if after {
+	if exclusive {
 		text = s.list + " AND " + s.order + " > @From"
 	}
 	if end != "" {

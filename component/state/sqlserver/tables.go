@@ -67,8 +67,8 @@ func (s *Store) prepare(ctx context.Context) error {
 	return s.index(ctx)
 }
 
-// metadataColumn is a key in the result of the method columns. It is present if the metadata table exists. No real
-// column can have this name.
+// metadataColumn is an additional key in the map that the method columns returns. It is present if the metadata table
+// exists. No real column can have this name.
 const metadataColumn = "\x00metadata"
 
 // maxColumns is the largest number of columns that SQL Server allows in a table.
@@ -235,8 +235,8 @@ const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GET
 	`WHERE m.[Key] = N'last-cleanup') INSERT INTO @metadata ([Key], [Value]) OUTPUT 1 ` +
 	`VALUES (N'last-cleanup', CONVERT(nvarchar(max), GETDATE(), 21));` + commit
 
-// removeExpired removes expired rows, unless another node has done so within the interval. With a key type other
-// than text, every node removes expired rows, because the metadata table then cannot contain the row of the claim.
+// removeExpired removes expired rows, unless another node has done so within the interval. If the key type is not text,
+// the metadata table cannot contain the row of the claim. Then every node removes expired rows.
 func (s *Store) removeExpired(ctx context.Context) error {
 	const op = "sqlserver.RemoveExpired"
 	if s.settings.keyType == keyText {

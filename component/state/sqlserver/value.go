@@ -21,9 +21,10 @@ const (
 	markJSON  = "\uFDD1" // the value is JSON that is not UTF-8
 )
 
-// besideBytes is the text column of a v2 row whose value was saved as bytes but is also valid JSON. If a row has both
-// bytes and this text, decode returns the content type OctetStream. The text is an empty JSON object, so computed
-// columns find no property in it. Dapr does not read the text column of such a row.
+// besideBytes is the content of the text column in some v2 rows. Such a row contains a value that was saved as bytes
+// but is also valid JSON. If a row has both bytes and this text, decode returns the content type OctetStream. The text
+// is an empty JSON object, so computed columns find no property in it. Dapr does not read the text column of such a
+// row.
 const besideBytes = "{}"
 
 // value is a value as a row has it.

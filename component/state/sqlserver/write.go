@@ -170,8 +170,7 @@ func (c *change) args(o *state.Operation, i int) []any {
 	return args
 }
 
-// statements returns the SQL statements, with their parameters, that bring each key to its state after the last
-// operation.
+// statements returns the SQL statements, with their parameters, that apply the last operation on each key.
 func (c *change) statements(keys []string) (string, []any) {
 	var text strings.Builder
 	var args []any
@@ -189,8 +188,8 @@ func (c *change) statements(keys []string) (string, []any) {
 	return text.String(), args
 }
 
-// write executes a batch and returns the new ETag of each written key. An item number in the batch is the index of a
-// key in keys.
+// write executes a batch and returns the new ETag of each written key. In the batch, the number of an item is the index
+// of its key in keys.
 func (c *change) write(ctx context.Context, on querier, text string, args []any, keys []string) (map[string]string,
 	error,
 ) {
@@ -210,8 +209,9 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// outputs executes a batch and collects the output rows of all its statements. It returns a map from the item number
-// in a row to the rowversion, which may be nil. It ignores rows whose number is not below the argument limit.
+// outputs executes a batch and collects the output rows of all its statements. Each row has the number of an item and a
+// rowversion. outputs returns a map from these numbers to the rowversions, which may be nil. It ignores rows whose
+// number is not below limit.
 func outputs(ctx context.Context, on querier, limit int, text string, args ...any) (map[int][]byte, error) {
 	rows, err := on.QueryContext(ctx, text, args...)
 	if err != nil {

@@ -2,13 +2,15 @@ package statetest
 
 import (
 	"context"
-	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // Put returns an unconditional write of a value.
@@ -48,13 +50,27 @@ func WantFault(t testing.TB, err error, code fault.Code, parts ...string) {
 	}
 }
 
-// FreePort returns a TCP port of the loopback address that is not in use.
+// WantOpenFault checks that open fails with an error as in WantFault, and returns the error. A store that does not
+// reach its server retries until its context ends. So the context of open ends after one second. If it ends before the
+// expected error, as on a busy machine, WantOpenFault calls open again with four times the last duration.
+func WantOpenFault(t testing.TB, open func(context.Context) error, code fault.Code, parts ...string) error {
+	t.Helper()
+	for patience := time.Second; ; patience *= 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		err := open(ctx)
+		ended := ctx.Err() != nil
+		cancel()
+		lacks := func(part string) bool { return err == nil || !strings.Contains(err.Error(), part) }
+		if !ended || patience >= testutil.Patience/2 || fault.Is(err, code) && !slices.ContainsFunc(parts, lacks) {
+			WantFault(t, err, code, parts...)
+			return err
+		}
+	}
+}
+
+// FreePort returns a TCP port of the loopback address that is not in use. Until the test ends, no other test gets this
+// port, and the system does not assign it to a connection.
 func FreePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	return strconv.Itoa(testutil.SparePort(t))
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Hostile starts a server on loopback that passes each connection to serve, and then closes it. It ends with the test.
-// Hostile returns the address.
+// Hostile starts a server on loopback and returns its address. The server calls serve with each connection, and then
+// closes the connection. The server ends with the test.
 func Hostile(t testing.TB, serve func(net.Conn)) string {
 	t.Helper()
 	var l Listener
@@ -22,15 +22,15 @@ func Hostile(t testing.TB, serve func(net.Conn)) string {
 	return l.Address()
 }
 
-// Bounded calls f. It is an error if the process allocates more than most bytes meanwhile. The bytes of memory that is
-// free again count too.
-func Bounded(t testing.TB, most uint64, f func()) {
+// Bounded calls f. The test fails if the process allocates more than limit bytes during the call. Memory that has been
+// freed again is counted too.
+func Bounded(t testing.TB, limit uint64, f func()) {
 	t.Helper()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	f()
 	runtime.ReadMemStats(&after)
-	if n := after.TotalAlloc - before.TotalAlloc; n > most {
-		t.Errorf("%d bytes were allocated, more than %d", n, most)
+	if n := after.TotalAlloc - before.TotalAlloc; n > limit {
+		t.Errorf("%d bytes were allocated, more than %d", n, limit)
 	}
 }

@@ -17,14 +17,14 @@ type Listener struct {
 	done     sync.WaitGroup
 }
 
-// Start listens on a free port, or on the previous port after an earlier Start. It calls serve for each connection
-// in a goroutine of its own. serve must return when its connection is closed.
+// Start starts to listen. The first call chooses a free port, and later calls use the same port again. Start calls
+// serve for each connection in a separate goroutine. serve must return when its connection is closed.
 func (l *Listener) Start(t testing.TB, serve func(net.Conn)) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.address == "" {
-		l.address = "127.0.0.1:0"
+		l.address = "127.0.0.1:" + FreePort(t)
 	}
 	listener, err := net.Listen("tcp", l.address)
 	if err != nil {

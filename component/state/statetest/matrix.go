@@ -47,14 +47,14 @@ func transactOne(kind state.OpKind) attempt {
 	}
 }
 
-// matrix tests every combination of three inputs: whether the key exists, which ETag is sent, and the concurrency
-// mode. For each combination, it calls the function try. This function deletes the key if isDelete is true, and sets
-// it otherwise. It must succeed exactly under these conditions:
+// matrix tests every combination of three inputs: whether the key exists, which ETag is sent, and the concurrency mode.
+// For each combination it calls the function perform. This function deletes the key if isDelete is true, and sets the
+// key otherwise. It must succeed exactly under these conditions:
 //
 //	an ETag         the key exists and has this ETag, in every mode
 //	no ETag, first  a set: the key does not exist; a delete: always
 //	no ETag, last   always
-func matrix(s *suite, isDelete bool, try attempt) {
+func matrix(s *suite, isDelete bool, perform attempt) {
 	for _, existing := range []string{"absent", "deleted", "present"} {
 		for _, sent := range []string{"none", "current", "stale", "0", "1", "18446744073709551616", "-1", "*", `"1"`,
 			"no such ETag"} {
@@ -78,7 +78,7 @@ func matrix(s *suite, isDelete bool, try attempt) {
 				}
 				allowed := sent == "current" || sent == "none" &&
 					(mode == state.LastWrite || isDelete || existing != "present")
-				s.expect(try(s, w), allowed, isDelete, key, current)
+				s.expect(perform(s, w), allowed, isDelete, key, current)
 			}
 		}
 	}

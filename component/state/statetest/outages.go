@@ -82,7 +82,8 @@ func (r *Recording) wait(left func() (int, string)) {
 	})
 }
 
-// Check stops the clients and reads all keys. It fails the test unless some order of the calls explains all answers.
+// Check stops the clients and reads all keys. It fails the test unless the recorded calls are linearizable: some
+// sequential order of them explains all answers.
 func (r *Recording) Check() {
 	r.t.Helper()
 	r.stop()
@@ -153,13 +154,13 @@ func (r *Recording) call(id int, in keyCall, seen map[string]seenValue) error {
 	return err
 }
 
-// CheckOutage calls the function kill to stop the only server of a store, and then the function run to start it again.
+// CheckOutage stops the only server of a store with the function kill, and starts it again with the function restart.
 // It checks that errors during the outage have the right code, and that the error text of a read contains message.
-func CheckOutage(t *testing.T, store state.Store, kill, run func(), message string) {
+func CheckOutage(t *testing.T, store state.Store, stop, restart func(), message string) {
 	t.Helper()
 	ctx := t.Context()
 	testutil.Must(t, Set(ctx, store, Put("a||k", "1")))
-	kill()
+	stop()
 	for range 2 {
 		err := Set(ctx, store, Put("a||k", "1"))
 		if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Indeterminate) {
@@ -168,7 +169,7 @@ func CheckOutage(t *testing.T, store state.Store, kill, run func(), message stri
 	}
 	_, err := Get(ctx, store, "a||k")
 	WantFault(t, err, fault.Unavailable, message)
-	run()
+	restart()
 	testutil.Eventually(t, func() error { return Set(ctx, store, Put("a||k", "2")) })
 	WantValue(t, store, "a||k", "2")
 }

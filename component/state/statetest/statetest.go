@@ -147,7 +147,7 @@ func operations(items []state.Write) []state.Operation {
 	return ops
 }
 
-// etags returns the ETags of a write. It reads them if the store does not return them. An upsert that a later
+// etags returns the ETags of a write. If the store does not return ETags, etags reads them. An upsert that a later
 // operation overwrites then gets an ETag that no item has.
 func (s *suite) etags(w state.Written, ops []state.Operation) []string {
 	s.Helper()

@@ -28,12 +28,12 @@ const (
 // statusRetryWith is the answer to a write that met another one and was not executed.
 const statusRetryWith = 449
 
-// again calls the function try. It repeats the call while Cosmos DB throttles the request, or rejects a write because
-// of a concurrent write. Cosmos DB has not executed such a request. Before it repeats the call, it waits for the time
-// that Cosmos DB demands. If ctx ends earlier, it returns the last error.
-func (s *Store) again(ctx context.Context, try func() error) error {
+// again calls attempt until Cosmos DB accepts the request. It repeats the call if Cosmos DB throttles the request, or
+// rejects a write because of a concurrent write. In both cases, Cosmos DB has not executed the request. Before each
+// repetition, it waits for the time that Cosmos DB demands. If ctx ends earlier, it returns the last error.
+func (s *Store) again(ctx context.Context, attempt func() error) error {
 	for {
-		err := try()
+		err := attempt()
 		code := status(err)
 		if code != http.StatusTooManyRequests && code != statusRetryWith {
 			return err

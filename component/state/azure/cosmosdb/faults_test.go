@@ -21,28 +21,29 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// briefly opens a store that cannot be opened, and gives up soon.
-func briefly(t *testing.T, transport http.RoundTripper, pairs ...string) error {
+// opening returns a function that opens a store, and closes it again.
+func opening(t *testing.T, transport http.RoundTripper, pairs ...string) func(context.Context) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	s, err := open(ctx, t, cosmosdb.Options{Identity: entra.Settings{Transport: transport}}, pairs...)
-	if err == nil {
-		_ = s.Close()
+	return func(ctx context.Context) error {
+		t.Helper()
+		s, err := open(ctx, t, cosmosdb.Options{Identity: entra.Settings{Transport: transport}}, pairs...)
+		if err == nil {
+			_ = s.Close()
+		}
+		return err
 	}
-	return err
 }
 
 func TestOpen_Failures(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	address := "https://127.0.0.1:" + statetest.FreePort(t)
-	statetest.WantFault(t, briefly(t, transport(a), "url", address, "masterKey", key), fault.Unavailable, address)
-	statetest.WantFault(t, briefly(t, transport(a), "url", a.URL, "masterKey", "not base64"), fault.Invalid,
+	statetest.WantOpenFault(t, opening(t, transport(a), "url", address, "masterKey", key), fault.Unavailable, address)
+	statetest.WantOpenFault(t, opening(t, transport(a), "url", a.URL, "masterKey", "not base64"), fault.Invalid,
 		"masterKey")
-	statetest.WantFault(t, briefly(t, rest.Transport(nil), "url", a.URL, "masterKey", key), fault.Unavailable,
+	statetest.WantOpenFault(t, opening(t, rest.Transport(nil), "url", a.URL, "masterKey", key), fault.Unavailable,
 		"is not trusted")
-	statetest.WantFault(t, briefly(t, transport(a), "url", a.URL, "masterKey", key, "collection", "other"),
+	statetest.WantOpenFault(t, opening(t, transport(a), "url", a.URL, "masterKey", key, "collection", "other"),
 		fault.Invalid,
 		"does not exist", "/partitionKey")
 	for want, pairs := range map[string][]string{

@@ -99,8 +99,8 @@ func (s *Store) query(ctx context.Context, op, fields string, r state.BulkGetReq
 	return out, nil
 }
 
-// List implements state.Lister. This client cannot make Cosmos DB sort items of several partitions, so s.listing
-// sorts them in memory.
+// List implements state.Lister. With this client, Cosmos DB cannot sort items of several partitions, so s.listing sorts
+// them in memory.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	return s.listing.Page(ctx, r, partition("", r.Metadata))
 }

@@ -148,9 +148,9 @@ func (c *change) plan(ops []state.Operation) error {
 	return nil
 }
 
-// planKey plans the requests for one key. It combines the operations on this key: the last one determines the new
-// value, and the conditions of all of them apply. A batch that deletes a missing item fails. So for an unconditional
-// deletion, planKey first writes the item and then deletes it.
+// planKey plans the requests for one key. It combines the operations on this key: the last operation determines the new
+// value, and the conditions of all operations apply. An unconditional deletion must also succeed for a missing item,
+// but a batch that deletes a missing item fails. So planKey writes the item before it deletes it.
 func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	creates, etag := false, ""
 	for i := range ops {

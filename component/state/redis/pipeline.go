@@ -1,0 +1,127 @@
+package redis
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// Command is a command about one key, which is one of its arguments.
+type Command []any
+
+// Reply is the response to a command, or its error. Value is nil if Redis had nothing to return.
+type Reply struct {
+	Value any
+	Err   error
+}
+
+// WriteAll sends commands that all change the same key. It sends them in order and in one round trip. It repeats them
+// only if Redis certainly executed none of them. If Redis may have executed a command, the code of the command's error
+// is fault.Indeterminate.
+func (c *Client) WriteAll(ctx context.Context, op, key string, commands ...Command) []Reply {
+	for attempt := 0; ; attempt++ {
+		out, repeatable := c.sendAll(ctx, op, key, commands, true)
+		if !repeatable || attempt >= c.store.settings.retries {
+			return out
+		}
+		if cluster, ok := c.store.client.(*goredis.ClusterClient); ok {
+			cluster.ReloadState(ctx) // a replica may have become the master
+		}
+		select {
+		case <-ctx.Done():
+			return out
+		case <-time.After(min(c.store.settings.minPause<<min(attempt, 16), c.store.settings.maxPause)):
+		}
+	}
+}
+
+// ReadAll sends several commands in one round trip. The commands must not change data, because the library may repeat
+// them.
+func (c *Client) ReadAll(ctx context.Context, op, key string, commands ...Command) []Reply {
+	out, _ := c.sendAll(ctx, op, key, commands, false)
+	return out
+}
+
+// sendAll sends commands in one round trip. repeatable is true if Redis executed none of them, and may execute them
+// when they are sent again. write is true if the commands change data; the library then never repeats them.
+func (c *Client) sendAll(ctx context.Context, op, key string, commands []Command, write bool) (out []Reply,
+	repeatable bool,
+) {
+	out = make([]Reply, len(commands))
+	if err := given(ctx, op); err != nil {
+		for i := range out {
+			out[i].Err = err
+		}
+		return out, false
+	}
+	pipe := c.store.client.Pipeline()
+	sent := make([]*goredis.Cmd, len(commands))
+	for i, args := range commands {
+		sent[i] = command(ctx, key, args)
+		if write {
+			_ = pipe.Process(ctx, once{sent[i]})
+		} else {
+			_ = pipe.Process(ctx, sent[i])
+		}
+	}
+	execute(ctx, pipe)
+	repeatable = len(sent) > 0
+	for i, cmd := range sent {
+		err := cmd.Err()
+		repeatable = repeatable && err != nil && err != goredis.Nil && again(err) //nolint:errorlint // as it is
+		out[i].Value, out[i].Err = c.result(op, key, cmd, write)
+	}
+	return out, repeatable
+}
+
+// Wait sends a blocking command once, and waits for the reply at most until the deadline of ctx. Use it with a client
+// of Waiting, because a blocking command keeps its connection busy.
+func (c *Client) Wait(ctx context.Context, op, key string, args Command) (any, error) {
+	if err := given(ctx, op); err != nil {
+		return nil, err
+	}
+	cmd := command(ctx, key, args)
+	_ = c.store.client.Process(ctx, once{cmd}) // the command has the error
+	return c.result(op, key, cmd, false)
+}
+
+// command returns args as a command of the library. In a Redis Cluster, the library sends the command to the server
+// that has the key.
+func command(ctx context.Context, key string, args Command) *goredis.Cmd {
+	cmd := goredis.NewCmd(ctx, args...)
+	cmd.SetFirstKeyPos(int8(max(slices.Index(args, any(key)), 0)))
+	return cmd
+}
+
+func (c *Client) result(op, key string, cmd *goredis.Cmd, write bool) (any, error) {
+	err := cmd.Err()
+	switch {
+	case err == nil:
+		return cmd.Val(), nil
+	case err == goredis.Nil: //nolint:errorlint // the library returns it as it is
+		return nil, nil
+	}
+	return nil, c.store.failed(op, key, err, write)
+}
+
+// Waiting returns a client for the same servers that has its own connections. The parameter connections is their
+// maximum number. The client connects at its first command. The caller must close it.
+func (c *Client) Waiting(connections int) *Client {
+	set := c.store.settings
+	set.poolSize, set.minIdle = connections, 0
+	return &Client{newStore(set, nil)}
+}
+
+// Patience returns how long Redis may take for an answer. This is the setting readTimeout, or 3 s if the setting is
+// off.
+func (c *Client) Patience() time.Duration {
+	if t := c.store.settings.read; t > 0 {
+		return t
+	}
+	return 3 * time.Second
+}
+
+// Where returns the addresses of the servers, for messages.
+func (c *Client) Where() string { return c.store.settings.where() }
