@@ -119,8 +119,8 @@ func (c *checker) absent(declared []Field, used map[string]string) {
 	}
 }
 
-// fallback returns the default value of a field that is missing in the file. It reports a problem if the default
-// cannot be parsed.
+// fallback returns the default value of a field, for a component file without this field. It reports a problem if the
+// default cannot be parsed.
 func (c *checker) fallback(f Field) value {
 	if f.Default == "" {
 		return value{}
@@ -132,9 +132,9 @@ func (c *checker) fallback(f Field) value {
 	return v
 }
 
-// unknown reports a metadata name that no field declares. The report is an error if ignoring the name could be
-// unsafe, and otherwise a warning. If a field takes the rest, only names that resemble a field with Security are
-// reported.
+// unknown reports a metadata name that no field declares. The report is an error if ignoring the name could be unsafe,
+// and otherwise a warning. If a field with Rest is declared, other names are allowed. Then unknown reports only a name
+// that resembles a field with Security.
 func (c *checker) unknown(p Property) {
 	near := suggest.For(p.Name, c.names)
 	if c.rest && !c.fields[strings.ToLower(near)].Security {

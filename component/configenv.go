@@ -7,8 +7,8 @@ import (
 )
 
 // ExpandEnv replaces $NAME and ${NAME} in the values of the document by environment variables, as Dapr does in the
-// files of --config. A variable that is not set is replaced by nothing, and a reserved variable (see
-// ReservedVariable) is not replaced. ExpandEnv returns a problem for each of them. It must be called before Body is
+// files of --config. A variable that is not set is replaced by the empty string. A reserved variable (see
+// ReservedVariable) is not replaced. In both cases, ExpandEnv also returns a problem. It must be called before Body is
 // used.
 func (d *Document) ExpandEnv(env func(string) (string, bool)) []Problem {
 	x := envExpander{file: d.Pos.File, env: env}

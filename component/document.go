@@ -33,8 +33,8 @@ func (p *docParser) document(raw *yaml.Node) Document {
 	return doc
 }
 
-// header reads the fields that documents of all kinds have. For a component, it also reads the fields spec and auth.
-// Other functions read the remaining fields of other kinds.
+// header reads the fields that all kinds of documents have. It also reads the fields spec and auth of a component.
+// Other functions read the remaining fields of documents of other kinds.
 func (p *docParser) header(doc *Document) {
 	ignore := func(*yaml.Node) {}
 	known := fields{
@@ -98,7 +98,7 @@ func (p *docParser) docMetadata(n *yaml.Node, doc *Document) {
 }
 
 // kubernetesMetadata returns the names of the fields that Kubernetes adds to the metadata of a document. The parser
-// ignores them. So documents exported from Kubernetes can be loaded unchanged.
+// ignores these fields, so documents exported from Kubernetes can be loaded unchanged.
 func kubernetesMetadata() []string {
 	return []string{"creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers",
 		"generateName", "generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"}

@@ -4,7 +4,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Limits for one document after its YAML aliases are expanded. They bound the memory. A component needs far less.
+// Limits for one document after its YAML aliases are expanded. They bound the memory for a document, and are far above
+// what a component needs.
 const (
 	maxDepth   = 64
 	maxNodes   = 50_000

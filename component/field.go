@@ -110,7 +110,7 @@ type value struct {
 }
 
 // parse parses text as a value of the field's Kind. The error text is the end of a sentence about the value, such as
-// "is not a whole number". It does not contain the value.
+// "is not a whole number". It does not quote the value, which may be secret.
 func (f Field) parse(text string) (value, error) {
 	v := value{text: text}
 	var err error

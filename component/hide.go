@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Hide replaces the values in a text by "***", in every form in which a message may show them, such as quoted or
+// Hide replaces each of the values by "***" wherever it appears in text. It also finds a value that is quoted or
 // URL-escaped.
 func Hide(text string, values []string) string {
 	for _, form := range forms(values) {

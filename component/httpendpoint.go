@@ -138,10 +138,16 @@ func validHeader(name string) bool {
 // SecretStore returns the name of the secret store of its references; empty = none.
 func (e HTTPEndpoint) SecretStore() string { return e.spec.SecretStore }
 
+// CheckSecretStore is that of Spec.
+func (e HTTPEndpoint) CheckSecretStore(find func(store string) error) error {
+	return e.spec.CheckSecretStore(find)
+}
+
 // VisibleTo reports whether an application may call the endpoint.
 func (e HTTPEndpoint) VisibleTo(app string) bool { return inScope(e.Scopes, []string{app}) }
 
-// Resolve replaces references by their values and reads the certificates. Errors never contain a value.
+// Resolve returns the settings with the values of all references, and reads the certificates. Errors never contain a
+// value.
 func (e HTTPEndpoint) Resolve(ctx context.Context, from Sources) (EndpointSettings, error) {
 	values, err := e.spec.Resolve(ctx, from)
 	if err != nil {

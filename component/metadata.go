@@ -49,8 +49,8 @@ type Values struct {
 	sensitive  []string
 }
 
-// Properties returns the whole metadata, also that of declared fields, under the names in the file. It returns nil
-// unless a field with Rest is declared. The caller must not change the map.
+// Properties returns the whole metadata, including the metadata of declared fields, under the names in the file. It
+// returns nil unless a field with Rest is declared. The caller must not change the map.
 func (v Values) Properties() map[string]string { return v.properties }
 
 // Sensitive returns the values that come from references, like Metadata.Sensitive.

@@ -12,8 +12,8 @@ import (
 )
 
 // readFields reads the YAML mapping n. The map known has a function for each known field. readFields calls these
-// functions for the fields of n, in the order of the file, and reports unknown fields. It returns false if n is not a
-// mapping.
+// functions with the fields of n, in the order of the file. It reports unknown fields as problems. It returns false if
+// n is not a mapping. The parameter what names n in problems.
 func (p *docParser) readFields(n *yaml.Node, what string, known fields) bool {
 	if n.Kind != yaml.MappingNode {
 		p.problems.add(p.pos(n), "", "%s must be a mapping, not %s", what, describe(n))

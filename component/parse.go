@@ -60,8 +60,8 @@ func Parse(name string, r io.Reader) (File, error) {
 	return file, nil
 }
 
-// syntaxProblem returns the problem for a syntax error. The line is taken from the message of the YAML library
-// ("yaml: line 3: ...").
+// syntaxProblem returns the problem for a syntax error of the YAML library. It takes the line number from the error
+// text, such as "yaml: line 3: ...". name is the name of the file.
 func syntaxProblem(name string, err error) Problem {
 	pos := Pos{File: name}
 	text := strings.TrimPrefix(err.Error(), "yaml: ")

@@ -52,9 +52,9 @@ func (p Placeholders) Replace(value string) (string, error) {
 	return b.String(), nil
 }
 
-// first returns the replacement for the start of value, which must begin with a brace. If a placeholder begins there,
-// the result text is its value. Otherwise text is the brace. The result used is the number of bytes of value that text
-// replaces.
+// first returns what replaces the start of value, which must begin with a brace. This is the value of the placeholder
+// that begins there. If no placeholder begins there, it is the brace itself. The result used is the number of bytes of
+// value to replace.
 func (p Placeholders) first(value string) (text string, used int, err error) {
 	switch {
 	case strings.HasPrefix(value, holdUUID):

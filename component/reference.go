@@ -61,11 +61,37 @@ func (s *Spec) Unresolved() Metadata {
 	return out
 }
 
+// CheckSecretStore checks the secret store of a component that has a secretKeyRef. It returns an error if the component
+// names no secret store, or if find returns an error for this store. It reads no secret. The error names file, line and
+// component.
+func (s *Spec) CheckSecretStore(find func(store string) error) error {
+	for _, item := range s.Metadata {
+		if item.Secret == nil {
+			continue
+		}
+		err := s.hasSecretStore()
+		if err == nil {
+			err = find(s.SecretStore)
+		}
+		if err != nil {
+			return s.itemError(item, err)
+		}
+	}
+	return nil
+}
+
+func (s *Spec) hasSecretStore() error {
+	if s.SecretStore != "" {
+		return nil
+	}
+	return &fault.Error{Code: fault.Invalid, Op: "component.Resolve",
+		Msg:  "secretKeyRef is used but the component names no secret store",
+		Hint: "set auth.secretStore"}
+}
+
 func (s *Spec) secret(ctx context.Context, from Sources, ref SecretRef) (string, error) {
-	if s.SecretStore == "" {
-		return "", &fault.Error{Code: fault.Invalid, Op: "component.Resolve",
-			Msg:  "secretKeyRef is used but the component names no secret store",
-			Hint: "set auth.secretStore"}
+	if err := s.hasSecretStore(); err != nil {
+		return "", err
 	}
 	return from.Secret(ctx, s.SecretStore, ref)
 }

@@ -15,7 +15,8 @@ type Registry[F any] struct {
 	entries map[string]F // by lower-case type + "/" + version
 }
 
-// allTypes is the last part of a name in a table that stands for all types of a block that the table does not name.
+// allTypes is the end of a name such as "state.*", which stands for all types of a building block that have no entry of
+// their own.
 const allTypes = ".*"
 
 // NewRegistry creates a registry from a table that maps type names to factories. A type with several versions has
@@ -66,8 +67,14 @@ func (r Registry[F]) Find(typ, version string) (F, error) {
 	return zero, e
 }
 
-// Types returns the known types, sorted; versions other than v1 follow a slash. Names for all other types are left
-// out.
+// Has reports whether the table names the type and version, not only all types of its block.
+func (r Registry[F]) Has(typ, version string) bool {
+	_, named := r.entries[registryKey(typ, version)]
+	return named
+}
+
+// Types returns the known types, sorted. For a version other than v1, the type has a suffix such as "/v2". Names such
+// as "state.*" are omitted.
 func (r Registry[F]) Types() []string {
 	out := make([]string, 0, len(r.entries))
 	for _, key := range slices.Sorted(maps.Keys(r.entries)) {

@@ -165,9 +165,9 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 	return r
 }
 
-// ranges parses a list of numbers and ranges, such as "429,500-599". The parameters least and most are the bounds of
-// each number. ranges returns nil for an empty text.
-func (p *docParser) ranges(n *yaml.Node, what string, least, most int) (out [][2]int) {
+// ranges parses a list of numbers and ranges, such as "429,500-599". Each number must be from lowest to highest. ranges
+// returns nil for an empty text.
+func (p *docParser) ranges(n *yaml.Node, what string, lowest, highest int) (out [][2]int) {
 	text := p.text(n, what)
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -179,9 +179,9 @@ func (p *docParser) ranges(n *yaml.Node, what string, least, most int) (out [][2
 		}
 		a, err1 := strconv.Atoi(strings.TrimSpace(low))
 		b, err2 := strconv.Atoi(strings.TrimSpace(high))
-		if err1 != nil || err2 != nil || a < least || b > most || a > b {
-			p.problems.add(p.pos(n), "use numbers and ranges of them from "+strconv.Itoa(least)+" to "+
-				strconv.Itoa(most)+", as 429,500-599 for httpStatusCodes", "%s has %q", what, part)
+		if err1 != nil || err2 != nil || a < lowest || b > highest || a > b {
+			p.problems.add(p.pos(n), "use numbers and ranges of them from "+strconv.Itoa(lowest)+" to "+
+				strconv.Itoa(highest)+", as 429,500-599 for httpStatusCodes", "%s has %q", what, part)
 			continue
 		}
 		out = append(out, [2]int{a, b})

@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Subscription is the content of a document of kind Subscription, in the form of v2alpha1: the route of v1alpha1 is
-// Default.
+// Subscription is the content of a document of kind Subscription. It has the form of version v2alpha1. Default contains
+// the single route of a v1alpha1 document.
 type Subscription struct {
 	Name       string
 	Scopes     []string // ids of the applications that subscribe; empty = all

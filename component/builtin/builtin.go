@@ -24,8 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Factories returns the factories of this package together with those in extra. It returns fault.Internal if both
-// have the same type.
+// Factories returns the factories of this package together with those in extra. It returns fault.Internal if a type is
+// in both.
 func Factories(extra loader.Factories) (loader.Factories, error) {
 	all := loader.Factories{
 		State: map[string]loader.StateFactory{

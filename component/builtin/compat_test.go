@@ -31,7 +31,8 @@ const (
 	postgresFields = " connectionString host hostaddr port database user password sslRootCert timeout" +
 		" metadataTableName cleanupInterval maxConns connectionMaxIdleTime queryExecMode useAzureAD useAWSIAM" +
 		" awsAccessKey awsSecretKey" + azureFields + awsFields
-	stateFields   = " keyPrefix actorStateStore primaryEncryptionKey secondaryEncryptionKey"
+	stateFields = " keyPrefix actorStateStore primaryEncryptionKey secondaryEncryptionKey outboxPublishPubsub" +
+		" outboxPublishTopic outboxPubsub outboxDiscardWhenMissingState"
 	bindingFields = " direction route"
 )
 
@@ -64,10 +65,12 @@ func daprFields() map[string][]string {
 			" tokenURI authProviderX509CertURL clientX509CertURL",
 		"secretstores.hashicorp.vault": " vaultAddr caPem caPath caCert skipVerify tlsServerName" +
 			" vaultTokenMountPath vaultToken vaultKVPrefix vaultKVUsePrefix enginePath vaultValueType",
-		"secretstores.kubernetes":     " defaultNamespace kubeconfigPath",
-		"secretstores.local.env":      " prefix",
-		"secretstores.local.file":     " secretsFile nestedSeparator multiValued",
-		"pubsub.in-memory":            " consumerID publishingScopes subscriptionScopes allowedTopics protectedTopics",
+		"secretstores.kubernetes": " defaultNamespace kubeconfigPath",
+		"secretstores.local.env":  " prefix",
+		"secretstores.local.file": " secretsFile nestedSeparator multiValued",
+		"pubsub.in-memory":        " consumerID publishingScopes subscriptionScopes allowedTopics protectedTopics",
+		"pubsub.redis": redisAll + " redeliverInterval processingTimeout queueDepth concurrency maxLenApprox" +
+			" streamTTL consumerID publishingScopes subscriptionScopes allowedTopics protectedTopics",
 		"middleware.http.bearer":      " jwksURL issuer audience",
 		"middleware.http.ratelimit":   " maxRequestsPerSecond",
 		"middleware.http.routeralias": " routes",

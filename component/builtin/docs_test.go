@@ -79,6 +79,27 @@ func options(t *testing.T, path string, warnings io.Writer) loader.Options {
 	}
 }
 
+// withSecretStore adds a file with the secret store that the example names and another example declares.
+func withSecretStore(t *testing.T, o loader.Options) loader.Options {
+	t.Helper()
+	text, err := os.ReadFile(o.Paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`secretStore: (\w+)`).FindSubmatch(text)
+	if named == nil {
+		return o
+	}
+	path := filepath.Join(t.TempDir(), "secretstore.yaml")
+	store := "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata: {name: " + string(named[1]) +
+		"}\nspec: {type: secretstores.local.env, version: v1}\n"
+	if err := os.WriteFile(path, []byte(store), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Paths = append(o.Paths, path)
+	return o
+}
+
 func TestDocs_ExamplesLoad(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 	for _, name := range names(t) {
@@ -94,7 +115,7 @@ func TestDocs_ExamplesLoad(t *testing.T) {
 				}
 				var warnings strings.Builder
 				if typ := strings.TrimSuffix(name, ".md"); needsService(typ) {
-					readable(t, options(t, path, &warnings), typ)
+					readable(t, withSecretStore(t, options(t, path, &warnings)), typ)
 					return
 				}
 				set, err := loader.Open(t.Context(), options(t, path, &warnings))
@@ -252,7 +273,8 @@ func TestDocs_DeployExamplesMatchPages(t *testing.T) {
 		}
 	}
 	var warnings strings.Builder
-	if _, err := loader.Read(options(t, filepath.Join(folder, "encrypted.yaml"), &warnings)); err != nil {
+	o := withSecretStore(t, options(t, filepath.Join(folder, "encrypted.yaml"), &warnings))
+	if _, err := loader.Read(o); err != nil {
 		t.Error(err)
 	}
 }

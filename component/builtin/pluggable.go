@@ -10,6 +10,7 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/pluggable"
+	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 )
@@ -20,10 +21,11 @@ type Pluggable struct {
 	MaxMessage int64  // bytes of the data in an answer
 }
 
-// Add adds the types of pluggable components to f: all types of their blocks that f does not have.
+// Add makes the node serve pluggable components: it adds the types "state.*", "secretstores.*", "bindings.*" and
+// "pubsub.*" to f. Each of them stands for all types of its building block that f does not have.
 func (p Pluggable) Add(f loader.Factories) {
 	fields := pluggable.Fields()
-	stores, secrets, bound := keys(f.State), keys(f.SecretStores), keys(f.Bindings)
+	stores, secrets, bound, brokers := keys(f.State), keys(f.SecretStores), keys(f.Bindings), keys(f.PubSub)
 	f.State["state.*"] = loader.StateFactory{Fields: fields,
 		Open: func(ctx context.Context, c loader.StateConfig) (state.Store, error) {
 			return pluggable.OpenState(ctx, p.options(c.Name, c.Type, c.Metadata, c.Logger, stores))
@@ -35,6 +37,10 @@ func (p Pluggable) Add(f loader.Factories) {
 	f.Bindings["bindings.*"] = loader.BindingFactory{Fields: fields,
 		Open: func(ctx context.Context, c loader.BindingConfig) (bindings.Binding, error) {
 			return pluggable.OpenBinding(ctx, p.options(c.Name, c.Type, c.Metadata, c.Logger, bound), c.Direction)
+		}}
+	f.PubSub["pubsub.*"] = loader.PubSubFactory{Fields: fields,
+		Open: func(ctx context.Context, c loader.PubSubConfig) (pubsub.Broker, error) {
+			return pluggable.OpenPubSub(ctx, p.options(c.Name, c.Type, c.Metadata, c.Logger, brokers))
 		}}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/state"
 )
 
@@ -18,6 +19,10 @@ func StateFields() []component.Field {
 		{Name: state.MetadataDefaultTTL, Kind: component.Int, Replaces: []string{state.MetadataTTL}, Check: checkTTL},
 		{Name: state.MetadataMaxValueSize, Kind: component.Size},
 		{Name: state.MetadataActorStateStore, Kind: component.Bool},
+		{Name: state.MetadataOutboxPubSub},
+		{Name: state.MetadataOutboxTopic, Check: pubsub.CheckTopic},
+		{Name: state.MetadataOutboxInternal},
+		{Name: state.MetadataOutboxDiscard, Kind: component.Bool},
 		{Name: state.MetadataPrimaryKey, Secret: true, Security: true, Reference: true,
 			Check: state.CheckEncryptionKey},
 		{Name: state.MetadataSecondaryKey, Secret: true, Security: true, Reference: true,
@@ -53,13 +58,32 @@ func settings(v component.Values) (state.Settings, error) {
 	if err != nil {
 		return state.Settings{}, err
 	}
+	box, err := outbox(v)
+	if err != nil {
+		return state.Settings{}, err
+	}
 	return state.Settings{
+		Outbox:             box,
 		KeyPrefix:          prefix,
 		DefaultConsistency: max(level, state.Eventual),
 		DefaultTTL:         time.Duration(max(v.Int(state.MetadataDefaultTTL), 0)) * time.Second,
 		MaxValueSize:       v.Int(state.MetadataMaxValueSize),
 		ActorStore:         v.Bool(state.MetadataActorStateStore),
 	}, nil
+}
+
+// outbox returns where the transactions of a store publish their events; nil = nowhere.
+func outbox(v component.Values) (*state.Outbox, error) {
+	o := &state.Outbox{PubSub: v.Text(state.MetadataOutboxPubSub), Topic: v.Text(state.MetadataOutboxTopic),
+		Internal: v.Text(state.MetadataOutboxInternal), Discard: v.Bool(state.MetadataOutboxDiscard)}
+	switch {
+	case o.PubSub == "" && o.Topic == "" && o.Internal == "":
+		return nil, nil
+	case o.PubSub == "" || o.Topic == "":
+		return nil, errors.New("an outbox needs both " + state.MetadataOutboxPubSub + " and " +
+			state.MetadataOutboxTopic + ": set both, or none of the settings that begin with outbox")
+	}
+	return o, nil
 }
 
 // encryption returns the keys that encrypt values; nil = no encryption.

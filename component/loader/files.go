@@ -16,8 +16,8 @@ import (
 // distinct finds files that are listed twice, even if their paths differ.
 type distinct struct{ seen []os.FileInfo }
 
-// first reports whether the file or folder at path is seen for the first time, and remembers it. It also returns true
-// if path cannot be read. The caller then tries to read it and gets the error.
+// first returns true when it is called for a file or folder for the first time, and remembers the file or folder. It
+// also returns true if path cannot be read: the caller then tries to read it and gets the error.
 func (d *distinct) first(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -30,7 +30,7 @@ func (d *distinct) first(path string) bool {
 	return true
 }
 
-// contains reports whether the method first has seen the file or folder at path. It returns false if path cannot be
+// contains reports whether the method first was called for this file or folder. It returns false if path cannot be
 // read.
 func (d *distinct) contains(path string) bool {
 	info, err := os.Stat(path)

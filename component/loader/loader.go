@@ -87,6 +87,8 @@ type StateFactory struct {
 	Volatile bool
 	// Fenced types check in each write of actor state that the writer still owns the actor.
 	Fenced bool
+	// Effects says that transactions of the type can have effects in other components (see state.Effect).
+	Effects bool
 }
 
 // StateConfig is the configuration for the factory of a state store. The factory may ignore Settings, because the

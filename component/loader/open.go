@@ -28,9 +28,9 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	return p.set, nil
 }
 
-// OpenStateStore opens one state store of the files, with the secret stores for its references. It ignores the other
-// components. It returns fault.NotFound if the files declare no such store for this node. The caller must close the
-// set.
+// OpenStateStore opens the state store with the given name, and the secret stores that its references need. It opens no
+// other component. It returns fault.NotFound if the files declare no such store for this node. The caller must close
+// the set.
 func OpenStateStore(ctx context.Context, o Options, name string) (*Set, *state.Instance, error) {
 	o.onlyState = name
 	set, err := Open(ctx, o)
@@ -154,9 +154,9 @@ func waits(u *unit, pending []*unit) bool {
 		func(other *unit) bool { return other.spec.Name == u.spec.SecretStore })
 }
 
-// resolveAll resolves the references of all units (components to open), and returns the units for which it succeeded.
-// All state stores are resolved before the first one is opened. Then a second actor state store is found before any
-// store is opened, even if the setting that selects it is a reference.
+// resolveAll resolves the references of all units, which are the components to open. It returns the units for which
+// this succeeded. It resolves all state stores before the first one is opened. So a second actor state store is an
+// error before any store is open, even if a reference decides which store holds the actor state.
 func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error) {
 	var out []*unit
 	for _, u := range units {
@@ -278,6 +278,12 @@ func (p *opening) stateStore(ctx context.Context, u *unit) error {
 			Hint: "choose a store with transactions, such as state.raft"}
 		return joinClose(u.failed(u.spec.Pos, err), store.Close())
 	}
+	if set.Outbox != nil && state.AbilitiesOf(store).Transactor == nil {
+		err := &fault.Error{Code: fault.Invalid, Op: "loader.Open",
+			Msg:  "it has an outbox, but this type has no transactions, which alone publish events",
+			Hint: "choose a store with transactions, such as state.raft, or remove " + state.MetadataOutboxPubSub}
+		return joinClose(u.failed(u.spec.Pos, err), store.Close())
+	}
 	closing := store.Close
 	store, monitor := state.Monitored(store, state.MonitorOptions{Name: u.spec.Name,
 		Logger: u.logger(p.options.Logger), Metrics: p.options.Metrics})
@@ -304,15 +310,17 @@ func (p *opening) instance(u *unit, set state.Settings, store state.Store) *stat
 	features := slices.Clone(state.FeaturesOf(store))
 	if set.ActorStore && !u.state.Fenced {
 		features = append(features, state.FeatureActorUnfenced)
-		u.logger(p.options.Logger).Info("the actor state is in a store that does not check the owner of an actor: a "+
-			"paused owner may overwrite what the next one has written", "hint", "use a store of type state.raft")
+		if p.options.onlyState == "" { // otherwise it does not serve actors
+			u.logger(p.options.Logger).Info("the actor state is in a store that does not check the owner of an actor: "+
+				"a paused owner may overwrite what the next one has written", "hint", "use a store of type state.raft")
+		}
 	}
 	slices.Sort(features)
 	return &state.Instance{
 		Name: u.spec.Name, Type: u.typ(), Version: u.spec.Version, Namespace: p.options.Namespace,
 		Store: wrapped, KeyPrefix: set.KeyPrefix, DefaultConsistency: level, DefaultTTL: set.DefaultTTL,
 		MaxValueSize: set.MaxValueSize, ActorStore: set.ActorStore, Features: features,
-		Scopes: slices.Clone(u.spec.Scopes),
+		Scopes: slices.Clone(u.spec.Scopes), Outbox: set.Outbox, Effects: u.state.Effects,
 	}
 }
 
@@ -348,8 +356,14 @@ func (p *opening) noSecretStore(name string) error {
 			return missing(fmt.Sprintf("the secret store %s is not available: %s", name, s.Reason), "")
 		}
 	}
+	return undeclaredSecretStore(name, p.set.secretStoreNames())
+}
+
+// undeclaredSecretStore returns the error for a secret store that no file declares. The parameter names lists the
+// declared stores for the hint.
+func undeclaredSecretStore(name string, names []string) error {
 	hint := "declare a secret store of that name, or correct auth.secretStore"
-	if names := p.set.secretStoreNames(); len(names) > 0 {
+	if len(names) > 0 {
 		hint = "there is " + strings.Join(names, ", ")
 	}
 	return missing("there is no secret store "+name, hint)

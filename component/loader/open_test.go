@@ -439,18 +439,54 @@ func TestRead_ChecksWithoutOpening(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.yaml"),
 		doc("a", "state.fake", "url=secretKeyRef: {name: nothing}", "typo=value: 1", "top auth: {secretStore: vault}"))
+	write(t, filepath.Join(dir, "vault.yaml"), doc("vault", "secretstores.fake"))
 	r := newRig(dir)
 	plan, err := loader.Read(r.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(plan.Warnings) != 1 || !strings.Contains(plan.Warnings[0].String(), "a.yaml:") ||
-		len(plan.Documents(component.KindComponent)) != 1 || r.world.log() != "" {
+		len(plan.Documents(component.KindComponent)) != 2 || r.world.log() != "" {
 		t.Errorf("warnings %v, events %q", plan.Warnings, r.world.log())
 	}
 	write(t, filepath.Join(dir, "b.yaml"), doc("b", "state.fake"))
 	if _, err := loader.Read(r.Options); err == nil || !strings.Contains(err.Error(), "metadata url is missing") {
 		t.Errorf("Read: %v", err)
+	}
+}
+
+func TestRead_FindsSecretStoresThatNoFileDeclares(t *testing.T) {
+	r := newRig()
+	_, err := r.open(t, doc("vault", "secretstores.fake"),
+		doc("a", "state.fake", "url=secretKeyRef: {name: db}"),
+		doc("b", "state.fake", "url=secretKeyRef: {name: db}", "top auth: {secretStore: vualt}"),
+		doc("c", "state.fake", "url=secretKeyRef: {name: db}", "ignoreErrors: true"))
+	want := []string{"01.yaml:8: component a: metadata url: secretKeyRef is used but the component names no secret " +
+		"store (set auth.secretStore)", "02.yaml:9: component b: metadata url: there is no secret store vualt (there " +
+		"is vault)"}
+	var got []string
+	for _, e := range loader.Each(err) {
+		got = append(got, filepath.Base(fault.Text(e)))
+	}
+	if diff := cmp.Diff(want, got); diff != "" || r.world.log() != "" {
+		t.Errorf("(-want +got)\n%s, events %q", diff, r.world.log())
+	}
+}
+
+func TestOpenStateStore_DoesNotWarnOfActors(t *testing.T) {
+	const warning = "does not check the owner of an actor"
+	r := newRig()
+	r.mustOpen(t, doc("a", "state.fake", "url=value: x", "actorStateStore=value: true"))
+	if !strings.Contains(r.logs.String(), warning) {
+		t.Errorf("a node does not warn: %s", r.logs)
+	}
+	r.logs.Reset()
+	set, _, err := loader.OpenStateStore(t.Context(), r.Options, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := set.Close(); err != nil || strings.Contains(r.logs.String(), warning) {
+		t.Errorf("%v, %s", err, r.logs)
 	}
 }
 

@@ -74,6 +74,7 @@ func Read(o Options) (*Plan, error) {
 	}
 	if err == nil { // with files missing, other problems prove nothing
 		errs = append(errs, b.applyScopes()...)
+		errs = append(errs, b.plan.checkSecretStores()...)
 	}
 	if b.wantsDefault() {
 		errs = append(errs, parts(b.addDefault(*o.DefaultState))...)
@@ -91,6 +92,37 @@ func Read(o Options) (*Plan, error) {
 	}
 	errs = append(errs, parts(o.onlyOneActorStore(b.plan.state))...)
 	return b.plan, join("loader.Read", errs)
+}
+
+// checkSecretStores returns an error for each component and endpoint that refers to a secret store which no file
+// declares. It ignores components with ignoreErrors, and secret stores that are declared but were rejected. Open
+// reports the errors of both.
+func (p *Plan) checkSecretStores() (errs []error) {
+	find := func(name string) error {
+		declared := func(u *unit) bool { return u.spec.Name == name }
+		if slices.ContainsFunc(p.secrets, declared) ||
+			slices.ContainsFunc(p.rejected, func(c component.Status) bool { return c.Name == name }) {
+			return nil
+		}
+		names := make([]string, len(p.secrets))
+		for i, u := range p.secrets {
+			names[i] = u.spec.Name
+		}
+		return undeclaredSecretStore(name, names)
+	}
+	for _, units := range [][]*unit{p.secrets, p.state, p.bindings, p.filters, p.locks, p.configurations, p.pubsubs} {
+		for _, u := range units {
+			if err := u.spec.CheckSecretStore(find); err != nil && !u.spec.IgnoreErrors {
+				errs = append(errs, err)
+			}
+		}
+	}
+	for _, e := range p.endpoints {
+		if err := e.CheckSecretStore(find); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
 }
 
 // wantsDefault reports whether to open the default state store.
@@ -147,19 +179,19 @@ func readDocuments(o Options) ([]component.Document, []component.Problem, error)
 	return documents, warnings, join("loader.Read", errs)
 }
 
-// onlyConfigurations returns the Configuration documents of a file from Options.ConfigFiles. odd has a warning for
-// each other document in the file, because it is not loaded.
-func onlyConfigurations(file component.File) (out []component.Document, odd []component.Problem) {
+// onlyConfigurations returns the Configuration documents of a file in Options.ConfigFiles. The other documents of such
+// a file are not loaded; warnings has a warning for each of them.
+func onlyConfigurations(file component.File) (out []component.Document, warnings []component.Problem) {
 	for _, doc := range file.Documents {
 		if isConfiguration(doc) {
 			out = append(out, doc)
 			continue
 		}
-		odd = append(odd, component.Problem{Pos: doc.Pos, Text: "skipped: a document of kind " + string(doc.Kind) +
-			" in a file for configurations",
+		warnings = append(warnings, component.Problem{Pos: doc.Pos,
+			Text: "skipped: a document of kind " + string(doc.Kind) + " in a file for configurations",
 			Hint: "name its folder with --resources-path"})
 	}
-	return out, append(odd, file.Skipped...)
+	return out, append(warnings, file.Skipped...)
 }
 
 func isConfiguration(doc component.Document) bool { return doc.Kind == component.KindConfiguration }
@@ -253,7 +285,8 @@ func (b *planner) add(doc component.Document) error {
 	return b.tolerate(doc.Component, err)
 }
 
-// wants reports whether a document is needed for onlyState. Without onlyState every document is.
+// wants reports whether a document must be loaded. If Options.onlyState is set, only this state store and the secret
+// stores are loaded. Otherwise all documents are.
 func (o Options) wants(doc component.Document) bool {
 	if o.onlyState == "" {
 		return true
@@ -271,8 +304,8 @@ func (b *planner) foreign(doc component.Document) string {
 	return ""
 }
 
-// unique returns an error if another document of the same kind has the same name. Configuration documents may share
-// a name, because Join merges them. The names of subscriptions mean nothing.
+// unique returns an error if another document of the same kind has the same name. Configuration documents may share a
+// name, because ParseConfigurations merges them. Subscriptions may share a name, because their names are not used.
 func (b *planner) unique(doc component.Document) error {
 	if doc.Kind == component.KindConfiguration || doc.Kind == component.KindSubscription {
 		return nil
@@ -375,40 +408,44 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	switch blockOf(spec.Type) {
 	case blockState:
 		u.state, err = b.stateTypes.Find(spec.Type, spec.Version)
+		u.outside = !b.stateTypes.Has(spec.Type, spec.Version)
 		u.fields = append(StateFields(), u.state.Fields...)
 	case blockSecrets:
 		u.secrets, err = b.secretTypes.Find(spec.Type, spec.Version)
+		u.outside = !b.secretTypes.Has(spec.Type, spec.Version)
 		u.fields = u.secrets.Fields
 	case blockBindings:
 		u.binding, err = b.bindingTypes.Find(spec.Type, spec.Version)
+		u.outside = !b.bindingTypes.Has(spec.Type, spec.Version)
 		u.fields = append(BindingFields(), u.binding.Fields...)
 	case blockFilters:
 		u.filter, err = b.filterTypes.Find(spec.Type, spec.Version)
+		u.outside = !b.filterTypes.Has(spec.Type, spec.Version)
 		u.fields = u.filter.Fields
 	case blockLocks:
 		u.lock, err = b.lockTypes.Find(spec.Type, spec.Version)
+		u.outside = !b.lockTypes.Has(spec.Type, spec.Version)
 		u.fields = append(LockFields(), u.lock.Fields...)
 	case blockConfiguration:
 		u.configuration, err = b.configurationTypes.Find(spec.Type, spec.Version)
+		u.outside = !b.configurationTypes.Has(spec.Type, spec.Version)
 		u.fields = u.configuration.Fields
 	case blockPubSub:
 		u.pubsub, err = b.pubsubTypes.Find(spec.Type, spec.Version)
+		u.outside = !b.pubsubTypes.Has(spec.Type, spec.Version)
 		u.fields = append(PubSubFields(), u.pubsub.Fields...)
 	default:
-		err = &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: "the component type " + spec.Type +
-			" is unknown",
-			Hint: "a type begins with " + blockState + "., " + blockSecrets + "., " + blockBindings + "., " +
-				blockFilters + "., " + blockLocks + "., " + blockConfiguration + ". or " + blockPubSub + "."}
+		err = unknownBlock(spec)
 	}
 	if err != nil {
-		return nil, u.failed(spec.TypePos, err)
+		return nil, u.failed(spec.TypePos, explain(spec, err))
 	}
 	return u, nil
 }
 
-// onlyOneActorStore returns an error if more than one store is configured to hold the actor state. Open calls it again
-// after it has resolved references, because the setting may be a reference. If a store that is already open holds the
-// actor state, onlyOneActorStore returns nil. movesActors then checks each store.
+// onlyOneActorStore returns an error if more than one store is configured to hold the actor state. Open calls it a
+// second time after resolving references, because the setting may be a reference. If an open store already holds the
+// actor state, onlyOneActorStore returns nil, and movesActors checks each store instead.
 func (o Options) onlyOneActorStore(units []*unit) error {
 	if o.actorStore != "" {
 		return nil

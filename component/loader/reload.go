@@ -35,7 +35,8 @@ func (c Changes) Any() bool {
 	return len(c.Added)+len(c.Changed)+len(c.Removed) > 0 || c.Documents || c.Subscriptions
 }
 
-// Close closes the components that are not in the new set. Call it after the requests that use them have ended.
+// Close closes the components of the previous set that are not in the new set. Call it when no request uses these
+// components any more.
 func (c Changes) Close() error {
 	var errs []error
 	for _, one := range slices.Backward(c.retired) {
@@ -117,8 +118,8 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// movesActors returns an error if the component would take over the actor state from the open store that holds it.
-// Without this check, the actors would lose their state.
+// movesActors returns an error if the component is configured to hold the actor state, but another open store already
+// holds it. Without this check, the actors would lose their state.
 func (p *opening) movesActors(u *unit) error {
 	now := p.options.actorStore
 	if now == "" || !u.claimsActors() || u.spec.Name == now {

@@ -26,8 +26,8 @@ func (b *planner) addScopes(doc component.Document) error {
 }
 
 // applyScopes sets the scopes of all secret stores. A scope may name a store that this node does not declare, because
-// several nodes may share a Configuration. This causes a warning. It is an error if the name is similar to that of a
-// store without a scope. The name is then probably misspelt, and the other store would be unrestricted.
+// several nodes may share a Configuration. Such a scope causes a warning. It causes an error if a store without a scope
+// has a similar name. Then the name in the scope is probably misspelt, and the store would be unrestricted.
 func (b *planner) applyScopes() (errs []error) {
 	for i := range b.scopes {
 		scope := &b.scopes[i]
@@ -54,8 +54,8 @@ func (b *planner) declared(name string) bool {
 		func(s component.Status) bool { return s.Name == name && blockOf(s.Type) == blockSecrets })
 }
 
-// misspeltStore returns an error if scope names a store whose name is similar to that of another store without a
-// scope. Otherwise it returns nil.
+// misspeltStore returns an error if the name of the store in scope is similar to the name of a declared store that has
+// no scope. Otherwise it returns nil.
 func (b *planner) misspeltStore(scope *component.SecretScope) error {
 	var open []string
 	for _, u := range b.plan.secrets {

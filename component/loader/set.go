@@ -127,8 +127,8 @@ func (s *Set) Statuses() []component.Status {
 	return out
 }
 
-// Documents returns the documents of a kind that apply to this node, in the order of the files. Component documents
-// were checked completely. Only the header of other documents was checked.
+// Documents returns the documents of a kind that apply to this node, in the order of the files. The loader has checked
+// component documents completely, and only the header of documents of other kinds.
 func (s *Set) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(s.documents[kind])
 }

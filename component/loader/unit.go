@@ -26,6 +26,7 @@ type unit struct {
 	values        component.Values       // as of the last check
 	hidden        []string               // values from references; they must not appear in any text
 	scope         *component.SecretScope // of a secret store; nil = no restriction
+	outside       bool                   // its type is not built in: a process serves it
 	actor         bool                   // has the actor state whatever its metadata says
 	digest        string                 // of everything that decides how it is opened; set by resolve
 }

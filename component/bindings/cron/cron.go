@@ -159,8 +159,9 @@ type schedule interface {
 	next(after time.Time) time.Time
 }
 
-// parse parses a cron expression in the given time zone. The expression has five fields, or six with the seconds
-// first, or is a shorthand such as @hourly or @every 15m. It may begin with another time zone: CRON_TZ=Europe/Lisbon.
+// parse parses a cron expression in a time zone. The expression is a shorthand such as @hourly or @every 15m, or it has
+// five fields. A sixth field, for the seconds, may come first. A prefix such as CRON_TZ=Europe/Lisbon replaces the time
+// zone.
 func parse(text string, in *time.Location) (schedule, error) {
 	if name, rest, found := timezone.Cut(text); found {
 		var err error

@@ -119,8 +119,8 @@ func Open(o Options) (bindings.Binding, error) {
 	return bindings.Binding{Output: out, Close: closeIdle}, nil
 }
 
-// sameHost allows at most ten redirects, and only to the same scheme and host, because headers may contain a token.
-// Otherwise Invoke returns the redirect itself as the response.
+// sameHost allows at most ten redirects, and only to the same scheme and host, because headers may contain a token. If
+// it does not allow a redirect, Invoke returns the redirect itself as the response.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if len(via) >= 10 || request.URL.Host != via[0].URL.Host || request.URL.Scheme != via[0].URL.Scheme {
 		return http.ErrUseLastResponse
@@ -287,7 +287,7 @@ func carries(method string) bool {
 		method != http.MethodOptions && method != http.MethodTrace
 }
 
-// address returns the component's URL with path appended. If path has a query, it replaces the query of the
+// address returns the component's URL with path appended. The query of path, if there is one, replaces the query of the
 // component's URL. The result always has the component's host and begins with the component's path.
 func (o *output) address(path string) (string, error) {
 	if path == "" {

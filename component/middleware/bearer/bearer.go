@@ -85,10 +85,11 @@ func (b *Bearer) Filter(r *http.Request) error {
 	return nil
 }
 
-// unavailable returns the refusal of a token that cannot be checked. what is the missing part of the issuer.
-func (b *Bearer) unavailable(what string) error {
+// unavailable returns the refusal of a token that cannot be checked, because a part of the issuer's data cannot be
+// read. The parameter part names the configuration or the keys.
+func (b *Bearer) unavailable(part string) error {
 	return &middleware.Refusal{Status: http.StatusServiceUnavailable, Code: "ERR_UNAUTHENTICATED",
-		Message: "the bearer token cannot be checked: the " + what + " of the issuer " + b.issuer.name +
+		Message: "the bearer token cannot be checked: the " + part + " of the issuer " + b.issuer.name +
 			" cannot be read"}
 }
 

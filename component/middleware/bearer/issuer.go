@@ -102,8 +102,9 @@ func asymmetric() []string {
 		oidc.PS512, oidc.EdDSA}
 }
 
-// renewed returns the keys of the issuer after a token that the given keys do not verify. It fetches the keys, but not
-// within keysPause after the last fetch, because anyone can send tokens with unknown keys.
+// renewed returns the keys of the issuer when its known keys do not verify a token. It fetches the keys again, but not
+// within keysPause after the last fetch. Without this pause, anyone could cause fetches with tokens that name unknown
+// keys.
 func (i *issuer) renewed(ctx context.Context, c *config) ([]jose.JSONWebKey, error) {
 	if keys, recent := i.known(); recent {
 		return keys, nil
@@ -123,7 +124,7 @@ func (i *issuer) renewed(ctx context.Context, c *config) ([]jose.JSONWebKey, err
 	})
 }
 
-// known returns the keys of the last fetch. The result recent is true if that was within keysPause.
+// known returns the keys of the last fetch. The result recent is true if this fetch was within keysPause.
 func (i *issuer) known() (keys []jose.JSONWebKey, recent bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -195,7 +196,8 @@ func (a *attempt) VerifySignature(ctx context.Context, token string) ([]byte, er
 	return nil, errors.New("no key of the issuer verifies the token")
 }
 
-// verify verifies a token with the keys that have its key id, or with all keys if the token has no key id.
+// verify verifies a token. It uses the keys that have the key id of the token. If the token has no key id, it tries all
+// keys.
 func verify(signed *jose.JSONWebSignature, keys []jose.JSONWebKey) ([]byte, bool) {
 	id := signed.Signatures[0].Header.KeyID // the verifier has checked that there is one signature
 	for _, key := range keys {

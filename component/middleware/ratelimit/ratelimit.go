@@ -60,8 +60,8 @@ type client struct {
 	seen    time.Time
 }
 
-// maxClients is the maximum number of addresses with a bucket. Above it, the address without a request for longest
-// gets a full bucket again.
+// maxClients is the maximum number of addresses with a bucket. With more addresses, the bucket that has been unused
+// longest is removed. The next request from its address gets a full bucket.
 const maxClients = 10_000
 
 // Open makes the middleware from its metadata. now returns the time; nil = time.Now.

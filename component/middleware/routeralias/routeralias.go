@@ -150,8 +150,8 @@ func (a route) match(path []string) (map[string]string, bool) {
 	return values, true
 }
 
-// rewrite replaces the path of r by the replacement of the route, with values for its variables. The query of the
-// replacement precedes the query of the request.
+// rewrite replaces the path of r by the replacement of the route. The map values has the values of the variables. The
+// query of the replacement precedes the query of the request.
 func (a route) rewrite(r *http.Request, values map[string]string) {
 	value := func(name string) string { return values[name] }
 	escaped := fill(a.to, value)

@@ -244,8 +244,8 @@ func (s *server) certificates(dir string, c cluster, u user) error {
 	return nil
 }
 
-// material returns the certificate or key in a kubeconfig field. The field exists in two variants: base64 data, and
-// the path of a file. The data has precedence. material returns nil if neither is set.
+// material returns the certificate or key in a field of a kubeconfig file. The parameter data is its value as base64,
+// and path is the file that contains it. If both are set, data is used. If neither is set, material returns nil.
 func material(dir, name, path, data string) ([]byte, error) {
 	if data != "" {
 		out, err := base64.StdEncoding.DecodeString(data)

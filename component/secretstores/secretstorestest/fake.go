@@ -39,8 +39,8 @@ func NewFake(t testing.TB, h http.Handler) *Fake {
 	return f
 }
 
-// Trouble sets a function that is called first for every request. If it returns true, it has answered the request.
-// Otherwise the handler of the service answers. Trouble(nil) removes the function.
+// Trouble sets a function that is called first for every request. If the function returns true, it has answered the
+// request itself. If it returns false, the handler of the service answers. Trouble(nil) removes the function.
 func (f *Fake) Trouble(answer func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

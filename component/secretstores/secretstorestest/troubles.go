@@ -214,8 +214,9 @@ func (x *troubled) endless() {
 	}
 }
 
-// header returns a handler that sends a number of answers with the status 103 and one with 200, each with a number of
-// tiny header fields.
+// header returns a handler for clients that must limit the headers of responses. It sends several responses with the
+// status 103 and then one with 200. The parameter answers is the number of responses with 103. Each response has as
+// many tiny header fields as the parameter fields says.
 func header(answers, fields int) http.HandlerFunc {
 	var many strings.Builder
 	for n := range fields {

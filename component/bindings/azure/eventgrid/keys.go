@@ -27,8 +27,8 @@ const (
 	maxExponent = 1<<31 - 1
 )
 
-// keys fetches and caches the token signing keys of a Microsoft Entra tenant. It fetches them when they are first
-// needed. It is safe for concurrent use.
+// keys fetches and caches the keys with which a Microsoft Entra tenant signs tokens. It fetches them only when a token
+// must be checked. It is safe for concurrent use.
 type keys struct {
 	service rest.Client
 	tenant  string
@@ -84,12 +84,12 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	return nil, denied("the bearer token is signed with a key that the tenant does not have")
 }
 
-// current returns the signing keys. It fetches them again if they are outdated, or if the function good returns
-// false for them, but at most once per keysPause. If the fetch fails, it returns the previous keys. Once these have
-// reached their maximum age, it returns an error instead.
-func (k *keys) current(ctx context.Context, good func(keySet) bool) (keySet, error) {
+// current returns the signing keys. It fetches them again if they are outdated, or if the function isGood returns false
+// for them. It fetches at most once per keysPause. If a fetch fails, it returns the previous keys until they have
+// reached their maximum age, and then an error.
+func (k *keys) current(ctx context.Context, isGood func(keySet) bool) (keySet, error) {
 	set, age := k.known()
-	if age < keysPause || age < keysFresh && good(set) {
+	if age < keysPause || age < keysFresh && isGood(set) {
 		return set, nil
 	}
 	fetched, err := k.fetches.Do(ctx, "", func(ctx context.Context) (keySet, error) {

@@ -155,8 +155,8 @@ func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	return said.URL, nil
 }
 
-// put creates or changes the subscription. operation is the URL that reports the progress of this change. It is ""
-// if the service returned no URL, or a URL on another host.
+// put creates or changes the subscription. operation is the URL that reports the progress of the change. It is empty if
+// the service returned no URL, or a URL on another host.
 func (m *manager) put(ctx context.Context, document []byte) (operation string, err error) {
 	a, err := m.call(ctx, http.MethodPut, m.actionURL(""), document)
 	if err != nil {

@@ -93,8 +93,8 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	}
 }
 
-// once makes one attempt to publish. After a failure, wait is the delay before the next attempt: 0 means the default
-// delay, and a negative value means no retry.
+// once makes one attempt to publish. If the attempt fails, wait is the delay before the next attempt: 0 means the
+// default delay, and a negative value means that Invoke must not retry.
 func (o *output) once(ctx context.Context, body []byte, media string) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()

@@ -207,14 +207,15 @@ func reduced(text string) string {
 	}, text)
 }
 
-// subscriptionName returns the given name of the subscription. If the name is empty, it returns the component's name
-// without the characters that Event Grid does not allow. It returns an error if the result is not a valid name.
-func subscriptionName(given, component string) (string, error) {
-	if given != "" {
-		if err := checkName(given); err != nil {
+// subscriptionName returns the configured name of the subscription. If no name is configured, it returns the
+// component's name without the characters that Event Grid does not allow. It returns an error if the result is not a
+// valid name.
+func subscriptionName(configured, component string) (string, error) {
+	if configured != "" {
+		if err := checkName(configured); err != nil {
 			return "", wrong(metadataName, err)
 		}
-		return given, nil
+		return configured, nil
 	}
 	name := reduced(component)
 	if checkName(name) != nil {

@@ -73,8 +73,9 @@ func (s *subscriber) ensure(ctx context.Context) error {
 	}
 }
 
-// look reports whether the subscription exists with the desired properties. It waits while the service is changing
-// the subscription. existing is the current document of a subscription that must be changed, and otherwise nil.
+// look reports whether the subscription exists with the desired properties. It waits while the service is changing the
+// subscription. If the subscription exists but must be changed, existing is its current document. Otherwise existing is
+// nil.
 func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err error) {
 	for {
 		found, document, err := s.manager.get(ctx)
@@ -120,11 +121,11 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	return mine, until, nil
 }
 
-// set creates or changes the subscription and waits until the service has finished. existing is the current document
-// of the subscription, or nil if there is none. until is the time at which this node's claim expires. set returns an
-// error if the service has not finished by then.
-func (s *subscriber) set(ctx context.Context, until time.Time, existing []byte) error {
-	ctx, cancel := context.WithDeadline(ctx, until)
+// set creates or changes the subscription and waits until the service has finished. existing is the current document of
+// the subscription, or nil if there is none. This node's claim ends at the time expiry. set returns an error if the
+// service has not finished by then.
+func (s *subscriber) set(ctx context.Context, expiry time.Time, existing []byte) error {
+	ctx, cancel := context.WithDeadline(ctx, expiry)
 	defer cancel()
 	document, err := wanted(s.settings, existing)
 	if err != nil {

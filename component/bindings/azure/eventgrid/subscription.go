@@ -54,9 +54,9 @@ func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
 
-// matches reports whether the subscription delivers events as this node expects. full is the endpoint URL of the
-// subscription with its query, or empty if the query is unknown.
-func (s *subscription) matches(want *inputSettings, full string) bool {
+// matches reports whether the subscription delivers events as this node expects. fullURL is the endpoint URL of the
+// subscription with its query. It is empty if the query is unknown.
+func (s *subscription) matches(want *inputSettings, fullURL string) bool {
 	d := s.Properties.Destination
 	if d == nil || d.Kind != kindWebHook || s.Properties.Schema != schemaCloudEvents || !s.good() {
 		return false
@@ -66,8 +66,8 @@ func (s *subscription) matches(want *inputSettings, full string) bool {
 		return false
 	}
 	switch {
-	case full != "":
-		return sameAddress(full, want.endpoint)
+	case fullURL != "":
+		return sameAddress(fullURL, want.endpoint)
 	case d.Properties.URL != "":
 		return sameAddress(d.Properties.URL, want.endpoint)
 	}
@@ -89,8 +89,9 @@ func sameAddress(text string, want *url.URL) bool {
 		got.RawQuery == want.RawQuery
 }
 
-// wanted returns the document with which to create or change the subscription. existing is the current document, or
-// empty. wanted keeps the properties of existing that the settings do not determine, for example filters.
+// wanted returns the document with which to create or change the subscription. existing is the current document, and
+// empty if there is no subscription. wanted keeps the properties of existing that the settings do not determine, for
+// example filters.
 func wanted(s *inputSettings, existing []byte) ([]byte, error) {
 	document, err := open(existing)
 	if err != nil {

@@ -86,8 +86,8 @@ func (o Options) address() (string, error) {
 	return "https://" + strings.ToLower(o.Vault) + domain(o.Identity.Environment), nil
 }
 
-// domain returns the domain name of the vaults in an Azure environment. It accepts an unknown environment, which
-// causes an error later, when the credential is created.
+// domain returns the domain name of the vaults in an Azure environment. For an unknown environment, it returns the
+// domain of the public cloud. The error follows later, when the credential is created.
 func domain(environment string) string {
 	switch e := strings.ToLower(environment); {
 	case strings.Contains(e, "china"):

@@ -88,7 +88,8 @@ func (t *tokens) authorize(ctx context.Context, h http.Header, again bool) (bool
 	return true, nil
 }
 
-// known returns the token of the last fetch, or nil. If refused is true, it forgets the token first.
+// known returns the token of the last fetch, or nil. If refused is true, the service has refused this token, so known
+// forgets it and returns nil.
 func (t *tokens) known(refused bool) *oauth2.Token {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -255,8 +255,8 @@ func (f *Fake) publish(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
-// checkPublished checks published events against the schema of their media type. application/json means the Event
-// Grid schema.
+// checkPublished checks published events against the schema of their media type. For application/json, this is the
+// Event Grid schema. For any other media type, it is the schema of CloudEvents.
 func checkPublished(media string, body []byte) error {
 	var all []map[string]any
 	required := []string{"specversion", "id", "source", "type"}

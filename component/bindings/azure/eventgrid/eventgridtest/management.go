@@ -54,9 +54,9 @@ func (f *Fake) read(w http.ResponseWriter, at string) {
 	write(w, http.StatusOK, document(at, properties))
 }
 
-// document returns a subscription in the form in which Event Grid shows it. The parameter at is the resource id of the
-// subscription. Like Event Grid, document omits the query of the endpoint URL, which may contain a secret.
-func document(at string, properties map[string]any) map[string]any {
+// document returns a subscription in the form in which Event Grid shows it. The parameter resource is the resource id
+// of the subscription. Like Event Grid, document omits the query of the endpoint URL, which may contain a secret.
+func document(resource string, properties map[string]any) map[string]any {
 	if d, ok := properties["destination"].(map[string]any); ok {
 		d = maps.Clone(d)
 		if p, ok := d["properties"].(map[string]any); ok {
@@ -69,8 +69,8 @@ func document(at string, properties map[string]any) map[string]any {
 		}
 		properties["destination"] = d
 	}
-	properties["topic"] = strings.Split(at, suffix)[0]
-	return map[string]any{"id": at, "name": path.Base(at), "type": "Microsoft.EventGrid/eventSubscriptions",
+	properties["topic"] = strings.Split(resource, suffix)[0]
+	return map[string]any{"id": resource, "name": path.Base(resource), "type": "Microsoft.EventGrid/eventSubscriptions",
 		"properties": properties}
 }
 
