@@ -2,9 +2,10 @@ package api
 
 import (
 	"context"
-	"slices"
+	"net/http"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // The names of operations in a transaction. Case matters.
@@ -25,6 +26,10 @@ type TransactRequest struct {
 	Operations []Operation
 	// StoreMetadata is passed to the store for the transaction as a whole.
 	StoreMetadata map[string]string
+	// Acks are tokens of deliveries that the transaction acknowledges, separated by commas.
+	Acks []string
+	// Header has traceparent and tracestate of the caller, for events; nil = none.
+	Header http.Header
 	WriteOptions
 }
 
@@ -60,7 +65,11 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 	if n, limit := len(r.Operations), t.limit; n > limit {
 		return state.Written{}, tooManyOperations(t.inst.Name, n, limit)
 	}
-	if failure := t.state.checkRequestID(r.RequestID); failure != nil || len(r.Operations) == 0 {
+	failure := t.state.checkRequestID(r.RequestID)
+	if failure == nil && len(r.Operations) == 0 {
+		failure = t.acknowledge(ctx, &r, &state.TransactRequest{})
+	}
+	if failure != nil || len(r.Operations) == 0 {
 		return state.Written{}, orNil(failure)
 	}
 	v := t.state.enter(r.Trace, &r.Session)
@@ -78,23 +87,41 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 		}
 		request.Consistency = max(request.Consistency, resolve(t.inst, r.Operations[i].Consistency))
 	}
-	writes := make([]state.Write, len(request.Operations))
-	for i := range request.Operations {
-		writes[i] = request.Operations[i].Write
+	changes := t.changes(&r, &request)
+	if failure = t.acknowledge(ctx, &r, &request); failure == nil {
+		request.Locks, failure = t.state.writeLocks(t.inst, &r.WriteOptions,
+			append(writesOf(request.Operations), state.Write{Metadata: r.StoreMetadata}))
 	}
-	var failure *Error
-	if request.Locks, failure = t.state.writeLocks(t.inst, &r.WriteOptions,
-		append(slices.Clip(writes), state.Write{Metadata: r.StoreMetadata})); failure != nil {
+	if failure != nil {
 		return state.Written{}, failure
+	}
+	events, failure := t.publish(ctx, &r, changes, &request)
+	if failure != nil {
+		return state.Written{}, failure
+	}
+	if len(request.Operations) == 0 {
+		return state.Written{}, nil
 	}
 	start := t.state.seen.begin()
 	written, err := store.Transact(ctx, request)
+	events.Done(err)
 	t.state.seen.state(t.inst.Name, observedTransact, start, err)
 	if err != nil {
-		return state.Written{}, t.failed(err, writes, r.Operations)
+		return state.Written{}, t.failed(err, writesOf(request.Operations), r.Operations)
+	}
+	if len(written.ETags) > len(r.Operations) {
+		written.ETags = written.ETags[:len(r.Operations)]
 	}
 	v.leave(&written.Proof)
 	return written, nil
+}
+
+func writesOf(operations []state.Operation) []state.Write {
+	out := make([]state.Write, len(operations))
+	for i := range operations {
+		out[i] = operations[i].Write
+	}
+	return out
 }
 
 func (t *transaction) convert(o *Operation, over map[string]string, at place, out *state.Operation) *Error {
@@ -126,7 +153,12 @@ func (t *transaction) unknown(name string, at place) *Error {
 
 func (t *transaction) failed(err error, writes []state.Write, given []Operation) *Error {
 	i := concerned(err, writes)
-	if i < 0 {
+	switch {
+	case i < 0:
+		return t.op.failed(err, t.inst.Name, "", "")
+	case i >= len(given) && fault.Is(err, fault.Conflict): // the outbox has given its events up
+		return t.outboxLate(err)
+	case i >= len(given):
 		return t.op.failed(err, t.inst.Name, "", "")
 	}
 	return t.op.failed(err, t.inst.Name, given[i].Key, itemText(err, t.inst.Name, &given[i].Item))

@@ -48,12 +48,13 @@ func (p *Partial) Error() string {
 // MaxEntries is the largest number of entries of a bulk.
 const MaxEntries = 10_000
 
-// maxFilled is how many pairs of metadata of the request its entries may get together. Without this bound, a small
-// request could take much memory.
+// maxFilled limits the entries of a bulk request, multiplied by the metadata pairs of the request. Each entry gets a
+// copy of these pairs. Without the limit, a small request could take much memory.
 const maxFilled = 100_000
 
-// PublishBulk publishes several messages. The function read is called after the target is checked, and returns the
-// entries. If single entries were not published, the cause of the error is a *Partial.
+// PublishBulk publishes several messages. It first checks the component and the topic, and then calls the function
+// read, which returns the entries. If the broker refused single entries, the cause of the error is a *Partial
+// that lists them.
 func (s *Service) PublishBulk(ctx context.Context, r *BulkRequest, read func() ([]Entry, *api.Error)) error {
 	i, err := s.target(r.PubSub, r.Topic, r.Metadata)
 	if err != nil {

@@ -22,7 +22,8 @@ const (
 	Streaming    Kind = "STREAMING"
 )
 
-// RuleDefinition sends the events for which the expression Match is true to Path. An empty expression matches all.
+// RuleDefinition routes events to Path if the expression Match is true for them. An empty expression matches all
+// events.
 type RuleDefinition struct {
 	Match string `json:"match"`
 	Path  string `json:"path"`
@@ -64,8 +65,8 @@ type itemJSON struct {
 // maxSubscriptions is how many subscriptions one application may have.
 const maxSubscriptions = 1000
 
-// ParseDefinitions reads the answer of an application to GET /dapr/subscribe. dropped has the topics of subscriptions
-// without any route.
+// ParseDefinitions reads the answer of an application to GET /dapr/subscribe. A subscription without any route is left
+// out of the result, and dropped has its topic.
 func ParseDefinitions(body []byte) (out []Definition, dropped []string, err error) {
 	const op = "pubsub.ParseDefinitions"
 	if len(body) == 0 {
@@ -126,6 +127,16 @@ func (d Definition) Check() (*Subscription, error) {
 			return nil, fault.New(fault.Invalid, op, about+": the name of the dead-letter topic "+err.Error())
 		}
 	}
+	if d.DeadLetter == d.Topic { // a message that always fails would come again at once, for ever
+		return nil, &fault.Error{Code: fault.Invalid, Op: op,
+			Msg:  about + ": the dead-letter topic is the topic itself",
+			Hint: "name another topic, or leave deadLetterTopic out, so that failed messages come again"}
+	}
+	for _, topic := range []string{d.Topic, d.DeadLetter} {
+		if text := reserved(topic); text != "" {
+			return nil, fault.New(fault.Invalid, op, about+": the name of a topic "+text)
+		}
+	}
 	if d.PubSub == "" {
 		return nil, fault.New(fault.Invalid, op, about+": the name of the component is empty")
 	}
@@ -172,8 +183,9 @@ func (s *Subscription) Paths() []RuleDefinition {
 	return out
 }
 
-// effective returns the definitions that count. Of several for one topic, the first declarative one counts, unless
-// there is a programmatic one. Of those the last one counts.
+// effective returns one definition for each topic of a component. If there are several, a programmatic one has
+// precedence over declarative ones. Of several programmatic definitions it returns the last, and of several
+// declarative ones the first.
 func effective(declared, programmatic []Definition) (out []Definition) {
 	at := func(d *Definition) int {
 		return slices.IndexFunc(out, func(o Definition) bool { return o.PubSub == d.PubSub && o.Topic == d.Topic })

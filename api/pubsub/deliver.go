@@ -35,7 +35,7 @@ func (v Verdict) String() string {
 	return "drop"
 }
 
-// Target is what handles the messages of subscriptions: an application, or the client of a stream. Implementations are
+// Target receives the messages of subscriptions. It is an application, or the client of a stream. Implementations are
 // safe for concurrent use.
 type Target interface {
 	// Ready reports whether messages can be delivered now.
@@ -59,6 +59,7 @@ const (
 	settleTime       = 10 * time.Second
 	deadLetterTime   = 30 * time.Second
 	readyPause       = 200 * time.Millisecond // between looks at the application
+	quietPause       = 2 * time.Second        // the same without a subscription
 	minPause         = 500 * time.Millisecond // after an error of the broker; doubles
 	maxPause         = 30 * time.Second
 )
@@ -83,8 +84,9 @@ type reader struct {
 	absent bool // the target could not be reached: wait before the next message
 }
 
-// run receives and delivers until receiving ends, and then waits for what is being handled. The deliveries end with
-// working. It returns the error of the broker that ended it, or nil.
+// run receives messages and delivers them. When receiving ends, it stops receiving, waits for the deliveries in
+// progress and returns nil. When working ends, these deliveries are cancelled. If the broker fails earlier, run
+// returns its error.
 func (r *reader) run(receiving, working context.Context) (err error) {
 	r.cond = sync.NewCond(&r.mu)
 	defer context.AfterFunc(receiving, func() {
@@ -189,8 +191,8 @@ func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	return out
 }
 
-// handleSequence handles messages one after another. After one that is not done with, it gives the rest back. See
-// Event.Sent for begin.
+// handleSequence handles messages one after another. If one of them must be delivered again, it returns the messages
+// behind it to the broker. It passes begin to the event of each message, for Event.Sent.
 func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, begin func()) {
 	for i := range list {
 		if r.handle(ctx, &list[i], begin) {
@@ -208,14 +210,10 @@ func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) b
 	start := time.Now()
 	verdict, err := r.decide(ctx, d, begin)
 	done := r.conclude(ctx, d, verdict, err)
-	r.observe(verdict, false, 1, start)
-	return done
-}
-
-func (r *reader) observe(v Verdict, bulk bool, messages int, start time.Time) {
 	if r.observer != nil {
-		r.observer.Delivered(r.instance.Name, r.sub.Topic, v.String(), bulk, messages, time.Since(start))
+		r.observer.Delivered(r.instance.Name, r.sub.Topic, verdict.String(), time.Since(start))
 	}
+	return done
 }
 
 // decide takes a message through the steps of a delivery.
@@ -321,7 +319,7 @@ func (r *reader) deadLetter(d *pubsub.Delivery, cause error) bool {
 	return true
 }
 
-// settle tells the broker what became of a message. It reports whether the broker has noted it.
+// settle reports the outcome of a delivery to the broker. It returns true if the broker has recorded the outcome.
 func (r *reader) settle(d *pubsub.Delivery, o pubsub.Outcome) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
@@ -374,40 +372,83 @@ func (r *reader) gather(ctx context.Context, list []pubsub.Delivery) []pubsub.De
 	return list
 }
 
-// handleBulk routes the messages, and delivers those of each path in one batch.
+// handleBulk handles messages in batches. A message is in a later batch than an earlier one of its sequence that has
+// another path. If a message must be delivered again, handleBulk returns those behind it to the broker.
 func (r *reader) handleBulk(ctx context.Context, list []pubsub.Delivery) {
-	var order []string
-	batches := map[string]*Batch{}
-	of := map[string]*pubsub.Delivery{}
-	for i := range list {
-		d := &list[i]
-		e, err := r.sub.eventOf(d)
-		verdict, path, found := Drop, "", false
-		if err == nil && !e.expired(r.now()) {
-			if path, found, err = r.sub.route(ctx, e); found {
-				e.Path = path
-				id := strconv.Itoa(i)
-				if of[id] = d; batches[path] == nil {
-					order = append(order, path)
-					batches[path] = &Batch{ID: newID(), PubSub: r.sub.PubSub, Topic: r.sub.Topic, Path: path}
-				}
-				batches[path].Entries = append(batches[path].Entries, BatchEntry{e, id})
-				continue
-			}
-		}
-		if err != nil {
-			verdict = Retry
-		}
-		r.conclude(ctx, d, verdict, err)
-	}
-	for _, path := range order {
-		r.deliverBatch(ctx, batches[path], of)
+	for held := (sequenceSet{}); len(list) > 0; {
+		list = r.handleRound(ctx, list, held)
 	}
 }
 
-// deliverBatch delivers a batch. Each repetition has only the entries that failed.
-func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery) {
-	start := time.Now()
+// sequenceSet has the sequences with a message that must be delivered again.
+type sequenceSet map[string]bool
+
+func (s sequenceSet) note(d *pubsub.Delivery, done bool) {
+	if !done && d.Sequence != "" {
+		s[d.Sequence] = true
+	}
+}
+
+// handleRound routes messages, and delivers those of each path in one batch. It returns the messages for the next
+// round, because they are behind others of their sequence.
+func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held sequenceSet) (later []pubsub.Delivery) {
+	var order []string
+	batches := map[string]*Batch{}
+	of := map[string]*pubsub.Delivery{}
+	paths, blocked := map[string]string{}, map[string]bool{} // by sequence
+	for i := range list {
+		d := &list[i]
+		if held[d.Sequence] {
+			r.settle(d, pubsub.Released)
+			continue
+		}
+		if blocked[d.Sequence] {
+			later = append(later, *d)
+			continue
+		}
+		e, err := r.sub.eventOf(d)
+		path, found := "", false
+		if err == nil && !e.expired(r.now()) {
+			path, found, err = r.sub.route(ctx, e)
+		}
+		if before, waits := paths[d.Sequence]; waits && (!found || path != before) {
+			blocked[d.Sequence] = true
+			later = append(later, *d)
+			continue
+		}
+		if !found {
+			verdict := Drop
+			if err != nil {
+				verdict = Retry
+			}
+			held.note(d, r.conclude(ctx, d, verdict, err))
+			continue
+		}
+		e.Path = path
+		id := strconv.Itoa(i)
+		if of[id] = d; batches[path] == nil {
+			order = append(order, path)
+			batches[path] = &Batch{ID: newID(), PubSub: r.sub.PubSub, Topic: r.sub.Topic, Path: path}
+		}
+		batches[path].Entries = append(batches[path].Entries, BatchEntry{e, id})
+		if d.Sequence != "" {
+			paths[d.Sequence] = path
+		}
+	}
+	for _, path := range order {
+		r.deliverBatch(ctx, batches[path], of, held)
+	}
+	return later
+}
+
+// deliverBatch delivers a batch. Each repetition has only the entries that failed. held gets the sequences of those
+// that failed at last.
+func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery, held sequenceSet) {
+	start, messages := time.Now(), map[string]int{}
+	conclude := func(ctx context.Context, id string, v Verdict, err error) {
+		held.note(of[id], r.conclude(ctx, of[id], v, err))
+		messages[v.String()]++
+	}
 	err := r.attempts(ctx, func(ctx context.Context) error {
 		verdicts, err := r.target.DeliverBatch(ctx, b)
 		if err != nil {
@@ -420,8 +461,7 @@ func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubs
 				left = append(left, entry)
 				continue
 			}
-			r.conclude(ctx, of[entry.EntryID], v, nil)
-			r.observe(v, true, 1, start)
+			conclude(ctx, entry.EntryID, v, nil)
 		}
 		if b.Entries = left; len(left) > 0 {
 			return fault.New(fault.Internal, "pubsub.deliver", "the application answered RETRY or nothing for "+
@@ -430,8 +470,10 @@ func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubs
 		return nil
 	})
 	for _, entry := range b.Entries {
-		r.conclude(ctx, of[entry.EntryID], Retry, err)
-		r.observe(Retry, true, 1, start)
+		conclude(ctx, entry.EntryID, Retry, err)
+	}
+	if r.observer != nil {
+		r.observer.DeliveredBulk(r.instance.Name, r.sub.Topic, messages, time.Since(start))
 	}
 }
 
@@ -445,7 +487,8 @@ type limiter struct {
 // warningInterval is the shortest time between two similar warnings.
 const warningInterval = 5 * time.Second
 
-// say calls log unless it was called a short time ago. It passes the number of calls that were left out since then.
+// say calls log, unless its last call of log was less than warningInterval ago. It passes to log how many calls were
+// skipped since then.
 func (l *limiter) say(log func(more int)) {
 	l.mu.Lock()
 	if !l.last.IsZero() && time.Since(l.last) < warningInterval {

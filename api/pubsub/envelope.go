@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"mime"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -41,15 +43,26 @@ func (e *envelope) wrap(p *Payload) (data []byte, id string, err error) {
 		return e.complete(p.Data)
 	}
 	id = newID()
-	a := attributes{}
-	a.set("id", id)
-	a.set("source", e.source)
-	a.set("type", eventType)
-	a.set("specversion", specVersion)
 	kind := p.ContentType
 	if kind == "" {
 		kind = contentText
 	}
+	a := e.attributes(kind)
+	a.set("id", id)
+	a.data(kind, p.Data)
+	a.override(p.Metadata)
+	a.set("topic", e.topic)
+	a.set("pubsubname", e.pubsub)
+	data, err = a.json()
+	return data, a.text("id"), err
+}
+
+// attributes returns the attributes that every event has, without id, data and topic.
+func (e *envelope) attributes(kind string) attributes {
+	a := make(attributes, 16)
+	a.set("source", e.source)
+	a.set("type", eventType)
+	a.set("specversion", specVersion)
 	a.set("datacontenttype", kind)
 	a.set("traceid", e.trace.parent)
 	a.set("traceparent", e.trace.parent)
@@ -58,12 +71,7 @@ func (e *envelope) wrap(p *Payload) (data []byte, id string, err error) {
 	if e.ttl > 0 {
 		a.set("expiration", e.now.Add(e.ttl).UTC().Format(time.RFC3339))
 	}
-	a.data(kind, p.Data)
-	a.override(p.Metadata)
-	a.set("topic", e.topic)
-	a.set("pubsubname", e.pubsub)
-	data, err = a.json()
-	return data, a.text("id"), err
+	return a
 }
 
 // complete adds to a CloudEvent what it lacks.
@@ -110,6 +118,9 @@ func (a attributes) data(kind string, data []byte) {
 
 // override applies the metadata that sets attributes.
 func (a attributes) override(metadata map[string]string) {
+	if len(metadata) == 0 {
+		return
+	}
 	for _, name := range []string{"id", "source", "type", "subject", "traceid", "tracestate", "traceparent"} {
 		value, ok := metadata["cloudevent."+name]
 		switch {
@@ -125,36 +136,74 @@ func (a attributes) override(metadata map[string]string) {
 
 // text returns an attribute that is a string; "" = there is none.
 func (a attributes) text(name string) (out string) {
-	if json.Unmarshal(a[name], &out) != nil {
+	value := a[name]
+	switch n := len(value); {
+	case n == 0:
+		return ""
+	case n > 1 && value[0] == '"' && value[n-1] == '"' && !bytes.ContainsRune(value, '\\') && utf8.Valid(value):
+		return string(value[1 : n-1]) // most need no decoder
+	}
+	if json.Unmarshal(value, &out) != nil {
 		return ""
 	}
 	return out
 }
 
+// json returns the attributes as an object, sorted by name, without spaces and without escapes for HTML.
 func (a attributes) json() ([]byte, error) {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(a); err != nil {
-		return nil, err
+	names := make([]string, 0, len(a))
+	size := len("{}")
+	for name, value := range a {
+		names = append(names, name)
+		size += len(name) + len(value) + len(`"":,`)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	slices.Sort(names)
+	b := bytes.NewBuffer(make([]byte, 0, size))
+	b.WriteByte('{')
+	for i, name := range names {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(appendQuoted(b.AvailableBuffer(), name))
+		b.WriteByte(':')
+		value := a[name]
+		if n := len(value); n > 1 && value[0] == '"' && value[n-1] == '"' { // a string, which has no spaces to remove
+			b.Write(value)
+		} else if err := json.Compact(b, value); err != nil {
+			return nil, err
+		}
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
 }
 
+// quote returns a string as JSON, without escapes for HTML.
 func quote(text string) json.RawMessage {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
+	return appendQuoted(make([]byte, 0, len(text)+len(`""`)), text)
+}
+
+// appendQuoted appends a string as JSON. Text without anything to escape needs no encoder.
+func appendQuoted(b []byte, text string) []byte {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+		return append(append(append(b, '"'), text...), '"')
+	}
+	out := bytes.NewBuffer(b)
+	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
 	_ = encoder.Encode(text) // a string can always be encoded
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
 
 func isCloudEvent(contentType string) bool {
+	if contentType == contentJSON || contentType == contentText {
+		return false // most messages need no parser
+	}
 	base, _, err := mime.ParseMediaType(contentType)
 	return err == nil && base == contentCloudEvent
 }
 
-// isEventProtobuf reports whether data is a CloudEvent as protobuf: id, source, spec version and type are in it.
+// isEventProtobuf reports whether data is a CloudEvent encoded as protobuf. Such an event has the fields id, source,
+// spec version and type.
 func isEventProtobuf(data []byte) bool {
 	required := 0
 	for len(data) > 0 {

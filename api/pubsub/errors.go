@@ -25,7 +25,7 @@ const (
 	reasonPublish       = "DAPR_PUBSUB_PUBLISH_MESSAGE"
 )
 
-// failure makes a public error about a component. With resource, the details name the component.
+// failure returns a public error about a component. If resource is true, the details of the error name the component.
 func failure(kind api.Kind, code, reason, message, component string, resource bool, about []api.Attribute) *api.Error {
 	e := &api.Error{Kind: kind, Code: code, Message: message, Details: api.Details{Reason: reason, Metadata: about}}
 	if resource {
@@ -101,6 +101,15 @@ func publishFailed(name, topic string, err error) *api.Error {
 	e := failure(api.Failed, api.CodePubSubPublish, reasonPublish, text, name, true,
 		api.Attributes("topic", api.Shorten(topic), "error", text))
 	e.Cause = err
+	return e
+}
+
+// outboxFailed returns the error of a transaction whose events cannot be published. Such a transaction has changed
+// nothing.
+func outboxFailed(name, why string, cause error) *api.Error {
+	text := "error while publishing outbox message: " + why
+	e := failure(api.Failed, api.CodePubSubOutbox, api.ReasonOutbox, text, name, true, api.Attributes("error", text))
+	e.Cause = cause
 	return e
 }
 

@@ -8,11 +8,13 @@ import (
 	"maps"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -36,7 +38,10 @@ type Event struct {
 
 // eventOf reads a delivery. It returns fault.Invalid if the message is not a CloudEvent.
 func (s *Subscription) eventOf(d *pubsub.Delivery) (*Event, error) {
-	e := &Event{PubSub: s.PubSub, Topic: s.Topic, Metadata: d.Metadata, Attempt: d.Attempt, Token: d.Token, raw: s.raw}
+	e := &Event{PubSub: s.PubSub, Topic: s.Topic, Metadata: d.Metadata, Attempt: d.Attempt, raw: s.raw}
+	if d.Token != "" {
+		e.Token = s.PubSub + tokenSeparator + d.Token
+	}
 	if s.raw {
 		return e, e.wrapRaw(d)
 	}
@@ -109,10 +114,12 @@ func (e *Event) value() (out map[string]any, err error) {
 	return out, nil
 }
 
-// Sent reports that the event is on its way to the client of a stream. The next one may be sent then.
+// Sent must be called when the event is on its way to the client of a stream. The next event of the stream is
+// delivered only after that call.
 func (e *Event) Sent() { e.sent() }
 
-// Trace returns the traceparent and tracestate of the event. Without one, the traceparent has only zeros.
+// Trace returns the traceparent and the tracestate of the event. If the event has no traceparent, Trace returns one
+// with only zeros.
 func (e *Event) Trace() (parent, state string) {
 	if parent = e.fields.text("traceparent"); parent == "" {
 		parent = e.fields.text("traceid")
@@ -139,11 +146,42 @@ func (e *Event) data() []byte {
 	return data
 }
 
-// extensions returns the attributes that have no field of their own in a message of gRPC.
+// maxLevels limits how deep the value of an attribute may be nested in a gRPC message. Some clients refuse more than
+// 100 levels of nested messages, and each level of the value takes three of them.
+const maxLevels = 16
+
+// levels returns how deeply the arrays and objects of a valid JSON value are nested.
+func levels(value []byte) (most int) {
+	depth, inText, escaped := 0, false, false
+	for _, c := range value {
+		switch {
+		case escaped:
+			escaped = false
+		case inText:
+			escaped, inText = c == '\\', c != '"'
+		case c == '"':
+			inText = true
+		case c == '[', c == '{':
+			depth++
+			most = max(most, depth)
+		case c == ']', c == '}':
+			depth--
+		}
+	}
+	return most
+}
+
+// extensions returns the attributes that have no field of their own in a gRPC message. It omits attributes that
+// clients cannot decode. Otherwise the client of a stream would end the stream, and then get the same message again.
 func (e *Event) extensions() *structpb.Struct {
 	rest := maps.Clone(e.fields)
 	for _, name := range []string{"id", "source", "type", "specversion", "datacontenttype", "data", "data_base64"} {
 		delete(rest, name)
+	}
+	for name, value := range rest {
+		if levels(value) > maxLevels {
+			delete(rest, name)
+		}
 	}
 	text, err := rest.json()
 	out := &structpb.Struct{}
@@ -182,6 +220,20 @@ func (e *BatchEntry) contentType() string {
 	return contentCloudEvent
 }
 
+// metadata returns the metadata of an entry, and adds the token of its delivery. It removes any token that the
+// publisher has set.
+func (e *BatchEntry) metadata() map[string]string {
+	out := maps.Clone(e.Metadata)
+	if out == nil {
+		out = map[string]string{}
+	}
+	delete(out, api.MetadataAck)
+	if e.Token != "" {
+		out[api.MetadataAck] = e.Token
+	}
+	return out
+}
+
 // JSON returns the batch as the body of a request.
 func (b *Batch) JSON() ([]byte, error) {
 	type entry struct {
@@ -193,10 +245,7 @@ func (b *Batch) JSON() ([]byte, error) {
 	list := make([]entry, len(b.Entries))
 	for i := range b.Entries {
 		e := &b.Entries[i]
-		list[i] = entry{e.EntryID, e.Data, e.Metadata, e.contentType()}
-		if e.Metadata == nil {
-			list[i].Metadata = map[string]string{}
-		}
+		list[i] = entry{e.EntryID, e.Data, e.metadata(), e.contentType()}
 		if e.raw {
 			list[i].Event = quote(base64.StdEncoding.EncodeToString(e.payload))
 		}
@@ -222,7 +271,7 @@ func (b *Batch) Proto() *runtimev1.TopicEventBulkRequest {
 	for i := range b.Entries {
 		e := &b.Entries[i]
 		entry := &runtimev1.TopicEventBulkRequestEntry{EntryId: e.EntryID, ContentType: e.contentType(),
-			Metadata: e.Metadata}
+			Metadata: validText(e.metadata())}
 		if e.raw {
 			entry.Event = &runtimev1.TopicEventBulkRequestEntry_Bytes{Bytes: e.payload}
 		} else {
@@ -232,6 +281,23 @@ func (b *Batch) Proto() *runtimev1.TopicEventBulkRequest {
 				DataContentType: p.GetDataContentType(), Data: p.GetData(), Extensions: p.GetExtensions()}}
 		}
 		out.Entries = append(out.Entries, entry)
+	}
+	return out
+}
+
+// validText returns metadata in which bytes that are not UTF-8 are replaced. Publishers over HTTP can send such bytes,
+// and protobuf refuses the whole message if there are any.
+func validText(metadata map[string]string) map[string]string {
+	valid := true
+	for name, value := range metadata {
+		valid = valid && utf8.ValidString(name) && utf8.ValidString(value)
+	}
+	if valid {
+		return metadata
+	}
+	out := make(map[string]string, len(metadata))
+	for name, value := range metadata {
+		out[strings.ToValidUTF8(name, "\uFFFD")] = strings.ToValidUTF8(value, "\uFFFD")
 	}
 	return out
 }

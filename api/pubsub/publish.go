@@ -42,11 +42,14 @@ type Options struct {
 
 // Observer is notified of messages. Implementations are safe for concurrent use.
 type Observer interface {
-	// Published is called after a publish of one or several messages.
-	Published(component, topic string, bulk, ok bool, messages int, took time.Duration)
+	// Published is called after a publish of one message, or of several ones if bulk is true. ok is true if the broker
+	// has all of them.
+	Published(component, topic string, bulk, ok bool, took time.Duration)
 	// Delivered is called when the application has handled a message, or not. The status is one of the words of Dapr:
 	// success, retry, drop.
-	Delivered(component, topic, status string, bulk bool, messages int, took time.Duration)
+	Delivered(component, topic, status string, took time.Duration)
+	// DeliveredBulk is called when the application has handled a batch, with the number of messages by status.
+	DeliveredBulk(component, topic string, messages map[string]int, took time.Duration)
 }
 
 // Service publishes messages of one application. It is safe for concurrent use. All errors are *api.Error.
@@ -100,7 +103,8 @@ func (s *Service) Publish(ctx context.Context, r *PublishRequest) error {
 	return nil
 }
 
-// target finds the component of a request and checks what the request names, in the order of Dapr.
+// target returns the component of a publish request. It checks the names and the metadata in the same order as Dapr,
+// so that a request with several faults gets the same error.
 func (s *Service) target(name, topic string, metadata map[string]string) (*pubsub.Instance, error) {
 	if name == "" {
 		return nil, nameEmpty(metadata)
@@ -126,6 +130,9 @@ func (s *Service) target(name, topic string, metadata map[string]string) (*pubsu
 	}
 	if err := pubsub.CheckTopic(topic); err != nil {
 		return nil, metadataInvalid(name, nil, "the name of the topic "+err.Error())
+	}
+	if text := reserved(topic); text != "" {
+		return nil, metadataInvalid(name, nil, "the name of the topic "+text)
 	}
 	if err := checkMetadata(metadata); err != "" {
 		return nil, metadataInvalid(name, nil, err)
@@ -184,8 +191,8 @@ func (s *Service) message(i *pubsub.Instance, topic string, p *Payload, t *trace
 	return m, nil
 }
 
-// send publishes messages under the policy of the component. failed gets the failures of single messages; nil = a
-// failure of one is a failure of all.
+// send publishes messages with the retries and the timeout of the component's policy. It calls failed for each message
+// that the broker refused. If failed is nil, one refused message is the failure of the whole request.
 func (s *Service) send(ctx context.Context, i *pubsub.Instance, topic string, messages []pubsub.Message,
 	metadata map[string]string, failed func(pubsub.Failure)) *api.Error {
 	start := time.Now()
@@ -199,8 +206,7 @@ func (s *Service) send(ctx context.Context, i *pubsub.Instance, topic string, me
 		return err
 	})
 	if s.o.Observer != nil {
-		s.o.Observer.Published(i.Name, topic, failed != nil, err == nil && len(failures) == 0, len(messages),
-			time.Since(start))
+		s.o.Observer.Published(i.Name, topic, failed != nil, err == nil && len(failures) == 0, time.Since(start))
 	}
 	if err != nil {
 		return publishFailed(i.Name, topic, err)
@@ -247,7 +253,8 @@ func ttlOf(metadata map[string]string) time.Duration {
 // maxTTL bounds times to live and delays. Larger ones overflow in some brokers.
 const maxTTL = 100 * 365 * 24 * time.Hour
 
-// deliverAt returns the time before which a message is not delivered, or what is wrong with it.
+// deliverAt returns the time before which a message must not be delivered. It is zero if the metadata has none. If the
+// metadata is invalid, the second result says why. Otherwise it is empty.
 func deliverAt(metadata map[string]string, now time.Time) (time.Time, string) {
 	if text, ok := metadata[keyDeliverAt]; ok {
 		at, err := time.Parse(time.RFC3339, text)

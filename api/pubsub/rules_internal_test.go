@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
 func TestRule_Matches(t *testing.T) {
@@ -103,4 +105,16 @@ func FuzzParseDefinitions(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A message that always fails would go round in a topic that is its own dead-letter topic.
+func TestDefinition_DeadLetterTopicIsAnotherTopic(t *testing.T) {
+	d := Definition{PubSub: "messages", Topic: "orders", Default: "/orders", DeadLetter: "orders"}
+	if _, err := d.Check(); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "is the topic itself") {
+		t.Error(err)
+	}
+	d.DeadLetter = "failed-orders"
+	if _, err := d.Check(); err != nil {
+		t.Error(err)
+	}
 }

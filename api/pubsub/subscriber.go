@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/signal"
 )
@@ -23,6 +24,8 @@ type SubscriberOptions struct {
 	Target Target
 	// Discover asks the application for its subscriptions; nil = it is never called.
 	Discover func(ctx context.Context) ([]Definition, error)
+	// Outboxes returns the stores of the application that have an outbox; nil = none.
+	Outboxes func() []*state.Instance
 	// Policy returns the policy for deliveries of a component; nil = none.
 	Policy   func(component string) *resiliency.Policy
 	Observer Observer         // nil = none
@@ -51,13 +54,15 @@ type Subscriber struct {
 	done       uint64 // the last of them that was carried out
 	running    []*running
 	streaming  []*Subscription
+
+	relays []*relay // only the goroutine of run uses it
 }
 
 // running is a subscription that receives.
 type running struct {
 	sub      *Subscription
 	instance *pubsub.Instance
-	end      context.CancelFunc
+	end      func()
 	done     chan struct{}
 }
 
@@ -75,15 +80,16 @@ func NewSubscriber(o SubscriberOptions) *Subscriber {
 	return s
 }
 
-// Open starts to receive for the declared subscriptions, and for those that the application lists.
+// Open starts the declared subscriptions. It also starts a goroutine that asks the application for its subscriptions
+// and starts them.
 func (s *Subscriber) Open(declared []Definition) {
 	s.declared = declared
 	s.check()
 	s.loop.Go(s.run)
 }
 
-// Update replaces the declared subscriptions, and notices changed components. It returns when those that are not
-// wanted any more have ended, or with ctx.
+// Update replaces the declared subscriptions, and restarts subscriptions whose component has changed. It returns when
+// all removed subscriptions have ended, or when ctx ends.
 func (s *Subscriber) Update(ctx context.Context, declared []Definition) {
 	s.mu.Lock()
 	s.declared = declared
@@ -116,8 +122,8 @@ func (s *Subscriber) Update(ctx context.Context, declared []Definition) {
 	}
 }
 
-// Close stops to receive, and waits until the messages that are being handled are settled. When ctx ends, their
-// deliveries are cancelled, and the broker delivers them again.
+// Close stops receiving messages, and waits until the messages in progress are settled. If ctx ends first, Close
+// cancels their deliveries, and the broker delivers these messages again.
 func (s *Subscriber) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -143,6 +149,7 @@ func (s *Subscriber) Close(ctx context.Context) error {
 // run keeps the subscriptions as they are wanted.
 func (s *Subscriber) run() {
 	defer s.reconcile(nil)
+	defer s.reconcileRelays(nil)
 	for s.life.Err() == nil {
 		changed := s.changed.Wait()
 		s.mu.Lock()
@@ -150,13 +157,20 @@ func (s *Subscriber) run() {
 		s.mu.Unlock()
 		s.discover()
 		s.reconcile(s.goal())
+		if s.o.Outboxes != nil && s.o.Source.Loaded() {
+			s.reconcileRelays(s.o.Outboxes())
+		}
 		s.mu.Lock()
 		s.done = goal
+		pause := readyPause
+		if len(s.subs) == 0 && (s.asked || s.o.Target == nil) {
+			pause = quietPause
+		}
 		s.mu.Unlock()
 		select {
 		case <-changed:
 		case <-s.life.Done():
-		case <-time.After(readyPause):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -206,7 +220,8 @@ func (s *Subscriber) goal() (out []*Subscription) {
 	return out
 }
 
-// check decides which subscriptions count. It keeps those that did not change, and logs those that are not valid.
+// check determines the subscriptions from the declarations and the answer of the application. It keeps unchanged
+// subscriptions, and logs invalid ones.
 func (s *Subscriber) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,23 +280,41 @@ func (s *Subscriber) reconcile(goal []*Subscription) {
 	}
 }
 
-// start runs a subscription until end is called. A subscription that cannot start is tried again without limit.
+// drainTime limits how long a removed subscription waits for the messages that the application handles. A limit is
+// needed for two reasons: a policy may repeat a delivery forever, and other changes wait for the end of the
+// subscription.
+const drainTime = 30 * time.Second
+
+// start runs a subscription until its function end is called. If the subscription fails, start tries again after a
+// pause, without limit. It logs a reason once, until the subscription has received or fails for another reason.
 func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	receiving, end := context.WithCancel(s.life)
-	r := &running{sub: sub, instance: i, end: end, done: make(chan struct{})}
+	working, cut := context.WithCancel(s.work)
+	r := &running{sub: sub, instance: i, done: make(chan struct{})}
+	r.end = func() {
+		end()
+		if s.life.Err() == nil { // otherwise Close decides how long to wait
+			time.AfterFunc(drainTime, cut)
+		}
+	}
 	go func() {
 		defer close(r.done)
+		defer cut()
 		log := s.o.Logger.With("pubsub", i.Name, "topic", sub.Topic)
+		logged := ""
 		for wait := minPause; receiving.Err() == nil; wait = min(2*wait, maxPause) {
 			started := time.Now()
-			err := s.read(receiving, s.work, sub, i, s.o.Target, log)
+			joined, err := s.read(receiving, working, sub, i, s.o.Target, log)
 			if receiving.Err() != nil {
 				return
 			}
 			if time.Since(started) > maxPause {
 				wait = minPause
 			}
-			log.Warn("a subscription does not receive; it is tried again", "after", wait, "error", err)
+			if reason := fmt.Sprint(err); joined || reason != logged {
+				log.Warn("a subscription does not receive; it is tried again", "after", wait, "error", err)
+				logged = reason
+			}
 			select {
 			case <-receiving.Done():
 			case <-time.After(wait):
@@ -291,11 +324,11 @@ func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	return r
 }
 
-// read joins the group and delivers its messages until receiving ends.
+// read joins the group and delivers its messages until receiving ends. joined is false if it could not join.
 func (s *Subscriber) read(receiving, working context.Context, sub *Subscription, i *pubsub.Instance, to Target,
-	log *slog.Logger) error {
+	log *slog.Logger) (joined bool, err error) {
 	if err := s.permitted(i, sub); err != nil {
-		return err
+		return false, err
 	}
 	group := i.Group(s.o.App.ID)
 	ctx, cancel := context.WithTimeout(receiving, settleTime)
@@ -303,20 +336,21 @@ func (s *Subscriber) read(receiving, working context.Context, sub *Subscription,
 		Metadata: sub.Metadata, Unsettled: max(sub.bulk, 0)})
 	cancel()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer from.Close()
 	log.Info("receiving messages", "group", group, "kind", string(sub.Kind))
 	r := &reader{sub: sub, instance: i, app: s.o.App, from: from, target: to, policy: s.o.Policy,
 		observer: s.o.Observer, log: log, now: s.o.Now, warnings: &limiter{}}
-	return r.run(receiving, working)
+	return true, r.run(receiving, working)
 }
 
-// maxStreams bounds the streams of one application. Each of them has messages in memory that wait for their answers.
+// maxStreams limits the streams of one application. The messages of a stream stay in memory until the client has
+// answered them.
 const maxStreams = 100
 
 // Stream delivers the messages of a subscription to the client of a stream, until the stream or the Subscriber ends.
-// The function open is called when the first message may be delivered.
+// It calls open once, when the subscription is accepted and before the first message.
 func (s *Subscriber) Stream(ctx context.Context, d Definition, to Target, open func() error) error {
 	d.Kind = Streaming
 	sub, err := d.Check()
@@ -357,7 +391,7 @@ func (s *Subscriber) Stream(ctx context.Context, d Definition, to Target, open f
 	defer stop()
 	defer context.AfterFunc(s.work, stop)()
 	for {
-		err := s.read(receiving, working, sub, i, to, log)
+		_, err := s.read(receiving, working, sub, i, to, log)
 		if receiving.Err() != nil {
 			return nil
 		}

@@ -18,6 +18,7 @@ import (
 	broker "github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/pubsub/inmemory"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // fakeApp records what it gets and answers by script.
@@ -69,6 +70,7 @@ type desk struct {
 	broker broker.Broker
 	policy *resiliency.Policy
 	topics broker.Topics
+	log    testutil.Output
 }
 
 // newDesk opens a subscriber with declared subscriptions, in a bubble of synctest.
@@ -84,7 +86,8 @@ func (d *desk) open(t *testing.T, definitions ...pubsub.Definition) {
 	t.Helper()
 	d.Subscriber = pubsub.NewSubscriber(pubsub.SubscriberOptions{App: api.App{ID: "shop"},
 		Source: source{{Name: "messages", Broker: d.broker, Topics: d.topics}}, Target: d.fakeApp,
-		Policy: func(string) *resiliency.Policy { return d.policy }, Logger: slog.New(slog.DiscardHandler)})
+		Policy: func(string) *resiliency.Policy { return d.policy },
+		Logger: slog.New(slog.NewTextHandler(&d.log, nil))})
 	d.Open(definitions)
 	s := d.Subscriber
 	t.Cleanup(func() { _ = s.Close(context.Background()) })
@@ -443,4 +446,129 @@ func TestStream_NumberIsBounded(t *testing.T) {
 		cancel()
 		streams.Wait()
 	})
+}
+
+// A policy may repeat a delivery without limit. The end of its subscription does not hold up other changes.
+func TestSubscriber_EndOfSubscriptionWithEndlessDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, func(_ context.Context, e *pubsub.Event, _ int) (pubsub.Verdict, error) {
+			if e.Topic == "a" {
+				return pubsub.Retry, nil
+			}
+			return pubsub.Success, nil
+		})
+		d.policy = &resiliency.Policy{Retry: &resiliency.Retry{Pause: time.Second, Max: -1}}
+		d.Update(t.Context(), []pubsub.Definition{to("a", "/a", "")})
+		d.publish(t, "a", "", "1")
+		d.publish(t, "b", "", "2")
+		<-time.After(time.Minute)
+		d.Update(t.Context(), []pubsub.Definition{to("b", "/b", "")})
+		<-time.After(time.Minute)
+		if got := d.seen(); !slices.Contains(got, "/b b 2") {
+			t.Errorf("%d deliveries, and none of the new subscription", len(got))
+		}
+	})
+}
+
+// failingBroker is a broker whose Subscribe returns these errors first. For nil, it joins, and Receive fails.
+type failingBroker struct {
+	broker.Broker
+	errs []error
+}
+
+func (b *failingBroker) Subscribe(ctx context.Context, r broker.SubscribeRequest) (broker.Subscription, error) {
+	if len(b.errs) == 0 {
+		return b.Broker.Subscribe(ctx, r)
+	}
+	err := b.errs[0]
+	if b.errs = b.errs[1:]; err != nil {
+		return nil, err
+	}
+	s, err := b.Broker.Subscribe(ctx, r)
+	return failingSubscription{s}, err
+}
+
+type failingSubscription struct{ broker.Subscription }
+
+func (failingSubscription) Receive(context.Context, int) ([]broker.Delivery, error) {
+	return nil, errors.New("away")
+}
+
+// expectReasons compares the reasons in the log for which subscriptions do not receive.
+func (d *desk) expectReasons(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for line := range strings.Lines(d.log.String()) {
+		if strings.Contains(line, "a subscription does not receive") {
+			_, reason, _ := strings.Cut(line, "error=")
+			got = append(got, strings.Trim(strings.TrimSpace(reason), `"`))
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("logged the reasons %q, want %q", got, want)
+	}
+}
+
+func TestSubscriber_LogsAReasonOnce(t *testing.T) {
+	t.Run("forbidden", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			d := &desk{fakeApp: &fakeApp{}, broker: inmemory.Open(inmemory.Options{}),
+				topics: broker.Topics{Subscribed: map[string][]string{"shop": {"b"}}}}
+			d.open(t, to("a", "/a", ""), to("b", "/b", ""), to("c", "/c", ""))
+			<-time.After(time.Hour)
+			d.expectReasons(t, "ERR_PUBSUB_FORBIDDEN: topic a is not allowed for app id shop",
+				"ERR_PUBSUB_FORBIDDEN: topic c is not allowed for app id shop")
+		})
+	})
+	t.Run("broker", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			first, second := errors.New("away"), errors.New("full")
+			d := &desk{fakeApp: &fakeApp{}, broker: &failingBroker{inmemory.Open(inmemory.Options{}),
+				[]error{first, first, first, second, second, nil, nil, first, first}}}
+			d.open(t, to("a", "/a", ""))
+			d.publish(t, "a", "", "1")
+			<-time.After(time.Hour)
+			d.expectReasons(t, "away", "away", "away", "full") // at first, and twice after it had joined
+			d.want(t, "/a a 1")
+		})
+	})
+}
+
+// The messages of one key go to several paths, and one of them fails. Each is delivered after the earlier ones are
+// handled.
+func TestSubscriber_BulkKeepsOrderOfKey(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails string // once
+		want  []string
+	}{
+		"success": {"", []string{"/a 1", "/b 2", "/a 3 4"}},
+		"failure": {"1", []string{"/a 1", "/a 1", "/b 2", "/a 3 4"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bulk := to("a", "/a", "")
+				bulk.Rules = []pubsub.RuleDefinition{{Match: `event.type == "2"`, Path: "/b"}}
+				bulk.Bulk = pubsub.BulkDefinition{Enabled: true, MaxMessages: 4, MaxAwaitMs: 100}
+				d := newDesk(t, nil, bulk)
+				var got []string
+				d.batch = func(b *pubsub.Batch) (map[string]pubsub.Verdict, error) {
+					text, out := b.Path, map[string]pubsub.Verdict{}
+					for _, e := range b.Entries {
+						text += " " + e.ID
+						if out[e.EntryID] = pubsub.Success; e.ID == c.fails {
+							c.fails, out[e.EntryID] = "", pubsub.Retry
+						}
+					}
+					got = append(got, text)
+					return out, nil
+				}
+				d.publish(t, "a", "k", "1", "2", "3", "4")
+				<-time.After(10 * time.Second)
+				if synctest.Wait(); !slices.Equal(got, c.want) {
+					t.Errorf("delivered %q, want %q", got, c.want)
+				}
+			})
+		})
+	}
 }

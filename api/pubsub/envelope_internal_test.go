@@ -1,0 +1,67 @@
+package pubsub
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+// encoded is JSON as encoding/json writes it, without escapes for HTML.
+func encoded(t testing.TB, v any) string {
+	t.Helper()
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func TestQuote_IsThatOfTheStandardLibrary(t *testing.T) {
+	for _, text := range []string{"", "plain text, 1", `a "quote"`, `\`, "<&>", "\x7f", "\x1f\n", "ä", "\u2028",
+		"\xff"} {
+		if got, want := string(quote(text)), encoded(t, text); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestAttributes_AreEncodedAsByTheStandardLibrary(t *testing.T) {
+	for _, a := range []attributes{{}, {"c": []byte(` "x" `), "b": quote("<1>"), "ä\"": []byte("1"),
+		"a": []byte(" { \"x\" : [ 1 , \"\u2028 &\" ] } ")}} {
+		got, err := a.json()
+		if want := encoded(t, a); err != nil || string(got) != want {
+			t.Errorf("%s, %v, want %s", got, err, want)
+		}
+	}
+	for _, value := range []string{"", "{", "1 2"} {
+		if got, err := (attributes{"a": []byte(value)}).json(); err == nil {
+			t.Errorf("%q is accepted: %s", value, got)
+		}
+	}
+}
+
+func TestAttributes_TextIsDecodedAsByTheStandardLibrary(t *testing.T) {
+	for _, value := range []string{"", `""`, `"plain"`, `"ä"`, `"\u00e4\n"`, `"\\"`, "\"\xff\"", ` "x" `, `1`, `null`,
+		`{}`, `"`} {
+		want := ""
+		_ = json.Unmarshal([]byte(value), &want) // an error leaves it empty
+		if got := (attributes{"a": []byte(value)}).text("a"); got != want {
+			t.Errorf("%s: %q, want %q", value, got, want)
+		}
+	}
+}
+
+func BenchmarkWrap(b *testing.B) {
+	e := envelope{topic: "orders", pubsub: "pubsub", source: "shop", now: time.Unix(1, 0),
+		trace: &trace{parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}
+	p := Payload{ContentType: contentJSON, Data: quote(strings.Repeat("v", 254))}
+	for b.Loop() {
+		if _, _, err := e.wrap(&p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

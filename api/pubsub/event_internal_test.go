@@ -1,0 +1,41 @@
+package pubsub
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/pubsub"
+)
+
+// A token of a delivery comes from its broker, never from the publisher of the message.
+func TestBatchEntry_PublisherSetsNoToken(t *testing.T) {
+	for _, token := range []string{"", "real"} {
+		e := BatchEntry{Event: &Event{Token: token, Metadata: map[string]string{api.MetadataAck: "forged", "a": "b"}}}
+		if m := e.metadata(); m[api.MetadataAck] != token || m["a"] != "b" {
+			t.Errorf("token %q: the metadata are %v", token, m)
+		}
+	}
+}
+
+// A publisher nests an attribute so deeply that clients of gRPC cannot read the message.
+func TestEvent_LeavesDeepAttributesOut(t *testing.T) {
+	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
+	data := `{"id":"1","specversion":"1.0","text":"[[{{\\\"[[[[[[[[[[[[[[[[[[[[","flat":[1,{"a":[]},[],[]],"most":` +
+		nested(maxLevels) + `,"more":` + nested(maxLevels+1) + `,"deep":` + nested(3000) + `}`
+	if !json.Valid([]byte(data)) {
+		t.Fatal("the event is not valid")
+	}
+	s := &Subscription{}
+	e, err := s.eventOf(&pubsub.Delivery{Message: pubsub.Message{Data: []byte(data)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := e.Proto().GetExtensions().GetFields()
+	for name, want := range map[string]bool{"text": true, "flat": true, "most": true, "more": false, "deep": false} {
+		if got := fields[name] != nil; got != want {
+			t.Errorf("the attribute %s is in the message: %v, want %v", name, got, want)
+		}
+	}
+}

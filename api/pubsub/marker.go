@@ -1,0 +1,235 @@
+package pubsub
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// A state store outside cannot change in one step with a topic. So the events of a transaction are stored in the
+// internal topic first, and the transaction creates one record in the store for each of them: the marker of the event.
+// The relay of an event looks for its marker.
+//
+// Invariants:
+//
+//   - A marker is only created, by the transaction or by whoever gives the event up. So exactly one of the two wins. A
+//     transaction that is later than that stores nothing.
+//   - An event is published only if its transaction has created the marker. The marker has a checksum of the event, so
+//     whoever can write to the broker cannot put another event in its place.
+//   - An event leaves the internal topic after it was published or given up. Its marker is removed after the publish
+//     and before that, so an event comes twice only if a node ends in between.
+
+// markerPrefix begins the keys of markers. The API admits no key with this text.
+const markerPrefix = "quorate" + state.Separator
+
+// outboxPrefix begins the ids of the events of outboxes. A UUID of idLength bytes follows.
+const (
+	outboxPrefix = "outbox-"
+	idLength     = 36
+)
+
+// The values of markers are JSON texts: markerDiscarded, or what committedMarker returns.
+const (
+	markerDiscarded = `"discarded"`
+	markerCommitted = `"committed `
+)
+
+// committedMarker returns the value of the marker of an event that a transaction publishes.
+func committedMarker(key string, event []byte) string {
+	sum := sha256.New()
+	sum.Write(binary.AppendUvarint(nil, uint64(len(key))))
+	sum.Write([]byte(key))
+	sum.Write(event)
+	return markerCommitted + hex.EncodeToString(sum.Sum(nil)) + `"`
+}
+
+const (
+	// doubtTime is how long after the publish to the internal topic an event without a marker is given up.
+	doubtTime = 10 * time.Second
+	// minDoubt is how long a relay waits at least. The clock of the node that published the event may be slow.
+	minDoubt = time.Second
+	// firstLook and lastLook are the shortest and the longest pause of a relay that waits for a marker.
+	firstLook = 2 * time.Millisecond
+	lastLook  = time.Second
+	// discardedTime is how long the marker of an event that was given up is stored. It outlasts its transaction.
+	discardedTime = time.Hour
+	// markerTime bounds one request about a marker.
+	markerTime = 5 * time.Second
+)
+
+// marked is an event in the internal topic, in JSON. It contains all that the relay needs, because a broker may drop
+// the metadata of messages.
+type marked struct {
+	ID       string            `json:"id"`
+	Key      string            `json:"key,omitempty"`
+	Store    string            `json:"store"`              // that has the marker
+	Metadata map[string]string `json:"metadata,omitempty"` // of the requests about the marker
+	Begun    time.Time         `json:"begun"`              // when it was published to the internal topic
+	Event    []byte            `json:"event"`
+}
+
+// mark replaces the data of messages by marked events.
+func mark(store *state.Instance, metadata map[string]string, messages []pubsub.Message, now time.Time) error {
+	for n := range messages {
+		m := &messages[n]
+		data, err := json.Marshal(marked{ID: m.ID, Key: m.Key, Store: store.Name, Metadata: metadata,
+			Begun: now, Event: m.Data})
+		if err != nil {
+			return err
+		}
+		m.Data, m.ContentType = data, contentJSON
+	}
+	return nil
+}
+
+// errForeign is why a message of an internal topic is not an event of an outbox. Whoever can write to the broker can
+// send such a message.
+type errForeign struct{ reason string }
+
+// Error returns the reason.
+func (e errForeign) Error() string { return e.reason }
+
+// unmark returns the marked event of a message, or errForeign.
+func unmark(m *pubsub.Message) (e marked, err error) {
+	if err := json.Unmarshal(m.Data, &e); err != nil {
+		return e, errForeign{err.Error()}
+	}
+	if !isOutboxID(e.ID) {
+		return e, errForeign{"its id " + strconv.Quote(api.ShortenName(e.ID)) + " is not of an outbox"}
+	}
+	return e, nil
+}
+
+// isOutboxID reports whether an id has the form that wrapChange gives it. Otherwise an id could name any key.
+func isOutboxID(id string) bool {
+	rest, ok := strings.CutPrefix(id, outboxPrefix)
+	return ok && len(rest) == idLength && uuid.Validate(rest) == nil
+}
+
+// markers has the markers of the events of one store.
+type markers struct {
+	store    *state.Instance
+	app      string
+	metadata map[string]string // of the requests, such as the partition of the markers; nil = none
+}
+
+func (m *markers) key(id string) string { return m.store.StoredKey(m.app, markerPrefix+id) }
+
+func (m *markers) write(id, value string) state.Write {
+	return state.Write{Key: m.key(id), Value: []byte(value), Concurrency: state.FirstWrite, TTL: state.TTL{Set: true},
+		Metadata: m.metadata}
+}
+
+// operations returns the operations of a transaction that create the markers of its events. mark comes later.
+func (m *markers) operations(events []pubsub.Message) []state.Operation {
+	out := make([]state.Operation, len(events))
+	for n := range events {
+		e := &events[n]
+		out[n] = state.Operation{Kind: state.Upsert, Write: m.write(e.ID, committedMarker(e.Key, e.Data))}
+	}
+	return out
+}
+
+// discard gives events up whose transaction has certainly stored nothing. Otherwise their relay would wait for their
+// markers. If discard fails, the relay gives them up.
+func (m *markers) discard(ctx context.Context, events []pubsub.Message) {
+	ids := make([]string, len(events))
+	for n := range events {
+		ids[n] = events[n].ID
+	}
+	_ = m.create(context.WithoutCancel(ctx), ids...)
+}
+
+// create gives events up. It returns fault.Conflict if one of them has a marker already.
+func (m *markers) create(ctx context.Context, ids ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, markerTime)
+	defer cancel()
+	items := make([]state.Write, len(ids))
+	for n, id := range ids {
+		items[n] = m.write(id, markerDiscarded)
+		if slices.Contains(m.store.Features, state.FeatureTTL) {
+			items[n].TTL.Seconds = int64(discardedTime / time.Second)
+		}
+	}
+	_, err := m.store.Store.Set(ctx, state.SetRequest{Consistency: state.Strong, Items: items})
+	return err
+}
+
+// committed waits until it is certain whether the transaction of an event has stored its marker. doubtTime after the
+// beginning it gives the event up, so that the transaction cannot store it any more.
+func (m *markers) committed(ctx context.Context, e *marked) (bool, error) {
+	doubt := time.Now().Add(min(max(doubtTime-time.Since(e.Begun), minDoubt), doubtTime))
+	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+		found, committed, err := m.read(ctx, e)
+		if err != nil || found {
+			return committed, err
+		}
+		if time.Now().After(doubt) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+	switch err := m.create(ctx, e.ID); {
+	case err == nil:
+		return false, nil
+	case fault.Is(err, fault.Conflict):
+		found, committed, err := m.read(ctx, e)
+		if err == nil && !found { // reads of some stores are behind their writes
+			err = fault.New(fault.Unavailable, "pubsub.relay", "state store "+m.store.Name+" does not return the key "+
+				m.key(e.ID)+" yet")
+		}
+		return committed, err
+	case fault.Is(err, fault.Invalid), fault.Is(err, fault.TooLarge): // also for the transaction
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// read returns whether an event has a marker, and whether the marker is of its transaction. It returns errForeign for
+// an event with the id of another one.
+func (m *markers) read(ctx context.Context, e *marked) (found, committed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, markerTime)
+	defer cancel()
+	item, err := m.store.Store.Get(ctx, state.GetRequest{Key: m.key(e.ID),
+		ReadOptions: state.ReadOptions{Consistency: state.Strong, Metadata: m.metadata}})
+	if err != nil || !item.Found() {
+		return false, false, err
+	}
+	switch value := string(item.Value); {
+	case value == committedMarker(e.Key, e.Event):
+		return true, true, nil
+	case value == markerDiscarded:
+		return true, false, nil
+	case strings.HasPrefix(value, markerCommitted):
+		return true, false, errForeign{"it has the id of another event"}
+	}
+	return true, false, fault.New(fault.Corrupt, "pubsub.relay", "the key "+item.Key+" in state store "+m.store.Name+
+		" has a value that is not of a marker (delete the key to discard its event)")
+}
+
+// remove removes the marker of an event that was published.
+func (m *markers) remove(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, markerTime)
+	defer cancel()
+	_, err := m.store.Store.Delete(ctx, state.DeleteRequest{Key: m.key(id), Consistency: state.Strong,
+		Metadata: m.metadata})
+	return err
+}
