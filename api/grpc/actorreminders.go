@@ -39,8 +39,8 @@ func reminderOf(in reminderMessage) (actors.Reminder, error) {
 	return out, fault.Wrap(err, "grpc.reminderOf", "the data cannot be encoded")
 }
 
-// reminderData converts the stored data of a reminder to a BytesValue: the bytes of a base64 string, or the text of any
-// other JSON value, as in Dapr.
+// reminderData converts the stored data of a reminder to a BytesValue. As in Dapr, the BytesValue
+// has the bytes that a base64 string encodes. For any other JSON value, it has the text of the value.
 func reminderData(data json.RawMessage) (*anypb.Any, error) {
 	if len(data) == 0 {
 		return nil, nil

@@ -60,9 +60,9 @@ func (c *core) answering(ctx context.Context, message any, size int) (any, error
 }
 
 // held calls the function read and reserves memory for the value that it returns. No value is in memory while held
-// waits for a reservation. For this, the first call of read has a small options.MaxValue, which read must pass on. If
-// the value is larger, or the reservation has to wait, held drops the value and calls read again after the
-// reservation.
+// waits for a reservation. Therefore held first sets options.MaxValue to a small size. read must pass the options to
+// the store. If the value is larger, or the reservation has to wait, held drops the value. It calls read again after
+// the reservation.
 func (c *core) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -123,6 +123,21 @@ func (c *core) bulk(
 	return out, err
 }
 
+// hold replaces the reservation of a call. It reserves memory for an answer with at most size bytes, and releases the
+// memory that the call has reserved earlier.
+func (c *core) hold(ctx context.Context, size int64) error {
+	a := arrivalOf(ctx)
+	if c.answers == nil || a == nil {
+		return nil
+	}
+	a.answer.Release()
+	a.answer = c.answers.Share()
+	if err := a.answer.Add(ctx, answerCopies*size); err != nil {
+		return api.Overloaded(err)
+	}
+	return nil
+}
+
 // room reserves size bytes for an answer that is already in memory, and waits while the budget is exhausted. It
 // returns fault.Overloaded if more than maxAnswers bytes of answers would wait.
 func (c *core) room(ctx context.Context, a *answer, size int64) error {
@@ -147,8 +162,8 @@ func (a *answer) end() {
 	a.conn.finish(a)
 }
 
-// marshal returns the encoded message as several buffers, without copying the value. grpc-go calls sent.Put for each
-// buffer that was sent.
+// marshal returns the encoded message as several buffers, without copying the value. grpc-go calls the method Put of
+// the type sent for each buffer that was sent.
 func (a *answer) marshal() (mem.BufferSlice, error) {
 	if f, ok := a.message.(*frame); ok {
 		return a.cut(nil, f.data, nil), nil
@@ -195,8 +210,8 @@ func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
 	return out
 }
 
-// sent implements mem.BufferPool for the buffers of an answer. It counts returned buffers. It does not reuse them,
-// because their bytes belong to the stored value.
+// The type sent implements mem.BufferPool for the buffers of an answer. It counts returned buffers. It does not reuse
+// them, because their bytes belong to the stored value.
 type sent answer
 
 // Get allocates. grpc-go does not call it.

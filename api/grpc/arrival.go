@@ -79,8 +79,9 @@ func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, e
 }
 
 // refuse refuses a call with err before its message is read. Usually it returns err to grpc-go. But grpc-go then keeps
-// a timer in memory until the deadline of the call. If that is later than the request timeout, refuse returns no
-// error. Instead, it pauses the connection, and returns a context with which guard and enter answer the call with err.
+// a timer in memory until the deadline of the call. If this deadline is later than the request timeout, refuse returns
+// no error. Instead, it pauses the connection, and returns a context with which guard and enter answer the call with
+// err.
 func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
 	c := connOf(ctx)
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) <= s.timeout || c == nil {

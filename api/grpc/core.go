@@ -12,7 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/connlimit"
 )
 
-// core has what the methods of all blocks need: memory for their answers, time limits, and the end of the server.
+// core has what the methods of all building blocks need: the memory budget for answers, time limits, and a context
+// that ends with the server.
 type core struct {
 	limit   int64             // bytes of one message
 	timeout time.Duration     // of one service call and of the arrival of its message

@@ -33,7 +33,7 @@ func (f *fixture) refit() {
 	s := f.Services()
 	f.config = apigrpc.Config{
 		App: f.App, State: s.State, Secrets: s.Secrets, Bindings: s.Bindings, Locks: s.Locks, Jobs: s.Jobs,
-		Configurations: s.Configurations, Topics: s.Topics, Health: s.Health,
+		Configurations: s.Configurations, Topics: s.Topics, Workflows: s.Workflows, Health: s.Health,
 		Metadata: s.Metadata, Actors: s.Actors,
 		Shutdown: s.Shutdown,
 		Tokens:   f.Tokens, MaxBodySize: f.MaxBodySize, RequestTimeout: f.RequestTimeout, Logger: s.Logger,

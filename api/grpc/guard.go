@@ -73,6 +73,7 @@ func first(ctx context.Context, key string) string {
 func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (out any,
 	err error) {
 	begun := time.Now()
+	ctx, level := s.recordLevel(ctx)
 	s.metrics.inFlight.Add(1)
 	var span api.RequestSpan // nil = none
 	defer func() {
@@ -84,7 +85,7 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 			span.End(0, err)
 		}
 		s.metrics.observe(info.FullMethod, status.Code(err), time.Since(begun))
-		s.logCall(ctx, info.FullMethod, err, begun)
+		s.logCall(ctx, info.FullMethod, level.reported(), err, begun)
 	}()
 	leave, err := enter(ctx, info.FullMethod)
 	defer leave()
@@ -96,7 +97,7 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 	}
 	s.awaitStart(ctx, info.FullMethod)
 	ctx, span = s.startSpan(ctx, info.FullMethod, in)
-	if info.FullMethod == runtimev1.Dapr_InvokeService_FullMethodName {
+	if info.FullMethod == runtimev1.Dapr_InvokeService_FullMethodName || waits(info.FullMethod) {
 		return handle(ctx, in)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
@@ -109,13 +110,17 @@ func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamSe
 	handle grpc.StreamHandler) (err error) {
 	begun := time.Now()
 	s.metrics.inFlight.Add(1)
+	var span api.RequestSpan // nil = none
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = s.panicked(info.FullMethod, cause)
 		}
 		err = s.answer(info.FullMethod, err)
+		if span != nil {
+			span.End(0, err)
+		}
 		s.metrics.observe(info.FullMethod, status.Code(err), time.Since(begun))
-		s.logCall(stream.Context(), info.FullMethod, err, begun)
+		s.logCall(stream.Context(), info.FullMethod, "", err, begun)
 	}()
 	leave, err := enter(stream.Context(), info.FullMethod)
 	defer leave()
@@ -126,6 +131,9 @@ func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamSe
 		return err
 	}
 	s.awaitStart(stream.Context(), info.FullMethod)
+	if strings.HasPrefix(info.FullMethod, "/"+runtimev1.Dapr_ServiceDesc.ServiceName+"/") { // it is not forwarded
+		_, span = s.startSpan(stream.Context(), info.FullMethod, nil)
+	}
 	if r := s.receiver(stream.Context(), info.FullMethod, !info.IsClientStream); r != nil {
 		defer r.finish()
 		stream = &guardedStream{stream, r}

@@ -13,6 +13,7 @@ import (
 
 	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"github.com/dapr/durabletask-go/api/protos"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/api"
@@ -106,6 +107,33 @@ func TestTally_CoversDecodingAllocations(t *testing.T) {
 			took > counted.memory+(costCopies-1)*int64(len(data)) {
 			t.Errorf("%s: %d bytes become %d, and %d are counted beside the copies, %v", name, len(data), took,
 				counted.memory, err)
+		}
+	}
+}
+
+// Messages of all sizes have a limit of nested messages: clients of other languages read at most 100 levels.
+func TestReceiver_RefusesDeepNesting(t *testing.T) {
+	nested := func(levels int) []byte {
+		failure := &protos.TaskFailureDetails{}
+		for range levels - 2 {
+			failure = &protos.TaskFailureDetails{InnerFailure: failure}
+		}
+		data, err := proto.Marshal(&protos.ActivityResponse{FailureDetails: failure})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(data) > firstPiece {
+			t.Fatalf("%d levels have %d bytes, and messages of this size are counted", levels, len(data))
+		}
+		return data
+	}
+	r := &receiver{}
+	if err := r.decode(nested(maxNesting), &protos.ActivityResponse{}); err != nil {
+		t.Errorf("%d levels: %v", maxNesting, err)
+	}
+	for _, levels := range []int{maxNesting + 1, 1000} {
+		if r.decode(nested(levels), &protos.ActivityResponse{}) == nil {
+			t.Errorf("a message with %d levels is accepted", levels)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 // Metadata of calls and answers about locks.
 const (
+	keyAck           = "quorate-ack"           // tokens of deliveries that a transaction acknowledges
 	keyLock          = "quorate-lock"          // tokens that a write carries
 	keyLockRevision  = "quorate-lock-revision" // the token of a granted lock
 	keyLockExpiresIn = "quorate-lock-expires-in-ms"

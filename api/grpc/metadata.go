@@ -41,7 +41,7 @@ func (s *runtimeMethods) GetMetadata(context.Context,
 			Port: int32(d.Channel.Port), Protocol: d.Channel.Protocol, ChannelAddress: d.Channel.Address,
 			MaxConcurrency: int32(d.Channel.MaxConcurrency),
 		},
-		Workflows: &runtimev1.MetadataWorkflows{},
+		Workflows: &runtimev1.MetadataWorkflows{ConnectedWorkers: int32(d.Workers)}, //nolint:gosec // few
 	}
 	for _, a := range d.Actors.Active {
 		out.ActorRuntime.ActiveActors = append(out.ActorRuntime.ActiveActors,
@@ -65,7 +65,20 @@ func (s *runtimeMethods) GetMetadata(context.Context,
 	for _, name := range d.Resiliencies {
 		out.Resiliencies = append(out.Resiliencies, &runtimev1.MetadataResiliency{Name: name})
 	}
+	for i := range d.Subscriptions {
+		out.Subscriptions = append(out.Subscriptions, subscriptionOf(&d.Subscriptions[i]))
+	}
 	return out, nil
+}
+
+func subscriptionOf(s *api.SubscriptionInfo) *runtimev1.PubsubSubscription {
+	out := &runtimev1.PubsubSubscription{PubsubName: s.PubSub, Topic: s.Topic, Metadata: s.Metadata,
+		DeadLetterTopic: s.DeadLetter, Rules: &runtimev1.PubsubSubscriptionRules{},
+		Type: runtimev1.PubsubSubscriptionType(runtimev1.PubsubSubscriptionType_value[s.Kind])}
+	for _, r := range s.Rules {
+		out.Rules.Rules = append(out.Rules.Rules, &runtimev1.PubsubSubscriptionRule{Match: r.Match, Path: r.Path})
+	}
+	return out
 }
 
 // SetMetadata stores a value that GetMetadata returns.

@@ -2,13 +2,14 @@ package grpc
 
 import (
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"github.com/dapr/durabletask-go/api/protos"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/quorate/quorate/api/runtimepb"
 )
 
-// daprMethods has the methods of Dapr's service. Each building block has its methods on a type of its own, with the
-// services that they call. A new building block adds a line here and in newDaprMethods.
+// daprMethods has the methods of Dapr's service. The methods of a building block belong to a separate type, which has
+// the services that they call. For a new building block, add a line here and in newDaprMethods.
 type daprMethods struct {
 	stateMethods
 	actorMethods
@@ -18,13 +19,14 @@ type daprMethods struct {
 	configurationMethods
 	bindingMethods
 	pubsubMethods
+	workflowMethods
 	invokeMethods
 	runtimeMethods
 	unimplemented
 }
 
-// unimplemented refuses the methods that no block has. Go prefers the methods of the blocks, because they are embedded
-// one level less deeply.
+// unimplemented has all methods of Dapr's service, and refuses each call. Only methods that no building block has are
+// called: Go prefers the methods of the blocks, because they are embedded one level less deeply.
 type unimplemented struct {
 	runtimev1.UnimplementedDaprServer
 }
@@ -39,6 +41,7 @@ func newDaprMethods(c Config, core *core) *daprMethods {
 		configurationMethods: configurationMethods{core, c.Configurations},
 		bindingMethods:       bindingMethods{c.Bindings},
 		pubsubMethods:        pubsubMethods{core, c.Topics, c.Subscriber},
+		workflowMethods:      workflowMethods{c.Workflows},
 		invokeMethods:        invokeMethods{core, c.Invoke, c.Tokens.Required()},
 		runtimeMethods:       runtimeMethods{c.App, c.Metadata, c.Shutdown},
 	}
@@ -50,5 +53,7 @@ func (s *Server) register(c Config, dapr *daprMethods) {
 	s.server.RegisterService(s.guarded(&runtimepb.State_ServiceDesc), &watchServer{core: s.core, state: c.State})
 	s.server.RegisterService(s.guarded(&runtimepb.Configuration_ServiceDesc),
 		&configurationServer{configurations: c.Configurations})
+	s.server.RegisterService(s.guarded(&protos.TaskHubSidecarService_ServiceDesc),
+		&hubServer{core: s.core, workflows: c.Workflows})
 	s.server.RegisterService(s.guarded(&healthv1.Health_ServiceDesc), &healthServer{core: s.core, health: c.Health})
 }

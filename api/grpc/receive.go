@@ -1,6 +1,7 @@
 package grpc
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -50,6 +51,8 @@ type receiver struct {
 	wire    wire
 	single  bool  // the client sends one message
 	limit   int64 // bytes of a message
+	// lost is called for a message that exceeds a limit, with its beginning. nil = nothing.
+	lost func(beginning []byte, why error)
 
 	mu      sync.Mutex // guards the fields below; a proxied call receives and finishes in different goroutines
 	share   admission.Share
@@ -88,8 +91,16 @@ func (r *receiver) receive(m any) error {
 	}
 	size := int64(binary.BigEndian.Uint32(head[1:]))
 	if size > r.limit {
-		return status.Errorf(codes.ResourceExhausted,
+		err := status.Errorf(codes.ResourceExhausted,
 			"grpc: received message larger than max (%d vs. %d)", size, r.limit)
+		if r.lost != nil {
+			beginning := make([]byte, min(size, firstPiece))
+			if wrong := r.pieces(beginning, false); wrong != nil {
+				return wrong
+			}
+			r.lost(r.unpackBeginning(head[0], beginning), err)
+		}
+		return err
 	}
 	data, err := r.body(size)
 	if err != nil {
@@ -175,8 +186,8 @@ func (r *receiver) body(size int64) (*[]byte, error) {
 	return data, nil
 }
 
-// wait counts bytes that the call will receive without a reservation of memory. It returns false, and counts nothing,
-// if the total of all calls would exceed maxWaiting or the call has ended. The caller must then reserve memory. wait
+// wait counts bytes that the call will receive without a reservation of memory. If the total of all calls would exceed
+// maxWaiting, or if the call has ended, it counts nothing and returns false. The caller must then reserve memory. wait
 // does not block.
 func (r *receiver) wait(bytes int64) bool {
 	r.mu.Lock()
@@ -293,10 +304,31 @@ func (r *receiver) unpack(flag byte, data *[]byte) (*[]byte, error) {
 	case err != nil:
 		return data, status.Errorf(codes.Internal, "grpc: failed to decompress the message: %v", err)
 	case int64(len(out)) > r.limit:
-		return data, status.Errorf(codes.ResourceExhausted,
-			"grpc: message after decompression larger than max %d", r.limit)
+		err := status.Errorf(codes.ResourceExhausted, "grpc: message after decompression larger than max %d", r.limit)
+		if r.lost != nil {
+			r.lost(out, err)
+		}
+		return data, err
 	}
 	return &out, nil
+}
+
+// unpackBeginning decompresses the beginning of a message, as far as possible.
+func (r *receiver) unpackBeginning(flag byte, data []byte) []byte {
+	if flag == 0 {
+		return data
+	}
+	c := encoding.GetCompressor(r.wire.RecvCompress())
+	if c == nil {
+		return nil
+	}
+	from, err := c.Decompress(bytes.NewReader(data))
+	if err != nil {
+		return nil
+	}
+	out := make([]byte, firstPiece)
+	n, _ := io.ReadFull(from, out) // the end of the message is missing
+	return out[:n]
 }
 
 // decode decodes data into m. Before a large message, it counts the elements in data and reserves memory for them: an
@@ -309,13 +341,17 @@ func (r *receiver) decode(data []byte, m any) error {
 	if len(data) > firstPiece {
 		t := tally{state: r.server.state, shapes: &r.server.shapes}
 		if err := t.message(out.ProtoReflect().Descriptor(), data); err != nil {
+			if r.lost != nil {
+				r.lost(data, err)
+			}
 			return err
 		}
 		if err := r.reserve(t.memory); err != nil {
 			return err
 		}
 	}
-	if err := proto.Unmarshal(data, out); err != nil {
+	// Small messages are not counted. What they nest is stored and delivered, also to clients that read 100 levels.
+	if err := (proto.UnmarshalOptions{RecursionLimit: maxNesting}).Unmarshal(data, out); err != nil {
 		return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", err)
 	}
 	return nil
@@ -352,6 +388,9 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 		}
 		if r := s.receiver(ctx, method, true); r != nil {
 			defer r.finish()
+			if hub, ok := owner.(*hubServer); ok {
+				r.lost = hub.lost(ctx, method)
+			}
 			dec = func(m any) error {
 				err := r.receive(m)
 				if writes[method] {

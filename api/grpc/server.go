@@ -24,6 +24,7 @@ import (
 	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/pubsub"
+	"github.com/quorate/quorate/api/workflows"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/connlimit"
 	"github.com/quorate/quorate/internal/fault"
@@ -62,8 +63,9 @@ type Config struct {
 	Configurations *configurations.Service
 	Topics         *pubsub.Service
 	Subscriber     *pubsub.Subscriber // for streams of messages
-	Bindings       *api.Bindings      // nil = output bindings are not served
-	Shutdown       func(force bool)   // asks the process to stop and returns at once
+	Workflows      *workflows.Service
+	Bindings       *api.Bindings    // nil = output bindings are not served
+	Shutdown       func(force bool) // asks the process to stop and returns at once
 
 	// Start holds calls while the node starts, except for health, metadata and shutdown. nil = none are held.
 	Start *api.StartGate
@@ -95,6 +97,7 @@ type Server struct {
 	start   *api.StartGate
 	surface *api.Surface
 	calls   *api.CallLog
+	app     string            // for calls
 	tracer  api.RequestTracer // nil = no spans
 	log     *slog.Logger
 
@@ -116,9 +119,10 @@ type Server struct {
 // New creates a Server and registers its metrics. It does no I/O.
 func New(c Config) (*Server, error) {
 	s := &Server{
-		core: newCore(c), start: c.Start, surface: c.Surface, calls: c.Calls, tracer: c.Tracer, log: c.Logger,
-		maxConns: c.MaxConnections, ping: cmp.Or(c.PingEvery, DefaultPingEvery), requests: c.Requests, tokens: c.Tokens,
-		state: c.State,
+		core: newCore(c), start: c.Start, surface: c.Surface, calls: c.Calls, app: c.App.ID, tracer: c.Tracer,
+		log: c.Logger, maxConns: c.MaxConnections, ping: cmp.Or(c.PingEvery, DefaultPingEvery), requests: c.Requests,
+		tokens: c.Tokens,
+		state:  c.State,
 	}
 	var err error
 	// From 256 bytes to 4 MiB, a buffer is at most twice as large as its message. The default pool of grpc-go has no

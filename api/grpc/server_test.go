@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/api"
@@ -302,6 +303,10 @@ func TestMethods_ServedOrUnimplemented(t *testing.T) {
 		"GetConfigurationAlpha1", "SubscribeConfigurationAlpha1", "UnsubscribeConfigurationAlpha1",
 		"ScheduleJob", "ScheduleJobAlpha1", "GetJob", "GetJobAlpha1", "DeleteJob", "DeleteJobAlpha1", "ListJobs",
 		"ListJobsAlpha1", "DeleteJobsByPrefix", "DeleteJobsByPrefixAlpha1",
+		"StartWorkflowAlpha1", "GetWorkflowAlpha1", "PurgeWorkflowAlpha1", "TerminateWorkflowAlpha1",
+		"StartWorkflowBeta1", "GetWorkflowBeta1", "PurgeWorkflowBeta1", "TerminateWorkflowBeta1",
+		"PauseWorkflowAlpha1", "ResumeWorkflowAlpha1", "RaiseEventWorkflowAlpha1",
+		"PauseWorkflowBeta1", "ResumeWorkflowBeta1", "RaiseEventWorkflowBeta1",
 	}
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "api.md"))
 	must(t, err)
@@ -347,6 +352,19 @@ func TestMetadata_DescribesRuntimeAndKeepsValues(t *testing.T) {
 		got.GetHttpEndpoints()[0].GetName() != "partner" || got.GetWorkflows() == nil ||
 		got.GetAppConnectionProperties().GetHealth().GetHealthProbeTimeout() != "500ms" {
 		t.Errorf("%v", got)
+	}
+	want := []*runtimev1.PubsubSubscription{
+		{PubsubName: "pubsub", Topic: "orders", Metadata: map[string]string{"rawPayload": "true"},
+			DeadLetterTopic: "failed", Type: runtimev1.PubsubSubscriptionType_DECLARATIVE,
+			Rules: &runtimev1.PubsubSubscriptionRules{Rules: []*runtimev1.PubsubSubscriptionRule{
+				{Match: `event.type == "gold"`, Path: "/gold"}, {Path: "/orders"}}}},
+		{PubsubName: "pubsub", Topic: "bare", Type: runtimev1.PubsubSubscriptionType_STREAMING,
+			Rules: &runtimev1.PubsubSubscriptionRules{}},
+	}
+	if !slices.EqualFunc(got.GetSubscriptions(), want, func(a, b *runtimev1.PubsubSubscription) bool {
+		return proto.Equal(a, b)
+	}) {
+		t.Errorf("the subscriptions are %v", got.GetSubscriptions())
 	}
 	_, err = c.SetMetadata(t.Context(), &runtimev1.SetMetadataRequest{})
 	wantCode(t, err, codes.InvalidArgument)

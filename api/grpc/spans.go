@@ -10,10 +10,11 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// startSpan starts the span of a call about state, secrets, actors, jobs or configuration. It returns nil for other
-// calls, and if spans are sent nowhere. The context of a call of an actor gets the new traceparent, so that the actor
-// continues the trace.
-func (s *Server) startSpan(ctx context.Context, method string, in any) (context.Context, api.RequestSpan) {
+// startSpan starts the span of a call about state, secrets, actors, jobs or configuration. It returns a nil span for
+// other calls, and if spans are not exported. request is the message of the call, or nil for a stream. The span of a
+// stream ends when the stream ends. If the call invokes an actor, the returned context has the new traceparent, so
+// that the actor continues the trace.
+func (s *Server) startSpan(ctx context.Context, method string, request any) (context.Context, api.RequestSpan) {
 	if s.tracer == nil || !s.tracer.Exports() {
 		return ctx, nil
 	}
@@ -32,10 +33,10 @@ func (s *Server) startSpan(ctx context.Context, method string, in any) (context.
 		return ctx, nil
 	}
 	span.Set(api.SpanProtocol, "grpc", api.SpanAPI, method)
-	if r, ok := in.(interface{ GetStoreName() string }); ok && system != "configuration" {
+	if r, ok := request.(interface{ GetStoreName() string }); ok && system != "configuration" {
 		span.Set(append(api.StoreAttributes(system, r.GetStoreName(), method), api.SpanService, "Dapr")...)
 	}
-	if r, ok := in.(interface {
+	if r, ok := request.(interface {
 		GetActorType() string
 		GetActorId() string
 	}); ok {

@@ -6,6 +6,7 @@ import (
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/api/apitest"
 )
@@ -15,7 +16,8 @@ func TestSpans_HaveNamesAndAttributesOfDapr(t *testing.T) {
 	spans := &apitest.Spans{}
 	f := newFixture(t)
 	f.config.Tracer = spans
-	c := f.client(t)
+	conn := f.serve(t)
+	c := runtimev1.NewDaprClient(conn)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", apitest.Parent)
 	const service = "/dapr.proto.runtime.v1.Dapr/"
 	store := func(system, name, method string) map[string]string {
@@ -47,6 +49,13 @@ func TestSpans_HaveNamesAndAttributesOfDapr(t *testing.T) {
 				Name: "x"})
 			return err
 		}, map[string]string{"dapr.actor": "T.1"}},
+		"SubscribeConfiguration": {func() error {
+			s, err := c.SubscribeConfiguration(ctx, &runtimev1.SubscribeConfigurationRequest{StoreName: "absent"})
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return err
+		}, nil},
 	} {
 		err := row.call()
 		want := map[string]string{"dapr.protocol": "grpc", "dapr.api": service + method}
@@ -59,6 +68,10 @@ func TestSpans_HaveNamesAndAttributesOfDapr(t *testing.T) {
 	}
 	if _, err := c.GetMetadata(ctx, &runtimev1.GetMetadataRequest{}); err != nil || len(spans.Take()) > 0 {
 		t.Errorf("metadata: %v", err)
+	}
+	err := conn.Invoke(ctx, "/service.of.an.App/GetState", &runtimev1.GetMetadataRequest{}, &emptypb.Empty{})
+	if list := spans.Take(); err == nil || len(list) > 0 {
+		t.Errorf("a forwarded call: %v, spans %+v", err, list)
 	}
 	spans.Off = true
 	if _, err := c.GetState(ctx, &runtimev1.GetStateRequest{StoreName: "orders", Key: "a"}); err != nil {

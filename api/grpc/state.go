@@ -4,6 +4,7 @@ import (
 	"context"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/api"
@@ -109,7 +110,8 @@ func (s *stateMethods) ExecuteStateTransaction(ctx context.Context,
 	}
 	written, err := s.state.Transact(ctx, api.TransactRequest{
 		Store: in.GetStoreName(), Operations: operations, StoreMetadata: in.GetMetadata(),
-		WriteOptions: writeOptions(ctx),
+		WriteOptions: writeOptions(ctx), Header: traceHeader(ctx),
+		Acks: metadata.ValueFromIncomingContext(ctx, keyAck),
 	})
 	return empty(ctx, &written, err)
 }

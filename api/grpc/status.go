@@ -63,8 +63,8 @@ func code(e *api.Error) codes.Code {
 	}
 }
 
-// statusOf returns the gRPC status of a failure. Its text begins with the words of Dapr. The code of the HTTP answer is
-// in the details.
+// statusOf returns the gRPC status of a failure. Its message begins with the same words as in Dapr. The details have
+// the error code that an HTTP answer would have.
 func statusOf(method string, e *api.Error) error {
 	c := code(e)
 	if transactional(method) && failedInStore(c) && e.Code != api.CodeOverloaded {
@@ -93,7 +93,8 @@ const (
 	infoReason = "reason"    // why; see api.Details
 )
 
-// details returns the details of an error. The reason in ErrorInfo is the code of the error, unless Dapr defines one.
+// details returns the details of an error. The reason in ErrorInfo is the code of the error, unless Dapr defines a
+// reason for it.
 func details(e *api.Error) []protoadapt.MessageV1 {
 	d := &e.Details
 	info := &errdetails.ErrorInfo{Reason: e.Code, Domain: api.DomainOf(e.Code), Metadata: map[string]string{}}

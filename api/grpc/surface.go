@@ -6,7 +6,9 @@ import (
 	"time"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/quorate/quorate/api"
@@ -22,6 +24,9 @@ func (s *Server) served(method string) error {
 	if own, ok := strings.CutPrefix(method, ownServices); ok {
 		name, ours = strings.Replace(own, "/", "", 1), true // such as StateWatch
 	}
+	if isHub(method) {
+		name, ours = "Workflow", true
+	}
 	if !ours {
 		return nil
 	}
@@ -31,10 +36,47 @@ func (s *Server) served(method string) error {
 	return nil
 }
 
-// logCall logs a call that has ended.
-func (s *Server) logCall(ctx context.Context, method string, err error, begun time.Time) {
+// logCall logs a call that has ended. level is the consistency that its answer reports; empty = unknown.
+func (s *Server) logCall(ctx context.Context, method, level string, err error, begun time.Time) {
 	s.calls.GRPC(func() api.LoggedCall {
-		return api.LoggedCall{Method: method, Endpoint: method, UserAgent: first(ctx, "user-agent"),
-			Code: int(status.Code(err)), Size: -1, Health: isOpen(method), Begun: begun}
+		return api.LoggedCall{App: s.app, Method: method, Endpoint: method, UserAgent: first(ctx, "user-agent"),
+			Code: int(status.Code(err)), Size: -1, Health: isOpen(method), Begun: begun, Level: level,
+			Parent: parentOf(ctx)}
 	})
+}
+
+// levelStream remembers the consistency that the answer of a unary call reports.
+type levelStream struct {
+	grpc.ServerTransportStream
+	level string
+}
+
+// SetHeader implements grpc.ServerTransportStream.
+func (l *levelStream) SetHeader(md metadata.MD) error {
+	if v := md[keyConsistency]; len(v) > 0 {
+		l.level = v[0]
+	}
+	return l.ServerTransportStream.SetHeader(md)
+}
+
+// recordLevel returns a context that records the consistency of the answer of a unary call. If no one watches calls,
+// it returns ctx and nil.
+func (s *Server) recordLevel(ctx context.Context) (context.Context, *levelStream) {
+	if !s.calls.Watched() {
+		return ctx, nil
+	}
+	under := grpc.ServerTransportStreamFromContext(ctx)
+	if under == nil {
+		return ctx, nil
+	}
+	out := &levelStream{ServerTransportStream: under}
+	return grpc.NewContextWithServerTransportStream(ctx, out), out
+}
+
+// reported returns the recorded consistency, or "".
+func (l *levelStream) reported() string {
+	if l == nil {
+		return ""
+	}
+	return l.level
 }

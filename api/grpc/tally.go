@@ -5,11 +5,13 @@ import (
 	"sync"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"github.com/dapr/durabletask-go/api/protos"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/workflow/turn"
 )
 
 // The bytes that decoding allocates, rounded up.
@@ -35,8 +37,14 @@ type tally struct {
 // counted checks the number of elements of a list.
 type counted func(s *api.State, store string, n int) error
 
-// lists are the list fields of the outermost message that have their own limit.
+// lists are the list fields that have their own limit. The limits of stores apply to fields of the outermost message.
 var lists = map[protoreflect.FullName]counted{
+	field(&protos.CompleteWorkflowAction{}, "carryoverEvents"): func(_ *api.State, _ string, n int) error {
+		if n > turn.MaxCarried {
+			return api.Exceeded("too many events that a workflow carries over", n, turn.MaxCarried)
+		}
+		return nil
+	},
 	field(&runtimev1.SaveStateRequest{}, "states"): func(s *api.State, _ string, n int) error {
 		return s.CheckItems(n)
 	},
@@ -196,9 +204,8 @@ func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value [
 	return nil
 }
 
-// check returns an error if the field p has more than its maximum number of elements. Some limits depend on the
-// store. If the name of the store has not been read yet, check searches for it in the unread part of the message, the
-// parameter rest.
+// check returns an error if the field p has more than its maximum number of elements. Some limits depend on the store.
+// If the name of the store has not been read yet, check searches for it in rest, the unread part of the message.
 func (t *tally) check(p *part, n int, rest []byte) error {
 	switch {
 	case p.kind == ofEntries:

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/pubsub"
@@ -20,7 +21,9 @@ const streamPath = "/"
 
 // topicStream is the client of a stream that receives the messages of a topic. It implements pubsub.Target.
 type topicStream struct {
-	out runtimev1.Dapr_SubscribeTopicEventsAlpha1Server
+	out     runtimev1.Dapr_SubscribeTopicEventsAlpha1Server
+	end     context.CancelCauseFunc // ends the stream
+	running *sync.WaitGroup
 
 	sending sync.Mutex // for out.Send
 
@@ -47,11 +50,11 @@ func (s *pubsubMethods) SubscribeTopicEventsAlpha1(out runtimev1.Dapr_SubscribeT
 	}
 	ctx, cancel := context.WithCancelCause(out.Context())
 	defer cancel(nil)
-	t := &topicStream{out: out, waiting: map[string][]chan pubsub.Verdict{}}
+	t := &topicStream{out: out, end: cancel, running: &s.running, waiting: map[string][]chan pubsub.Verdict{}}
 	s.running.Go(func() { cancel(t.receive()) }) // ends with the stream
 	err = s.subscriber.Stream(ctx, pubsub.Definition{PubSub: in.GetPubsubName(), Topic: in.GetTopic(),
 		Metadata: in.GetMetadata(), DeadLetter: in.GetDeadLetterTopic(), Default: streamPath}, t, func() error {
-		return t.send(&runtimev1.SubscribeTopicEventsResponseAlpha1{
+		return t.send(ctx, &runtimev1.SubscribeTopicEventsResponseAlpha1{
 			SubscribeTopicEventsResponseType: &runtimev1.SubscribeTopicEventsResponseAlpha1_InitialResponse{
 				InitialResponse: &runtimev1.SubscribeTopicEventsResponseInitialAlpha1{}}})
 	})
@@ -79,6 +82,9 @@ func (t *topicStream) receive() error {
 			return api.MalformedRequest("duplicate initial request received")
 		}
 		answer := m.GetEventProcessed()
+		if answer == nil {
+			continue // a kind of message that this version does not know
+		}
 		t.mu.Lock()
 		list := t.waiting[answer.GetId()]
 		if len(list) > 0 { // an answer to another event means nothing
@@ -108,10 +114,29 @@ func (t *topicStream) setLocked(id string, list []chan pubsub.Verdict) {
 	t.waiting[id] = list
 }
 
-func (t *topicStream) send(m *runtimev1.SubscribeTopicEventsResponseAlpha1) error {
-	t.sending.Lock()
-	defer t.sending.Unlock()
-	return t.out.Send(m)
+// send sends a message to the client. If the client does not accept the message before ctx ends, send ends the stream.
+// The stream would otherwise be stuck, because no other message could be sent either. The node would also wait for
+// this message when it stops.
+func (t *topicStream) send(ctx context.Context, m *runtimev1.SubscribeTopicEventsResponseAlpha1) error {
+	sent := make(chan error, 1)
+	t.running.Go(func() { // ends with the stream
+		t.sending.Lock()
+		defer t.sending.Unlock()
+		sent <- t.out.Send(m)
+	})
+	select {
+	case err := <-sent:
+		return err
+	case <-ctx.Done():
+		select {
+		case err := <-sent:
+			return err
+		default:
+		}
+		t.end(&api.Error{Kind: api.Unavailable, Code: api.CodeInternal, Details: api.Details{Reason: api.ReasonTimeout},
+			Message: "the client does not read the messages of its stream"})
+		return context.Cause(ctx)
+	}
 }
 
 // Ready implements pubsub.Target.
@@ -128,9 +153,9 @@ func (t *topicStream) Deliver(ctx context.Context, e *pubsub.Event) (pubsub.Verd
 		defer t.mu.Unlock()
 		t.setLocked(e.ID, slices.DeleteFunc(t.waiting[e.ID], func(c chan pubsub.Verdict) bool { return c == answer }))
 	}()
-	err := t.send(&runtimev1.SubscribeTopicEventsResponseAlpha1{
+	err := t.send(ctx, &runtimev1.SubscribeTopicEventsResponseAlpha1{
 		SubscribeTopicEventsResponseType: &runtimev1.SubscribeTopicEventsResponseAlpha1_EventMessage{
-			EventMessage: e.Proto()}})
+			EventMessage: streamed(e)}})
 	if err != nil {
 		return pubsub.Retry, fault.Wrap(err, "grpc.topics", "sending a message over the stream of the application")
 	}
@@ -142,6 +167,25 @@ func (t *topicStream) Deliver(ctx context.Context, e *pubsub.Event) (pubsub.Verd
 		return pubsub.Retry, &fault.Error{Code: fault.Indeterminate, Op: "grpc.topics", Err: context.Cause(ctx),
 			Msg: "the application did not answer a message of its stream in time"}
 	}
+}
+
+// extensionAck is the CloudEvent extension with the token of the delivery, in messages of streams. Such messages have
+// no metadata that could carry the token. The node removes this extension if the publisher has set it.
+const extensionAck = "quorateack"
+
+func streamed(e *pubsub.Event) *runtimev1.TopicEventRequest {
+	out := e.Proto()
+	delete(out.GetExtensions().GetFields(), extensionAck)
+	if e.Token != "" {
+		if out.Extensions == nil {
+			out.Extensions = &structpb.Struct{}
+		}
+		if out.Extensions.Fields == nil {
+			out.Extensions.Fields = map[string]*structpb.Value{}
+		}
+		out.Extensions.Fields[extensionAck] = structpb.NewStringValue(e.Token)
+	}
+	return out
 }
 
 // DeliverBatch implements pubsub.Target. A stream has no batches.

@@ -97,6 +97,7 @@ func transcripts(t *testing.T) (out []string) {
 		"jobs":      true,
 		"publish":   true,
 		"reminders": true,
+		"workflows": true,
 		"body-size": true, // the limit counts bytes of another encoding
 	}
 	for _, dir := range []string{"contract", "face"} {
@@ -521,16 +522,16 @@ type operation struct {
 	Request   item   `json:"request"`
 }
 
-// message returns an item as a gRPC message. over is added to the metadata of the item. gRPC values are bytes, so
+// message returns an item as a gRPC message. extra is added to the metadata of the item. gRPC values are bytes, so
 // values that are not JSON need no base64.
-func (it item) message(over map[string]string, needsValue bool) (*commonv1.StateItem, error) {
+func (it item) message(extra map[string]string, needsValue bool) (*commonv1.StateItem, error) {
 	options, ok := optionsOf(it.Options.Concurrency, it.Options.Consistency)
 	if !ok || needsValue && it.Value == nil {
 		return nil, errUnsayable
 	}
 	out := &commonv1.StateItem{Key: it.Key, Value: it.Value, Options: options, Metadata: map[string]string{}}
 	maps.Copy(out.Metadata, it.Metadata)
-	maps.Copy(out.Metadata, over)
+	maps.Copy(out.Metadata, extra)
 	if it.ETag != "" {
 		out.Etag = &commonv1.Etag{Value: it.ETag}
 	}

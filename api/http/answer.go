@@ -27,9 +27,9 @@ const (
 )
 
 // held calls the function read and reserves memory for the value that it returns. No value is in memory while held
-// waits for a reservation. For this, the first call of read has a small options.MaxValue, which read must pass on. If
-// the value is larger, or the reservation has to wait, held drops the value and calls read again after the
-// reservation.
+// waits for a reservation. Therefore held first sets options.MaxValue to a small size. read must pass the options to
+// the store. If the value is larger, or the reservation has to wait, held drops the value. It calls read again after
+// the reservation.
 func (c *core) held(
 	p *reply, r *http.Request, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {

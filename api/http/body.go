@@ -81,9 +81,9 @@ func (c *core) body(p *reply, r *http.Request) (*buffer, error) {
 	return b, nil
 }
 
-// afford reserves memory for the decoded values of a body. tooMany is the error for too many elements, or nil if their
-// number is permitted. If the body has too many elements or too much metadata, afford reserves nothing. It then
-// returns the JSON error of an invalid body, and otherwise the error for too many parts.
+// afford reserves memory for the decoded values of a body. tooMany is the error if the caller has found too many
+// elements, and nil otherwise. If there are too many elements or too much metadata, afford reserves nothing. It then
+// returns the error about this limit, or the error of the JSON parser if the body is not valid JSON.
 func (c *core) afford(p *reply, r *http.Request, body []byte, t *jsonbody.Tally, tooMany error) error {
 	if tooMany == nil {
 		tooMany = api.CheckMetadata(t.Metadata)

@@ -12,9 +12,9 @@ const (
 	headerFetchSite = "Sec-Fetch-Site"
 )
 
-// checkOrigin refuses requests from web pages of other sites, unless the configuration allows the site or the request
-// has a valid token, which such a page cannot send. Requests without the headers of browsers are accepted. The result
-// answered is true if the request is a CORS preflight and checkOrigin has answered it.
+// checkOrigin refuses requests from web pages of other sites. There are two exceptions: the configuration allows the
+// site, or the request has a valid token, which such a page cannot send. Requests without the headers of browsers are
+// accepted. The result answered is true if the request is a CORS preflight and checkOrigin has answered it.
 func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error) {
 	origin, site := header(r, headerOrigin), header(r, headerFetchSite)
 	if origin == "" {

@@ -7,7 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// core has what the handlers of all blocks need: bodies of bounded size, their memory, and the request timeout.
+// core has what the handlers of all building blocks need: the size limit and the memory budget of bodies, and the
+// request timeout.
 type core struct {
 	requests  *admission.Budget // nil = no bound
 	answers   *admission.Budget // nil = no bound

@@ -62,8 +62,8 @@ func (d *deadline) Err() error {
 	return nil
 }
 
-// Value returns the value of the timed context if Done has created one, and otherwise the value of the parent. So
-// package context finds the timed context, and needs no goroutine for contexts that are derived from d.
+// Value returns the value of the timed context if Done has created one, and otherwise the value of the parent. For
+// this reason, package context finds the timed context in contexts derived from d, and needs no goroutine for them.
 func (d *deadline) Value(key any) any {
 	if timed := d.made(); timed != nil {
 		return timed.Value(key)

@@ -18,6 +18,7 @@ import (
 	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/pubsub"
+	"github.com/quorate/quorate/api/workflows"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/timeline"
@@ -39,6 +40,7 @@ type Config struct {
 	Jobs           *api.Jobs
 	Configurations *configurations.Service
 	Topics         *pubsub.Service
+	Workflows      *workflows.Service
 	Health         *api.Health
 	Metadata       *api.Metadata
 	Actors         *actors.Service
@@ -74,6 +76,7 @@ type Face struct {
 	pipeline *Pipeline
 	surface  *api.Surface
 	calls    *api.CallLog
+	app      string            // for calls
 	tracer   api.RequestTracer // nil = no spans
 	log      *slog.Logger
 
@@ -94,7 +97,8 @@ type Face struct {
 func New(c Config) (*Face, error) {
 	f := &Face{
 		core: newCore(c), start: c.Start, pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls,
-		tracer: c.Tracer, log: c.Logger, mux: chi.NewMux(), exempt: map[string]bool{}, observer: c.Observer,
+		app: c.App.ID, tracer: c.Tracer, log: c.Logger, mux: chi.NewMux(), exempt: map[string]bool{},
+		observer: c.Observer,
 	}
 	var err error
 	if f.guard, err = newGuard(c); err != nil {

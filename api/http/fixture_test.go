@@ -33,7 +33,7 @@ func (f *fixture) refit() {
 	s, more := f.Services(), f.config
 	f.config = apihttp.Config{
 		App: f.App, State: s.State, Secrets: s.Secrets, Bindings: s.Bindings, Locks: s.Locks, Jobs: s.Jobs,
-		Configurations: s.Configurations, Topics: s.Topics, Health: s.Health,
+		Configurations: s.Configurations, Topics: s.Topics, Workflows: s.Workflows, Health: s.Health,
 		Metadata: s.Metadata, Actors: s.Actors,
 		Shutdown: s.Shutdown,
 		Tokens:   f.Tokens, AllowedOrigins: more.AllowedOrigins, AnyHost: more.AnyHost, MaxBodySize: f.MaxBodySize,

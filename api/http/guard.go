@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// guard checks every request before it is routed. It refuses requests from web pages of other sites without a token.
+// guard checks every request before it is routed. It refuses requests without a token from web pages of other sites.
 // On a loopback listener without a token, it also refuses host names (see localHost). It records whether the request
 // has a valid token.
 type guard struct {
@@ -28,9 +28,11 @@ func newGuard(c Config) (guard, error) {
 	return g, err
 }
 
-// check returns an error if the request must be refused. The result answered is true if check has answered the
-// request. check sets p.trusted if the request has a valid token or needs none, and p.proven if it has one that is
-// required. It does not refuse requests without a token, because some endpoints need none.
+// check returns an error if the request must be refused. It does not refuse requests without a token, because some
+// endpoints need none. The result answered is true if check has answered the request. check sets two fields of p:
+//
+//   - trusted: the request has a valid token, or the API requires no token.
+//   - proven: the API requires a token, and the request has a valid one.
 func (g *guard) check(p *reply, r *http.Request) (answered bool, err error) {
 	if !g.anyHost && !localHost(r.Host) {
 		return false, foreignHost("configure an API token to use names")
@@ -45,13 +47,13 @@ func foreignHost(fix string) error {
 		")")
 }
 
-// LocalHost wraps next. It answers 403 unless the Host header is an IP address, localhost or empty. The API makes the
-// same check if it listens on a loopback address and needs no token; localHost says why. The error text
-// ends with fix, which says how to allow host names.
-func LocalHost(next http.Handler, fix string) http.Handler {
+// LocalHost returns a handler that passes requests to handler. It answers 403 unless the Host header is an IP address,
+// localhost or empty. The API makes the same check if it listens on a loopback address and needs no token; localHost
+// says why. The error text ends with fix, which says how to allow host names.
+func LocalHost(handler http.Handler, fix string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if localHost(r.Host) {
-			next.ServeHTTP(w, r)
+			handler.ServeHTTP(w, r)
 			return
 		}
 		e := api.AsError(foreignHost(fix))

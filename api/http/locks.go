@@ -15,6 +15,7 @@ import (
 
 // Headers of answers and requests about locks.
 const (
+	headerAck           = "Quorate-Ack"           // tokens of deliveries that a transaction acknowledges
 	headerLock          = "Quorate-Lock"          // tokens that a write carries
 	headerLockRevision  = "Quorate-Lock-Revision" // the token of a granted lock
 	headerLockExpiresIn = "Quorate-Lock-Expires-In-Ms"
@@ -37,13 +38,13 @@ func (l *lockRoutes) routes() []route {
 	}
 }
 
-// lockPath returns the parts of a path after "lock" or "unlock": the store, and the rest.
-func lockPath(u *url.URL) (store, after string, err error) {
+// lockPath returns the parts of a path after "lock" or "unlock": the store and the remaining path.
+func lockPath(u *url.URL) (store, rest string, err error) {
 	path, store, err := storePath(u)
 	if err == nil {
-		after, err = path.all()
+		rest, err = path.all()
 	}
-	return store, after, err
+	return store, rest, err
 }
 
 // lockRequest decodes a request to lock, renew or unlock. The body has the fields of Dapr's TryLockRequest.

@@ -37,7 +37,7 @@ type metadataBody struct {
 	Actors          []activeActorsBody `json:"actors,omitempty"` // older clients read this list of active actors
 	Components      []componentBody    `json:"components"`
 	Extended        map[string]string  `json:"extended"`
-	Subscriptions   []string           `json:"subscriptions"`
+	Subscriptions   []subscriptionBody `json:"subscriptions"`
 	HTTPEndpoints   []nameBody         `json:"httpEndpoints"`
 	Resiliencies    []nameBody         `json:"resiliencies"`
 	App             appChannelBody     `json:"appConnectionProperties"`
@@ -46,7 +46,7 @@ type metadataBody struct {
 	Workflows       workflowsBody      `json:"workflows"`
 }
 
-// workflowsBody describes the workflow runtime, which has no workers here.
+// workflowsBody describes the workflow runtime.
 type workflowsBody struct {
 	ConnectedWorkers int `json:"connectedWorkers"`
 }
@@ -61,6 +61,35 @@ type applicationBody struct {
 	Namespace string `json:"namespace,omitempty"`
 	Instances int    `json:"instances"`
 	Callable  int    `json:"callable"`
+}
+
+// subscriptionBody is one subscription. Dapr leaves empty fields out.
+type subscriptionBody struct {
+	PubSub     string             `json:"pubsubname"`
+	Topic      string             `json:"topic"`
+	Metadata   map[string]string  `json:"metadata,omitempty"`
+	Rules      []subscriptionRule `json:"rules,omitempty"`
+	DeadLetter string             `json:"deadLetterTopic"`
+	Kind       string             `json:"type"`
+}
+
+// subscriptionRule is one rule of a subscription. The default has no expression.
+type subscriptionRule struct {
+	Match string `json:"match,omitempty"`
+	Path  string `json:"path,omitempty"`
+}
+
+func subscriptionBodies(all []api.SubscriptionInfo) []subscriptionBody {
+	out := make([]subscriptionBody, len(all))
+	for i := range all {
+		s := &all[i]
+		out[i] = subscriptionBody{PubSub: s.PubSub, Topic: s.Topic, Metadata: s.Metadata, DeadLetter: s.DeadLetter,
+			Kind: s.Kind}
+		for _, r := range s.Rules {
+			out[i].Rules = append(out[i].Rules, subscriptionRule(r))
+		}
+	}
+	return out
 }
 
 // componentBody is one component. Dapr leaves the capabilities out if there are none.
@@ -137,7 +166,7 @@ func describeNode(app api.App, d api.Description, set map[string]string) metadat
 		Actors:        activeActors(d.Actors.Active),
 		Components:    make([]componentBody, len(d.Components)),
 		Extended:      map[string]string{extendedVersion: d.RuntimeVersion},
-		Subscriptions: []string{},
+		Subscriptions: subscriptionBodies(d.Subscriptions),
 		HTTPEndpoints: names(d.HTTPEndpoints),
 		Resiliencies:  names(d.Resiliencies),
 		Applications:  make([]applicationBody, len(d.Applications)),
@@ -154,6 +183,7 @@ func describeNode(app api.App, d api.Description, set map[string]string) metadat
 		out.Components[i] = componentBody{Name: c.Name, Type: c.Type, Version: c.Version,
 			Capabilities: list(c.Capabilities)}
 	}
+	out.Workflows.ConnectedWorkers = d.Workers
 	for i, a := range d.Applications {
 		out.Applications[i] = applicationBody(a)
 	}

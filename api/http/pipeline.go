@@ -17,8 +17,8 @@ type Pipeline struct {
 	filters  atomic.Pointer[[]*middleware.Instance]
 }
 
-// NewPipeline returns a Pipeline without middleware. If expected is true, requests wait until Set is called, and are
-// refused if the node fails to start.
+// NewPipeline returns a Pipeline without middleware. If expected is true, the node will call Set when it has opened
+// the middleware. Requests wait until then, and are refused if the node fails to start.
 func NewPipeline(expected bool) *Pipeline { return &Pipeline{expected: expected} }
 
 // Set replaces the middleware, in the order in which requests pass it.
@@ -85,10 +85,20 @@ func (e *endpoint) allowed() error {
 	return e.face.surface.HTTP(e.path)
 }
 
+// levelOf returns the consistency that an answer reports, or "".
+func levelOf(h http.Header) string {
+	if v := h[headerConsistency]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
 // logCall logs a request that has been answered.
 func (f *Face) logCall(p *reply, r *http.Request) {
 	f.calls.HTTP(func() api.LoggedCall {
-		return api.LoggedCall{Method: r.Method + " " + r.URL.Path, Endpoint: r.Method + " " + p.count.pattern,
-			UserAgent: r.UserAgent(), Code: p.status, Size: p.sent, Health: f.exempt[r.URL.Path], Begun: p.start}
+		return api.LoggedCall{App: f.app, Method: r.Method + " " + r.URL.Path,
+			Endpoint: r.Method + " " + p.count.pattern, UserAgent: r.UserAgent(), Code: p.status, Size: p.sent,
+			Health: f.exempt[r.URL.Path], Begun: p.start, Level: levelOf(p.Header()),
+			Parent: header(r, headerTraceparent)}
 	})
 }

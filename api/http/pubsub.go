@@ -120,8 +120,8 @@ func (s *pubsubRoutes) publishBulk(p *reply, r *http.Request) error {
 	return err
 }
 
-// bulkFailed answers a bulk of which entries were not published. Dapr's clients read the failures from the body or
-// from headers.
+// bulkFailed answers a bulk request if some of its entries were not published. It writes the failed entries to the
+// body, and also to headers if they are short enough, because Dapr's clients read one or the other.
 func bulkFailed(p *reply, err error, partial *pubsub.Partial) error {
 	e := api.AsError(err)
 	answer, failed := json.Marshal(struct {

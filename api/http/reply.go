@@ -97,8 +97,8 @@ func (p *reply) send(status int, contentType []string, body []byte) {
 // empty answers 204.
 func (p *reply) empty() { p.WriteHeader(http.StatusNoContent) }
 
-// item answers a read of one key. The parameter etag says whether the answer has an ETag header if there is an ETag.
-func (p *reply) item(item *state.Item, etag bool) {
+// item answers a read of one key. If withETag is true and the item has an ETag, the answer has an ETag header.
+func (p *reply) item(item *state.Item, withETag bool) {
 	h := p.Header()
 	values := make([]string, 0, 4) // one allocation for all
 	values = proofHeaders(h, values, &item.Proof)
@@ -106,7 +106,7 @@ func (p *reply) item(item *state.Item, etag bool) {
 		p.empty()
 		return
 	}
-	if etag && item.ETag != "" {
+	if withETag && item.ETag != "" {
 		values = setHeader(h, values, headerETag, item.ETag)
 	}
 	if !item.Expires.IsZero() {

@@ -2,8 +2,8 @@ package http
 
 import "github.com/quorate/quorate/api/http/watches"
 
-// block is a part of the API that has a type of its own, such as the routes of jobs. A block holds the services that
-// its handlers call, and nothing of other blocks.
+// block is a part of the API that has a type of its own, such as the routes of jobs. It holds the services that its
+// own handlers call, and no others.
 type block interface {
 	routes() []route
 }
@@ -19,6 +19,7 @@ func (f *Face) blocks(c Config) []block {
 		&configurationRoutes{f.core, c.Configurations},
 		&bindingRoutes{f.core, c.Bindings},
 		&pubsubRoutes{f.core, c.Topics},
+		&workflowRoutes{f.core, c.Workflows},
 		&invokeRoutes{service: c.Invoke, surface: c.Surface},
 		&runtimeRoutes{f.core, c.App, c.Metadata, c.Shutdown},
 		&healthRoutes{f.core, c.Health},

@@ -54,8 +54,9 @@ func collapsed(verb, path string) string {
 	return out
 }
 
-// freeAfter reports what follows the given parts of a path: the key of a request, if key is true, or a method name of
-// an application, if method is true. If both are false, another fixed part follows.
+// freeAfter reports whether the next part of a path is free text, given the parts before it. key is true if a key of
+// the request follows. method is true if a method name of an application follows. If both are false, another fixed
+// part follows.
 func freeAfter(verb string, parts []string) (key, method bool) {
 	if len(parts) < 2 || parts[0] != "v1.0" {
 		return false, false

@@ -8,8 +8,9 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// isTraced reports whether requests of a route get a trace span here. Calls of applications and operations of bindings
-// have spans of their own. Watches last as long as their client wants.
+// isTraced reports whether Face starts a trace span for the requests of a route. It does not for calls of applications
+// and operations of bindings, because these get their spans elsewhere. Watches have no span, because they last as long
+// as their client wants.
 func isTraced(pattern string) bool {
 	_, rest, _ := strings.Cut(strings.TrimPrefix(pattern, "/"), "/") // after the version
 	switch block, _, _ := strings.Cut(rest, "/"); block {
@@ -44,8 +45,8 @@ func endSpan(span api.RequestSpan, p *reply) {
 
 const callActor = "CallActor/"
 
-// spanOf returns the name of the span of a request, and its attributes. They are those of Dapr: the name is the path,
-// except for calls, reminders and timers of actors.
+// spanOf returns the name and the attributes of the span of a request, as in Dapr. The name is the path, except for
+// calls, reminders and timers of actors.
 func spanOf(r *http.Request) (name string, attributes []string) {
 	path, statement := r.URL.Path, r.Method+" "+r.URL.Path
 	parts := strings.SplitN(strings.TrimPrefix(path, "/"), "/", 6)
@@ -75,7 +76,8 @@ func spanOf(r *http.Request) (name string, attributes []string) {
 	return path, nil
 }
 
-// actorOperation returns the beginning of Dapr's name of a request about reminders or timers.
+// actorOperation returns the verb with which Dapr's span name of a request about reminders or timers begins, such as
+// "Register".
 func actorOperation(verb string) string {
 	switch verb {
 	case http.MethodGet, http.MethodHead:

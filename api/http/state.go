@@ -195,6 +195,7 @@ func (s *stateRoutes) transactState(p *reply, r *http.Request) error {
 	p.share.Work()
 	written, err := s.state.Transact(ctx, api.TransactRequest{
 		Store: store, Operations: operations, StoreMetadata: metadata, WriteOptions: query.writeOptions(r),
+		Header: traceOf(r), Acks: r.Header[headerAck],
 	})
 	if err != nil {
 		return err

@@ -125,16 +125,16 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", s.config.Address)
 }
 
-// markBusy wraps next, and marks the connection of a request as busy while next runs. The connection limit does not
-// close busy connections. http.StateActive cannot replace this mark, because it begins with the first byte of a
-// request: a client could make idle connections busy with one byte each.
-func markBusy(w *connlimit.Limiter, next http.Handler) http.Handler {
+// markBusy returns a handler that marks the connection of a request as busy while handler runs. The connection limit
+// does not close busy connections. http.StateActive cannot replace this mark, because it begins with the first byte of
+// a request: a client could make idle connections busy with one byte each.
+func markBusy(w *connlimit.Limiter, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if c := watches.ConnOf(r.Context()); c != nil {
 			w.Busy(c)
 			defer w.Idle(c)
 		}
-		next.ServeHTTP(rw, r)
+		handler.ServeHTTP(rw, r)
 	})
 }
 

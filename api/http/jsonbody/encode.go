@@ -169,7 +169,8 @@ func AppendError(dst []byte, e *api.Error) []byte {
 	return append(dst, ']')
 }
 
-// appendResource appends the component that an error is about. As in Dapr, that of a state store has no description.
+// appendResource appends the JSON that names the component that an error is about. As in Dapr, the description is
+// empty if the component is a state store.
 func appendResource(dst []byte, e *api.Error) []byte {
 	if e.Details.Resource == "" {
 		dst = append(dst, typeResourceInfo...)

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// plainSave decodes the usual body of a save without reflection. It returns false for any other body, even an invalid
-// one, which the caller must pass to Decode. The result is the same as that of Decode, and does not refer to body.
-// capacity is the expected number of items.
+// plainSave decodes the usual body of a save without reflection. For any other body, even an invalid one, it returns
+// false, and the caller must call Decode instead. The result is the same as that of Decode, and does not refer to
+// body. capacity is the expected number of items.
 //
 // In a usual body, member names are in lower case and occur once, and only the values contain escapes.
 func plainSave(body []byte, capacity int) ([]itemBody, bool) {

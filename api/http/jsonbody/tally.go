@@ -6,8 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Tally counts the parts of a request body that need more memory when decoded. For example, a decoded list of empty
-// items needs a hundred times its encoded size. A request reserves memory for these parts before it decodes the body.
+// Tally counts the parts of a request body that need much more memory when decoded. For example, a decoded list of
+// empty items needs a hundred times its encoded size. A request reserves memory for these parts before it decodes the
+// body.
 type Tally struct {
 	List     int // elements of the list that has a limit
 	Metadata int // entries of the largest metadata
@@ -106,8 +107,8 @@ func scanMetadata(s *scanner, name []byte) {
 	s.Metadata = max(s.Metadata, n)
 }
 
-// isName reports whether the JSON decoder takes raw as the name of the field. raw is a member name as it is in the
-// body. The decoder resolves escapes and ignores case.
+// isName reports whether the JSON decoder would treat raw as the name of the field. raw is a member name as it is in
+// the body. Like the decoder, isName resolves escapes and ignores case.
 func isName(raw []byte, field string) bool {
 	const longest = len(`\u0000`)
 	if len(raw) < len(field) || len(raw) > longest*len(field) {

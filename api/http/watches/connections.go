@@ -51,8 +51,8 @@ type (
 	connKey        struct{} // key of net.Conn in the context of a request
 )
 
-// WithConnections returns the base context for the requests of a listener. Watches among them take over their
-// connections into c.
+// WithConnections returns the base context for the requests of a listener. With this context, c takes over the
+// connections of watches.
 func WithConnections(ctx context.Context, c *Connections) context.Context {
 	return context.WithValue(ctx, connectionsKey{}, c)
 }
@@ -76,8 +76,8 @@ type conn struct {
 	head     []byte // to be sent before the body
 }
 
-// takeOver takes over the connection of a request from net/http. This is possible only for HTTP/1.1 requests on a
-// listener with Connections, while it accepts requests. Otherwise takeOver changes nothing and returns nil.
+// takeOver takes over the connection of a request from net/http. This is possible only for HTTP/1.1 requests, on a
+// listener that has Connections and is not closing. Otherwise takeOver changes nothing and returns nil.
 func takeOver(w http.ResponseWriter, r *http.Request) *conn {
 	t, _ := r.Context().Value(connectionsKey{}).(*Connections)
 	c := ConnOf(r.Context())

@@ -34,8 +34,13 @@ const (
 // keep up with the changes. It encodes each change once for all watches with the same request, and writes without
 // waiting. It runs only while there are watches.
 //
-// A watch has a goroutine of its own at its start, while its client does not take what is written, and while it reads
-// older changes from the store. Then watchConn.phase is phaseAlone. Only one goroutine uses a watch at a time.
+// A watch has a goroutine of its own in three cases. Its watchConn.phase is then phaseAlone:
+//
+//   - The watch has just started.
+//   - The client does not read what is written.
+//   - The watch reads older changes from the store.
+//
+// Only one goroutine uses a watch at a time.
 type loop struct {
 	life context.Context // ends when requests in progress are aborted
 	log  *slog.Logger
@@ -368,7 +373,8 @@ func (l *loop) look(list []*watchConn) {
 	}
 }
 
-// gone ends a watch whose client has gone or is cut. err is the error of the connection, or errUnread.
+// gone ends a watch whose client has disconnected or must be disconnected. err is the error of the connection, or
+// errUnread if the client has sent too many bytes.
 func (l *loop) gone(w *watchConn, err error) {
 	l.mu.Lock()
 	cancel, mine := w.cancel, w.phase == phaseIdle || w.phase == phaseQueued

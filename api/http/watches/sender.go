@@ -27,12 +27,12 @@ func NewSender(open *atomic.Int64) *Sender {
 }
 
 // Serve answers a request with a stream of events, until the client has gone or the watch ends. If the request came
-// over HTTP/1.1 on a listener with Connections, Serve takes the connection over and returns true at once. sent counts
-// the bytes that are sent after that.
-func (s *Sender) Serve(w http.ResponseWriter, r *http.Request, stream *Stream, sent prometheus.Counter) (taken bool) {
+// over HTTP/1.1 on a listener with Connections, Serve takes the connection over and returns true at once. total
+// then counts the bytes that are sent after Serve has returned.
+func (s *Sender) Serve(w http.ResponseWriter, r *http.Request, stream *Stream, total prometheus.Counter) (taken bool) {
 	stream.header(w.Header())
 	if c := takeOver(w, r); c != nil {
-		c.owner.loop.add(c, *stream, s.open, sent)
+		c.owner.loop.add(c, *stream, s.open, total)
 		return true
 	}
 	s.run(r.Context(), stream, w)

@@ -1,0 +1,335 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/dapr/durabletask-go/api/protos"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/workflows"
+	"github.com/quorate/quorate/component/workflow"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// hubServer implements TaskHubSidecarService, which the SDKs of workflows call. Clients start and change instances, and
+// workers take work.
+type hubServer struct {
+	protos.UnimplementedTaskHubSidecarServiceServer
+	*core
+	workflows *workflows.Service
+}
+
+// waits reports whether calls of a method may wait for an instance. Only the deadline of the client limits such calls.
+func waits(method string) bool {
+	switch method {
+	case protos.TaskHubSidecarService_StartInstance_FullMethodName,
+		protos.TaskHubSidecarService_WaitForInstanceStart_FullMethodName,
+		protos.TaskHubSidecarService_WaitForInstanceCompletion_FullMethodName,
+		protos.TaskHubSidecarService_TerminateInstance_FullMethodName,
+		protos.TaskHubSidecarService_SuspendInstance_FullMethodName,
+		protos.TaskHubSidecarService_ResumeInstance_FullMethodName,
+		protos.TaskHubSidecarService_RerunWorkflowFromEvent_FullMethodName:
+		return true
+	}
+	return false
+}
+
+// refusal converts an error to the gRPC error that clients of workflows expect. missing is the gRPC code if the
+// instance does not exist. invalid is the code if the request or the state of the instance does not allow the call.
+func refusal(err error, missing, invalid codes.Code) error {
+	if err == nil {
+		return nil
+	}
+	e := api.AsError(err)
+	if e.Code != api.CodeWorkflow {
+		return err
+	}
+	switch fault.CodeOf(e.Cause) {
+	case fault.Conflict:
+		return status.Error(codes.AlreadyExists, e.Message)
+	case fault.NotFound:
+		return status.Error(missing, e.Message)
+	case fault.Invalid:
+		return status.Error(invalid, e.Message)
+	}
+	return err
+}
+
+// bound returns a context that also ends when the server closes.
+func (s *hubServer) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.life, func() { cancel(errClosing()) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+func errClosing() error {
+	return status.Error(codes.Unavailable, "the node is stopping")
+}
+
+// ended converts the error of a call that waited. If the wait ended because the server closes, ended returns an error
+// with which clients repeat the call at another node.
+func (s *hubServer) ended(ctx context.Context, err error) error {
+	if err != nil && s.life.Err() != nil && ctx.Err() == nil {
+		return errClosing()
+	}
+	return refusal(err, codes.Unknown, codes.Unknown)
+}
+
+// Hello answers the keepalive calls of workers.
+func (s *hubServer) Hello(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, nil
+}
+
+// StartInstance creates an instance and waits for its first turn.
+func (s *hubServer) StartInstance(ctx context.Context,
+	in *protos.CreateInstanceRequest) (*protos.CreateInstanceResponse, error) {
+	if in.ParentTraceContext == nil {
+		in.ParentTraceContext = workflows.Trace(first(ctx, "traceparent"))
+	}
+	parked, cancel := s.bound(ctx)
+	defer cancel()
+	id, err := s.workflows.StartInstance(parked, in)
+	if err != nil {
+		return nil, s.ended(ctx, err)
+	}
+	return &protos.CreateInstanceResponse{InstanceId: id}, nil
+}
+
+// GetInstance returns the state of an instance.
+func (s *hubServer) GetInstance(ctx context.Context,
+	in *protos.GetInstanceRequest) (*protos.GetInstanceResponse, error) {
+	state, err := s.workflows.GetInstance(ctx, in)
+	if err != nil {
+		return nil, refusal(err, codes.Unknown, codes.Unknown)
+	}
+	return &protos.GetInstanceResponse{Exists: state != nil, WorkflowState: state}, nil
+}
+
+// WaitForInstanceStart waits until the first turn of an instance has run.
+func (s *hubServer) WaitForInstanceStart(ctx context.Context,
+	in *protos.GetInstanceRequest) (*protos.GetInstanceResponse, error) {
+	return s.waitFor(ctx, in, workflow.Started)
+}
+
+// WaitForInstanceCompletion waits until an instance has ended.
+func (s *hubServer) WaitForInstanceCompletion(ctx context.Context,
+	in *protos.GetInstanceRequest) (*protos.GetInstanceResponse, error) {
+	return s.waitFor(ctx, in, workflow.Completed)
+}
+
+func (s *hubServer) waitFor(ctx context.Context, in *protos.GetInstanceRequest,
+	until workflow.Until) (*protos.GetInstanceResponse, error) {
+	parked, cancel := s.bound(ctx)
+	defer cancel()
+	state, err := s.workflows.WaitFor(parked, in, until)
+	if err != nil {
+		return nil, s.ended(ctx, err)
+	}
+	return &protos.GetInstanceResponse{Exists: true, WorkflowState: state}, nil
+}
+
+// RaiseEvent stores an external event for an instance.
+func (s *hubServer) RaiseEvent(ctx context.Context,
+	in *protos.RaiseEventRequest) (*protos.RaiseEventResponse, error) {
+	err := s.workflows.RaiseEvent(ctx, in)
+	return &protos.RaiseEventResponse{}, refusal(err, codes.Unknown, codes.Unknown)
+}
+
+// TerminateInstance ends an instance and waits until it has ended.
+func (s *hubServer) TerminateInstance(ctx context.Context,
+	in *protos.TerminateRequest) (*protos.TerminateResponse, error) {
+	parked, cancel := s.bound(ctx)
+	defer cancel()
+	return &protos.TerminateResponse{}, s.ended(ctx, s.workflows.TerminateInstance(parked, in))
+}
+
+// SuspendInstance suspends an instance and waits until it is suspended.
+func (s *hubServer) SuspendInstance(ctx context.Context,
+	in *protos.SuspendRequest) (*protos.SuspendResponse, error) {
+	parked, cancel := s.bound(ctx)
+	defer cancel()
+	return &protos.SuspendResponse{}, s.ended(ctx, s.workflows.SuspendInstance(parked, in))
+}
+
+// ResumeInstance lets a suspended instance go on and waits until it runs.
+func (s *hubServer) ResumeInstance(ctx context.Context, in *protos.ResumeRequest) (*protos.ResumeResponse, error) {
+	parked, cancel := s.bound(ctx)
+	defer cancel()
+	return &protos.ResumeResponse{}, s.ended(ctx, s.workflows.ResumeInstance(parked, in))
+}
+
+// PurgeInstances removes one instance, or those that match a filter.
+func (s *hubServer) PurgeInstances(ctx context.Context,
+	in *protos.PurgeInstancesRequest) (*protos.PurgeInstancesResponse, error) {
+	removed, complete, err := s.workflows.PurgeInstances(ctx, in)
+	if err != nil {
+		return nil, refusal(err, codes.Unknown, codes.Unknown)
+	}
+	return &protos.PurgeInstancesResponse{DeletedInstanceCount: int32(removed), //nolint:gosec // far fewer
+		IsComplete: wrapperspb.Bool(complete)}, nil
+}
+
+// ListInstanceIDs lists the instances of the application.
+func (s *hubServer) ListInstanceIDs(ctx context.Context,
+	in *protos.ListInstanceIDsRequest) (*protos.ListInstanceIDsResponse, error) {
+	ids, next, err := s.workflows.ListInstanceIDs(ctx, in)
+	if err != nil {
+		return nil, refusal(err, codes.NotFound, codes.InvalidArgument)
+	}
+	out := &protos.ListInstanceIDsResponse{InstanceIds: ids}
+	if next != "" {
+		out.ContinuationToken = &next
+	}
+	return out, nil
+}
+
+// GetInstanceHistory returns the events of an instance.
+func (s *hubServer) GetInstanceHistory(ctx context.Context,
+	in *protos.GetInstanceHistoryRequest) (*protos.GetInstanceHistoryResponse, error) {
+	out, err := s.workflows.GetInstanceHistory(ctx, in.GetInstanceId(), func(bytes int64) error {
+		return s.hold(ctx, bytes)
+	})
+	if err != nil {
+		return nil, refusal(err, codes.NotFound, codes.Unknown)
+	}
+	return out, nil
+}
+
+// RerunWorkflowFromEvent creates an instance from the history of another one.
+func (s *hubServer) RerunWorkflowFromEvent(ctx context.Context,
+	in *protos.RerunWorkflowFromEventRequest) (*protos.RerunWorkflowFromEventResponse, error) {
+	parked, cancel := s.bound(ctx)
+	defer cancel()
+	id, err := s.workflows.Rerun(parked, in)
+	if err != nil {
+		if s.life.Err() != nil && ctx.Err() == nil {
+			return nil, errClosing()
+		}
+		return nil, refusal(err, codes.NotFound, codes.InvalidArgument)
+	}
+	return &protos.RerunWorkflowFromEventResponse{NewInstanceID: id}, nil
+}
+
+// CompleteActivityTask stores the result of an activity.
+func (s *hubServer) CompleteActivityTask(ctx context.Context,
+	in *protos.ActivityResponse) (*protos.CompleteTaskResponse, error) {
+	err := s.workflows.CompleteActivity(ctx, in)
+	return &protos.CompleteTaskResponse{}, refusal(err, codes.Unknown, codes.InvalidArgument)
+}
+
+// CompleteWorkflowTask stores the answer to a turn.
+func (s *hubServer) CompleteWorkflowTask(ctx context.Context,
+	in *protos.WorkflowResponse) (*protos.CompleteTaskResponse, error) {
+	err := s.workflows.CompleteTurn(ctx, in)
+	return &protos.CompleteTaskResponse{}, refusal(err, codes.Unknown, codes.InvalidArgument)
+}
+
+// CompleteOrchestratorTask is CompleteWorkflowTask under its older name.
+func (s *hubServer) CompleteOrchestratorTask(ctx context.Context,
+	in *protos.WorkflowResponse) (*protos.CompleteTaskResponse, error) {
+	return s.CompleteWorkflowTask(ctx, in)
+}
+
+// lost returns what happens to an answer of a worker that exceeds a limit; nil for other methods. Without it, the item
+// would stay with the worker, which does not answer again.
+func (s *hubServer) lost(ctx context.Context, method string) func(beginning []byte, why error) {
+	activity := false
+	switch method {
+	case protos.TaskHubSidecarService_CompleteActivityTask_FullMethodName:
+		activity = true
+	case protos.TaskHubSidecarService_CompleteWorkflowTask_FullMethodName,
+		protos.TaskHubSidecarService_CompleteOrchestratorTask_FullMethodName:
+	default:
+		return nil
+	}
+	return func(beginning []byte, why error) {
+		id, task := text(beginning, 1), int32(0)
+		for b := beginning; len(b) > 0; {
+			num, typ, n := protowire.ConsumeTag(b)
+			size := 0
+			if n < 0 {
+				break
+			} else if size = protowire.ConsumeFieldValue(num, typ, b[n:]); size < 0 {
+				break
+			}
+			if v, m := protowire.ConsumeVarint(b[n:]); num == 2 && typ == protowire.VarintType && m > 0 {
+				task = int32(v) //nolint:gosec // bits of a number of the protocol
+			}
+			b = b[n+size:]
+		}
+		message := why.Error()
+		if e, ok := errors.AsType[*api.Error](why); ok {
+			message = e.Message
+		} else if st, ok := status.FromError(why); ok {
+			message = st.Message()
+		}
+		if activity {
+			s.workflows.LoseResult(ctx, id, task, message)
+		} else {
+			s.workflows.LoseTurn(ctx, id, message)
+		}
+	}
+}
+
+// GetWorkItems sends work to a worker until the worker leaves or the server closes. A worker that takes nothing for
+// the stall timeout is disconnected, so that other workers get its work.
+func (s *hubServer) GetWorkItems(in *protos.GetWorkItemsRequest,
+	out protos.TaskHubSidecarService_GetWorkItemsServer) error {
+	ctx, cancel := s.bound(out.Context())
+	defer cancel()
+	stream, err := s.workflows.Work(ctx, in.GetCapabilities())
+	if err != nil {
+		return refusal(err, codes.Unknown, codes.InvalidArgument)
+	}
+	defer stream.Close()
+	cut := func() {}
+	if a := arrivalOf(out.Context()); a != nil {
+		cut = a.cancel
+	}
+	for {
+		item, err := stream.Next(ctx)
+		if err != nil {
+			if s.life.Err() != nil || out.Context().Err() != nil {
+				return status.Error(codes.Canceled, "the stream of work has ended")
+			}
+			return errClosing()
+		}
+		if err := sendItem(out, item, s.stall, cut); err != nil {
+			return err
+		}
+	}
+}
+
+// sendItem sends an item. It aborts the call if the worker does not receive the item within the stall timeout.
+func sendItem(out protos.TaskHubSidecarService_GetWorkItemsServer, item *protos.WorkItem, stall time.Duration,
+	cut func()) error {
+	var stalled atomic.Bool
+	timer := time.AfterFunc(stall, func() {
+		stalled.Store(true)
+		cut()
+	})
+	defer timer.Stop()
+	err := out.Send(item)
+	if stalled.Load() {
+		return status.Error(codes.Canceled, "the worker has taken no work for "+stall.String())
+	}
+	return err
+}
+
+// hubPrefix begins the full names of the methods of TaskHubSidecarService.
+func hubPrefix() string { return "/" + protos.TaskHubSidecarService_ServiceDesc.ServiceName + "/" }
+
+// isHub reports whether a method is one of TaskHubSidecarService.
+func isHub(method string) bool { return strings.HasPrefix(method, hubPrefix()) }

@@ -1,0 +1,34 @@
+package workflows
+
+import (
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// bad returns the error of a request that is wrong.
+func bad(code, text string) *api.Error {
+	return &api.Error{Kind: api.Malformed, Code: code, Message: text}
+}
+
+// failed returns the public error for an error of the engine, or nil if err is nil. The message begins with sentence.
+func failed(code, sentence string, err error) error {
+	if err == nil {
+		return nil
+	}
+	kind, reason := api.StoreFailure(err)
+	switch fault.CodeOf(err) {
+	case fault.Conflict, fault.NotFound, fault.Invalid: // Dapr answers with code 500
+		kind, reason = api.Failed, ""
+	}
+	return &api.Error{Kind: kind, Code: code, Message: sentence + fault.Text(err), Cause: err,
+		Details: api.Details{Reason: reason}}
+}
+
+// named is failed, except that an unknown instance has an error of its own.
+func named(code, sentence, id string, err error) error {
+	if fault.Is(err, fault.NotFound) {
+		return &api.Error{Kind: api.NotFound, Code: api.CodeInstanceNotFound, Cause: err,
+			Message: "unable to find workflow with the provided instance ID: " + api.Shorten(id)}
+	}
+	return failed(code, sentence, err)
+}

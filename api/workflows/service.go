@@ -1,0 +1,281 @@
+package workflows
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dapr/durabletask-go/api/protos"
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/workflow"
+)
+
+// Limits of requests. Methods of workers accept ids of any characters, with at most MaxID bytes.
+const (
+	MaxPublicID = 64   // characters of an id that a start over Dapr's API names
+	MaxID       = 1024 // bytes
+	MaxName     = 1024 // bytes of the name of a workflow or an event
+	MaxTags     = 100
+	MaxStreams  = 256  // of work, of an application on a node
+	MaxPage     = 1000 // ids in an answer
+	// MaxHistory bounds the history that one answer has, in bytes.
+	MaxHistory = 64 << 20
+)
+
+// Options configure a Service. App and Engine are required.
+type Options struct {
+	App    api.App
+	Engine workflow.Engine
+	// Worker returns the bounds and the retention of the workers that connect. nil = none.
+	Worker func() workflow.Worker
+	Logger *slog.Logger // nil = nothing is logged
+}
+
+// Service serves the workflows of one application. It is safe for concurrent use. All errors are *api.Error.
+type Service struct {
+	o     Options
+	owner string        // of instances, in calls of the engine
+	whole chan struct{} // has an element while a call reads a whole history
+
+	mu      sync.Mutex
+	streams int
+}
+
+// New returns the service of an application.
+func New(o Options) *Service {
+	return &Service{o: o, owner: Owner(o.App), whole: make(chan struct{}, 1)}
+}
+
+// Owner returns the name by which an engine knows an application. It is the id of the application. Outside of the
+// default namespace, the namespace and a slash precede the id.
+func Owner(app api.App) string {
+	if app.Namespace == "" || app.Namespace == "default" {
+		return app.ID
+	}
+	return app.Namespace + "/" + app.ID
+}
+
+// App returns the application that is served.
+func (s *Service) App() api.App { return s.o.App }
+
+// Workers returns how many streams of work the application has open on this node.
+func (s *Service) Workers() int { return s.o.Engine.Workers(s.owner) }
+
+// target returns the owner of the instances in a request. app is the application in the request, or "" for the
+// application that sent it. As in Dapr, an application cannot use the instances of another one. In that case target
+// returns an error.
+func (s *Service) target(app string) (string, error) {
+	if app == "" || app == s.o.App.ID {
+		return s.owner, nil
+	}
+	return "", denied("application " + s.o.App.ID + " may not use the workflows of application " + api.Shorten(app) +
+		": call the sidecar of that application, or start a child workflow there")
+}
+
+// routed is target for a request with a router.
+func (s *Service) routed(r *protos.TaskRouter) (string, error) {
+	if ns := r.GetTargetAppNamespace(); ns != "" && ns != cmp.Or(s.o.App.Namespace, "default") {
+		return "", denied("application " + s.o.App.ID + " may not use the workflows of namespace " + api.Shorten(ns))
+	}
+	return s.target(r.GetTargetAppID())
+}
+
+func denied(text string) *api.Error {
+	return &api.Error{Kind: api.Denied, Code: api.CodePermissionDenied, Message: text,
+		Details: api.Details{Reason: api.ReasonDenied}}
+}
+
+// StartRequest starts an instance.
+type StartRequest struct {
+	ID       string // "" = a UUID
+	Workflow string
+	App      string                  // that the request names; "" = the application itself
+	Input    *wrapperspb.StringValue // nil = none
+	At       string                  // RFC 3339; "" = at once
+	Trace    string                  // the traceparent of the caller; "" = none
+}
+
+// Start stores a new instance and returns its id. It does not wait for the first turn.
+func (s *Service) Start(ctx context.Context, r *StartRequest) (string, error) {
+	if r.ID == "" {
+		r.ID = uuid.NewString()
+	}
+	switch {
+	case r.Workflow == "":
+		return "", bad(api.CodeWorkflowName, "workflow name is not configured")
+	case len(r.ID) > MaxPublicID:
+		return "", bad(api.CodeInstanceIDTooLong, "workflow instance ID exceeds the max length of 64 characters")
+	case strings.IndexFunc(r.ID, notInID) >= 0:
+		return "", bad(api.CodeInstanceIDInvalid, "workflow instance ID '"+api.Shorten(r.ID)+
+			"' is invalid: only alphanumeric and underscore characters are allowed")
+	}
+	if err := checkName("the name of the workflow", r.Workflow); err != nil {
+		return "", err
+	}
+	if err := checkText("the input", r.Input); err != nil {
+		return "", err
+	}
+	owner, err := s.target(r.App)
+	if err != nil {
+		return "", err
+	}
+	in := &protos.CreateInstanceRequest{InstanceId: r.ID, Name: r.Workflow, Input: r.Input,
+		ParentTraceContext: Trace(r.Trace)}
+	if r.At != "" {
+		at, err := time.Parse(time.RFC3339, r.At)
+		if err != nil {
+			return "", &api.Error{Kind: api.Failed, Code: api.CodeStartWorkflow, Message: startFailed(r.Workflow) +
+				"the start time is not in the form of RFC 3339, such as 2026-01-02T15:04:05Z"}
+		}
+		in.ScheduledStartTimestamp = timestamppb.New(at)
+	}
+	if err := s.o.Engine.Start(ctx, owner, in); err != nil {
+		return "", failed(api.CodeStartWorkflow, startFailed(r.Workflow), err)
+	}
+	return r.ID, nil
+}
+
+func startFailed(name string) string { return "error starting workflow '" + api.Shorten(name) + "': " }
+
+func notInID(c rune) bool {
+	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-'
+}
+
+// Trace returns the trace context of a traceparent.
+func Trace(traceparent string) *protos.TraceContext {
+	if api.TraceID(traceparent) == "" {
+		return nil
+	}
+	//lint:ignore SA1019 older workers read it
+	return &protos.TraceContext{TraceParent: traceparent, SpanID: strings.Split(traceparent, "-")[2]}
+}
+
+func checkName(what, name string) error {
+	switch {
+	case len(name) > MaxName:
+		return api.Exceeded(what+" is too long, in bytes", len(name), MaxName)
+	case !utf8.ValidString(name):
+		return api.MalformedRequest(what + " is not valid UTF-8")
+	}
+	return nil
+}
+
+// checkText checks a payload that did not come as a text of protobuf.
+func checkText(what string, v *wrapperspb.StringValue) error {
+	if !utf8.ValidString(v.GetValue()) {
+		return api.MalformedRequest(what + " is not valid UTF-8; encode binary data, for example as base64")
+	}
+	return nil
+}
+
+// checkID checks the id of an instance that a request names.
+func checkID(id string) error {
+	switch {
+	case id == "":
+		return bad(api.CodeInstanceIDMissing, "no instance ID was provided")
+	case len(id) > MaxID:
+		return api.Exceeded("the instance ID is too long, in bytes", len(id), MaxID)
+	case !utf8.ValidString(id):
+		return api.MalformedRequest("the instance ID is not valid UTF-8")
+	case strings.IndexByte(id, 0) >= 0:
+		return api.MalformedRequest("the instance ID has a zero byte")
+	}
+	return nil
+}
+
+// at returns the owner of an instance that a request names.
+func (s *Service) at(id, app string) (string, error) {
+	if err := checkID(id); err != nil {
+		return "", err
+	}
+	return s.target(app)
+}
+
+// to is at for a request with a router.
+func (s *Service) to(id string, r *protos.TaskRouter) (string, error) {
+	if err := checkID(id); err != nil {
+		return "", err
+	}
+	return s.routed(r)
+}
+
+// Get returns the state of an instance with its payloads. If the instance does not exist, the error is of kind
+// NotFound.
+func (s *Service) Get(ctx context.Context, id, app string) (*protos.WorkflowState, error) {
+	owner, err := s.at(id, app)
+	if err != nil {
+		return nil, err
+	}
+	state, err := s.o.Engine.State(ctx, owner, id, true)
+	if err != nil {
+		return nil, named(api.CodeGetWorkflow, "error getting workflow info on ID "+api.Shorten(id)+": ", id, err)
+	}
+	return state, nil
+}
+
+// Terminate ends an instance and its children. It returns when that is stored.
+func (s *Service) Terminate(ctx context.Context, id, app string) error {
+	owner, err := s.at(id, app)
+	if err != nil {
+		return err
+	}
+	err = s.o.Engine.Terminate(ctx, owner, &protos.TerminateRequest{InstanceId: id, Recursive: true})
+	return named(api.CodeTerminateWorkflow, "error terminating workflow '"+api.Shorten(id)+"': ", id, err)
+}
+
+// Pause suspends an instance. It returns when that is stored.
+func (s *Service) Pause(ctx context.Context, id, app string) error {
+	owner, err := s.at(id, app)
+	if err != nil {
+		return err
+	}
+	err = s.o.Engine.Suspend(ctx, owner, &protos.SuspendRequest{InstanceId: id})
+	return failed(api.CodePauseWorkflow, "error pausing workflow "+api.Shorten(id)+": ", err)
+}
+
+// Resume lets a suspended instance go on. It returns when that is stored.
+func (s *Service) Resume(ctx context.Context, id, app string) error {
+	owner, err := s.at(id, app)
+	if err != nil {
+		return err
+	}
+	err = s.o.Engine.Resume(ctx, owner, &protos.ResumeRequest{InstanceId: id})
+	return failed(api.CodeResumeWorkflow, "error resuming workflow "+api.Shorten(id)+": ", err)
+}
+
+// Purge removes a terminal instance and its children.
+func (s *Service) Purge(ctx context.Context, id, app string) error {
+	owner, err := s.at(id, app)
+	if err != nil {
+		return err
+	}
+	_, err = s.o.Engine.Purge(ctx, owner, id, true, false)
+	return named(api.CodePurgeWorkflow, "error purging workflow '"+api.Shorten(id)+"': ", id, err)
+}
+
+// Raise stores an external event for an instance.
+func (s *Service) Raise(ctx context.Context, id, app, event string, data *wrapperspb.StringValue) error {
+	owner, err := s.at(id, app)
+	if err != nil {
+		return err
+	}
+	if event == "" {
+		return bad(api.CodeWorkflowEventName, "missing workflow event name")
+	}
+	if err := checkName("the name of the event", event); err != nil {
+		return err
+	}
+	if err := checkText("the data of the event", data); err != nil {
+		return err
+	}
+	err = s.o.Engine.Raise(ctx, owner, &protos.RaiseEventRequest{InstanceId: id, Name: event, Input: data})
+	return failed(api.CodeRaiseEvent, "error raising event on workflow '"+api.Shorten(id)+"': ", err)
+}
