@@ -15,7 +15,7 @@ import (
 const maxQueued = 1000
 
 // activation is an actor that this host owns, or is requesting from the directory. Host.mu guards it. A host may have
-// hundreds of thousands of activations. To save memory, an active one has no channels.
+// hundreds of thousands of activations. To save memory, an activation has no channels while it is active.
 type activation struct {
 	key      api.Actor
 	settings *TypeConfig
@@ -55,8 +55,9 @@ func errGaveUp(ctx context.Context) error {
 		Msg: "the call ended before the actor had time for it"}
 }
 
-// enter waits for the turn of a call. chain is the chain of the turn, unless the call is a reentrant one. The caller
-// must call leave if the error is nil. Until then, the field chain of the activation does not change.
+// enter waits until the call c may execute its turn. chain becomes the chain of the turn, except if the call is
+// reentrant: then it runs in the chain of the running turn. The caller must call leave if the error is nil. The field
+// chain of the activation does not change until leave is called.
 func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, error) {
 	for {
 		a, wait, err := h.tryEnter(c, chain)
@@ -86,14 +87,15 @@ func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, e
 	}
 }
 
-// newActivation returns an activation that has not started. It copies the strings of key, because a string of a
-// request would keep the whole request in memory.
+// newActivation returns an activation that has not started. It copies the strings of key. These may be parts of a
+// request, and would keep the whole request in memory.
 func newActivation(key api.Actor, settings *TypeConfig) *activation {
 	key = api.Actor{Type: unique.Make(key.Type).Value(), ID: strings.Clone(key.ID)}
 	return &activation{key: key, settings: settings, starting: make(chan struct{}), dropped: true}
 }
 
-// acceptedLocked returns the settings of an actor type, or nil if this host activates no actors of that type now.
+// acceptedLocked returns the settings of an actor type. It returns nil if this host activates no actors of that type
+// at the moment. The caller holds h.mu.
 func (h *Host) acceptedLocked(kind string) *TypeConfig {
 	if h.session == "" || h.draining {
 		return nil
@@ -104,9 +106,14 @@ func (h *Host) acceptedLocked(kind string) *TypeConfig {
 // unknown means that the caller asks the directory for the actor.
 type unknown struct{}
 
-// tryEnter tries to begin a turn for c, and returns the activation of the actor. It returns an error if this node does
-// not host the actor, if c belongs to an activation that has ended, if a reentrant call is too deep, or if too many
-// calls wait. Otherwise the result wait says what the caller must do:
+// tryEnter tries to begin a turn for c, and returns the activation of the actor. It returns an error in these cases:
+//
+//   - This node does not host the actor.
+//   - c belongs to an activation that has ended.
+//   - A reentrant call is too deep.
+//   - Too many calls wait for the actor.
+//
+// Otherwise the type of the result wait says what the caller must do:
 //
 //   - nil: nothing. The turn has begun.
 //   - *waiter: wait until the queue grants the turn. The turn has then begun.
@@ -205,7 +212,7 @@ func (h *Host) leave(a *activation) {
 
 // beginLocked begins a turn. The caller holds h.mu.
 func (h *Host) beginLocked(a *activation, chain string) {
-	a.running, a.chain, a.depth, a.dropped = true, chain, 1, false
+	a.running, a.chain, a.depth = true, chain, 1
 	if a.settings.Reentrancy {
 		h.chains[chain]++
 	}
@@ -267,7 +274,8 @@ func (h *Host) removeLocked(a *activation) {
 }
 
 // activate makes this host the owner of an actor in the directory. The application may still have the actor in memory
-// from an earlier activation, with outdated state. Then activate first makes the application deactivate it.
+// from an earlier activation, with outdated state. In that case, activate first makes the application deactivate the
+// actor.
 func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	h.mu.Lock()
 	session, revision, d := h.session, h.revision, h.directory
@@ -295,12 +303,17 @@ func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	case err != nil:
 	case got.Owner.Session != session:
 		err = errMoved("the actor is active on node " + got.Owner.Node)
-	case h.session != session || h.draining:
+	case h.session != session:
 		err = errMoved("the session of the host has ended")
+	case h.draining: // drain does not know the activation
+		err = errMoved("the host gives up its actors")
+		a.gone = true
+		h.mu.Unlock()
+		h.release(h.turnLife, []Released{{Type: a.key.Type, ID: a.key.ID, Epoch: got.Epoch}}, Target{})
+		h.mu.Lock()
 	default:
 		a.session, a.revision, a.epoch, a.token = session, revision, got.Epoch, got.Token
 		a.last = time.Since(h.begun)
-		a.dropped = false
 		h.parts.Metrics.active.WithLabelValues(a.key.Type).Inc()
 		return nil
 	}

@@ -60,16 +60,16 @@ func ParseConfig(body []byte) (Config, error) {
 	return NewConfig(d.Entities, base, own)
 }
 
-// NewConfig returns the configuration of an application that hosts the given actor types. The parameter own maps
-// single types to their settings. All other types get the settings in base.
-func NewConfig(types []string, base TypeConfig, own map[string]TypeConfig) (Config, error) {
+// NewConfig returns the configuration of an application that hosts the given actor types. overrides has the settings
+// of single types. All other types get the settings in base.
+func NewConfig(types []string, base TypeConfig, overrides map[string]TypeConfig) (Config, error) {
 	c := Config{Types: map[string]*TypeConfig{}}
 	for _, t := range types {
 		if err := state.ValidateActor(t, "id"); err != nil {
 			return Config{}, err
 		}
 		c.Types[t] = &base
-		if settings, given := own[t]; given {
+		if settings, given := overrides[t]; given {
 			c.Types[t] = &settings
 		}
 	}

@@ -21,6 +21,7 @@ type Owner struct {
 // Registration describes a host to the directory.
 type Registration struct {
 	Session  string
+	Revision uint64 // of the session, to describe it anew; 0 = the session begins
 	Types    []string
 	Draining bool
 }
@@ -55,7 +56,7 @@ type Released struct {
 // Directory records which host owns which actor of one application. Implementations are safe for concurrent use.
 type Directory interface {
 	// Register begins the session of a host, or describes it anew. It returns the revision of the session, and
-	// fault.NotFound if the session has ended.
+	// fault.NotFound if the session that it describes has ended.
 	Register(ctx context.Context, r Registration) (revision uint64, err error)
 	// Renew renews the session of a host that has that many actors; fault.NotFound = it has ended. gives says whether
 	// the host gives actors to hosts with fewer now.
@@ -139,8 +140,8 @@ type Call struct {
 	only      *activation // the call is not delivered to another activation; nil = any
 }
 
-// Path segments after "method" in requests to an application. They show that the request is a reminder or a timer.
-// All other requests are method calls.
+// Callbacks are the segments after "method" in the path of a request to an application. They mark the request as a
+// tick of a reminder or of a timer. All other requests are method calls.
 const (
 	CallbackReminder = "remind"
 	CallbackTimer    = "timer"
@@ -166,8 +167,10 @@ type Reminder struct {
 }
 
 // Reminders stores the reminders of actors in the replicated store, and delivers each tick when it is due. A tick is
-// one due time of a reminder. For an application that does not host the actor type, there are no reminders. Then Put
-// returns fault.NotFound. Implementations are safe for concurrent use.
+// one due time of a reminder. Implementations are safe for concurrent use.
+//
+// If the application does not host the actor type, it has no reminders of that type: reads return none, and Put
+// returns fault.NotFound.
 type Reminders interface {
 	// Put stores a reminder. It returns fault.Conflict if the actor has one with that name and overwrite is false, and
 	// fault.Invalid if a time cannot be read.

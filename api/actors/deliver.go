@@ -22,8 +22,8 @@ const (
 	headerEpoch      = "Quorate-Actor-Epoch"
 )
 
-// headerChain is a header of calls between nodes: the chain to which the call belongs, verified by Runtime.verifyChain
-// at the node of the caller.
+// headerChain is the header that carries the call chain of a call to another node. Runtime.verifyChain sets it at the
+// node of the caller, after it has verified that the call belongs to the chain.
 const headerChain = "Quorate-Actor-Chain"
 
 // maxConfig is the largest answer to GET /dapr/config, in bytes.
@@ -114,8 +114,9 @@ func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
 // maxFields is the maximum number of headers of an answer.
 const maxFields = atmostonce.DefaultMaxFields
 
-// checked returns an answer without the headers that must not be forwarded. It returns fault.Corrupt for an answer that
-// cannot be forwarded. Both are necessary for each answer, because it may come from a stream or from another node.
+// checked removes the headers that must not be forwarded from an answer, and returns it. It returns fault.Corrupt if
+// the answer has an impossible status or too many headers. Every answer is checked, because it may come from a stream
+// or from another node.
 func checked(a Answer, err error) (Answer, error) {
 	if err != nil {
 		return Answer{}, err

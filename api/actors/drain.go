@@ -22,7 +22,7 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 		h.mu.Unlock()
 		return true
 	}
-	session, d := h.session, h.directory
+	session, revision, d := h.session, h.revision, h.directory
 	types := slices.Sorted(maps.Keys(h.config.Types))
 	h.draining = true
 	var all []*activation
@@ -39,7 +39,8 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 	defer func() { h.parts.Metrics.drains.WithLabelValues(drained(answered, late.Load())).Inc() }()
 	telling, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if _, err := d.Register(telling, Registration{Session: session, Types: types, Draining: true}); err != nil {
+	described := Registration{Session: session, Revision: revision, Types: types, Draining: true}
+	if _, err := d.Register(telling, described); err != nil {
 		h.log.Warn("the directory of actors does not answer, so that the actors of this host are not released; the "+
 			"leader frees them soon", "error", fault.Text(err), "actors", len(all))
 		h.awaitTurns(ctx, all)
@@ -86,10 +87,10 @@ func (h *Host) retireForLocked(a *activation, reason string) bool {
 	return true
 }
 
-// handOver waits for the running turns of the given actors, and then transfers the actors to the host with the session
-// id to, because an operator wants it. It returns how many of the actors were active here. Queued calls continue at the
-// new owner.
-func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
+// handOver transfers the given actors to the host with the session id target, because an operator wants it. It first
+// waits for their running turns. It returns how many of the actors were active here. Queued calls continue at the new
+// owner.
+func (h *Host) handOver(ctx context.Context, keys []api.Actor, target string) int {
 	h.mu.Lock()
 	var all []*activation
 	for _, key := range keys {
@@ -100,7 +101,7 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
 	h.mu.Unlock()
 	h.awaitTurns(ctx, all)
 	for some := range slices.Chunk(all, batch) {
-		h.deactivate(ctx, some, Target{Session: to, Keep: true})
+		h.deactivate(ctx, some, Target{Session: target, Keep: true})
 	}
 	return len(all)
 }

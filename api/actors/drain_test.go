@@ -1,10 +1,14 @@
 package actors_test
 
 import (
+	"context"
+	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
 )
 
 // A host that stops lets the running turn end before it gives the actor up, so that no other host starts a turn of it
@@ -105,5 +109,39 @@ func TestDrain_EndsTurnsAndTakesNoFurtherActors(t *testing.T) {
 		if len(w.deleted) != 1 {
 			t.Errorf("%q were deactivated after the close, want one actor", w.deleted)
 		}
+	})
+}
+
+// An activation that the directory grants while the host drains must not keep the actor from the other hosts.
+func TestDrain_ReleasesActorThatWasStarting(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		running := w.call(t.Context(), "wait1", "")
+		hold := make(chan struct{})
+		w.mu.Lock()
+		w.holds = map[string]chan struct{}{"2": hold}
+		w.mu.Unlock()
+		starting := make(chan error, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		go func() {
+			_, err := w.runtime.Do(ctx, &actors.Call{Actor: api.Actor{Type: "T", ID: "2"}, Method: "b", Verb: "POST",
+				Header: http.Header{}})
+			starting <- err
+		}()
+		synctest.Wait()
+		drained := make(chan struct{})
+		go func() { w.runtime.Drain(t.Context()); close(drained) }()
+		synctest.Wait()
+		close(hold)
+		in(100 * time.Millisecond)
+		w.mu.Lock()
+		if w.owned["2"] != 0 {
+			t.Error("the draining host still owns the actor")
+		}
+		w.mu.Unlock()
+		w.finish("wait1")
+		<-running
+		<-drained
+		<-starting
 	})
 }

@@ -5,8 +5,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxEarlier limits how many actors a host remembers that it has deactivated because an earlier process of the node did
-// not end cleanly (see beginHolding). Each takes about 100 bytes.
+// maxEarlier is the maximum number of actors in Host.earlier. If the previous process of the node did not end cleanly,
+// the host deactivates each actor in the application before its first activation. Host.earlier has the actors for which
+// this is done. Each takes about 100 bytes.
 const maxEarlier = 100_000
 
 // beginHolding records durably that the application may have actors in memory from now on. It also finds out whether

@@ -80,9 +80,9 @@ func (h *Host) application() App {
 	return h.current
 }
 
-// returned makes a the current connection to the application, and starts to request the configuration of the
-// application. It is called when the application accepts calls again over a. It ignores an HTTP connection while the
-// application has a healthy stream.
+// returned sets a as the current connection to the application, and starts to request the configuration of the
+// application. It is called when the application accepts calls again over the connection a. It ignores an HTTP
+// connection while the application has a healthy stream.
 func (h *Host) returned(a App) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -203,7 +203,7 @@ func (h *Host) claimAll(c Config) (d Directory, err error) {
 }
 
 // serve registers a session of the host and renews it. It returns when the application is unhealthy, when another
-// stream of the application replaces a, or when the host closes.
+// stream of the application replaces the connection a, or when the host closes.
 func (h *Host) serve(a App) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -301,10 +301,10 @@ func (h *Host) renew(lost chan<- string) {
 }
 
 // extend makes the lease valid from the moment at which a renewal was sent.
-func (h *Host) extend(session string, sent time.Time) {
+func (h *Host) extend(session string, sentAt time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if until := sent.Add(leaseTime); session == h.session && until.After(h.valid) {
+	if until := sentAt.Add(leaseTime); session == h.session && until.After(h.valid) {
 		h.valid = until
 		close(h.renewed)
 		h.renewed = make(chan struct{})
@@ -443,10 +443,10 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 	dropping.Wait()
 }
 
-// deactivate notifies the application that the given actors are deactivated. It then transfers them to another host. If
-// to is zero, it only releases them in the directory, so that any host can activate them. The activations must be
-// retired and have no running turn.
-func (h *Host) deactivate(ctx context.Context, all []*activation, to Target) {
+// deactivate notifies the application that the given actors are deactivated. It then transfers them to the host in
+// target. If target is zero, it only releases them in the directory, so that any host can activate them. The
+// activations must be retired and have no running turn.
+func (h *Host) deactivate(ctx context.Context, all []*activation, target Target) {
 	if len(all) == 0 {
 		return
 	}
@@ -455,7 +455,7 @@ func (h *Host) deactivate(ctx context.Context, all []*activation, to Target) {
 	for i, a := range all {
 		released[i] = Released{Type: a.key.Type, ID: a.key.ID, Epoch: a.epoch}
 	}
-	h.release(ctx, released, to)
+	h.release(ctx, released, target)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range all {
@@ -463,23 +463,23 @@ func (h *Host) deactivate(ctx context.Context, all []*activation, to Target) {
 	}
 }
 
-// release transfers activations in the directory to another host. If to is zero or its session has ended, release only
-// removes the activations from the directory.
+// release transfers activations in the directory to the host in target. If target is zero or its session has ended,
+// release only removes the activations from the directory.
 //
 // It repeats the request until the directory has answered, the session of this host has ended, or ctx ends. The
 // repeats are needed, because a request without an answer may still be applied later. If this host had activated the
 // actor again by then, the late request would remove the new activation, which has the same epoch.
-func (h *Host) release(ctx context.Context, released []Released, to Target) {
+func (h *Host) release(ctx context.Context, released []Released, target Target) {
 	h.mu.Lock()
 	session, d := h.session, h.directory
 	h.mu.Unlock()
 	for {
 		limit, cancel := context.WithTimeout(ctx, releaseTime)
 		var err error
-		if to.Session != "" {
-			err = d.Transfer(limit, released, to)
+		if target.Session != "" {
+			err = d.Transfer(limit, released, target)
 		}
-		if to.Session == "" || fault.Is(err, fault.NotFound) {
+		if target.Session == "" || fault.Is(err, fault.NotFound) {
 			err = d.Release(limit, released)
 		}
 		cancel()
@@ -548,8 +548,8 @@ func (h *Host) starting() bool {
 	return h.active && !h.asked
 }
 
-// epoch returns the epoch of an active actor, which its state writes must have, and its session token. ok is false if
-// the actor is not active here.
+// epoch returns the epoch and the session token of an active actor. Writes of its state must have this epoch. ok is
+// false if the actor is not active here.
 func (h *Host) epoch(key api.Actor) (e *state.ActorEpoch, token string, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -578,8 +578,8 @@ func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	}
 }
 
-// counts returns how many actors of each type are active. It has the types without actors too, unless the application
-// is unhealthy or its stream has ended, because this node does not host them then.
+// counts returns how many actors of each type are active. Types without active actors have the count 0. They are left
+// out if the application is unhealthy or its stream has ended, because this node does not host them at that time.
 func (h *Host) counts() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -50,7 +50,11 @@ type world struct {
 	registry *prometheus.Registry
 	policy   *resiliency.Policy
 
+	advice actors.Advice            // of the next renewal
+	holds  map[string]chan struct{} // ids of actors whose activation waits until the channel is closed
+
 	elsewhere *actors.Answer // of another node, which owns all actors; nil = this node owns them
+	fails     []fault.Code   // of calls of the other node, one after the other; the last one stays
 }
 
 func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
@@ -102,6 +106,13 @@ func (w *world) Find(context.Context, string, string) (api.App, actors.Directory
 }
 
 func (w *world) Carry(context.Context, actors.Owner, api.App, *actors.Call) (actors.Answer, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.fails) > 0 {
+		code := w.fails[0]
+		w.fails = w.fails[min(1, len(w.fails)-1):]
+		return actors.Answer{}, fault.New(code, "test", "the other node")
+	}
 	if w.elsewhere != nil {
 		return *w.elsewhere, nil
 	}
@@ -124,12 +135,20 @@ func (w *world) Renew(_ context.Context, session string, _ int, _ bool) (actors.
 	case session != w.session:
 		return actors.Advice{}, fault.New(fault.NotFound, "test", "the session has ended")
 	}
-	return actors.Advice{}, nil
+	advice := w.advice
+	w.advice = actors.Advice{}
+	return advice, nil
 }
 
 func (w *world) Leave(context.Context, string) error { return nil }
 
 func (w *world) Activate(_ context.Context, session, _, id string) (actors.Activation, error) {
+	w.mu.Lock()
+	hold := w.holds[id]
+	w.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.owned[id] == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CleanMethod returns the escaped form of a method that is not escaped. Slashes separate segments, and dot segments are
-// removed. Its errors are those of ParseMethod.
+// CleanMethod escapes a method that the caller has not escaped, and removes its dot segments. Slashes separate its
+// segments. Its errors are those of ParseMethod.
 func CleanMethod(method string) (string, error) {
 	parts := strings.Split(method, "/")
 	for i, part := range parts {
@@ -42,8 +42,8 @@ func ParseMethod(escaped string) (string, error) {
 			fault.Text(err)}
 }
 
-// isCallback reports whether an application could take the decoded path of a method for that of a reminder or a timer.
-// Otherwise a caller could invent ticks.
+// isCallback reports whether an application could read the decoded path of a method as the path of a reminder or a
+// timer. Such a method must be refused, because with it a caller could invent ticks.
 func isCallback(path string) bool {
 	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' })
 	if len(parts) < 2 {
@@ -53,8 +53,8 @@ func isCallback(path string) bool {
 	return strings.EqualFold(first, CallbackReminder) || strings.EqualFold(first, CallbackTimer)
 }
 
-// checkMethod returns the path of a method of an actor type for access rules. The method may come from another node.
-// checkMethod returns fault.Invalid unless it is a result of ParseMethod.
+// checkMethod returns the path for the access rules: the actor type, followed by the method. The method may come from
+// another node. checkMethod returns fault.Invalid unless ParseMethod could have returned it.
 func checkMethod(kind, method string) (invoke.MethodPath, error) {
 	parsed, err := ParseMethod(method)
 	if err != nil || parsed != method || decoded(method) == "" {
@@ -65,8 +65,8 @@ func checkMethod(kind, method string) (invoke.MethodPath, error) {
 	return invoke.ParseMethod("/" + url.PathEscape(kind) + "/" + path)
 }
 
-// DecodedMethod returns the method of a call for an application that is not called over HTTP: not escaped, and without
-// the query.
+// DecodedMethod returns the method of a call without escape sequences and without the query. Applications that are not
+// called over HTTP get this form.
 func (c *Call) DecodedMethod() string {
 	if c.Callback != "" {
 		return c.Method

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/resiliency"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 func TestPolicy_RepeatsCalls(t *testing.T) {
@@ -40,6 +42,30 @@ func withStatus(r *resiliency.Retry, status int) *resiliency.Retry {
 	copied := *r
 	copied.Statuses = resiliency.StatusSet{{status, status}}
 	return &copied
+}
+
+// The last attempt did not reach the application, but an earlier one may have.
+func TestPolicy_EarlierAttemptMayHaveBeenExecuted(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails []fault.Code
+		want  string
+	}{
+		"unreachable":       {[]fault.Code{fault.Unavailable}, api.ReasonUnavailable},
+		"unreachable later": {[]fault.Code{fault.Indeterminate, fault.Unavailable}, api.ReasonIndeterminate},
+		"not in time later": {[]fault.Code{fault.Indeterminate, fault.Timeout}, api.ReasonIndeterminate},
+		"unanswered later":  {[]fault.Code{fault.Timeout, fault.Indeterminate}, api.ReasonIndeterminate},
+		"overloaded":        {[]fault.Code{fault.Overloaded}, api.ReasonOverloaded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, plain, func(t *testing.T, w *world) {
+				w.policy = &resiliency.Policy{Retry: &resiliency.Retry{Pause: time.Second, Max: 1}}
+				w.elsewhere, w.fails = &actors.Answer{Status: 200}, c.fails
+				if err := <-w.call(t.Context(), "works", ""); reason(err) != c.want {
+					t.Errorf("%v, want %s", err, c.want)
+				}
+			})
+		})
+	}
 }
 
 // A timeout ends the call, not the turn: the application still works on it.

@@ -18,8 +18,9 @@ const (
 	headerCancel  = "X-Daprremindercancel" // of an answer: stop the reminder or the timer
 )
 
-// Tick is the body of a callback. The field callback is left out for reminders, and data if the registration had none.
-// As in Dapr, dueTime and period are empty for reminders.
+// Tick is the JSON body of a tick that the application receives. The field callback is absent for reminders. The field
+// data is absent if the reminder or timer was registered without data. As in Dapr, dueTime and period are empty for
+// reminders.
 type Tick struct {
 	Data     json.RawMessage `json:"data,omitempty"`
 	Callback *string         `json:"callback,omitempty"`

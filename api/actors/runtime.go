@@ -123,8 +123,9 @@ func (r *Runtime) attach(app string, a App) {
 	h.returned(a)
 }
 
-// Drain deactivates all actors of this node while their applications still run, and lets the node host no more. It
-// waits for each running turn, at most the drain timeout of the actor type. Waiting calls continue at the new owners.
+// Drain deactivates all actors of this node while their applications still run, and prevents further activations on
+// this node. It waits for each running turn, at most the drain timeout of the actor type. Waiting calls continue at
+// the new owners.
 func (r *Runtime) Drain(ctx context.Context) {
 	r.each(func(h *Host) { h.drain(ctx) })
 }
@@ -217,17 +218,33 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	return answer, nil
 }
 
-// repeat calls an actor as often as the policy of the actor type permits. Without a policy, it calls the actor once.
+// repeat calls an actor as often as the policy of the actor type permits. Without a policy, it calls the actor once. If
+// the application may have executed an earlier attempt, the error does not say that the call was not executed.
 func (r *Runtime) repeat(ctx context.Context, c *Call) (answer Answer, err error) {
-	policy := r.options.Policy(c.Actor.Type)
+	policy, attempts, doubt := r.options.Policy(c.Actor.Type), 0, false
 	_ = policy.Repeat(ctx, func(ctx context.Context) error {
+		doubt = doubt || attempts > 0 && !notExecuted(err)
+		attempts++
 		answer, err = r.find(ctx, c)
 		if again(policy, &answer, err) {
 			return errors.New("repeat the call")
 		}
 		return nil
 	})
+	if doubt && notExecuted(err) {
+		err = &fault.Error{Code: fault.Indeterminate, Op: "actors.Call", Err: err,
+			Msg: "an earlier attempt may have been executed"}
+	}
 	return answer, err
+}
+
+// notExecuted reports whether the error of an attempt says that the application has not executed the call.
+func notExecuted(err error) bool {
+	switch fault.CodeOf(err) {
+	case fault.ActorMoved, fault.Unavailable, fault.NotLeader, fault.NotFound, fault.Timeout, fault.Overloaded:
+		return true
+	}
+	return false
 }
 
 // again reports whether a call with this result may be repeated. If the application has answered, the policy p decides
@@ -381,24 +398,24 @@ func verdict(err error) (kind api.Kind, reason string) {
 }
 
 // HandOver waits for the running turns of the given actors of an application of this node. It then transfers these
-// actors to the host with the session id to. It returns how many of them were active here.
-func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor, to string) int {
+// actors to the host with the session id target. It returns how many of them were active here.
+func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor, target string) int {
 	h := r.host(app)
 	if h == nil {
 		return 0
 	}
-	return h.handOver(ctx, all, to)
+	return h.handOver(ctx, all, target)
 }
 
 // Tried reports whether the first attempt to register the actor types of an application of this node has ended, with
-// or without success. It never returns false again.
+// or without success. Once Tried has returned true for an application, it always does.
 func (r *Runtime) Tried(app string) bool {
 	h := r.host(app)
 	return h != nil && h.wasTried()
 }
 
-// started returns the host of an application of this node, or nil if there is none. While the types of the application
-// are not known yet, it waits, at most Options.HostWait.
+// started returns the host of an application of this node, or nil if there is none. If the actor types of the
+// application are not known yet, started waits for them, at most Options.HostWait.
 func (r *Runtime) started(ctx context.Context, app string) *Host {
 	h := r.host(app)
 	for begun := time.Now(); h != nil && h.starting() && time.Since(begun) < r.options.HostWait && ctx.Err() == nil; {

@@ -12,15 +12,17 @@ import (
 const (
 	// quietTime is for how long an actor that is preferred for a transfer has had no turn.
 	quietTime = time.Second
-	// partTime is how long give waits for the ends of running turns. A longer turn keeps its actor here.
+	// partTime is how long the method give waits for running turns to end. An actor whose turn lasts longer stays
+	// here.
 	partTime = 5 * time.Second
 )
 
-// givesLocked reports whether this host gives actors to hosts with fewer now. The caller holds h.mu.
+// givesLocked reports whether this host may transfer actors to hosts with fewer actors at the moment. The caller holds
+// h.mu.
 func (h *Host) givesLocked() bool { return !h.parts.KeepActors && !h.giving && !h.draining }
 
-// adopt activates actors whose owner is this host by a transfer. So they count as actors of this host, and they are
-// deactivated when they are idle. It does not inform the application, which learns of an actor with its first turn.
+// adopt activates actors that another host has transferred to this host. Only active actors are counted, and
+// deactivated when they are idle. adopt does not inform the application, which learns of an actor with its first turn.
 func (h *Host) adopt(all []api.Actor) {
 	slots := make(chan struct{}, parallel)
 	var adopting sync.WaitGroup
@@ -37,24 +39,24 @@ func (h *Host) adopt(all []api.Actor) {
 			if err != nil {
 				return // the next call activates it
 			}
-			h.mu.Lock()
-			a.dropped = true
-			h.mu.Unlock()
 			h.leave(a)
 		})
 	}
 	adopting.Wait()
 }
 
-// give transfers p.Give actors to the host p.To. It prefers actors without a turn for quietTime. An actor with a
-// running turn is transferred when the turn has ended, and its waiting calls continue at the new owner. give never
-// ends a turn: if it lasts longer than partTime, the actor stays. Actors with timers stay, too, because timers end
-// with the activation.
+// give transfers p.Give actors to the host p.To, so that the hosts have similar numbers of actors. It prefers actors
+// that have had no turn for quietTime. An actor with a running turn is transferred when the turn has ended, and its
+// waiting calls continue at the new owner. give never ends a turn: if it lasts longer than partTime, the actor stays.
+// Actors with timers stay, too, because timers end with the activation.
 //
-// A move loses and doubles no turn. An activation is retired while no turn runs, and gets no turn afterwards. So the
-// calls that wait for it have not reached the application, and their senders look for the new owner. Its epoch, and
-// with it its first turn, begins after the transfer. If the outcome of the transfer is unknown, it is repeated, and
-// meanwhile this host does not activate the actor (see release).
+// A transfer neither loses nor repeats a turn:
+//
+//   - An activation is retired only while no turn runs, and gets no turn afterwards. So its waiting calls have not
+//     reached the application, and their senders look for the new owner.
+//   - The activation at the new owner has a later epoch. Its first turn begins after the transfer.
+//   - If the outcome of the transfer is unknown, release repeats the transfer. This host does not activate the actor in
+//     the meantime.
 func (h *Host) give(p *Advice) {
 	if p.Give <= 0 {
 		return
@@ -101,8 +103,8 @@ func (h *Host) give(p *Advice) {
 	h.giving = false
 }
 
-// chooseLocked returns at most p.Give actors that can be transferred: some without a running turn, and some with one if
-// those are too few. The caller holds h.mu.
+// chooseLocked returns at most p.Give actors that can be transferred. It prefers idle actors, which have no running
+// turn. If these are too few, it adds busy ones. The caller holds h.mu.
 func (h *Host) chooseLocked(p *Advice) (idle, busy []*activation) {
 	now := time.Since(h.begun)
 	var recent []*activation
@@ -143,7 +145,8 @@ func received(c <-chan *activation) (all []*activation) {
 	}
 }
 
-// partLocked retires an activation whose turn has ended, if give waits for that. The caller holds h.mu.
+// partLocked is called when a turn has ended. It retires the activation and returns true if the method give waits for
+// this activation, unless the actor has timers. The caller holds h.mu.
 func (h *Host) partLocked(a *activation) bool {
 	if a.parts == nil || len(a.timers) > 0 {
 		return false

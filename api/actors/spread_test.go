@@ -491,3 +491,31 @@ func TestTimer_IsSetWhileTheActorMoves(t *testing.T) {
 		}
 	})
 }
+
+// A transferred actor may get a call before the host activates it at the advice of the leader. The application then has
+// the actor, and learns of its deactivation.
+func TestAdopt_KeepsThatApplicationHasActor(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		hold := make(chan struct{})
+		w.mu.Lock()
+		w.holds = map[string]chan struct{}{}
+		for n := range 32 { // as many as are activated at the same time
+			id := fmt.Sprint("held", n)
+			w.holds[id] = hold
+			w.advice.Take = append(w.advice.Take, api.Actor{Type: "T", ID: id})
+		}
+		w.advice.Take = append(w.advice.Take, api.Actor{Type: "T", ID: "1"})
+		w.mu.Unlock()
+		in(time.Second)
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		close(hold)
+		in(2 * time.Minute)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if fmt.Sprint(w.deleted) != "[1 after turn 1]" {
+			t.Errorf("the application was informed: %q", w.deleted)
+		}
+	})
+}

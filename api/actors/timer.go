@@ -21,7 +21,8 @@ type timer struct {
 	stop func() bool // of the next tick
 }
 
-// Callbacks of calls between nodes that change the timers of an actor at its owner. The application does not get them.
+// Names of calls between nodes that change the timers of an actor at its owner. The owner executes them itself and
+// does not forward them to the application.
 const (
 	callbackSetTimer    = "settimer"
 	callbackRemoveTimer = "removetimer"
@@ -74,8 +75,8 @@ func (s *Service) timerCall(what string, a api.Actor, name string, body []byte) 
 	return &Call{Actor: a, Callback: what, Method: name, Body: body, Caller: invoke.Caller{App: s.app}}
 }
 
-// RemoveTimer ends a timer of an actor, on whichever node the actor is active. There need not be one. All errors are
-// *api.Error.
+// RemoveTimer ends a timer of an actor, on whichever node the actor is active. It succeeds if there is no such timer.
+// All errors are *api.Error.
 func (s *Service) RemoveTimer(ctx context.Context, a api.Actor, name string) error {
 	if err := checkReminderName(a, name); err != nil {
 		return err

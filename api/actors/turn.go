@@ -63,10 +63,13 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 	}
 }
 
-// verifyChain sets the header that names the chain of a call to the host of an actor. A caller belongs to a chain while
-// its application works on a turn of that chain on this node. Without that turn, the host begins a new chain.
-// Otherwise callers could choose ids, and two of them with the same id could enter an actor at the same time. A call of
-// the actor that is itself in the chain needs no such proof, because only participants know the id of a running chain.
+// verifyChain sets the header that tells the host of an actor to which call chain a call belongs. It sets the header
+// only if the application of the caller is executing a turn of that chain on this node. Without the header, the host
+// begins a new chain. Otherwise callers could choose ids, and two callers with the same id could enter an actor at the
+// same time.
+//
+// The check is not needed for a reentrant call, which is a call of an actor that is already in the chain. Only
+// participants know the id of a running chain.
 func (r *Runtime) verifyChain(caller string, header http.Header) {
 	delete(header, headerChain)
 	chain, h := first(header, headerReentrancy), r.host(caller)
@@ -95,7 +98,7 @@ func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := &turn{cancel: cancel, next: a.turns}
-	a.turns = t
+	a.turns, a.dropped = t, false
 	return life, func() {
 		cancel(nil)
 		h.mu.Lock()
@@ -109,8 +112,8 @@ func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 	}
 }
 
-// cancelTurns cancels the turns of an activation, and waits at most cancelTime until they have ended. idle is closed
-// when they have.
+// cancelTurns cancels the turns of an activation, and waits at most cancelTime until they have ended. The caller
+// passes the channel idle, which is closed at their end.
 func (h *Host) cancelTurns(ctx context.Context, a *activation, idle chan struct{}) {
 	h.mu.Lock()
 	for t := a.turns; t != nil; t = t.next {

@@ -75,7 +75,7 @@ func (c *Callee) TakeRemote(in *Inbound) (Answer, error) {
 	meter := c.metrics.start(hopCallee, in.Caller.App, in.Target, in.Request.Header, time.Now())
 	answer, err := c.Take(in)
 	meter.end(answer.Response, err)
-	span.End(answer.Response, err)
+	endSpan(span, answer.Response, err)
 	return answer, err
 }
 

@@ -56,14 +56,14 @@ type externalTable struct {
 	open     bool            // every caller may call them; otherwise only one with a token
 }
 
-// Set replaces the list of servers. The transport others sends calls to addresses that are not declared. If open is
-// false, only callers with a valid API token may make such calls. Set closes the idle connections of servers that are
-// no longer in the list.
-func (e *Externals) Set(declared []*External, others *http.Transport, open bool) {
+// Set replaces the declared servers. The transport undeclared sends calls to all other addresses. If open is false,
+// only callers with a valid API token may make such calls. Set closes the idle connections of servers that are no
+// longer declared.
+func (e *Externals) Set(declared []*External, undeclared *http.Transport, open bool) {
 	for _, one := range declared {
 		one.target, one.limits = api.App{ID: one.Name}, atmostonce.Limits{Memory: e.Memory}
 	}
-	old := e.table.Swap(&externalTable{declared, others, open})
+	old := e.table.Swap(&externalTable{declared, undeclared, open})
 	if old == nil {
 		return
 	}
@@ -132,8 +132,8 @@ func (e *Externals) find(caller api.App, target string, proven bool) (*External,
 		limits: atmostonce.Limits{Memory: e.Memory}}, nil
 }
 
-// isBasePath reports whether the path of an address can precede a method: it has no empty segments, and ParseMethod
-// accepts it and changes nothing.
+// isBasePath reports whether the path of an address can precede the path of a method. Such a path has no empty
+// segments, and ParseMethod returns it unchanged.
 func isBasePath(u *url.URL) bool {
 	text := strings.TrimSuffix(writtenPath(u), "/")
 	if text == "" {
@@ -164,8 +164,8 @@ func (x *External) lease() *discovery.Lease {
 	return discovery.NewLease(discovery.Instance{}, func(discovery.Outcome) {})
 }
 
-// url returns the URL of a call. Its path is that of the server's address followed by that of the method, and both keep
-// every byte.
+// url returns the URL of a call. Its path is the path of the server's address, followed by the path of the method.
+// Both are unchanged, byte for byte.
 func (x *External) url(in *Inbound) *url.URL {
 	u := MethodURL(MethodPath{
 		Path:    strings.TrimSuffix(writtenPath(x.Base), "/") + in.Method.Path,

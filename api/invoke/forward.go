@@ -107,16 +107,16 @@ func cleanTrailer(trailer http.Header, hop []string) {
 	}
 }
 
-// ForwardTrailer returns the body and the trailers of a request for the next hop. The parameters header and came are
-// the headers and trailers of the received request. The returned trailers are only those that may be forwarded. They
-// are complete when the returned body was read to its end, because net/http receives trailers after the body.
-func ForwardTrailer(header http.Header, body io.ReadCloser, came http.Header) (io.ReadCloser, http.Header) {
-	if len(came) == 0 {
+// ForwardTrailer returns the body and the trailers of a request for the next hop. The parameters header and received
+// are the headers and trailers of the received request. The returned trailers are only those that may be forwarded.
+// They are complete when the returned body was read to its end, because net/http receives trailers after the body.
+func ForwardTrailer(header http.Header, body io.ReadCloser, received http.Header) (io.ReadCloser, http.Header) {
+	if len(received) == 0 {
 		return body, nil
 	}
 	hop, out := connectionNames(header), http.Header{}
 	fill := func() {
-		for name, values := range came {
+		for name, values := range received {
 			if trailerPasses(name) && !slices.Contains(hop, name) {
 				out[name] = values
 			}

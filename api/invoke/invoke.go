@@ -7,6 +7,7 @@
 package invoke
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -109,7 +110,7 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	answer, err := a.run(a.trace.Context())
 	a.measure()
 	a.meter.end(answer.Response, err)
-	a.trace.End(answer.Response, err)
+	endSpan(a.trace, answer.Response, err)
 	return answer, err
 }
 
@@ -170,6 +171,7 @@ type attempts struct {
 	tried  []discovery.Instance
 	next   *discovery.Lease // chosen for the next attempt; nil = not yet
 	last   error            // of the previous attempt
+	doubt  bool             // the target may have executed an attempt before the last one
 	late   bool             // the timeout of an attempt expired
 }
 
@@ -189,24 +191,47 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 			return answer, nil
 		}
 		if ctx.Err() != nil {
-			return answer, err // the caller has gone
+			return answer, a.doubtful(err) // the caller has gone
 		}
 		pause, again := a.again(answer, err)
 		if !again {
-			return answer, err
+			return answer, a.doubtful(err)
 		}
 		if answer.Response != nil {
 			discard(answer.Response)
 		}
+		a.doubt = a.doubt || err == nil || !notDone(api.AsError(err))
 		if pause > 0 && !sleep(ctx, pause) {
 			a.release()
-			return Answer{}, a.failed(err, a.hop(nil))
+			return Answer{}, a.doubtful(a.failed(cmp.Or(err, context.Cause(ctx)), a.hop(nil)))
 		}
 		a.invoke.metrics.retried(a.target)
 		if a.policy.Explicit() {
 			a.activated(resiliency.KindRetry)
 		}
 	}
+}
+
+// doubtful returns the error of a call whose last attempt has failed with err. If the target may have executed an
+// earlier attempt, the error does not say that the call was not executed.
+func (a *attempts) doubtful(err error) error {
+	e, ok := err.(*api.Error) //nolint:errorlint // all errors of attempts are
+	if !ok || !a.doubt || e.Kind != api.Unavailable && e.Kind != api.Timeout {
+		return err
+	}
+	all := *e
+	all.Kind, all.Details.Reason = api.Indeterminate, api.ReasonIndeterminate
+	all.Message += "; an earlier attempt may have been executed"
+	return &all
+}
+
+// notDone reports whether the error of an attempt says that the target has not executed it.
+func notDone(e *api.Error) bool {
+	switch e.Kind {
+	case api.Unavailable, api.Timeout, api.Denied, api.Malformed, api.Missing:
+		return true
+	}
+	return e.Details.Reason == api.ReasonNotFound
 }
 
 // once calls one instance.
@@ -237,9 +262,12 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 	return answer, nil
 }
 
-// measure starts the metrics of the call, and reports whether it did. Only the first call of measure does. A node that
-// has just started learns which applications exist while the first attempt looks for an instance. Metrics that started
-// earlier would count such calls for an unknown application.
+// measure starts the metrics of the call and returns true. If they have already started, it does nothing and returns
+// false.
+//
+// The metrics start after the first instance was chosen, because the choice may have to wait on a node that has just
+// started. Meanwhile the node learns which applications exist. Metrics that started earlier would count the call for
+// an unknown application.
 func (a *attempts) measure() bool {
 	if a.meter.metrics != nil {
 		return false

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -77,6 +78,11 @@ func (c *cluster) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answ
 // caller returns the invocation service of an application without routes.
 func caller(t *testing.T) (*invoke.Service, *invoke.Routes) {
 	t.Helper()
+	return callerWith(t, resiliency.NewPolicies())
+}
+
+func callerWith(t *testing.T, policies *resiliency.Policies) (*invoke.Service, *invoke.Routes) {
+	t.Helper()
 	metrics, err := invoke.NewMetrics(prometheus.NewRegistry(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +90,7 @@ func caller(t *testing.T) (*invoke.Service, *invoke.Routes) {
 	sessions, routes := api.NewSessions(nil), &invoke.Routes{}
 	return invoke.New(api.App{ID: "shop"}, invoke.Parts{
 		Routes: routes, Here: invoke.NewCallee(sessions, metrics, apitest.Untraced{}), Sessions: sessions,
-		Policies: resiliency.NewPolicies(), Tracer: apitest.Untraced{}, Metrics: metrics,
+		Policies: policies, Tracer: apitest.Untraced{}, Metrics: metrics,
 		Logger: slog.New(slog.DiscardHandler),
 	}), routes
 }
@@ -159,6 +165,55 @@ func TestInvoke_GivesBackEveryInstance(t *testing.T) {
 			}
 		}
 	})
+}
+
+// unsteady is an application whose attempts end with the given codes, one after the other. An empty code is an answer
+// with the status 500.
+type unsteady struct {
+	*cluster
+	codes []fault.Code
+}
+
+func (u *unsteady) Carry(_ *discovery.Instance, in *invoke.Inbound) (invoke.Answer, error) {
+	code := u.codes[0]
+	if u.codes = u.codes[1:]; code != "" {
+		return invoke.Answer{}, fault.New(code, "test", "attempt")
+	}
+	return invoke.Answer{Response: &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{},
+		Body: http.NoBody, Request: in.Request}}, nil
+}
+
+// The last attempt did not reach the application, but an earlier one may have.
+func TestInvoke_EarlierAttemptMayHaveBeenExecuted(t *testing.T) {
+	for name, c := range map[string]struct {
+		codes []fault.Code
+		pause time.Duration
+		want  api.Kind
+	}{
+		"unreachable twice":               {[]fault.Code{fault.Unavailable, fault.Unavailable}, 1, api.Unavailable},
+		"unreachable, then unanswered":    {[]fault.Code{fault.Unavailable, fault.Indeterminate}, 1, api.Indeterminate},
+		"unanswered, then unreachable":    {[]fault.Code{fault.Indeterminate, fault.Unavailable}, 1, api.Indeterminate},
+		"unanswered, then in the queue":   {[]fault.Code{fault.Indeterminate, fault.Timeout}, 1, api.Indeterminate},
+		"refused, then unreachable":       {[]fault.Code{fault.Corrupt, fault.Unavailable}, 1, api.Indeterminate},
+		"answered, then unreachable":      {[]fault.Code{"", fault.Unavailable}, 1, api.Indeterminate},
+		"answered, then the caller goes":  {[]fault.Code{""}, time.Hour, api.Indeterminate},
+		"unreachable, then forbidden":     {[]fault.Code{fault.Unavailable, fault.Denied}, 1, api.Denied},
+		"unanswered, then not answerable": {[]fault.Code{fault.Indeterminate, fault.Corrupt}, 1, api.BadAnswer},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			policies := resiliency.NewPolicies()
+			policies.Set(nil, &resiliency.Policy{Retry: &resiliency.Retry{Max: 1, Pause: c.pause}})
+			service, routes := callerWith(t, policies)
+			u := &unsteady{cluster: &cluster{nodes: []string{"n1"}}, codes: c.codes}
+			routes.Open(u, u)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := call(ctx, service)
+			if err == nil || api.AsError(err).Kind != c.want || len(u.codes) > 0 || u.outstanding != 0 {
+				t.Errorf("%s: %v of kind %v, want %v", name, err, api.AsError(err).Kind, c.want)
+			}
+		})
+	}
 }
 
 func TestRoutes_UnavailableBeforeOpen(t *testing.T) {

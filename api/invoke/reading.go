@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Limits for a path that servers may interpret in several ways. A path above one of them is refused, because checking
-// it takes long and no client needs it.
+// Limits for a path that servers may interpret in several ways. A path that exceeds one of the limits is refused,
+// because checking it takes long and no client needs it.
 const (
 	maxReadings       = 256 // readings, including intermediate steps
 	maxAmbiguousParts = 64  // parts, plus characters that may separate more parts

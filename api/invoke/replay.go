@@ -42,7 +42,7 @@ type oneMessage interface {
 // body. This is so in two cases:
 //
 //   - An earlier attempt is still reading the stream.
-//   - A part of the stream was read. If the stream is a oneMessage, more than one message was read.
+//   - A part of the stream was read. If the stream is a oneMessage, its first message does not count.
 func (p *replay) spent() bool {
 	if p.source == nil || !p.stream {
 		return false
