@@ -35,14 +35,17 @@ func groupPath(pattern string, group uint64) string {
 	return strings.Replace(pattern, "{id}", strconv.FormatUint(group, 10), 1)
 }
 
-// Times of requests, except of those that take as long as they need (see route). The node answers before the client
-// gives up, so that the client gets the reason if a group has no quorum. For the same reason, a node answers another
-// node before that one answers its client.
+// Timeouts of requests. They do not apply to requests that take as long as they need (see route). Each timeout is
+// shorter than the one of the waiting side: the other node answers first, then this node, and only then the client
+// gives up. So the client gets the reason if a group has no quorum.
 const (
 	RequestTime = 10 * time.Second // the timeout of clients
 	answerTime  = 8 * time.Second
 	remoteTime  = 6 * time.Second
 )
+
+// OpUnknown is the operation of the error about a path that the admin API does not have.
+const OpUnknown = "admin"
 
 // maxBody bounds a request to the admin API, in bytes.
 const maxBody = 64 << 10
@@ -69,7 +72,10 @@ type Node interface {
 	Cluster
 	Locks
 	Jobs
+	Topics
+	Calls
 	Actors
+	Workflows
 	VoterSetting
 	Console
 	Viewer
@@ -96,6 +102,7 @@ func (h *handler) routes() []route {
 		{"GET " + DoctorPath, h.doctor, true, true},
 		{"GET " + LocksPath, h.locks, true, false},
 		{"GET " + JobsPath, h.jobs, true, false},
+		{"GET " + TopicsPath, h.topics, true, false},
 		{"GET " + ActorsPath, h.actors, true, false},
 		{"GET " + VotersPath, h.voters, true, false},
 		{"POST " + VotersPath, h.setVoters, true, false},
@@ -106,8 +113,21 @@ func (h *handler) routes() []route {
 		{"POST " + LeavePath, h.leave, false, false},
 		{"POST " + LockReleasePath, h.releaseLock, false, false},
 		{"POST " + JobChangePath, h.changeJob, false, false},
+		{"POST " + TopicPublishPath, h.publishMessage, false, false},
+		{"GET " + topicMessagesPath, h.readMessages, false, true},
+		{"GET " + callsPath, h.watchCalls, false, true},
+		{"POST " + TopicReplayPath, h.replayTopic, false, true},
+		{"POST " + TopicDeletePath, h.deleteTopic, false, true},
+		{"POST " + TopicRedrivePath, h.redriveTopic, false, true},
 		{"POST " + ActorMovePath, h.moveActor, false, false},
 		{"POST " + ActorRebalancePath, h.rebalanceActors, false, false},
+		{"GET " + WorkflowsPath, h.workflows, false, false},
+		{"GET " + WorkflowPath, h.workflow, false, false},
+		{"GET " + WorkflowHistoryPath, h.workflowHistory, false, false},
+		{"POST " + WorkflowStartPath, h.startWorkflow, false, false},
+		{"POST " + WorkflowChangePath, h.changeWorkflow, false, false},
+		{"POST " + WorkflowPurgePath, h.purgeWorkflows, false, false},
+		{"POST " + WorkflowRerunPath, h.rerunWorkflow, false, false},
 		{"GET " + configurationPath, h.configurationItems, false, false},
 		{"POST " + configurationPath, h.writeConfiguration, false, false},
 		{"GET " + configurationPath + watchSuffix, h.watchConfiguration, false, true},
@@ -127,9 +147,9 @@ func NewHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, answerTime, func(route) bool { return true })
 }
 
-// NewRemoteHandler returns the handler for admin requests that other nodes send. It serves reads, except backups and
-// configuration items. It serves only two changes: leadership transfer and the number of voters. It does not forward
-// requests.
+// NewRemoteHandler returns the handler for admin requests that other nodes send. It serves reads, except backups,
+// configuration items, workflows and messages. It serves only two changes: leadership transfer and the number of
+// voters. It does not forward requests.
 func NewRemoteHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, remoteTime, func(r route) bool { return r.remote })
 }
@@ -195,7 +215,12 @@ func (h *handler) apps(w http.ResponseWriter, r *http.Request) {
 
 // decode reads the body of a request. Unknown fields are an error.
 func decode(w http.ResponseWriter, r *http.Request, op string, body any) error {
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	return decodeUpTo(w, r, op, body, maxBody)
+}
+
+// decodeUpTo is decode with another bound of the body, in bytes.
+func decodeUpTo(w http.ResponseWriter, r *http.Request, op string, body any, limit int64) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
 	d.DisallowUnknownFields()
 	if err := d.Decode(body); err != nil {
 		return &fault.Error{Code: fault.Invalid, Op: op, Msg: "the request cannot be read",
@@ -245,7 +270,7 @@ func (h *handler) transfer(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
-	h.answer(w, nil, &fault.Error{Code: fault.NotFound, Op: "admin", Msg: r.Method + " " + r.URL.Path +
+	h.answer(w, nil, &fault.Error{Code: fault.NotFound, Op: OpUnknown, Msg: r.Method + " " + r.URL.Path +
 		" is no request of the admin API",
 		Hint: "use the quorate command of the version that the node runs"})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -77,6 +78,32 @@ func (f adminFunc) ListJobs(context.Context, schema.JobSelection) ([]schema.JobS
 func (f adminFunc) ChangeJob(context.Context, schema.JobChange) (schema.JobStatus, error) {
 	return schema.JobStatus{}, nil
 }
+func (f adminFunc) ListTopics(context.Context, string, string) ([]schema.TopicStatus, error) {
+	return nil, nil
+}
+func (f adminFunc) PublishMessage(context.Context, schema.TopicPublish) (schema.TopicPublished, error) {
+	return schema.TopicPublished{}, nil
+}
+func (f adminFunc) ReadMessages(_ context.Context, r schema.TopicRead, take func(schema.TopicLine) error) error {
+	if r.Topic == "none" {
+		return fault.New(fault.NotFound, "test", "no topic none")
+	}
+	if err := take(schema.TopicLine{Message: &schema.TopicMessage{Offset: 7, Text: "<secret>"}}); err != nil {
+		return err
+	}
+	return fault.New(fault.Unavailable, "test", "the leader has gone")
+}
+func (f adminFunc) ReplayTopic(context.Context, schema.TopicReplay) (schema.TopicStatus, error) {
+	return schema.TopicStatus{}, nil
+}
+func (f adminFunc) DeleteTopic(_ context.Context, _ schema.TopicDelete,
+	report func(schema.TopicProgress) error) error {
+	return report(schema.TopicProgress{Done: 1, Ended: true})
+}
+func (f adminFunc) RedriveTopic(_ context.Context, _ schema.TopicRedrive,
+	report func(schema.TopicProgress) error) error {
+	return report(schema.TopicProgress{Done: 1, To: map[string]uint64{"orders": 1}, Ended: true})
+}
 func (f adminFunc) ListActors(context.Context, int) ([]schema.ActorsStatus, error) { return nil, nil }
 func (f adminFunc) MoveActor(context.Context, schema.ActorMove) error              { return nil }
 func (f adminFunc) RebalanceActors(context.Context, string) (int, error)           { return 0, nil }
@@ -84,6 +111,35 @@ func (f adminFunc) HeldLocks(context.Context) ([]schema.LockStatus, error)      
 
 func (f adminFunc) ReleaseLock(context.Context, schema.LockReleaseRequest) (schema.LockStatus, error) {
 	return schema.LockStatus{Resource: "r"}, nil
+}
+
+func (f adminFunc) ListWorkflows(_ context.Context, r schema.WorkflowSelection) (schema.WorkflowPage, error) {
+	return schema.WorkflowPage{Note: fmt.Sprint(r.App, r.Statuses, r.Before.Unix(), r.Limit)}, nil
+}
+
+func (f adminFunc) ShowWorkflow(_ context.Context, r schema.WorkflowRef, payloads bool) (schema.WorkflowDetail, error) {
+	return schema.WorkflowDetail{Execution: fmt.Sprint(r, payloads)}, nil
+}
+
+func (f adminFunc) WorkflowHistory(_ context.Context, r schema.WorkflowRef, first, limit int,
+	payloads bool) (schema.WorkflowHistory, error) {
+	return schema.WorkflowHistory{Events: []schema.WorkflowEvent{{Detail: fmt.Sprint(r, first, limit, payloads)}}}, nil
+}
+
+func (f adminFunc) StartWorkflow(_ context.Context, r schema.WorkflowStart) (schema.WorkflowChanged, error) {
+	return schema.WorkflowChanged{Note: "start " + r.Name}, nil
+}
+
+func (f adminFunc) ChangeWorkflow(_ context.Context, r schema.WorkflowChange) (schema.WorkflowChanged, error) {
+	return schema.WorkflowChanged{Note: r.Action + " " + r.ID}, nil
+}
+
+func (f adminFunc) PurgeWorkflows(_ context.Context, r schema.WorkflowPurge) (schema.WorkflowsPurged, error) {
+	return schema.WorkflowsPurged{Removed: len(r.Statuses)}, nil
+}
+
+func (f adminFunc) RerunWorkflow(_ context.Context, r schema.WorkflowRerun) (schema.WorkflowChanged, error) {
+	return schema.WorkflowChanged{Note: fmt.Sprint("rerun ", r.Event)}, nil
 }
 
 func (f adminFunc) Leave(context.Context) (schema.RemoveResult, error) {

@@ -65,11 +65,10 @@ func Get[T any](ctx context.Context, c Cluster, node, path string) (T, error) {
 	return out, nil
 }
 
-// Serve passes the request r to h, and returns the body of the response. The parameter from is the id of the node
-// that has forwarded r. h must come from NewRemoteHandler. If h refuses the request, Serve returns its error as a
-// *fault.Error.
-func Serve(ctx context.Context, h http.Handler, from string, r Request) ([]byte, error) {
-	req, err := http.NewRequestWithContext(context.WithValue(ctx, remoteKey{}, from), r.Method, r.Path,
+// Serve passes the request r to h, and returns the body of the response. sender is the id of the node that has
+// forwarded r. h must come from NewRemoteHandler. If h refuses the request, Serve returns its error as a *fault.Error.
+func Serve(ctx context.Context, h http.Handler, sender string, r Request) ([]byte, error) {
+	req, err := http.NewRequestWithContext(context.WithValue(ctx, remoteKey{}, sender), r.Method, r.Path,
 		bytes.NewReader(r.Body))
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "admin.Serve", Msg: "the request cannot be read", Err: err}

@@ -2,5 +2,6 @@
 // servers, and the self-check.
 //
 // It owns the paths of this API, its audit log, and the Unix socket in the data directory on which a node serves it.
-// Only the user of the node can open this socket. The API of applications is in package api/http.
+// Only the operating-system user that runs the node can open this socket. The API of applications is in package
+// api/http.
 package admin

@@ -23,10 +23,10 @@ const (
 	maxSocketPath = 103
 )
 
-// Listen opens the admin socket of the node with the data directory dataDir. Only the user of the node can connect
-// (mode 0600). If the path of a socket in dataDir would be too long, Listen creates it in runtimeDir and writes its
-// path to a file in dataDir. The caller must hold the lock of dataDir, because Listen replaces the socket of a
-// crashed node.
+// Listen opens the admin socket of the node with the data directory dataDir. Only the operating-system user that runs
+// the node can connect (mode 0600). If the path of a socket in dataDir would be too long, Listen creates it in
+// runtimeDir and writes its path to a file in dataDir. The caller must hold the lock of dataDir, because Listen
+// replaces the socket of a crashed node.
 func Listen(dataDir, runtimeDir string) (net.Listener, error) {
 	path, err := chooseSocket(dataDir, runtimeDir)
 	if err != nil {

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 	"unicode/utf8"
@@ -70,7 +71,7 @@ func (s *Snapshot) edges() []call {
 // application is what the console knows of an application.
 type application struct {
 	name      string
-	level     string // ok if all instances are healthy, fail if none can be called; empty = no instance is known
+	level     string // ok if all called instances are healthy, fail if none can be called; empty = none is called
 	instances int
 	in, out   callRate
 }
@@ -86,10 +87,14 @@ func applications(instances []schema.AppInstance, edges []call) []application {
 	}
 	for i := range instances {
 		one, level := of(instances[i].App), levelFail
-		if state := instances[i].State; state == "healthy" || state == "uncalled" {
+		one.instances++
+		switch instances[i].State {
+		case "uncalled":
+			continue
+		case "healthy":
 			level = levelOK
 		}
-		if one.instances++; one.level != "" && one.level != level {
+		if one.level != "" && one.level != level {
 			level = levelWarn
 		}
 		one.level = level
@@ -113,6 +118,10 @@ func appTable(list []application) html {
 		a := &list[i]
 		word := "no instance"
 		switch a.level {
+		case "":
+			if a.instances > 0 {
+				word = "not called"
+			}
 		case levelOK:
 			word = "healthy"
 		case levelWarn:
@@ -228,15 +237,19 @@ func graph(apps []application, edges []call) html {
 	apps = apps[:min(len(apps), maxGraph)]
 	at, tall := place(apps)
 	var arrows, labels, boxes []html
+	var taken []box // places of boxes and labels
+	for _, b := range at {
+		taken = append(taken, box{b.x, b.y, b.wide})
+	}
 	for i := range edges {
 		c := &edges[i]
 		from, okFrom := at[c.From]
 		to, okTo := at[c.To]
 		if okFrom && okTo {
-			one, label := arrow(c, from, to)
-			arrows = append(arrows, one)
-			if len(labels) < maxLabels {
-				labels = append(labels, label)
+			line, label, places := arrow(c, from, to)
+			arrows = append(arrows, line)
+			if free, ok := freePlace(places, taken); ok && len(labels) < maxLabels {
+				labels, taken = append(labels, free.label(label, c.Failed > 0)), append(taken, free)
 			}
 		}
 	}
@@ -261,12 +274,29 @@ func marker(id html) html {
 		`markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M 0 0 L 10 5 L 0 10 z"/></marker>`, id)
 }
 
+// freePlace returns the first of the places for a label that overlaps none of the taken ones. If there is none, the
+// arrow has no label. Its rate is then shown in the table of calls, and when the pointer is on the arrow.
+func freePlace(places, taken []box) (free box, ok bool) {
+	for _, p := range places {
+		if !slices.ContainsFunc(taken, func(t box) bool {
+			return math.Abs(p.x-t.x) < (p.wide+t.wide)/2 && math.Abs(p.y-t.y) < boxTall
+		}) {
+			return p, true
+		}
+	}
+	return free, false
+}
+
+// alongCurve returns the positions on an arrow where its label may be, the best first. 0 is the caller and 1 is the
+// other end. The best positions are closer to the caller, so that the labels of the two directions do not overlap.
+func alongCurve() []float64 { return []float64{0.35, 0.25, 0.45, 0.18, 0.55, 0.65, 0.75, 0.82} }
+
 // arrow draws one edge between two applications. The line is a curve, so that calls in both directions have separate
-// lines. Its width grows with the rate of calls. label shows the rate near the caller, so that the labels of both
-// directions do not overlap.
-func arrow(c *call, from, to box) (line, label html) {
+// lines. Its width grows with the rate of calls. The result shown is the text of the label, and places are the
+// positions where the label may be.
+func arrow(c *call, from, to box) (line html, shown string, places []box) {
 	class, end := html("edge"), html("arrow")
-	shown := number(c.All) + "/s"
+	shown = number(c.All) + "/s"
 	if c.Failed > 0 {
 		class, end = "edge fail", "arrow-fail"
 		shown += ", " + number(c.Failed) + "/s fail"
@@ -275,27 +305,31 @@ func arrow(c *call, from, to box) (line, label html) {
 		strconv.FormatUint(c.Errors, 10) + " failed"
 	dx, dy := to.x-from.x, to.y-from.y
 	length := math.Hypot(dx, dy)
+	wide := 7*float64(len(shown)) + 8
 	var d html
-	var middle box
 	if length == 0 { // it calls itself
-		middle = box{x: from.x, y: from.y - 40}
+		places = []box{{from.x, from.y - 40, wide}}
 		d = h("M % C % % %", from.moved(-18, -boxTall/2), from.moved(-40, -48), from.moved(40, -48),
 			from.moved(18, -boxTall/2))
 	} else {
 		bend := box{x: (from.x+to.x)/2 - dy/length*26, y: (from.y+to.y)/2 + dx/length*26}
 		begin, finish := from.border(bend), to.border(bend)
-		// the point at 0.35 of the curve
-		middle = box{x: 0.4225*begin.x + 0.455*bend.x + 0.1225*finish.x,
-			y: 0.4225*begin.y + 0.455*bend.y + 0.1225*finish.y}
+		for _, t := range alongCurve() {
+			a, b, e := (1-t)*(1-t), 2*t*(1-t), t*t
+			places = append(places, box{a*begin.x + b*bend.x + e*finish.x, a*begin.y + b*bend.y + e*finish.y, wide})
+		}
 		d = h("M % Q % %", begin.moved(0, 0), bend.moved(0, 0), finish.moved(0, 0))
 	}
 	line = h(`<path class="%" d="%" stroke-width="%" marker-end="url(#%)"><title>%</title></path>`, class, d,
 		coordinate(1.2+min(3, math.Sqrt(c.All)/10)), end, esc(title))
-	wide := 7*float64(len(shown)) + 8
-	label = h(`<rect class="under" x="%" y="%" width="%" height="18" rx="4"/><text class="rate%" x="%" y="%" `+
-		`text-anchor="middle">%</text>`, coordinate(middle.x-wide/2), coordinate(middle.y-9), coordinate(wide),
-		when(c.Failed > 0, " fail"), coordinate(middle.x), coordinate(middle.y+4), esc(shown))
-	return line, label
+	return line, shown, places
+}
+
+// label draws the label of an arrow.
+func (b box) label(shown string, fails bool) html {
+	return h(`<rect class="under" x="%" y="%" width="%" height="18" rx="4"/><text class="rate%" x="%" y="%" `+
+		`text-anchor="middle">%</text>`, coordinate(b.x-b.wide/2), coordinate(b.y-9), coordinate(b.wide),
+		when(fails, " fail"), coordinate(b.x), coordinate(b.y+4), esc(shown))
 }
 
 // moved is a point near the middle of b, as a path of SVG has it.

@@ -106,8 +106,8 @@ func (c *Console) compare(leader string, group uint64) {
 }
 
 // comparisonCard shows the latest comparison of a group, and a button that starts a new one.
-func (r *request) comparisonCard(one group) html {
-	last := r.console.compared.latest(one.ID)
+func (r *request) comparisonCard(g group) html {
+	last := r.console.compared.latest(g.ID)
 	var body html
 	switch {
 	case last.running:
@@ -119,7 +119,7 @@ func (r *request) comparisonCard(one group) html {
 		body = comparisonResult(&last, r.snap.At)
 	}
 	return card("comparison", "Comparison of the replicas", h(`%<form method="post" action="/groups/%/compare">%`+
-		`<button>Run comparison</button></form>`, body, num(one.ID), r.csrf()))
+		`<button>Run comparison</button></form>`, body, num(g.ID), r.csrf()))
 }
 
 func comparisonResult(c *comparison, now time.Time) html {

@@ -12,10 +12,12 @@ import (
 	"net/url"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/admin/schema"
@@ -25,6 +27,7 @@ import (
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // cluster is a console.Cluster with a fixed answer.
@@ -115,6 +118,75 @@ func (*work) ListActors(context.Context, int) ([]schema.ActorsStatus, error) {
 	}}, nil
 }
 
+// flows is a console.Workflows with one instance.
+type flows struct{ selected schema.WorkflowSelection }
+
+func (w *flows) ListWorkflows(_ context.Context, r schema.WorkflowSelection) (schema.WorkflowPage, error) {
+	w.selected = r
+	return schema.WorkflowPage{Instances: []schema.WorkflowStatus{{WorkflowRef: schema.WorkflowRef{App: "shop",
+		ID: "<b>7"}, Name: "order", Status: "RUNNING", Created: time.Now().Add(-time.Minute)}}, Next: "TOKEN"}, nil
+}
+
+func (w *flows) ShowWorkflow(ctx context.Context, r schema.WorkflowRef,
+	payloads bool) (d schema.WorkflowDetail, err error) {
+	page, err := w.ListWorkflows(ctx, w.selected)
+	if d.WorkflowStatus = page.Instances[0]; r.ID != d.ID {
+		return d, fault.New(fault.NotFound, "test", "application shop has no workflow instance "+r.ID)
+	}
+	begin := d.Created
+	d.Parent, d.Steps = "boss", []schema.WorkflowStep{
+		{Kind: schema.StepActivity, Name: "<b>pay", Begin: begin, End: begin.Add(15 * time.Second), Attempt: 2,
+			Outcome: schema.StepFailed, Failure: &schema.WorkflowFailure{Type: "E", Message: "<b>no"}},
+		{Kind: schema.StepChild, Name: "ship", Child: "<b>child", Begin: begin.Add(30 * time.Second)},
+	}
+	if payloads {
+		d.Input = new("secret of the instance")
+	}
+	return d, err
+}
+
+// topics is a console.Topics with a topic and its dead letters.
+type topics struct{ read schema.TopicRead }
+
+func (*topics) ListTopics(_ context.Context, pubsub, topic string) ([]schema.TopicStatus, error) {
+	since := time.Now().Add(-2 * time.Hour)
+	list := []schema.TopicStatus{
+		{PubSub: "pubsub", Topic: "<b>orders", Messages: 4, Bytes: 2048, MaxBytes: 1 << 30, RetentionMS: 86_400_000,
+			Full: true, DeadTo: []string{"<b>failed"}, Groups: []schema.TopicGroupStatus{
+				{Group: "<b>report", Lag: 1_000_000, Capped: true, Oldest: &since, OldestAgeMS: 7_200_000},
+				{Group: "shop", Subscribers: 2, Lag: 3, Retried: 77, Delayed: 78}}},
+		{PubSub: "pubsub", Topic: "<b>failed", Messages: 60, DeadOf: []string{"<b>orders"},
+			Parts: []schema.TopicPart{{Messages: 60, Newest: 91}}},
+	}
+	if topic != "" {
+		list = slices.DeleteFunc(list, func(t schema.TopicStatus) bool { return t.Topic != topic })
+		if len(list) == 0 {
+			return nil, fault.New(fault.NotFound, "test", "pubsub component "+pubsub+" has no topic "+topic)
+		}
+	}
+	return list, nil
+}
+
+func (f *topics) ReadMessages(_ context.Context, r schema.TopicRead, take func(schema.TopicLine) error) error {
+	f.read = r
+	for i := range uint64(60) {
+		m := schema.TopicMessage{Offset: 11 + i, Time: time.Now(), Key: "<b>key", Data: []byte(`{"secret":"<b>"}`),
+			Metadata: map[string]string{"<b>name": "<b>"}}
+		switch i {
+		case 1:
+			m.Data = []byte(strings.Repeat("[", 2000) + strings.Repeat("]", 2000)) // indented, it would have 8 MB
+		case 2:
+			m.Data, m.Text = nil, strings.Repeat("\u00e9", 2050)+"END OF TEXT"
+		case 3:
+			m.Data, m.Base64 = nil, append(make([]byte, 600), 0xff)
+		}
+		if err := take(schema.TopicLine{Message: &m}); err != nil {
+			return err
+		}
+	}
+	return take(schema.TopicLine{CaughtUp: true})
+}
+
 func newData() data {
 	stores := &apitest.Stores{Ready: true, List: []*state.Instance{apitest.Instance(store,
 		inmemory.Open(inmemory.Options{}))}}
@@ -143,6 +215,9 @@ type fixture struct {
 	cluster *cluster
 	blocks  blocks
 	work    work
+	flows   flows
+	topics  topics
+	calls   *api.CallLog
 	console *console.Console
 	client  *http.Client
 	log     *bytes.Buffer
@@ -155,10 +230,11 @@ func open(t *testing.T, write bool) *fixture {
 
 func openOn(t *testing.T, write bool, members []console.Member) *fixture {
 	t.Helper()
-	f := &fixture{cluster: &cluster{members: members}, log: &bytes.Buffer{}}
+	f := &fixture{cluster: &cluster{members: members}, log: &bytes.Buffer{},
+		calls: api.NewCallLog(slog.New(slog.DiscardHandler))}
 	var err error
 	f.console, err = console.New(console.Config{Cluster: f.cluster, Data: newData(), Blocks: &f.blocks, Work: &f.work,
-		Write:   write,
+		Workflows: &f.flows, Topics: &f.topics, Calls: f.calls, Write: write,
 		OpenAPI: apihttp.OpenAPI(), Port: "9091", Logger: slog.New(slog.NewTextHandler(f.log, nil)), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
@@ -219,8 +295,8 @@ func (f *fixture) post(t *testing.T, path string, form url.Values, header ...str
 
 func TestConsole_PagesNeedLogin(t *testing.T) {
 	f := open(t, true)
-	for _, path := range []string{"/", "/nodes", "/nodes/a", "/groups/0", "/applications", "/state", "/components",
-		"/try", "/docs",
+	for _, path := range []string{"/", "/nodes", "/nodes/a", "/groups/0", "/applications", "/calls", "/state",
+		"/components", "/try", "/docs",
 		"/nowhere"} {
 		r, err := http.Get(f.URL + path) // a client without the cookie
 		if err != nil {
@@ -317,7 +393,8 @@ func TestConsole_RefusesForeignHostsAndOrigins(t *testing.T) {
 
 func TestConsole_EscapesWhatNodesReport(t *testing.T) {
 	f := open(t, false)
-	for _, path := range []string{"/applications", "/locks", "/configuration", "/jobs", "/actors",
+	for _, path := range []string{"/applications", "/locks", "/configuration", "/jobs", "/actors", "/workflows",
+		"/topics", "/topics?pubsub=pubsub&topic=%3Cb%3Eorders&messages=true",
 		"/nodes/%3Cb%3E"} {
 		if _, body, _ := f.get(t, path); strings.Contains(body, "<b>") {
 			t.Errorf("%s is not escaped", path)
@@ -432,6 +509,104 @@ func TestConsole_ActorsShowOwnersAndEpochs(t *testing.T) {
 	}
 }
 
+func TestConsole_WorkflowsShowStepsOverTime(t *testing.T) {
+	f := open(t, false)
+	_, body, _ := f.get(t, "/workflows?app=shop&name=order&status=RUNNING&within=1h")
+	for _, want := range []string{"RUNNING", `href="/workflows?app=shop&amp;id=%3Cb%3E7"`, "after=TOKEN",
+		"&amp;name=order"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+	if want := []string{"RUNNING"}; f.flows.selected.App != "shop" || f.flows.selected.Since.IsZero() ||
+		!slices.Equal(f.flows.selected.Statuses, want) {
+		t.Errorf("selected %+v", f.flows.selected)
+	}
+	_, body, _ = f.get(t, "/workflows?app=shop&id=%3Cb%3E7")
+	for _, want := range []string{"No worker of shop is connected", "(attempt 2)", "E: &lt;b&gt;no",
+		`<rect class="fail activity" x="0.0" y="2" width="250.`, `<rect class="neutral child" x="500.`, `id=boss"`,
+		`id=%3Cb%3Echild"`, "goes on", "Show payloads"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+	if strings.Contains(body, "secret") || strings.Contains(body, "<b>") ||
+		strings.Contains(f.log.String(), "payloads") {
+		t.Errorf("%s, logged %s", body, f.log)
+	}
+	_, body, _ = f.get(t, "/workflows?app=shop&id=%3Cb%3E7&payloads=true")
+	if !strings.Contains(body, "secret of the instance") || !strings.Contains(f.log.String(),
+		`action="read payloads of a workflow"`) {
+		t.Errorf("%s, logged %s", body, f.log)
+	}
+	if _, body, _ = f.get(t, "/workflows?app=shop&id=x"); !strings.Contains(body, "has no workflow instance x") {
+		t.Errorf("an unknown instance: %s", body)
+	}
+}
+
+func TestConsole_TopicsShowLagOfGroups(t *testing.T) {
+	f := open(t, false)
+	failed := `href="/topics?pubsub=pubsub&amp;topic=%3Cb%3Efailed"`
+	_, body, _ := f.get(t, "/topics?pubsub=pubsub")
+	for _, want := range []string{"2 topics, 1 with dead letters.", failed, "2.0 KiB", ">full<", "1000000+", ">none<",
+		"2 h 0 min", "shop"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+	if _, body, _ = f.get(t, "/topics?prefix=%3Cb%3Eord"); !strings.Contains(body, "1 topic, 0 with dead letters.") {
+		t.Errorf("with a prefix: %s", body)
+	}
+	_, body, _ = f.get(t, "/topics?pubsub=pubsub&topic=%3Cb%3Eorders&prefix=none")
+	for _, want := range []string{"of at most 1.0 GiB", "24 h 0 min", failed, ">77<", ">78<", "Show messages"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+	if strings.Contains(f.log.String(), "read messages") || f.topics.read.Topic != "" {
+		t.Errorf("messages were read: %s", f.log)
+	}
+	if _, body, _ = f.get(t, "/topics?pubsub=pubsub&topic=x"); !strings.Contains(body,
+		"pubsub component pubsub has no topic x") {
+		t.Errorf("an unknown topic: %s", body)
+	}
+}
+
+func TestConsole_DeadLettersAreShownOnRequestAndAudited(t *testing.T) {
+	f := open(t, false)
+	at := "/topics?pubsub=pubsub&topic=%3Cb%3Efailed"
+	if _, body, _ := f.get(t, at); strings.Contains(body, "secret") || strings.Contains(f.log.String(), "audit") {
+		t.Fatalf("messages were read without a request: %s, logged %s", body, f.log)
+	}
+	_, body, _ := f.get(t, at+"&messages=true")
+	for _, want := range []string{"{\n  &#34;secret&#34;: &#34;&lt;b&gt;&#34;\n}", "&lt;b&gt;name=&lt;b&gt;", ">60<",
+		"too much to show", "00000000  00 00", `messages=true&amp;offset=61&amp;`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+	if strings.Contains(body, ">61<") || strings.Contains(body, "END OF TEXT") || len(body) > 64<<10 ||
+		!utf8.ValidString(body) {
+		t.Errorf("the page shows more than it may: %d bytes", len(body))
+	}
+	if logged := f.log.String(); strings.Contains(logged, "secret") ||
+		!strings.Contains(logged, `action="read messages"`) ||
+		!strings.Contains(logged, "pubsub=pubsub topic=<b>failed") {
+		t.Errorf("logged %s", logged)
+	}
+	if !f.topics.read.Oldest || f.topics.read.Follow {
+		t.Errorf("read %+v", f.topics.read)
+	}
+	f.get(t, at+"&messages=true&offset=61&within=1h")
+	if r := f.topics.read; r.Offset == nil || *r.Offset != 61 || r.Since != nil || r.Oldest {
+		t.Errorf("read %+v", r)
+	}
+	f.get(t, at+"&messages=true&within=1h")
+	if r := f.topics.read; r.Since == nil || r.Offset != nil || r.Oldest {
+		t.Errorf("read %+v", r)
+	}
+}
+
 func TestConsole_TransfersLeadershipAtLeader(t *testing.T) {
 	f := open(t, true)
 	if status, _ := f.post(t, "/groups/0/transfer",
@@ -460,6 +635,66 @@ func TestConsole_HealthSaysWhatIsWrong(t *testing.T) {
 		_, body, _ := openOn(t, false, members).get(t, "/")
 		if !strings.Contains(body, want) {
 			t.Errorf("no %q in %s", want, regexp.MustCompile(`(?s)id="health".*?</p>`).FindString(body))
+		}
+	}
+}
+
+func TestConsole_OpenPageShowsSelectedCalls(t *testing.T) {
+	f := open(t, false)
+	if _, page, _ := f.get(t, "/calls"); !strings.Contains(page, "Calls are recorded while this page is open") {
+		t.Errorf("got %s", page)
+	}
+	if f.calls.Watched() {
+		t.Error("calls are recorded without an open page")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL+"/calls?app=shop&failed=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	stream, err := f.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stream.Body.Close() }()
+	lines := bufio.NewScanner(stream.Body)
+	lines.Buffer(nil, 1<<20)
+	next := func(part string) string {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), part) {
+				return lines.Text()
+			}
+		}
+		t.Fatalf("no event has %q: %v", part, lines.Err())
+		return ""
+	}
+	next("Waiting for calls")
+	note := func(app, route string, code int) {
+		f.calls.HTTP(func() api.LoggedCall {
+			return api.LoggedCall{App: app, Endpoint: route, Code: code, Begun: time.Now(), Level: "linearizable",
+				Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+		})
+	}
+	note("shop", "GET /well", 200)
+	note("other", "GET /other", 500)
+	note("shop", "GET /<b>{key}", 503)
+	line := next("HTTP 503")
+	for _, want := range []string{"GET /&lt;b&gt;{key}", "since the page was opened: 1.", "linearizable",
+		"/calls?app=shop&amp;failed=1&amp;trace=0af7651916cd43dd8448eb211c80319c"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("no %q in %s", want, line)
+		}
+	}
+	if strings.Contains(line, "/well") || strings.Contains(line, "/other") {
+		t.Errorf("calls that the filter does not select: %s", line)
+	}
+	cancel()
+	for end := time.Now().Add(10 * time.Second); f.calls.Watched(); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("calls are recorded after the page was closed")
 		}
 	}
 }

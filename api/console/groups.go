@@ -19,14 +19,9 @@ func groupsBody(r *request) (html, error) {
 func groupTable(s *Snapshot) html {
 	var rows []html
 	for _, one := range s.groups() {
-		voters := 0
-		for _, s := range one.Servers {
-			if s.Voter {
-				voters++
-			}
-		}
+		voters, down := schema.CountVoters(one.Servers)
 		rows = append(rows, row(groupLink(one.ID), groupState(one), leaderLink(one.Leader), num(one.Term),
-			esc(strconv.Itoa(voters)+" of "+strconv.Itoa(len(one.Servers))), num(one.CommitIndex),
+			esc(strconv.Itoa(voters-down)+" of "+strconv.Itoa(voters)+" reachable"), num(one.CommitIndex),
 			esc(number(s.entryRate(one.Leader, one.ID))+"/s"), esc(number(float64(one.Keys))),
 			esc(size(float64(one.DiskBytes+one.LogBytes)))))
 	}
@@ -51,7 +46,9 @@ func leaderLink(node string) html {
 	return link(node, "nodes", node)
 }
 
+// groupState returns what a group serves. Like quorate status, it warns if the loss of one more voter would end that.
 func groupState(one group) html {
+	margin := schema.Margin(one.Servers)
 	switch {
 	case one.Leader == "":
 		return badge(levelFail, "no leader")
@@ -59,6 +56,8 @@ func groupState(one group) html {
 		return badge(levelFail, "no writes")
 	case one.Reason != "":
 		return badge(levelWarn, "see reason")
+	case margin != "":
+		return badge(levelWarn, "reads and writes; "+margin)
 	default:
 		return badge(levelOK, "reads and writes")
 	}
@@ -88,6 +87,9 @@ func (r *request) group(one group) html {
 		if s.Voter {
 			role = "voter"
 		}
+		if down := s.Down(); down != "" {
+			role += " (" + down + ")"
+		}
 		if s.Node == one.Leader {
 			role += ", leader"
 		}
@@ -102,7 +104,7 @@ func (r *request) group(one group) html {
 		card("members", "Servers, as the leader sees them",
 			grid("Servers", "Server|Role|Behind|Why it votes or not", members)) +
 		card("replicas", "Log and state on each server", grid("Logs", "Server|State|Term|Last index|Commit index|"+
-			"Applied index|Snapshot at|Entries|Log|Data|Problem", logs)) +
+			"Applied index|Snapshot at|Entries|Log|On disk|Problem", logs)) +
 		r.comparisonCard(one) +
 		card("leaders", "Last leaders", r.leaderList(one.ID)) +
 		r.transferForm(one)

@@ -66,6 +66,27 @@ func TestConsole_ComparesReplicasWithoutPermissionToWrite(t *testing.T) {
 	}
 }
 
+func TestConsole_CountsReachableVoters(t *testing.T) {
+	for name, c := range map[string]struct{ state, voters, badge string }{
+		"all":                {"alive", "3 of 3 reachable", "reads and writes<"},
+		"one dead":           {"failed", "2 of 3 reachable", "reads and writes; one more failure stops writes<"},
+		"state not reported": {"", "3 of 3 reachable", "reads and writes<"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := member("a", true)
+			a.View.Status.Groups[0].Servers = []schema.ServerStatus{{Node: "a", Voter: true, State: "alive"},
+				{Node: "b", Voter: true, State: "alive"}, {Node: "c", Voter: true, State: c.state},
+				{Node: "d", State: "failed"}}
+			for _, path := range []string{"/", "/groups"} {
+				_, body, _ := openOn(t, false, []console.Member{a}).get(t, path)
+				if !strings.Contains(body, c.voters) || !strings.Contains(body, c.badge) {
+					t.Errorf("%s does not show %q and %q: %s", path, c.voters, c.badge, body)
+				}
+			}
+		})
+	}
+}
+
 func TestConsole_MergesLeadersThatNodesRemember(t *testing.T) {
 	a, b := member("a", true), member("b", false)
 	at := func(minute int) time.Time { return time.Date(2031, 2, 3, 4, minute, 0, 0, time.UTC) }

@@ -112,11 +112,12 @@ func hidden(name, value string) html {
 	return h(`<input type="hidden" name="%" value="%">`, esc(name), esc(value))
 }
 
-// label is a text field with its label. more are further attributes.
+// label returns a text field with its label. extra has further attributes of the field.
 //
 //go:noinline
-func label(title, name, value string, more html) html {
-	return h(`<label>% <input name="%" value="%" autocomplete="off"%></label>`, esc(title), esc(name), esc(value), more)
+func label(title, name, value string, extra html) html {
+	return h(`<label>% <input name="%" value="%" autocomplete="off"%></label>`, esc(title), esc(name), esc(value),
+		extra)
 }
 
 // choose is a list of options with its label. An option is its value, or value=text.

@@ -85,7 +85,7 @@ func leads(v *schema.NodeView) string {
 	return strings.Join(out, ", ")
 }
 
-func cores(r Rates) string {
+func cores(r schema.Rates) string {
 	if !r.Known {
 		return "–"
 	}

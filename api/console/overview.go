@@ -1,6 +1,10 @@
 package console
 
-import "math"
+import (
+	"math"
+
+	"github.com/quorate/quorate/api/admin/schema"
+)
 
 // overviewBody renders the first page: present problems, the rates of the whole cluster, its nodes and its groups.
 func overviewBody(r *request) (html, error) {
@@ -11,7 +15,7 @@ func overviewBody(r *request) (html, error) {
 
 // totals are the rates of the whole cluster.
 func (r *request) totals() html {
-	s, sum := r.snap, Rates{}
+	s, sum := r.snap, schema.Rates{}
 	var keys, disk float64
 	for _, m := range s.Members {
 		one := s.Rates[m.Node]

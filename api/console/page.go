@@ -13,29 +13,42 @@ import (
 
 // page is one page of the console.
 type page struct {
-	path  string // pattern of http.ServeMux
-	title string
-	live  bool // kept up to date while it is open
-	body  func(*request) (html, error)
+	path   string // pattern of http.ServeMux
+	title  string
+	follow follower // keeps the page up to date while it is open; nil = it stays as it was loaded
+	body   func(*request) (html, error)
+}
+
+// A follower watches what a page shows. The channel news receives an element when the page may have changed. The
+// caller must call closed when the page is closed.
+type follower func(*request) (news <-chan struct{}, closed func(), err error)
+
+// followSnapshots follows the state of the cluster.
+func followSnapshots(r *request) (news <-chan struct{}, closed func(), err error) {
+	changed := make(chan struct{}, 1)
+	return changed, r.console.watcher.open(changed), nil
 }
 
 // pages lists all pages in the order of the menu. Pages with a variable in the path are not in the menu.
 func pages() []page {
 	return []page{
-		{"/{$}", "Overview", true, overviewBody},
-		{"/nodes", "Nodes", true, nodesBody},
-		{"/nodes/{node}", "Node", true, nodeBody},
-		{"/groups", "Groups", true, groupsBody},
-		{"/groups/{group}", "Group", true, groupBody},
-		{"/applications", "Applications", true, applicationsBody},
-		{"/state", "State", false, stateBody},
-		{"/components", "Components", true, componentsBody},
-		{"/locks", "Locks", false, locksBody},
-		{"/configuration", "Configuration", false, configurationBody},
-		{"/jobs", "Jobs", false, jobsBody},
-		{"/actors", "Actors", false, actorsBody},
+		{"/{$}", "Overview", followSnapshots, overviewBody},
+		{"/nodes", "Nodes", followSnapshots, nodesBody},
+		{"/nodes/{node}", "Node", followSnapshots, nodeBody},
+		{"/groups", "Groups", followSnapshots, groupsBody},
+		{"/groups/{group}", "Group", followSnapshots, groupBody},
+		{"/applications", "Applications", followSnapshots, applicationsBody},
+		{callsPath, "Calls", followCalls, callsBody},
+		{"/state", "State", nil, stateBody},
+		{"/components", "Components", followSnapshots, componentsBody},
+		{"/locks", "Locks", nil, locksBody},
+		{"/configuration", "Configuration", nil, configurationBody},
+		{"/jobs", "Jobs", nil, jobsBody},
+		{"/actors", "Actors", nil, actorsBody},
+		{"/workflows", "Workflows", nil, workflowsBody},
+		{"/topics", "Topics", nil, topicsBody},
 		tryPage(),
-		{"/docs", "API", false, docsBody},
+		{"/docs", "API", nil, docsBody},
 	}
 }
 
@@ -58,8 +71,9 @@ func (r *request) document(p page, body html) html {
 <body><a class="skip" href="#main">Skip to the content</a>%%
 <main id="main" tabindex="-1"><h1>%</h1><div id="live"%>%%</div></main>%</body></html>`,
 		esc(title+" · "+cluster+" · "),
-		when(p.live, `<noscript><meta http-equiv="refresh" content="10"></noscript>`),
-		r.header(cluster), r.navigation(p), esc(title), when(p.live, " data-live"), r.banner(), body, r.footer())
+		when(p.follow != nil, `<noscript><meta http-equiv="refresh" content="10"></noscript>`),
+		r.header(cluster), r.navigation(p), esc(title), when(p.follow != nil, " data-live"), r.banner(), body,
+		r.footer())
 }
 
 func (r *request) header(cluster string) html {
@@ -300,7 +314,7 @@ func number(v float64) string {
 // perSecond formats a rate that may not be known yet.
 //
 //go:noinline
-func perSecond(r Rates, v float64) string {
+func perSecond(r schema.Rates, v float64) string {
 	if !r.Known {
 		return "–"
 	}

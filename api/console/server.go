@@ -29,20 +29,25 @@ var (
 )
 
 const (
-	maxForm    = 2 << 20 // bytes of a form
-	maxStreams = 64      // open pages that are kept up to date
+	maxForm    = 2 << 20                // bytes of a form
+	maxStreams = 64                     // open pages that are kept up to date
+	updateEach = 500 * time.Millisecond // the least time between two updates of an open page
 	heartbeat  = 15 * time.Second
 	sendTime   = 20 * time.Second // for one update of a page
 )
 
-// Config has the dependencies of a Console. Cluster, Data, Blocks, Work, OpenAPI, Logger and Now are required.
+// Config has the dependencies of a Console. Cluster, Data, Blocks, Work, Workflows, Topics, Calls, OpenAPI, Logger and
+// Now are required.
 type Config struct {
-	Cluster Cluster
-	Data    Data
-	Blocks  Blocks
-	Work    Work
-	Write   bool   // pages may change state and transfer leadership
-	OpenAPI []byte // the description of the HTTP API
+	Cluster   Cluster
+	Data      Data
+	Blocks    Blocks
+	Work      Work
+	Workflows Workflows
+	Topics    Topics
+	Calls     Calls
+	Write     bool   // pages may change state and transfer leadership
+	OpenAPI   []byte // the description of the HTTP API
 	// Token returns the API token of an application of this node; empty = none is needed. It is never shown.
 	Token  func(app string) string
 	Port   string // that the console listens on; part of the name of its cookie
@@ -163,7 +168,8 @@ type request struct {
 	w       http.ResponseWriter
 	console *Console
 	session *session
-	snap    *Snapshot // set for pages
+	snap    *Snapshot  // set for pages
+	live    *liveCalls // set for an open page of calls
 }
 
 // signedIn wraps a handler of pages. It answers 401 to a browser that has not signed in. It answers 403 to a form
@@ -235,7 +241,7 @@ const readOnlyText = "The console is read-only. Start the node with --console-wr
 
 // page answers with a page, or keeps an open page up to date.
 func (c *Console) page(r *request, p page) {
-	if p.live && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+	if p.follow != nil && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
 		c.stream(r, p)
 		return
 	}
@@ -257,17 +263,22 @@ func (c *Console) stream(r *request, p page) {
 		http.Error(r.w, "too many pages are open", http.StatusServiceUnavailable)
 		return
 	}
-	defer c.watcher.open()()
+	news, closed, err := p.follow(r)
+	if err != nil {
+		http.Error(r.w, textOf(err), http.StatusServiceUnavailable)
+		return
+	}
+	defer closed()
 	out := http.NewResponseController(r.w)
 	r.w.Header().Set("Content-Type", "text/event-stream")
 	r.w.Header().Set("X-Accel-Buffering", "no")
 	alive := time.NewTicker(heartbeat)
 	defer alive.Stop()
 	var sent []byte
+	changed := true
 	for {
-		snap, changed := c.watcher.latest()
 		event := []byte(": alive\n\n")
-		if snap != nil && snap != r.snap {
+		if snap := c.watcher.latest(); snap != nil && changed {
 			r.snap = snap
 			text, err := fragment(r, p)
 			if err != nil || bytes.Equal(text, sent) {
@@ -282,8 +293,13 @@ func (c *Console) stream(r *request, p page) {
 				return
 			}
 		}
+		changed = false
 		select {
-		case <-changed:
+		case <-news:
+			changed = true
+			if !c.pause(r.Context()) {
+				return
+			}
 		case <-alive.C:
 			if c.sessions.look(r.Request) == nil { // it has ended
 				return
@@ -294,6 +310,19 @@ func (c *Console) stream(r *request, p page) {
 			return
 		}
 	}
+}
+
+// pause waits until an open page may be updated again. It returns false if the page was closed.
+func (c *Console) pause(ctx context.Context) bool {
+	t := time.NewTimer(updateEach)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-c.closed:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // fragment renders the body of a page alone.

@@ -192,14 +192,44 @@ func pretty(i state.Item) (shown, note string) {
 	if len(v) > maxShown {
 		v, note = v[:maxShown], "Only the first "+size(maxShown)+" are shown."
 	}
-	var b bytes.Buffer
-	if note == "" && json.Indent(&b, v, "", "  ") == nil {
-		return b.String(), ""
+	if note == "" {
+		if text, ok := indented(v); ok {
+			return text, ""
+		}
 	}
 	if utf8.Valid(v) {
 		return string(v), note
 	}
 	return hex.Dump(v[:min(len(v), 4<<10)]), "Binary: the first bytes are shown."
+}
+
+// maxNesting is the maximum nesting depth of JSON that the console indents. With deeper JSON, each line would begin
+// with so many spaces that 64 KiB of JSON could grow to hundreds of megabytes.
+const maxNesting = 32
+
+// indented returns JSON with indented lines. It returns false if v is not JSON or is nested too deeply.
+func indented(v []byte) (string, bool) {
+	depth, quoted := 0, false
+	for i := 0; i < len(v); i++ {
+		switch c := v[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			if depth++; depth > maxNesting {
+				return "", false
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	var b bytes.Buffer
+	if json.Indent(&b, v, "", "  ") != nil {
+		return "", false
+	}
+	return b.String(), true
 }
 
 // change renders the form that replaces or deletes the value of item. A submitted form fails if the value no longer

@@ -22,7 +22,7 @@ const (
 )
 
 // tryPage composes a request to the API, shows it as a command, and sends it.
-func tryPage() page { return page{"/try", "Try it", false, tryBody} }
+func tryPage() page { return page{"/try", "Try it", nil, tryBody} }
 
 // attempt is the form of the page.
 type attempt struct {
@@ -293,9 +293,8 @@ func (r *request) run(a *attempt, c apiCall) html {
 	if err != nil {
 		return card("answer", "Answer", failure(err.Error()))
 	}
-	var pretty bytes.Buffer
-	if json.Indent(&pretty, body, "", "  ") == nil {
-		body = pretty.Bytes()
+	if text, ok := indented(body); ok {
+		body = []byte(text)
 	}
 	level := levelOK
 	if status[0] != '2' {

@@ -23,11 +23,11 @@ const (
 type Snapshot struct {
 	At      time.Time
 	Members []Member
-	Rates   map[string]Rates     // by node id
-	Past    map[string][]Sample  // by node id, oldest first
-	Calls   map[edge]callRate    // of all nodes
-	Logs    map[logOf]float64    // log entries per second
-	Grew    map[partOf]time.Time // when the counter of an alert grew last, by node and alert
+	Rates   map[string]schema.Rates // by node id
+	Past    map[string][]Sample     // by node id, oldest first
+	Calls   map[edge]callRate       // of all nodes
+	Logs    map[logOf]float64       // log entries per second
+	Grew    map[partOf]time.Time    // when the counter of an alert grew last, by node and alert
 	// Recent are the calls of about the last minute, by application and called application, and by node and store.
 	Recent map[partOf]callRate
 }
@@ -61,26 +61,27 @@ type watcher struct {
 	cluster Cluster
 	now     func() time.Time
 
-	mu      sync.Mutex
-	pages   int                // open streams
-	stop    context.CancelFunc // of the loop; nil = no page is open
-	last    *Snapshot
-	changed chan struct{} // closed when last changes
-	past    map[string][]Sample
-	forget  *time.Timer // drops last and past when no page was open or requested for keepTime
+	mu     sync.Mutex
+	pages  map[chan<- struct{}]struct{} // open streams
+	stop   context.CancelFunc           // of the loop; nil = no page is open
+	last   *Snapshot
+	past   map[string][]Sample
+	forget *time.Timer // drops last and past when no page was open or requested for keepTime
 
 	polling sync.Mutex // one poll at a time
 }
 
 func newWatcher(c Cluster, now func() time.Time) *watcher {
-	return &watcher{cluster: c, now: now, changed: make(chan struct{}), past: map[string][]Sample{}}
+	return &watcher{cluster: c, now: now, pages: map[chan<- struct{}]struct{}{}, past: map[string][]Sample{}}
 }
 
-// open keeps the snapshot fresh until the returned function is called.
-func (w *watcher) open() (closed func()) {
+// open keeps the snapshot fresh until the returned function is called. When there is a newer snapshot, open sends an
+// element to changed, unless the channel is full. So changed must have a buffer of one element.
+func (w *watcher) open(changed chan<- struct{}) (closed func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.pages++; w.pages == 1 {
+	w.pages[changed] = struct{}{}
+	if w.stop == nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		w.stop = cancel
 		go w.loop(ctx)
@@ -88,7 +89,7 @@ func (w *watcher) open() (closed func()) {
 	return sync.OnceFunc(func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.pages--; w.pages == 0 {
+		if delete(w.pages, changed); len(w.pages) == 0 {
 			w.stop()
 			w.stop = nil
 		}
@@ -115,21 +116,20 @@ func (w *watcher) current(ctx context.Context) *Snapshot {
 	return w.poll(context.WithoutCancel(ctx), pollEvery+pollTime)
 }
 
-// latest returns the newest snapshot, or nil before the first poll. The channel is closed when there is a newer
-// snapshot.
-func (w *watcher) latest() (*Snapshot, <-chan struct{}) {
+// latest returns the newest snapshot, or nil before the first poll.
+func (w *watcher) latest() *Snapshot {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.last, w.changed
+	return w.last
 }
 
-// poll returns the newest snapshot, if it is younger than fresh. Otherwise it requests a new snapshot from all nodes
-// and returns that.
-func (w *watcher) poll(ctx context.Context, fresh time.Duration) *Snapshot {
+// poll returns the newest snapshot if it is younger than maxAge. Otherwise it requests a new snapshot from all nodes
+// and returns the new one.
+func (w *watcher) poll(ctx context.Context, maxAge time.Duration) *Snapshot {
 	w.polling.Lock()
 	defer w.polling.Unlock()
-	before, _ := w.latest()
-	if before != nil && w.now().Sub(before.At) < fresh {
+	before := w.latest()
+	if before != nil && w.now().Sub(before.At) < maxAge {
 		return before
 	}
 	ctx, cancel := context.WithTimeout(ctx, pollTime)
@@ -151,8 +151,12 @@ func (w *watcher) poll(ctx context.Context, fresh time.Duration) *Snapshot {
 	next.derive(before)
 	w.remember(next)
 	w.last = next
-	close(w.changed)
-	w.changed = make(chan struct{})
+	for changed := range w.pages {
+		select {
+		case changed <- struct{}{}:
+		default: // the page knows
+		}
+	}
 	return next
 }
 
@@ -160,7 +164,7 @@ func (w *watcher) poll(ctx context.Context, fresh time.Duration) *Snapshot {
 func (w *watcher) drop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.pages == 0 {
+	if len(w.pages) == 0 {
 		w.last, w.past = nil, map[string][]Sample{}
 	}
 }
@@ -187,29 +191,29 @@ func (w *watcher) remember(s *Snapshot) {
 	w.past = s.Past // nodes that are gone are forgotten
 }
 
-// derive computes the rates since the snapshot before, which may be nil.
-func (s *Snapshot) derive(before *Snapshot) {
-	s.Rates, s.Calls, s.Logs = map[string]Rates{}, map[edge]callRate{}, map[logOf]float64{}
+// derive computes the rates since the snapshot earlier, which may be nil.
+func (s *Snapshot) derive(earlier *Snapshot) {
+	s.Rates, s.Calls, s.Logs = map[string]schema.Rates{}, map[edge]callRate{}, map[logOf]float64{}
 	s.Recent, s.Grew = map[partOf]callRate{}, map[partOf]time.Time{}
 	older := map[string]*schema.NodeView{}
-	if before != nil {
-		for _, m := range before.Members {
+	if earlier != nil {
+		for _, m := range earlier.Members {
 			older[m.Node] = m.View
 		}
-		weight := max(0, 1-s.At.Sub(before.At).Seconds()/recent.Seconds())
-		for key, r := range before.Recent {
+		weight := max(0, 1-s.At.Sub(earlier.At).Seconds()/recent.Seconds())
+		for key, r := range earlier.Recent {
 			if r.All*weight > 0.1 {
 				s.Recent[key] = callRate{r.All * weight, r.Failed * weight}
 			}
 		}
-		for key, at := range before.Grew {
+		for key, at := range earlier.Grew {
 			if s.At.Sub(at) < firesFor {
 				s.Grew[key] = at
 			}
 		}
 	}
 	for _, m := range s.Members {
-		r := ratesOf(older[m.Node], m.View)
+		r := schema.RatesBetween(older[m.Node], m.View)
 		s.Rates[m.Node] = r
 		if r.Known {
 			s.count(m, older[m.Node])
@@ -245,8 +249,8 @@ func (s *Snapshot) count(m Member, older *schema.NodeView) {
 	}
 	for _, c := range m.View.Figures.Calls {
 		at := edge{c.From, c.To}
-		rate, all := s.Calls[at], float64(grown(calls[at].Count, c.Count))
-		failed := float64(grown(calls[at].Errors, c.Errors))
+		rate, all := s.Calls[at], float64(schema.Grown(calls[at].Count, c.Count))
+		failed := float64(schema.Grown(calls[at].Errors, c.Errors))
 		rate.add(callRate{all / seconds, failed / seconds})
 		s.Calls[at] = rate
 		s.countRecent(partOf{c.From, c.To}, all, failed)

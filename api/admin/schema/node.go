@@ -57,8 +57,9 @@ type NodeIdentity struct {
 	Front      *FrontNode  `json:"front,omitempty"`   // nil = the node itself serves applications
 }
 
-// FrontNode is the node of the same process that serves the applications. The answering node then holds the data of a
-// directory that the nodes of one user share. Both have the same components.
+// FrontNode describes the second node of a process in which two nodes run. The answering node then only holds the data
+// of a directory that the nodes of one user share. The front node serves the applications. Both nodes have the same
+// components.
 type FrontNode struct {
 	DataDir string   `json:"dataDir"` // to ask that node, with --data-dir
 	Apps    []string `json:"apps"`    // ids of the applications
@@ -99,11 +100,13 @@ type GroupStatus struct {
 
 // ServerStatus is one member of a group. Lag and reason are known to the group's leader.
 type ServerStatus struct {
-	Node     string  `json:"node"` // node id
-	ServerID string  `json:"serverId"`
-	Voter    bool    `json:"voter"`
-	Lag      *uint64 `json:"lag,omitempty"`    // log entries behind the leader
-	Reason   string  `json:"reason,omitempty"` // why it votes or does not
+	Node     string `json:"node"` // node id
+	ServerID string `json:"serverId"`
+	Voter    bool   `json:"voter"`
+	// alive, left, failed, replaced (its node has another data directory now) or unknown, as the answering node sees it
+	State  string  `json:"state,omitempty"`
+	Lag    *uint64 `json:"lag,omitempty"`    // log entries behind the leader
+	Reason string  `json:"reason,omitempty"` // why it votes or does not
 }
 
 // MemberStatus describes one node of the cluster, as seen by the node that answers the request. Addresses and counts
@@ -182,6 +185,8 @@ type VotersGroup struct {
 	Group     uint64   `json:"group"`
 	Voters    []string `json:"voters"`
 	NonVoters []string `json:"nonVoters"`
+	// the states of servers that are not alive, by node id: left, failed, replaced or unknown
+	States map[string]string `json:"states,omitempty"`
 }
 
 // ConsoleLink is a link that signs one browser in to the web console.

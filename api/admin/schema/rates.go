@@ -1,10 +1,8 @@
-package console
+package schema
 
 import (
 	"math"
 	"time"
-
-	"github.com/quorate/quorate/api/admin/schema"
 )
 
 // Rates are figures of one node per second, between two views.
@@ -12,6 +10,7 @@ type Rates struct {
 	Known    bool // false = there is only one view yet
 	Requests float64
 	Errors   float64
+	P50      float64 // seconds; NaN = no request
 	P99      float64 // seconds; NaN = no request
 	SyncP99  float64 // seconds; NaN = no write
 	Entries  float64
@@ -19,49 +18,51 @@ type Rates struct {
 	CPU      float64 // cores
 }
 
-// ratesOf returns the rates of a node between two of its views. The rates are unknown if a view is missing, the node
-// has restarted between the views, or the views are less than 100 ms apart.
-func ratesOf(older, newer *schema.NodeView) Rates {
+// RatesBetween returns the rates of a node between two of its views. The rates are unknown if a view is missing, if the
+// node has restarted between the views, or if the views are less than 100 ms apart.
+func RatesBetween(older, newer *NodeView) Rates {
+	unknown := Rates{P50: math.NaN(), P99: math.NaN(), SyncP99: math.NaN()}
 	if older == nil || newer == nil || !older.Status.Node.Started.Equal(newer.Status.Node.Started) {
-		return Rates{P99: math.NaN(), SyncP99: math.NaN()}
+		return unknown
 	}
 	took := newer.At.Sub(older.At)
 	if took < 100*time.Millisecond {
-		return Rates{P99: math.NaN(), SyncP99: math.NaN()}
+		return unknown
 	}
 	a, b := &older.Figures, &newer.Figures
-	per := func(from, to uint64) float64 { return float64(grown(from, to)) / took.Seconds() }
+	per := func(from, to uint64) float64 { return float64(Grown(from, to)) / took.Seconds() }
+	latency := b.Latency.Since(a.Latency)
 	return Rates{
 		Known: true, Requests: per(a.Requests, b.Requests), Errors: per(a.Errors, b.Errors),
-		P99: quantile(since(a.Latency, b.Latency), 0.99), SyncP99: quantile(since(a.Sync, b.Sync), 0.99),
+		P50: latency.Quantile(0.5), P99: latency.Quantile(0.99), SyncP99: b.Sync.Since(a.Sync).Quantile(0.99),
 		Entries: per(a.Entries, b.Entries), LogBytes: per(a.LogBytes, b.LogBytes),
 		CPU: max(0, b.CPUSeconds-a.CPUSeconds) / took.Seconds(),
 	}
 }
 
-// grown returns the growth of a counter.
-func grown(from, to uint64) uint64 {
+// Grown returns the growth of a counter.
+func Grown(from, to uint64) uint64 {
 	if to < from {
 		return to // the counter began again
 	}
 	return to - from
 }
 
-// since returns what was added to a histogram from o to h.
-func since(o, h schema.Histogram) schema.Histogram {
+// Since returns what was added to h since it was o.
+func (h Histogram) Since(o Histogram) Histogram {
 	if len(o.Counts) != len(h.Counts) {
 		return h
 	}
-	out := schema.Histogram{Bounds: h.Bounds, Counts: make([]uint64, len(h.Counts)), Total: grown(o.Total, h.Total)}
+	out := Histogram{Bounds: h.Bounds, Counts: make([]uint64, len(h.Counts)), Total: Grown(o.Total, h.Total)}
 	for i := range h.Counts {
-		out.Counts[i] = grown(o.Counts[i], h.Counts[i])
+		out.Counts[i] = Grown(o.Counts[i], h.Counts[i])
 	}
 	return out
 }
 
-// quantile returns the q-quantile of h, computed like histogram_quantile of Prometheus. It returns NaN if h is empty,
+// Quantile returns the q-quantile of h, computed like histogram_quantile of Prometheus. It returns NaN if h is empty,
 // and the last bound if the quantile is above it.
-func quantile(h schema.Histogram, q float64) float64 {
+func (h Histogram) Quantile(q float64) float64 {
 	if h.Total == 0 || len(h.Bounds) == 0 {
 		return math.NaN()
 	}

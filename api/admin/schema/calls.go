@@ -1,0 +1,36 @@
+package schema
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// CallFilter selects API requests of a node. Empty fields select all.
+type CallFilter struct {
+	App    string        // the application whose API was called
+	Route  string        // a part of the route, in any case
+	Trace  string        // the trace id
+	Failed bool          // only failed calls
+	Least  time.Duration // only calls that took at least this long
+}
+
+// CallLine is one line of the stream of API requests. It has one of the fields, except the first line, which is empty:
+// calls are recorded from then on.
+type CallLine struct {
+	Call  *LiveCall       `json:"call,omitempty"`
+	Lost  uint64          `json:"lost,omitempty"`  // earlier calls that came too fast
+	Error json.RawMessage `json:"error,omitempty"` // as the body of an error; the last line
+}
+
+// LiveCall is an API request that has ended. It has no key, no value and no header except the trace id.
+type LiveCall struct {
+	At          time.Time `json:"at"` // when it ended
+	TookMS      float64   `json:"tookMs"`
+	App         string    `json:"app"`      // whose API was called
+	Protocol    string    `json:"protocol"` // HTTP or gRPC
+	Route       string    `json:"route"`    // verb and pattern of the endpoint, or full gRPC method
+	Code        int       `json:"code"`     // HTTP status, 0 = aborted; or gRPC code
+	Failed      bool      `json:"failed"`
+	Consistency string    `json:"consistency,omitempty"` // that the answer has
+	Trace       string    `json:"trace,omitempty"`       // trace id of the caller
+}

@@ -1,0 +1,125 @@
+package schema
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// TopicStatus is one topic of a pubsub.raft component.
+type TopicStatus struct {
+	PubSub      string             `json:"pubsub"` // component
+	Topic       string             `json:"topic"`
+	Messages    uint64             `json:"messages"`
+	Bytes       uint64             `json:"bytes"`               // with keys and records
+	MaxBytes    int64              `json:"maxBytes"`            // above it, the topic refuses messages
+	RetentionMS int64              `json:"retentionMs"`         // of messages that every group has acknowledged
+	Full        bool               `json:"full,omitempty"`      // it refuses messages
+	DeadOf      []string           `json:"deadOf,omitempty"`    // topics whose dead letters it has got
+	DeadTo      []string           `json:"deadTo,omitempty"`    // topics that have got its dead letters
+	Groups      []TopicGroupStatus `json:"groups"`              // by name
+	Parts       []TopicPart        `json:"parts"`               // one for each Raft group that has messages of it
+	Estimated   bool               `json:"estimated,omitempty"` // with messages whose TTL has ended
+}
+
+// TopicPart is the part of a topic in one Raft group.
+type TopicPart struct {
+	RaftGroup uint32 `json:"raftGroup"`
+	Messages  uint64 `json:"messages"`
+	Newest    uint64 `json:"newestOffset"` // 0 = there is no message
+}
+
+// TopicGroupStatus is a consumer group of a topic.
+type TopicGroupStatus struct {
+	Group       string     `json:"group"`
+	Subscribers uint64     `json:"subscribers"`                    // that receive messages now
+	Lag         uint64     `json:"lag"`                            // messages that are not acknowledged
+	Capped      bool       `json:"capped,omitempty"`               // there are more of them
+	Retried     uint64     `json:"retried"`                        // of these: have failed and are delivered again
+	Delayed     uint64     `json:"delayed"`                        // of these: their time has not come
+	Oldest      *time.Time `json:"oldestUnacknowledged,omitempty"` // the oldest other one waits since
+	OldestAgeMS int64      `json:"oldestUnacknowledgedAgeMs,omitempty"`
+}
+
+// TopicPublish publishes one message.
+type TopicPublish struct {
+	PubSub      string            `json:"pubsub"`
+	Topic       string            `json:"topic"`
+	Data        []byte            `json:"data,omitempty"`
+	ContentType string            `json:"contentType,omitempty"` // empty = text/plain
+	Metadata    map[string]string `json:"metadata,omitempty"`
+}
+
+// TopicPublished is the answer to TopicPublish.
+type TopicPublished struct {
+	PubSub string `json:"pubsub"`
+	Topic  string `json:"topic"`
+	Bytes  int    `json:"bytes"` // of the data
+}
+
+// TopicRead asks for messages of a topic. At most one of Offset, Since and Oldest is set. It says where reading
+// begins.
+type TopicRead struct {
+	PubSub string
+	Topic  string
+	Offset *uint64    // the first offset, in each Raft group
+	Since  *time.Time // messages that were published since
+	Oldest bool       // the oldest message; without any of the three, only messages that are published later
+	Follow bool       // wait for messages that are published later
+}
+
+// TopicLine is one line of an answer that is a stream. It has one of the fields.
+type TopicLine struct {
+	Message  *TopicMessage   `json:"message,omitempty"`
+	CaughtUp bool            `json:"caughtUp,omitempty"` // all messages that exist were sent
+	Progress *TopicProgress  `json:"progress,omitempty"`
+	Error    json.RawMessage `json:"error,omitempty"` // as the body of an error; the last line
+}
+
+// TopicMessage is one message of a topic.
+type TopicMessage struct {
+	RaftGroup   uint32            `json:"raftGroup"`
+	Offset      uint64            `json:"offset"`
+	Time        time.Time         `json:"time"` // of its publish, in cluster time
+	Key         string            `json:"key,omitempty"`
+	ID          string            `json:"id,omitempty"`
+	ContentType string            `json:"contentType,omitempty"`
+	Metadata    map[string]string `json:"metadata,omitempty"`
+	DeliverAt   *time.Time        `json:"deliverAt,omitempty"`
+	ExpiresAt   *time.Time        `json:"expiresAt,omitempty"`
+	Data        json.RawMessage   `json:"data,omitempty"`       // of data that is JSON
+	Text        string            `json:"text,omitempty"`       // of other data in UTF-8
+	Base64      []byte            `json:"dataBase64,omitempty"` // of other data
+}
+
+// TopicReplay makes a consumer group receive messages again. If Offset is set, these are the messages with at least
+// this offset, in each Raft group. If Since is set, these are the messages that have been published since that time.
+type TopicReplay struct {
+	PubSub string     `json:"pubsub"`
+	Topic  string     `json:"topic"`
+	Group  string     `json:"group"`
+	Offset *uint64    `json:"offset,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+}
+
+// TopicDelete deletes a topic, or a consumer group of it.
+type TopicDelete struct {
+	PubSub string `json:"pubsub"`
+	Topic  string `json:"topic"`
+	Group  string `json:"group,omitempty"` // empty = the topic with all its groups
+	Force  bool   `json:"force,omitempty"` // also if there are subscribers
+}
+
+// TopicRedrive moves dead letters back.
+type TopicRedrive struct {
+	PubSub string `json:"pubsub"`
+	Topic  string `json:"topic"`        // with the dead letters
+	To     string `json:"to,omitempty"` // empty = where each of them comes from
+}
+
+// TopicProgress is how far an operation on a topic is.
+type TopicProgress struct {
+	Done    uint64            `json:"done"`            // messages that were moved, or records that were deleted
+	Skipped uint64            `json:"skipped"`         // messages that stay, because their source is not known
+	To      map[string]uint64 `json:"to,omitempty"`    // how many messages were moved to which topic
+	Ended   bool              `json:"ended,omitempty"` // this is the end
+}

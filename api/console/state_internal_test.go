@@ -1,0 +1,27 @@
+package console
+
+import (
+	"strings"
+	"testing"
+)
+
+// JSON is indented only if that needs little memory.
+func TestIndented_BoundsTheNesting(t *testing.T) {
+	nested := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	for _, c := range []struct {
+		json string
+		want bool
+	}{
+		{nested(maxNesting), true},
+		{nested(maxNesting + 1), false},
+		{"[" + strings.Repeat(nested(2)+",", 100) + "1]", true}, // many, but not deep
+		{strings.Repeat(`["}]\"", `, 10_000) + strings.Repeat("]", 10_000), false},
+		{`["` + strings.Repeat("[", 100) + `"]`, true},
+		{"[", false},
+	} {
+		out, ok := indented([]byte(c.json))
+		if ok != c.want || len(out) > 64<<10 {
+			t.Errorf("%.40s…: %t, %d bytes", c.json, ok, len(out))
+		}
+	}
+}
