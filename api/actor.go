@@ -35,8 +35,8 @@ type activation struct {
 	token string
 }
 
-// activation returns the activation of an actor on this node. missing is true if the application hosts actors and this
-// one is not active here.
+// activation returns the activation of an actor on this node. The result missing is true if the application hosts
+// actors on this node, but the given actor is not active here.
 func (s *State) activation(ctx context.Context, a Actor) (active activation, missing bool) {
 	if s.actors == nil {
 		return activation{}, false

@@ -91,8 +91,8 @@ func (s *State) read(ctx context.Context, store state.Store, r state.BulkGetRequ
 	return items, err
 }
 
-// readEach reads the keys one by one, with a bounded number of concurrent reads. If ctx ends, the whole request
-// fails, not single keys.
+// readEach reads the keys one by one, with a bounded number of concurrent reads. If the read of a key fails, only the
+// result of this key is an error. If ctx ends, the whole request fails.
 func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
 	workers := min(len(r.Keys), s.limits.Parallelism)
 	if r.Parallelism > 0 {

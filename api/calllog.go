@@ -2,16 +2,31 @@ package api
 
 import (
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// CallLog logs one line for each API request, without its body, query and headers. It is safe for concurrent use. A
-// nil *CallLog logs nothing.
+// CallLog logs one line for each API request, without its body, query and headers. It also reports the requests to
+// watches. If logging is off and there are no watches, a request costs one atomic load. A CallLog is safe for
+// concurrent use. A nil *CallLog logs nothing.
 type CallLog struct {
-	log  *slog.Logger
-	rule atomic.Pointer[CallLogRule]
+	log     *slog.Logger
+	mu      sync.Mutex // serializes changes of readers
+	readers atomic.Pointer[callReaders]
 }
+
+// callReaders are those to which a CallLog reports. It is replaced as a whole.
+type callReaders struct {
+	rule    CallLogRule
+	watches []*CallWatch
+}
+
+// The protocols of calls.
+const (
+	protocolHTTP = "HTTP"
+	protocolGRPC = "gRPC"
+)
 
 // CallLogRule says what a CallLog logs.
 type CallLogRule struct {
@@ -23,15 +38,20 @@ type CallLogRule struct {
 // NewCallLog returns a CallLog that logs nothing yet.
 func NewCallLog(log *slog.Logger) *CallLog {
 	c := &CallLog{log: log}
-	c.Set(CallLogRule{})
+	c.readers.Store(&callReaders{})
 	return c
 }
 
 // Set replaces the rule.
-func (c *CallLog) Set(r CallLogRule) { c.rule.Store(&r) }
+func (c *CallLog) Set(r CallLogRule) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.readers.Store(&callReaders{rule: r, watches: c.readers.Load().watches})
+}
 
 // LoggedCall describes one request.
 type LoggedCall struct {
+	App       string // whose API was called
 	Method    string // verb and path, or full gRPC method
 	Endpoint  string // verb and pattern of the endpoint, or full gRPC method
 	UserAgent string
@@ -39,26 +59,35 @@ type LoggedCall struct {
 	Size      int64 // bytes of the answer's body; -1 = unknown
 	Health    bool  // it is a health probe
 	Begun     time.Time
+	Level     string // consistency that the answer reports; empty = none
+	Parent    string // traceparent of the request; empty = none
 }
 
 // HTTP logs a request of the HTTP API.
-func (c *CallLog) HTTP(call func() LoggedCall) { c.write("HTTP API Called", call) }
+func (c *CallLog) HTTP(call func() LoggedCall) { c.write(protocolHTTP, call) }
 
 // GRPC logs a call of the gRPC API.
-func (c *CallLog) GRPC(call func() LoggedCall) { c.write("gRPC API Called", call) }
+func (c *CallLog) GRPC(call func() LoggedCall) { c.write(protocolGRPC, call) }
 
-func (c *CallLog) write(message string, make func() LoggedCall) {
+func (c *CallLog) write(protocol string, describe func() LoggedCall) {
 	if c == nil {
 		return
 	}
-	rule := c.rule.Load()
-	if !rule.Enabled {
+	to := c.readers.Load()
+	if !to.rule.Enabled && len(to.watches) == 0 {
 		return
 	}
-	call := make()
-	if call.Health && rule.OmitHealth {
-		return
+	call := describe()
+	if len(to.watches) > 0 && !call.Health {
+		show(to.watches, protocol, &call)
 	}
+	if to.rule.Enabled && !(call.Health && to.rule.OmitHealth) {
+		c.line(protocol, to.rule, &call)
+	}
+}
+
+// line logs a call.
+func (c *CallLog) line(protocol string, rule CallLogRule, call *LoggedCall) {
 	method := call.Method
 	if rule.ObfuscateURLs {
 		method = call.Endpoint
@@ -70,5 +99,5 @@ func (c *CallLog) write(message string, make func() LoggedCall) {
 	if call.Size >= 0 {
 		values = append(values, "size", call.Size)
 	}
-	c.log.Info(message, values...)
+	c.log.Info(protocol+" API Called", values...)
 }

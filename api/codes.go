@@ -66,24 +66,41 @@ const (
 	CodePubSubEvents                    = "ERR_PUBSUB_EVENTS_SER"
 	CodePubSubForbidden                 = "ERR_PUBSUB_FORBIDDEN"
 	CodePubSubPublish                   = "ERR_PUBSUB_PUBLISH_MESSAGE"
+	CodePubSubOutbox                    = "ERR_PUBLISH_OUTBOX"
 	CodeCloudEventCreation              = "ERR_PUBSUB_CLOUD_EVENTS_SER"
+	CodeInstanceIDMissing               = "ERR_INSTANCE_ID_PROVIDED_MISSING"
+	CodeInstanceIDTooLong               = "ERR_INSTANCE_ID_TOO_LONG"
+	CodeInstanceIDInvalid               = "ERR_INSTANCE_ID_INVALID"
+	CodeInstanceNotFound                = "ERR_INSTANCE_ID_NOT_FOUND"
+	CodeWorkflowName                    = "ERR_WORKFLOW_NAME_MISSING"
+	CodeWorkflowEventName               = "ERR_WORKFLOW_EVENT_NAME_MISSING"
+	CodeStartWorkflow                   = "ERR_START_WORKFLOW"
+	CodeGetWorkflow                     = "ERR_GET_WORKFLOW"
+	CodeRaiseEvent                      = "ERR_RAISE_EVENT_WORKFLOW"
+	CodeTerminateWorkflow               = "ERR_TERMINATE_WORKFLOW"
+	CodePauseWorkflow                   = "ERR_PAUSE_WORKFLOW"
+	CodeResumeWorkflow                  = "ERR_RESUME_WORKFLOW"
+	CodePurgeWorkflow                   = "ERR_PURGE_WORKFLOW"
+	CodeWorkflow                        = "ERR_WORKFLOW" // of a method that the SDKs of workflows call
 )
 
 // The reasons that Quorate defines. Reasons that start with DAPR_ are defined by Dapr.
 const (
-	ReasonNoQuorum      = "no_quorum"      // not done: no majority, or closing; the message says which
-	ReasonReadOnly      = "read_only"      // not done: the disk is nearly full, values are refused for now
-	ReasonFormatBlocked = "format_blocked" // not done: a server cannot read the format that this needs
-	ReasonOverloaded    = "overloaded"     // not done: too many writes or requests are waiting
-	ReasonTimeout       = "timeout"        // not done in time
-	ReasonIndeterminate = "indeterminate"  // may have been done
-	ReasonConflict      = "conflict"       // a condition did not hold; nothing was changed
-	ReasonLockLost      = "lock_lost"      // a lock has not the token of the write; nothing was written
-	ReasonActorMoved    = "actor_moved"    // an actor has another owner by now; nothing was written
-	ReasonTooLarge      = "too_large"      // a limit was exceeded
+	ReasonNoQuorum      = "no_quorum"        // not done: no majority, or closing; the message says which
+	ReasonReadOnly      = "read_only"        // not done: the disk is nearly full, values are refused for now
+	ReasonFormatBlocked = "format_blocked"   // not done: a server cannot read the format that this needs
+	ReasonOverloaded    = "overloaded"       // not done: too many writes or requests are waiting
+	ReasonTimeout       = "timeout"          // not done in time
+	ReasonIndeterminate = "indeterminate"    // may have been done
+	ReasonConflict      = "conflict"         // a condition did not hold; nothing was changed
+	ReasonLockLost      = "lock_lost"        // a lock has not the token of the write; nothing was written
+	ReasonSettled       = "delivery_settled" // a message is settled or belongs to somebody else; nothing was written
+	ReasonActorMoved    = "actor_moved"      // an actor has another owner by now; nothing was written
+	ReasonTooLarge      = "too_large"        // a limit was exceeded
 	ReasonDenied        = "denied"
 	ReasonUnsupported   = "unsupported"
-	ReasonStarting      = "starting" // components are still being loaded
+	ReasonOutbox        = "DAPR_PUBSUB_OUTBOX" // the events of an outbox cannot be published, as in Dapr
+	ReasonStarting      = "starting"           // components are still being loaded
 	ReasonNotReady      = "not_ready"
 	ReasonCorrupt       = "corrupt"
 	ReasonInternal      = "internal"

@@ -74,6 +74,8 @@ func (r row) verdict(code fault.Code) verdict {
 			return verdict{kind: Failed, reason: ReasonLockLost}
 		}
 		return verdict{kind: LockLost, reason: ReasonLockLost}
+	case fault.DeliverySettled:
+		return verdict{kind: Conflict, reason: ReasonSettled}
 	case fault.ActorMoved:
 		return verdict{kind: ActorMoved, reason: ReasonActorMoved}
 	case fault.Invalid:
@@ -103,8 +105,8 @@ func (r row) verdict(code fault.Code) verdict {
 	}
 }
 
-// StoreFailure returns the kind of a failed operation on a component, and the reason for the details of its public
-// error.
+// StoreFailure returns the kind of the public error for a failed operation on a component. It also returns the reason
+// that the details of the error contain.
 func StoreFailure(err error) (kind Kind, reason string) {
 	v := row{conflict: Failed}.verdict(fault.CodeOf(err))
 	return v.kind, v.reason
@@ -142,7 +144,8 @@ func (o operation) failed(err error, store, key, text string) *Error {
 	}
 }
 
-// StoreText returns the error text of a store for a message, or a better text for a bare context error.
+// StoreText returns the error text of a store for a message. For a context error that is not wrapped, it returns a
+// more helpful text.
 func StoreText(err error) string {
 	if _, ok := fault.As(err); ok {
 		return fault.Text(err)
@@ -182,9 +185,9 @@ func BodyUnreadable(text string) error {
 }
 
 // invalid returns the public error for an invalid option, invalid metadata or an invalid key. The message begins with
-// the parameter where, which names the item of the request, for example "item 3: ". where may be empty.
-func invalid(where string, err error) *Error {
-	return &Error{Kind: Malformed, Code: CodeMalformed, Message: where + fault.Text(err), Cause: err}
+// prefix, which names the item of the request, for example "item 3: ". prefix may be empty.
+func invalid(prefix string, err error) *Error {
+	return &Error{Kind: Malformed, Code: CodeMalformed, Message: prefix + fault.Text(err), Cause: err}
 }
 
 // Exceeded returns the error of a count above its limit.
@@ -205,13 +208,13 @@ func BodyTooLarge(limit int64) error {
 	return e
 }
 
-// InvalidOption returns the public error for an invalid option. The message begins with the parameter where, which
-// names the item with the option, for example "item 3: ". where is empty if the option belongs to the whole request.
-func InvalidOption(where string, err error) error { return invalid(where, err) }
+// InvalidOption returns the public error for an invalid option. The message begins with prefix, which names the item
+// with the option, for example "item 3: ". prefix is empty if the option belongs to the whole request.
+func InvalidOption(prefix string, err error) error { return invalid(prefix, err) }
 
-func illegalKey(store, field, where string, err error) *Error {
+func illegalKey(store, field, prefix string, err error) *Error {
 	text := fault.Text(err)
-	e := &Error{Kind: Malformed, Code: CodeMalformed, Message: where + text, Cause: err}
+	e := &Error{Kind: Malformed, Code: CodeMalformed, Message: prefix + text, Cause: err}
 	e.Details = Details{
 		Reason:     reasonIllegalKey,
 		Metadata:   Attributes("key", fault.KeyOf(err)),

@@ -171,20 +171,20 @@ func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 	return j, nil
 }
 
-// List returns jobs whose names begin with prefix, sorted by name. It returns only names greater than the parameter
-// after, and at most limit jobs. limit 0 means MaxJobs. The result more is true if there are further jobs.
-func (s *Jobs) List(ctx context.Context, prefix, after string, limit int) (list []Job, more bool, err error) {
+// List returns at most limit jobs whose names begin with prefix, sorted by name. It skips all names up to and
+// including lastName. limit 0 means MaxJobs. The result hasMore is true if there are further jobs.
+func (s *Jobs) List(ctx context.Context, prefix, lastName string, limit int) (list []Job, hasMore bool, err error) {
 	if failure := checkJobPrefix(prefix); failure != nil {
 		return nil, false, failure
 	}
 	if limit <= 0 || limit > MaxJobs {
 		limit = MaxJobs
 	}
-	list, more, err = s.store.Jobs(ctx, s.app, prefix, after, limit)
+	list, hasMore, err = s.store.Jobs(ctx, s.app, prefix, lastName, limit)
 	if err != nil {
 		return nil, false, jobFailed(CodeJobList, "failed to list jobs", err)
 	}
-	return list, more, nil
+	return list, hasMore, nil
 }
 
 // All returns every job of the application.

@@ -90,9 +90,9 @@ func (k keyspace) prefix(prefix string) string {
 
 func (k keyspace) actorPrefix() string { return k.app + state.Separator }
 
-// original converts the stored key of a listed item to the application's key. The result own says whether the item
-// belongs in the listing.
-func (k keyspace) original(stored string) (key string, own bool) {
+// original converts the stored key of a listed item to the application's key. The result belongs is false if the item
+// must be left out of the listing.
+func (k keyspace) original(stored string) (key string, belongs bool) {
 	if !k.actors {
 		return k.inst.OriginalKey(k.app, stored)
 	}

@@ -22,7 +22,9 @@ type Description struct {
 	Resiliencies   []string // names of the Resiliency resources in effect
 	Channel        AppChannel
 	Actors         ActorRuntime
+	Workers        int               // streams of workflow workers
 	Applications   []ApplicationInfo // of the whole cluster, by id and namespace
+	Subscriptions  []SubscriptionInfo
 	API            APIAddresses
 }
 
@@ -44,6 +46,21 @@ type ApplicationInfo struct {
 type ComponentInfo struct {
 	Name, Type, Version string
 	Capabilities        []string // such as ETAG, TRANSACTIONAL, TTL
+}
+
+// SubscriptionInfo describes one subscription of the application. The subscription may still be waiting for its
+// component or for the application.
+type SubscriptionInfo struct {
+	PubSub, Topic string
+	Metadata      map[string]string
+	Rules         []SubscriptionRule // in their order; the default is the last one, and has no expression
+	DeadLetter    string             // topic; empty = none
+	Kind          string             // DECLARATIVE, PROGRAMMATIC or STREAMING
+}
+
+// SubscriptionRule sends the messages that match to a path of the application.
+type SubscriptionRule struct {
+	Match, Path string
 }
 
 // AppChannel describes how the runtime calls the application. If Port is 0, the runtime does not call it. Health is

@@ -55,41 +55,42 @@ func NewSessions(m SessionMerger) *Sessions {
 	return &Sessions{merger: m, apps: map[App]*seenBy{}}
 }
 
-// Begin returns the session token for a request of app to a store. The parameter given is the token in the request,
-// or empty. Begin merges it with the session of app for the trace. If the token of the request cannot be parsed,
-// Begin returns it unchanged.
-func (s *Sessions) Begin(app App, trace, given string) string {
+// Begin returns the session token for a request of app to a store. requested is the token in the request, or empty.
+// Begin merges it with the session of app for the trace. If the token of the request cannot be parsed, Begin returns
+// it unchanged.
+func (s *Sessions) Begin(app App, trace, requested string) string {
 	own := s.Token(app, trace)
-	if given == "" || own == "" || s == nil {
-		return given + own // at most one is not empty
+	if requested == "" || own == "" || s == nil {
+		return requested + own // at most one is not empty
 	}
-	if merged, ok := s.merger.MergeSessions(given, own); ok {
+	if merged, ok := s.merger.MergeSessions(requested, own); ok {
 		return merged
 	}
-	return given
+	return requested
 }
 
-// End records in the sessions of app what a store's answer has shown. sent is the token that Begin returned for the
-// request, and got is the token of the answer. Each session then has the token that advance returns.
-func (s *Sessions) End(app App, trace, sent, got string) {
-	if s == nil || s.merger == nil || got == "" {
+// End records in the sessions of app what a store's answer has shown. begun is the token that Begin returned for the
+// request, and answered is the token of the answer. Each session then has the token that advance returns.
+func (s *Sessions) End(app App, trace, begun, answered string) {
+	if s == nil || s.merger == nil || answered == "" {
 		return
 	}
-	s.update(app, trace, func(token string) string { return s.advance(token, sent, got) })
+	s.update(app, trace, func(token string) string { return s.advance(token, begun, answered) })
 }
 
-// advance returns the new token of a session. token is the present one, sent is the one in a request, and got is the
-// one in the store's answer. If token is still the same as sent, advance returns got, in which the store may have
-// removed outdated parts. Otherwise it adds to token what the answer has shown.
-func (s *Sessions) advance(token, sent, got string) string {
-	if token == sent || token == got {
-		return got
+// advance returns the new token of a session. token is the present one, begun is the one that Begin returned for the
+// request, and answered is the one in the store's answer. If token is still the same as begun, advance returns
+// answered, in which the store may have removed outdated parts. Otherwise it adds to token what the answer has shown.
+func (s *Sessions) advance(token, begun, answered string) string {
+	if token == begun || token == answered {
+		return answered
 	}
-	return mergeInto(token, func(own string) (string, bool) { return s.merger.AnswerSession(own, sent, got) })
+	return mergeInto(token, func(own string) (string, bool) { return s.merger.AnswerSession(own, begun, answered) })
 }
 
-// mergeInto returns merge(token), the token of a session merged with another one. If the token of the session cannot be
-// read, it is dropped. If the other one cannot be read, the session does not change.
+// mergeInto returns merge(token), which merges the token of a session with a received token. If the token of the
+// session cannot be read, mergeInto drops it and returns the received token. If the received token cannot be read, it
+// returns token unchanged.
 func mergeInto(token string, merge func(own string) (string, bool)) string {
 	if merged, ok := merge(token); ok {
 		return merged
@@ -100,7 +101,8 @@ func mergeInto(token string, merge func(own string) (string, bool)) string {
 	return token
 }
 
-// update replaces the session of app, and the one for the trace if there is one, with the results of change.
+// update changes the session of app and, if there is one, the session for the trace. The function change returns the
+// new token of a session.
 func (s *Sessions) update(app App, trace string, change func(token string) string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,9 +180,10 @@ func (s *Sessions) sessionsLocked(app App) *seenBy {
 	return b
 }
 
-// Verify returns what exists of the session token in the header h of a call of app, merged with the session of app. It
-// returns "" if h has no token. Without this check, a client could make the called application wait for positions that
-// will never exist. Verify returns fault.Unavailable if it cannot find out in time.
+// Verify checks the session token in the header h of a call of app. It removes positions that do not exist in the
+// store, and returns the rest merged with the session of app. Without this check, a client could make the called
+// application wait for positions that will never exist. Verify returns "" if h has no token. It returns
+// fault.Unavailable if it cannot find out in time.
 func (s *Sessions) Verify(ctx context.Context, app App, trace string, h http.Header) (string, error) {
 	given := h["Quorate-Session"]
 	if s == nil || s.merger == nil || len(given) == 0 || given[0] == "" {

@@ -32,6 +32,7 @@ type State struct {
 	actors   ActorHosts // nil = this node hosts no actors
 	callee   App        // the application in sessions
 	locks    LockStores // whose tokens writes can carry; nil = none
+	topics   Topics     // that transactions change; nil = none
 	sessions *Sessions
 	watches  *Watches
 	seen     observed

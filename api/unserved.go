@@ -17,7 +17,6 @@ type block struct {
 func unservedBlocks() map[string]block {
 	crypto := block{name: "cryptography", instead: "use a library in the application, with a key from a secret store"}
 	return map[string]block{
-		"workflows":    {name: "workflows", instead: "use a workflow engine"},
 		"crypto":       crypto,
 		"subtlecrypto": crypto,
 		"conversation": {name: "conversations",
@@ -27,11 +26,11 @@ func unservedBlocks() map[string]block {
 	}
 }
 
-// serves reports whether a path belongs to the building block b. The parameter is the part of the path after the name
-// of the block.
-func (b block) serves(after string) bool {
-	return after != "" && (b.parts == nil ||
-		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(after, part) }))
+// serves reports whether a path belongs to the building block b. remainder is the part of the path after the name of
+// the block.
+func (b block) serves(remainder string) bool {
+	return remainder != "" && (b.parts == nil ||
+		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(remainder, part) }))
 }
 
 // daprVersions lists the first parts of paths of Dapr's API.

@@ -73,9 +73,9 @@ func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 		bookmark: r.Bookmark, entry: entry}, nil
 }
 
-// sessionOf returns a session token that covers the start of the watch, or "" if there is none. It is the token of a
-// read of a watched key, or of the watched prefix as a key. The replica of the watch serves this read, or a more
-// recent one.
+// sessionOf returns a session token for the start of the watch, or "" if there is none. With this token, a client
+// reads a state that is at least as recent as the start. To get the token, sessionOf reads one of the watched keys, or
+// the watched prefix as a key.
 func (s *State) sessionOf(ctx context.Context, inst *state.Instance, r *state.WatchRequest) string {
 	key := r.Prefix
 	if len(r.Keys) > 0 {
@@ -186,8 +186,8 @@ func (w *Watch) OnChange(f func()) {
 func (w *Watch) Refresh() { w.watch.Refresh() }
 
 // Poll returns the next part if it is in memory, without waiting. The part has stored keys; Own converts them. The
-// caller must not change the part, because watches with the same request share it. For watches with the same Scope,
-// also the results of Own are equal. After an error the watch has ended, and EndOf returns the reason.
+// caller must not change the part, because watches with the same request share it. For such watches with the same
+// Scope, Own also returns equal results. After an error the watch has ended, and EndOf returns the reason.
 func (w *Watch) Poll() (part state.WatchPart, r state.Readiness, err error) {
 	if w.entry.closing() {
 		return part, state.WatchIdle, &state.WatchEnd{Reason: state.WatchClosing}
@@ -249,7 +249,8 @@ func (w *Watch) endContext() {
 	}
 }
 
-// Rest releases the context that calls of Next and CatchUp share. Call it before a long time without such calls.
+// Rest releases the context that the calls of Next and CatchUp share. The caller should call it when no such call will
+// follow for a long time.
 func (w *Watch) Rest() { w.endContext() }
 
 // EndOf returns the public error of a watch that has ended, the reason for clients, and the position from which the

@@ -111,11 +111,11 @@ func (l *Listener) Refuse(n int) {
 	l.refuse = n
 }
 
-// Offline makes the application unhealthy if off is true, and healthy otherwise.
-func (l *Listener) Offline(off bool) {
+// Offline makes the application unhealthy if offline is true, and healthy otherwise.
+func (l *Listener) Offline(offline bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.offline = off
+	l.offline = offline
 }
 
 // Healthy implements configurations.Receiver.

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// faultyBroker is a broker in memory. A publish to a topic that begins with "fail" fails, and in one that begins with
-// "half" every second message.
+// faultyBroker is a broker in memory. A publish to a topic whose name begins with "fail" fails. In a bulk publish to a
+// topic whose name begins with "half", every second message fails.
 type faultyBroker struct{ pubsub.Broker }
 
 // Publish implements pubsub.Broker.
@@ -29,8 +29,12 @@ func (b faultyBroker) Publish(ctx context.Context, r pubsub.PublishRequest) (out
 	return b.Broker.Publish(ctx, r)
 }
 
-// PubSubCatalogue has the brokers of a World: messages takes everything, faulty fails, limited allows only the topic
-// a, and foreign belongs to another application.
+// PubSubCatalogue has the brokers of a World:
+//
+//	messages  accepts everything
+//	faulty    fails; see the type faultyBroker
+//	limited   allows only the topic a
+//	foreign   belongs to another application
 type PubSubCatalogue struct {
 	List  []*pubsub.Instance
 	Ready bool

@@ -10,16 +10,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Secrets is a catalogue of secret stores:
+// Secrets is a catalogue of secret stores. Each has one behaviour under test:
 //
 //	vault    several keys per secret, two versions of "db"
-//	plain    the only key of each secret is its name
-//	scoped   as plain; db is denied
-//	only     as plain; only a and gone are allowed
-//	closed   as plain; everything is denied by default
-//	folding  as plain, with names whose case does not matter; DB is denied
+//	plain    the only key of each secret is the name of the secret
+//	scoped   like plain; the secret db is denied
+//	only     like plain; only the secrets a and gone are allowed
+//	closed   like plain; every secret is denied by default
+//	folding  like plain; case in names does not matter; the secret DB is denied
 //	faulty   a read fails with the fault code that is the name of the secret
-//	foreign  meant for another application
+//	foreign  belongs to another application
 type Secrets struct {
 	List  []*secretstores.Instance
 	Ready bool // false = they are not loaded yet

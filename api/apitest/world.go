@@ -18,8 +18,10 @@ import (
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/api/pubsub"
+	"github.com/quorate/quorate/api/workflows"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
+	"github.com/quorate/quorate/component/workflow/workflowtest"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -38,6 +40,7 @@ type World struct {
 	Locks          *LockCatalogue
 	Configurations *ConfigurationCatalogue
 	PubSubs        *PubSubCatalogue
+	Workflows      *workflowtest.Memory
 	Health         *Health
 	Metrics        *prometheus.Registry
 	Log            *Log
@@ -62,12 +65,14 @@ func New(t testing.TB) *World {
 	shared := Instance("shared", newStore())
 	shared.KeyPrefix, _ = state.ParseKeyPrefix("none")
 	small := Instance("small", state.WithSettings(newStore(), state.Settings{MaxValueSize: 16}))
+	engine := workflowtest.NewMemory()
+	t.Cleanup(engine.Close)
 	return &World{
 		Stores: &Stores{Ready: true, List: []*state.Instance{
 			Instance("faulty", faulty{newStore()}), orders, Instance("plain", plainStore{newStore()}), shared, small,
 		}},
 		Secrets: newSecrets(), Locks: newLocks(),
-		Configurations: newConfigurations(t), PubSubs: newPubSubs(t),
+		Configurations: newConfigurations(t), PubSubs: newPubSubs(t), Workflows: engine,
 		Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{},
 		Stopped: make(chan bool, 1),
 		App:     api.App{ID: "shop"}, RequestTimeout: time.Minute,
@@ -84,6 +89,7 @@ type Services struct {
 	Jobs           *api.Jobs
 	Configurations *configurations.Service
 	Topics         *pubsub.Service
+	Workflows      *workflows.Service
 	Health         *api.Health
 	Metadata       *api.Metadata
 	Shutdown       func(force bool)
@@ -103,11 +109,12 @@ func (w *World) Services() Services {
 		Jobs:     api.NewJobs(w.App, &JobStore{}),
 		Configurations: configurations.New(configurations.Options{App: w.App, Stores: w.Configurations,
 			Policies: NoPolicies{}, Metrics: configurations.NewMetrics(), Logger: slog.New(slog.DiscardHandler)}),
-		Topics:   pubsub.New(pubsub.Options{App: w.App, Source: w.PubSubs}),
-		Health:   api.NewHealth(w.App, w.Health),
-		Metadata: api.NewMetadata(w.App, nodeInfo{}, api.Limits{}),
-		Shutdown: func(force bool) { w.Stopped <- force },
-		Logger:   slog.New(slog.NewTextHandler(w.Log, nil)),
+		Topics:    pubsub.New(pubsub.Options{App: w.App, Source: w.PubSubs}),
+		Workflows: workflows.New(workflows.Options{App: w.App, Engine: w.Workflows}),
+		Health:    api.NewHealth(w.App, w.Health),
+		Metadata:  api.NewMetadata(w.App, nodeInfo{}, api.Limits{}),
+		Shutdown:  func(force bool) { w.Stopped <- force },
+		Logger:    slog.New(slog.NewTextHandler(w.Log, nil)),
 	}
 }
 
@@ -219,6 +226,12 @@ func (nodeInfo) Describe() api.Description {
 			{Name: "bare", Type: "bindings.cron", Version: "v1"},
 		},
 		HTTPEndpoints: []string{"partner"},
+		Subscriptions: []api.SubscriptionInfo{
+			{PubSub: "pubsub", Topic: "orders", Metadata: map[string]string{"rawPayload": "true"}, DeadLetter: "failed",
+				Rules: []api.SubscriptionRule{{Match: `event.type == "gold"`, Path: "/gold"}, {Path: "/orders"}},
+				Kind:  "DECLARATIVE"},
+			{PubSub: "pubsub", Topic: "bare", Kind: "STREAMING"},
+		},
 		Channel: api.AppChannel{Port: 8080, Protocol: "http", Address: "127.0.0.1", MaxConcurrency: 5,
 			Health: &api.AppHealth{Path: "/healthz", Interval: 5 * time.Second, Timeout: 500 * time.Millisecond,
 				Threshold: 3}},

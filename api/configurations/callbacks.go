@@ -36,8 +36,8 @@ const (
 )
 
 // SubscribeCallback starts a subscription that calls the application for each change, and returns its id. If there is
-// a subscription to the same keys with the same metadata, the new one replaces it: the earlier id ends. A subscription
-// lasts until UnsubscribeCallback or until the node stops.
+// already a subscription to the same keys with the same metadata, the new one replaces it, and the earlier id becomes
+// invalid. A subscription lasts until UnsubscribeCallback is called or the node stops.
 func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
@@ -71,14 +71,14 @@ func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, err
 	return id, nil
 }
 
-// renew gives the HTTP subscription with the same keys and metadata as r a new id, and returns it. It returns "" if
-// there is no such subscription.
+// renew looks for an HTTP subscription with the same keys and metadata as r. It gives that subscription a new id and
+// returns the id. It returns "" if there is no such subscription, or if it has only begun and may still fail.
 func (s *subscriptions) renew(r *Request) string {
 	identity := identityOf(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, one := range s.open {
-		if one.protocol == subscribedHTTP && one.identity == identity {
+		if one.protocol == subscribedHTTP && one.identity == identity && one.works {
 			delete(s.open, id)
 			one.ID = uuid.NewString()
 			s.open[one.ID] = one
@@ -174,9 +174,9 @@ func (p *callbacks) run(ctx context.Context) {
 	}
 }
 
-// source returns the channel from which run receives changes, or nil while too many changes wait for the application.
-// While it returns nil, new changes wait in the queue of the subscription. If that queue overflows, the subscription
-// drops the changes in it, and later reports the current items and the deletions instead.
+// source returns the channel from which run receives changes. It returns nil while too many changes wait for the
+// application. New changes then wait in the queue of the subscription. If that queue overflows, the subscription drops
+// the changes in it, and later reports the current items and the deletions instead.
 func (p *callbacks) source(changes <-chan []configuration.Item) <-chan []configuration.Item {
 	if len(p.waiting) >= configuration.MaxWaiting {
 		return nil

@@ -30,7 +30,7 @@ type Policies interface {
 	Inbound(store string) *resiliency.Policy
 }
 
-// Metadata keys of requests that this service interprets. It passes all other metadata on to the store.
+// Metadata keys that this service interprets in requests. It passes all other metadata on to the store.
 const (
 	metadataConsistency = "consistency" // "strong" = linearizable
 	metadataInitial     = "initial"     // "true" = a subscription begins with the present items

@@ -274,3 +274,43 @@ func TestConfigurations_SlowKeyDoesNotHoldUpOthers(t *testing.T) {
 		}
 	}
 }
+
+// hanging is a configuration store whose first subscription fails when its caller gives up.
+type hanging struct {
+	configuration.Store
+	begun chan struct{}
+}
+
+func (h *hanging) Subscribe(ctx context.Context, r configuration.SubscribeRequest) (configuration.Subscription, error) {
+	begun := h.begun
+	if begun == nil {
+		return h.Store.Subscribe(ctx, r)
+	}
+	h.begun = nil
+	close(begun)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A call that repeats one that has not ended must not rely on it, because the earlier call may still fail.
+func TestConfigurations_RepeatedCallDoesNotRelyOnUnfinishedOne(t *testing.T) {
+	c := newConfigured(t)
+	store := &hanging{Store: c.world.Configurations.List[0].Store, begun: make(chan struct{})}
+	begun := store.begun
+	c.world.Configurations.List[0].Store = store
+	ctx, giveUp := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() {
+		_, err := c.SubscribeCallback(ctx, configurations.Request{Store: "items", Keys: []string{"a"}})
+		first <- err
+	}()
+	<-begun
+	id := c.subscribe(t, "a")
+	giveUp()
+	if err := <-first; err == nil {
+		t.Error("the call that was given up has succeeded")
+	}
+	if err := c.UnsubscribeCallback("items", id); err != nil {
+		t.Errorf("the subscription of the repeated call: %v", err)
+	}
+}

@@ -98,6 +98,7 @@ type Stream struct {
 	request  configuration.SubscribeRequest
 	current  configuration.Subscription
 	replaces *Stream // older, with the same identity; nil = none
+	works    bool    // the store has subscribed; subscriptions.mu guards it
 	ctx      context.Context
 	cancel   context.CancelFunc
 	once     sync.Once
@@ -155,18 +156,18 @@ func identityOf(r *Request) string {
 	return b.String()
 }
 
-// add adds a subscription. If there is an identical HTTP subscription, the new one replaces it, and the method replace
-// ends it later. add returns an error if the node is stopping. It also returns one if the application already has
-// MaxSubscriptions and the new one replaces none.
-func (s *subscriptions) add(one *Stream) *api.Error {
+// add registers a new subscription. If there is an identical HTTP subscription, the new one replaces it, and the
+// method replace ends it later. add returns an error if the node is stopping. It also returns an error if the
+// application already has MaxSubscriptions and no subscription is replaced.
+func (s *subscriptions) add(added *Stream) *api.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stop.Err() != nil {
-		return errStopping(one.store)
+		return errStopping(added.store)
 	}
 	var replaced *Stream
 	for _, other := range s.open {
-		if one.protocol == subscribedHTTP && other.protocol == one.protocol && other.identity == one.identity {
+		if added.protocol == subscribedHTTP && other.protocol == added.protocol && other.identity == added.identity {
 			replaced = other
 		}
 	}
@@ -176,9 +177,9 @@ func (s *subscriptions) add(one *Stream) *api.Error {
 			Message: "the application has " + strconv.Itoa(len(s.open)) +
 				" subscriptions to configuration items, which is the limit (unsubscribe some)"}
 	}
-	one.replaces = replaced
-	one.ctx, one.cancel = context.WithCancel(s.stop)
-	s.open[one.ID] = one
+	added.replaces = replaced
+	added.ctx, added.cancel = context.WithCancel(s.stop)
+	s.open[added.ID] = added
 	return nil
 }
 
@@ -187,14 +188,15 @@ func errStopping(store string) *api.Error {
 		fault.New(fault.Unavailable, "configurations.Subscribe", "the node stops"))
 }
 
-// replace ends the subscription that one replaces, once one works.
-func (s *subscriptions) replace(one *Stream) {
+// replace records that added works, and ends the subscription that added replaces.
+func (s *subscriptions) replace(added *Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if old := one.replaces; old != nil {
+	added.works = true
+	if old := added.replaces; old != nil {
 		delete(s.open, old.ID)
 		old.cancel()
-		one.replaces = nil
+		added.replaces = nil
 	}
 }
 
@@ -322,8 +324,8 @@ func (s *Stream) expected() []string {
 	return slices.Compact(keys)
 }
 
-// deletedOf returns an item that reports the deletion for each of the given keys that is no longer in the store. After
-// a resubscription it is needed, because the new subscription does not report keys that were deleted in between.
+// deletedOf returns an item that reports the deletion for each of the given keys that is no longer in the store. It is
+// called after a resubscription: the new subscription does not report keys that were deleted in between.
 func deletedOf(ctx context.Context, store configuration.Store, keys []string) ([]configuration.Item, error) {
 	if len(keys) == 0 {
 		return nil, nil

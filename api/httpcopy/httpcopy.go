@@ -30,9 +30,9 @@ const bufferSize = 32 << 10
 // Copier forwards answers. The zero value is ready to use. It is safe for concurrent use.
 type Copier struct{ buffers sync.Pool }
 
-// Relay writes answer to w and closes the body of answer. r is the request that was answered, and the parameter in is
-// the body of r. If the length of the answer is unknown, Relay flushes each piece, so that streams are not delayed.
-func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer *http.Response) error {
+// Relay writes answer to w and closes the body of answer. r is the request that was answered, and requestBody is its
+// body. If the length of the answer is unknown, Relay flushes each piece, so that streams are not delayed.
+func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, requestBody *Body, answer *http.Response) error {
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		there, ok := answer.Body.(io.ReadWriteCloser)
 		if !ok {
@@ -41,8 +41,8 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer 
 		}
 		return c.upgrade(w, r, answer, there)
 	}
-	if in.duplex(w, r) {
-		defer in.drain(w)
+	if requestBody.duplex(w, r) {
+		defer requestBody.drain(w)
 	}
 	defer answer.Body.Close() //nolint:errcheck // it was read, or cannot be
 	p, _ := c.buffers.Get().(*[bufferSize]byte)

@@ -139,7 +139,7 @@ func malformed(text string) error {
 		Details: api.Details{Reason: api.CodeJobSchedule}}
 }
 
-// JSON returns a job in the form of HTTP answers. If the type of its data is unknown to this program, the field data
+// JSON returns a job in the form of HTTP answers. If this program does not know the type of the data, the field data
 // has the bytes in base64.
 func JSON(job *runtimev1.Job) (json.RawMessage, error) {
 	text, err := protojson.Marshal(job)
