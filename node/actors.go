@@ -61,8 +61,8 @@ func (s *apiServers) asksTypes(app string, ch *appchannel.Channel) bool {
 	return p != appchannel.GRPC && p != appchannel.GRPCS
 }
 
-// Registering implements status.Actors. It reports whether the actor types of an application are yet to be registered
-// for the first time. It returns false once that has failed.
+// Registering implements status.Actors. It returns true until the actor types of an application have been registered
+// for the first time, or until this registration has failed.
 func (s *apiServers) Registering(app string, ch *appchannel.Channel) bool {
 	return ch != nil && s.asksTypes(app, ch) && !s.actors.Tried(app)
 }

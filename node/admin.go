@@ -18,7 +18,10 @@ type admin struct {
 	adminapi.Cluster
 	adminapi.Locks
 	adminapi.Jobs
+	adminapi.Topics
+	callService
 	adminapi.Actors
+	adminapi.Workflows
 	adminapi.VoterSetting
 	adminapi.Console
 	adminapi.Viewer

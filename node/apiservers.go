@@ -22,8 +22,10 @@ import (
 	"github.com/quorate/quorate/api/http/httpserver"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/pubsub"
+	apiworkflows "github.com/quorate/quorate/api/workflows"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/workflow"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/internal/listen"
@@ -37,6 +39,7 @@ import (
 	"github.com/quorate/quorate/node/remoteadmin"
 	"github.com/quorate/quorate/node/status"
 	"github.com/quorate/quorate/node/subscriptions"
+	"github.com/quorate/quorate/node/workflows"
 )
 
 // The HTTP listeners of a node, as metrics and closers name them.
@@ -81,6 +84,7 @@ type apiServers struct {
 	reloads          *reloads       // nil = there is no application
 	inputs           *inputs.Runner // nil = there is no application
 	subscribers      *subscriptions.Runner
+	workflows        workflows.Engine
 
 	watches        *api.Watches
 	actors         *actorhost.Host
@@ -114,8 +118,8 @@ func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
 	return s
 }
 
-// consoleHeader is the header size in bytes that the web console accepts at least. Its links have a prefix, a key and
-// the token of a page, of which each may have 12 KiB when it is escaped.
+// consoleHeader is the least header size in bytes that the web console accepts. Its links contain a prefix, a key and
+// a page token. Each of them may have 12 KiB when it is escaped.
 const consoleHeader = 48 << 10
 
 // serve runs one HTTP server until the node closes.
@@ -214,6 +218,7 @@ type services struct {
 	configurations *configurations.Service
 	topics         *pubsub.Service
 	subscriber     *pubsub.Subscriber
+	workflows      *apiworkflows.Service
 	health         *api.Health
 	metadata       *api.Metadata
 	actors         *actors.Service
@@ -225,11 +230,14 @@ type services struct {
 func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 	app, callee := api.App{ID: p.entry.ID, Namespace: s.config.Namespace}, p.calls.Callee(p.entry.ID)
 	parts, seen := p.calls.Parts(), s.dapr.operations(p.entry.ID)
+	topics := pubsub.New(pubsub.Options{App: app, Source: p.components, Policy: p.calls.Outbound,
+		Tracer: p.calls.BindingTracer(), Observer: s.dapr.messages(p.entry.ID)})
 	tokens, err := s.tokensOf(p.entry)
+	workers := func() int { return s.workflows.Workers(apiworkflows.Owner(app)) }
 	return services{
 		app: app,
 		state: api.NewState(app, p.components, api.Limits{}).Remember(callee, parts.Sessions).Observe(s.watches).
-			Fence(p.components).Host(s.actors).Report(seen),
+			Fence(p.components).Publish(topics).Host(s.actors).Report(seen),
 		actors:         actors.NewService(callee, s.actors.Runtime),
 		secrets:        api.NewSecrets(app, p.components).Report(seen),
 		locks:          api.NewLocks(app, p.components),
@@ -237,11 +245,14 @@ func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 		configurations: s.configuration(p, app),
 		bindings: api.NewBindings(app, p.components, p.calls.Outbound).Trace(p.calls.BindingTracer()).
 			Report(seen),
-		topics: pubsub.New(pubsub.Options{App: app, Source: p.components, Policy: p.calls.Outbound,
-			Tracer: p.calls.BindingTracer()}),
+		topics:     topics,
 		subscriber: s.subscribers.For(p.entry.ID),
-		health:     api.NewHealth(app, p.status),
-		metadata: api.NewMetadata(app, description{p, s.config.Version, at, s.config.API.DeclaredOnly},
+		workflows: apiworkflows.New(apiworkflows.Options{App: app, Logger: s.deps.Logger,
+			Engine: workflows.Observed(&s.workflows, s.dapr.workflows(p.entry.ID)),
+			Worker: func() workflow.Worker { return workflows.WorkerOf(p.calls.Rules().Conf.Workflow) }}),
+		health: api.NewHealth(app, p.status),
+		metadata: api.NewMetadata(app, description{p, s.config.Version, workers, at, s.config.API.DeclaredOnly,
+			s.subscribers.For(p.entry.ID)},
 			api.Limits{}),
 		invoke: invoke.New(callee, parts),
 		tokens: tokens,
@@ -261,8 +272,8 @@ func (s *apiServers) configuration(p appParts, app api.App) *configurations.Serv
 	return c
 }
 
-// tokensOf returns the API tokens of an application. An application that has no token of its own uses those of the
-// node. The tokens of the node may be replaced while it runs.
+// tokensOf returns the API tokens of an application. An application without own tokens uses the tokens of the node.
+// The tokens of the node may be replaced while it runs.
 func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	if a.Token != "" {
 		return api.NewTokens([]string{string(a.Token)})
@@ -277,13 +288,13 @@ func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	return s.tokens, nil
 }
 
-// open opens the APIs of one application and returns their addresses. The parameter first says whether the
-// command-line flags define the application. Until all components are open, the APIs answer only health probes,
+// open opens the APIs of one application and returns their addresses. The parameter isFirst is true for the
+// application that the command-line flags define. Until all components are open, the APIs answer only health probes,
 // metadata and shutdown. Other requests wait.
-func (s *apiServers) open(ctx context.Context, p appParts, first bool) (AppAddress, error) {
+func (s *apiServers) open(ctx context.Context, p appParts, isFirst bool) (AppAddress, error) {
 	at := &AppAddress{ID: p.entry.ID}
 	flag := "--http-port"
-	if !first {
+	if !isFirst {
 		flag = "httpPort of the application " + at.ID + " in apps:"
 	}
 	shared, err := s.services(p, at)
@@ -293,7 +304,7 @@ func (s *apiServers) open(ctx context.Context, p appParts, first bool) (AppAddre
 	if err := s.openHTTP(ctx, p.entry, shared, flag, at); err != nil {
 		return *at, err
 	}
-	return *at, s.openGRPC(ctx, p.entry, shared, first, at)
+	return *at, s.openGRPC(ctx, p.entry, shared, isFirst, at)
 }
 
 // openHTTP serves the HTTP API of one application.
@@ -308,6 +319,7 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 		Jobs:           shared.jobs,
 		Configurations: shared.configurations,
 		Topics:         shared.topics,
+		Workflows:      shared.workflows,
 		Health:         shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Actors: shared.actors,
 		Shutdown: s.shutdown,
 		Start:    s.start,
@@ -382,19 +394,19 @@ func closeListeners(ls []net.Listener) {
 }
 
 // grpcPort returns the port of an application's gRPC API, the name of its setting, and whether the API is enabled.
-// The parameter first says whether the command-line flags define the application.
-func (c Config) grpcPort(first bool, a AppEntry) (Port, string, bool) {
-	if first {
+// The parameter isFirst is true for the application that the command-line flags define.
+func (c Config) grpcPort(isFirst bool, a AppEntry) (Port, string, bool) {
+	if isFirst {
 		return c.API.GRPC, "--grpc-port", !c.API.GRPCOff
 	}
 	return a.GRPCPort, "grpcPort of the application " + a.ID + " in apps:", !c.API.GRPCOff &&
 		(a.GRPCPort.Given || a.GRPCPort.Number != 0)
 }
 
-// openGRPC serves the gRPC API of one application, if it is enabled. The parameter first says whether the
-// command-line flags define the application.
-func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, first bool, at *AppAddress) error {
-	port, flag, on := s.config.grpcPort(first, a)
+// openGRPC serves the gRPC API of one application, if it is enabled. The parameter isFirst is true for the
+// application that the command-line flags define.
+func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, isFirst bool, at *AppAddress) error {
+	port, flag, on := s.config.grpcPort(isFirst, a)
 	if !on {
 		return nil
 	}
@@ -408,6 +420,7 @@ func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, 
 		Jobs:           shared.jobs,
 		Configurations: shared.configurations,
 		Topics:         shared.topics,
+		Workflows:      shared.workflows,
 		Subscriber:     shared.subscriber,
 		Health:         shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Actors: shared.actors,
 		Shutdown: s.shutdown,
@@ -447,8 +460,8 @@ func (c Config) movable(a AppEntry, port Port) bool {
 	return !port.Given && len(c.App.Command) > 0 && a.ID == c.App.ID && !c.Cluster.joining()
 }
 
-// apps returns all applications of the settings. The one from the flags is first, followed by those from the settings
-// file.
+// apps returns all applications of the settings: first the application from the flags, and then those from the
+// settings file.
 func (c Config) apps() []AppEntry {
 	first := AppEntry{App: c.App, HTTPPort: c.API.HTTP}
 	return append([]AppEntry{first}, c.Apps...)
@@ -466,13 +479,16 @@ func idsOf(apps []AppEntry) []string {
 type description struct {
 	appParts
 	version  string
+	workers  func() int  // of workflows
 	at       *AppAddress // addresses of its APIs; complete once the node has started
 	declared bool        // omit built-in components
+
+	subscriber *pubsub.Subscriber
 }
 
 // Describe implements api.NodeInfo.
 func (d description) Describe() api.Description {
-	out := api.Description{RuntimeVersion: d.version, Actors: d.actorRuntime(),
+	out := api.Description{RuntimeVersion: d.version, Actors: d.actorRuntime(), Workers: d.workers(),
 		Applications: d.catalogue.Applications()}
 	if d.status.IsStarted() { // until then the addresses are incomplete
 		out.API = api.APIAddresses{HTTP: d.at.API, GRPC: d.at.GRPC}
@@ -494,6 +510,14 @@ func (d description) Describe() api.Description {
 		}
 		out.Components = append(out.Components, api.ComponentInfo{Name: s.Name, Type: s.Type, Version: s.Version,
 			Capabilities: capabilities(s)})
+	}
+	for _, s := range d.subscriber.Subscriptions() {
+		info := api.SubscriptionInfo{PubSub: s.PubSub, Topic: s.Topic, Metadata: s.Metadata, DeadLetter: s.DeadLetter,
+			Kind: string(s.Kind)}
+		for _, r := range s.Paths() {
+			info.Rules = append(info.Rules, api.SubscriptionRule{Match: r.Match, Path: r.Path})
+		}
+		out.Subscriptions = append(out.Subscriptions, info)
 	}
 	return out
 }

@@ -3,21 +3,17 @@ package node_test
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/quorate/quorate/component/state/postgresql/postgrestest"
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	goredis "github.com/redis/go-redis/v9"
 )
 
@@ -102,27 +98,6 @@ func repeat(b *testing.B, clients, n int, call func(i int) error) time.Duration 
 	return time.Since(start)
 }
 
-// launch starts a server and waits until it answers.
-func launch(b *testing.B, command *exec.Cmd, ping func(ctx context.Context) error) {
-	b.Helper()
-	if err := command.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		_ = command.Process.Signal(syscall.SIGINT) // PostgreSQL ends its processes
-		_ = command.Wait()
-	})
-	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
-	defer cancel()
-	for ping(ctx) != nil {
-		select {
-		case <-ctx.Done():
-			b.Fatalf("%s does not answer", command.Path)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
-
 // componentFile returns a component file with a setting and more of them.
 func componentFile(typ, version, name, value, more string) string {
 	return "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: bench\nspec:\n  type: " + typ +
@@ -130,22 +105,12 @@ func componentFile(typ, version, name, value, more string) string {
 		strconv.Quote(value) + "\n" + more
 }
 
-// startRedis starts a redis-server: QUORATE_REDIS_SERVER, or the one on the PATH.
+// startRedis starts a redis-server, and a client with a connection for each client of the benchmark.
 func startRedis(b *testing.B, clients int) bare {
 	b.Helper()
-	program := os.Getenv("QUORATE_REDIS_SERVER")
-	if program == "" {
-		var err error
-		if program, err = exec.LookPath("redis-server"); err != nil {
-			b.Skip("redis-server is not installed (Debian: redis-server), and QUORATE_REDIS_SERVER is not set")
-		}
-	}
-	port := strconv.Itoa(freePort(b))
-	address := net.JoinHostPort("127.0.0.1", port)
+	address := redistest.Start(b).Address
 	client := goredis.NewClient(&goredis.Options{Addr: address, Protocol: 2, PoolSize: clients})
 	b.Cleanup(func() { _ = client.Close() })
-	launch(b, exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", b.TempDir()),
-		func(ctx context.Context) error { return client.Ping(ctx).Err() })
 	return bare{
 		component: componentFile("state.redis", "v1", "redisHost", address, ""),
 		get: func(ctx context.Context, key, _ string) error {
@@ -157,47 +122,19 @@ func startRedis(b *testing.B, clients int) bare {
 	}
 }
 
-// startPostgreSQL starts a PostgreSQL server from the folder in QUORATE_POSTGRES, or from the folder of Debian's
-// package. It skips the benchmark if there is none.
+// databases are the PostgreSQL servers of the benchmarks.
+var databases postgrestest.Servers
+
+// startPostgreSQL starts a PostgreSQL server that syncs each write, and a pool of connections for the clients.
 func startPostgreSQL(b *testing.B, clients int) bare {
 	b.Helper()
-	folder := os.Getenv("QUORATE_POSTGRES")
-	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb"); folder == "" && len(found) > 0 {
-		folder = filepath.Dir(found[len(found)-1])
-	}
-	if folder == "" {
-		b.Skip("PostgreSQL is not installed (Debian: postgresql), and QUORATE_POSTGRES is not set to the folder of " +
-			"initdb")
-	}
-	home, err := os.MkdirTemp("", "quorate-bench")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = os.RemoveAll(home) })
-	program := func(name string, args ...string) *exec.Cmd {
-		c := exec.Command(filepath.Join(folder, name), args...)
-		c.Dir = "/"
-		if other := unprivileged(b); other != nil {
-			c.SysProcAttr = &syscall.SysProcAttr{Credential: other}
-			if err := os.Chown(home, int(other.Uid), int(other.Gid)); err != nil {
-				b.Fatal(err)
-			}
-		}
-		return c
-	}
-	data, port := filepath.Join(home, "data"), strconv.Itoa(freePort(b))
-	if out, err := program("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale",
-		"C.UTF-8").CombinedOutput(); err != nil {
-		b.Fatalf("initdb: %v\n%s", err, out)
-	}
-	dsn := "host=127.0.0.1 port=" + port + " user=postgres dbname=postgres sslmode=disable"
+	dsn := "host=127.0.0.1 port=" + databases.Start(b, "fsync = on").Port +
+		" user=postgres dbname=postgres sslmode=disable"
 	pool, err := pgxpool.New(b.Context(), dsn+" pool_max_conns="+strconv.Itoa(clients/4))
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(pool.Close)
-	launch(b, program("postgres", "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1", "-c",
-		"unix_socket_directories="), func(ctx context.Context) error { return pool.Ping(ctx) })
 	return bare{
 		component: componentFile("state.postgresql", "v2", "connectionString", dsn, "  - name: maxConns\n    value: \""+
 			strconv.Itoa(clients/4)+"\"\n"),
@@ -215,22 +152,4 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, up
 			return err
 		},
 	}
-}
-
-// unprivileged returns the user that runs PostgreSQL, because PostgreSQL does not run as root. nil means the current
-// user.
-func unprivileged(b *testing.B) *syscall.Credential {
-	b.Helper()
-	if os.Getuid() != 0 {
-		return nil
-	}
-	for _, name := range []string{"postgres", "daemon"} {
-		if u, err := user.Lookup(name); err == nil {
-			uid, _ := strconv.ParseUint(u.Uid, 10, 32)
-			gid, _ := strconv.ParseUint(u.Gid, 10, 32)
-			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		}
-	}
-	b.Skip("the benchmark runs as root, PostgreSQL does not, and there is no user postgres or daemon")
-	return nil
 }

@@ -35,6 +35,7 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/peercalls"
 	"github.com/quorate/quorate/raftfsm/raftlog"
+	raftworkflows "github.com/quorate/quorate/raftfsm/workflows"
 )
 
 // build starts every subsystem, top to bottom; each pushes its closer.
@@ -216,7 +217,8 @@ func (n *Node) buildCalls(ctx context.Context) error {
 func (n *Node) buildAPI(ctx context.Context) error {
 	n.prepareAPI()
 	n.apis.subscribers = subscriptions.New(subscriptions.Options{Namespace: n.config.Namespace, Source: n.components,
-		Apps: n.calls, Logger: n.deps.Logger, Silent: func(app string) bool {
+		Stores: n.components, Apps: n.calls, Logger: n.deps.Logger, Observer: n.apis.dapr.messages,
+		Silent: func(app string) bool {
 			return slices.ContainsFunc(n.apps(), func(a AppEntry) bool {
 				return a.ID == app && slices.Contains(a.InitOff, InitSubscribe)
 			})
@@ -263,7 +265,7 @@ func (n *Node) buildHost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.host, n.addrs.DataDir = host, c.Data.Dir
+	n.host, n.addrs.Node, n.addrs.DataDir = host, host.Identity().Node, c.Data.Dir
 	n.calls.SetSessions(host)
 	return n.closers.Push("replicated store", func(context.Context) error {
 		n.network.Interrupt() // Raft would wait for requests to servers that are down
@@ -319,8 +321,8 @@ func (n *Node) doctor() *doctor.Doctor {
 	})
 }
 
-// certificate returns the identity for the certificate of this node: the node id, the server id, and the applications
-// in the trust domain. An empty domain means the default trust domain.
+// certificate returns the identity for the certificate of this node. It consists of the node id, the server id, and
+// the applications in the trust domain. If domain is empty, this is the default trust domain.
 func (n *Node) certificate(domain string) trust.Identity {
 	id := trust.Identity{Node: n.host.Identity().Node, Server: n.network.Identity().Server}
 	for _, app := range n.apps() {
@@ -425,6 +427,12 @@ func (n *Node) buildComponents(ctx context.Context) error {
 	}
 	n.apis.dapr.loaded(n.config.App.ID, nil, set.Statuses(), loader.Changes{})
 	n.components.Serve(set)
+	engine := n.host.Workflows(raftworkflows.BrokerOptions{Namespace: n.config.Namespace, Logger: n.deps.Logger,
+		Spans: calls.Tracer{Tracer: n.apis.tracer}})
+	n.apis.workflows.Open(engine)
+	if err := n.closers.Push("workflows", func(context.Context) error { return engine.Close() }); err != nil {
+		return err
+	}
 	n.apis.start.Open()
 	return n.followTokens()
 }
@@ -539,8 +547,8 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// port returns the port of a cluster listener. If the default port is in use, a node that joins no others may use
-// another one. A node that joins others may not, because they expect it at the default port.
+// port returns the port of a cluster listener. If the default port is in use, a node that joins no other nodes may
+// use another port. A node that joins others may not, because these nodes expect it at the default port.
 func (c Cluster) port(p Port) network.Port {
 	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }
@@ -570,8 +578,8 @@ func (c Config) sources(d Deps) components.Sources {
 	}
 }
 
-// largestBody returns the size of the largest body of a request. Without a limit, it is the size of the largest value
-// in Redis.
+// largestBody returns the limit for the body of a request in bytes. If the settings have no limit, this is the size
+// of the largest value that Redis can store.
 func largestBody(limit int64) int64 {
 	if limit < 0 {
 		return 512 << 20

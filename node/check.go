@@ -12,14 +12,18 @@ import (
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// Check reads the component files of c and the files with keys, without starting anything. err has all problems that
-// would prevent the start of a node or its backups, and warnings has all others. env looks up environment variables.
+// Check reads the component files of c and the files with keys, without starting anything. The result err has all
+// problems that would prevent the start of the node or of its backups. The result warnings has all other problems.
+// The function env looks up environment variables.
 func Check(_ context.Context, c Config, env func(name string) (string, bool)) (warnings []string, err error) {
 	c = c.WithDefaults()
 	plan, err := components.Read(c.sources(Deps{Env: env}))
 	errs := loader.Each(err)
 	if plan != nil {
 		for _, w := range plan.Warnings {
+			warnings = append(warnings, w.String())
+		}
+		for _, w := range plan.Skipped() {
 			warnings = append(warnings, w.String())
 		}
 		r, wrong := calls.ReadRules(plan, c.reading())

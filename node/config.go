@@ -30,8 +30,8 @@ const (
 	MinMemory = 64 << 20
 )
 
-// sharedDir is the name of the data directory that all nodes without --join and --data-dir share. The directories of
-// other nodes are beside it and have node ids as names, so no node may have this id.
+// sharedDir is the name of the data directory that all nodes without --join and --data-dir share. The data
+// directories of other nodes are beside it, and their names are node ids. So no node may have this name as its id.
 const sharedDir = "local"
 
 // defaultVoters is how many servers of a cluster vote, unless a setting says otherwise.
@@ -79,8 +79,8 @@ type App struct {
 	Command        []string      // run as a child of the node; empty = none
 }
 
-// Requests that an application gets at the start. InitConfig is GET /dapr/config, which asks for its actors.
-// InitSubscribe is GET /dapr/subscribe, which a node never sends.
+// The requests that an application gets when it starts. InitConfig is GET /dapr/config, which asks for the actor
+// types of the application. InitSubscribe is GET /dapr/subscribe. A node never sends it.
 const (
 	InitConfig    = "config"
 	InitSubscribe = "subscribe"
@@ -286,8 +286,8 @@ type Log struct {
 	JSON  bool
 }
 
-// Port is a TCP port. Number 0 means any free port. Given says that the user chose the port or other nodes rely on it.
-// The node then never uses another port instead.
+// Port is a TCP port. Number 0 means any free port. Given is true if the user has chosen the port, or if other nodes
+// rely on it. The node then never uses another port instead.
 type Port struct {
 	Number int
 	Given  bool
@@ -323,8 +323,9 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText hides the secret from JSON and YAML.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Addresses are the addresses of a running node.
+// Addresses are the id and the addresses of a running node.
 type Addresses struct {
+	Node    string   // node id
 	API     []string // host:port of the HTTP API of the first application, one per listen address
 	GRPC    []string // host:port of its gRPC API, one per listen address; empty = off
 	Apps    []AppAddress
@@ -403,8 +404,8 @@ func (a API) withDefaults() API {
 }
 
 // withDefaults returns c with defaults for unset fields. It marks the default ports as Given if other nodes need to
-// know them: if the user has set an address to listen on, nodes to join, or a cluster token. secured says whether
-// there is a cluster token.
+// know them. This is the case if the user has set an address to listen on, nodes to join, or a cluster token. secured
+// is true if there is a cluster token.
 func (c Cluster) withDefaults(secured bool) Cluster {
 	clustered := c.Bind != "" || c.joining() || secured
 	for port, n := range map[*Port]int{&c.Gossip: network.DefaultGossipPort, &c.Peer: network.DefaultPeerPort} {
@@ -419,9 +420,12 @@ func (c Cluster) withDefaults(secured bool) Cluster {
 	return c
 }
 
-// defaultBind returns the default address to listen on. If this node joins no others, it is a loopback address. It is
-// also one if all nodes to join are on this machine, and this node advertises no address that other machines can
-// reach. Otherwise it is 0.0.0.0.
+// defaultBind returns the default address to listen on. It is a loopback address in two cases:
+//
+//   - This node joins no other nodes.
+//   - All nodes to join are on this machine, and this node advertises no address that other machines can reach.
+//
+// Otherwise it is 0.0.0.0.
 func (c Cluster) defaultBind() string {
 	if a := c.Advertise; c.joining() && a != "" && !listen.IsLoopback(a) {
 		return "0.0.0.0"

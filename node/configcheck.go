@@ -150,8 +150,9 @@ func (c Config) validateData(p *problems) {
 	}
 }
 
-// leastFree returns the least MinFree with which the disk does not become full while values are refused. Both log
-// stores allocate space in steps. The rest is for what arrives until the disk is measured again, and for memtables.
+// leastFree returns the least permitted value of MinFree in bytes, and the reason for it. With less free space, the
+// disk could become full although values are already refused: the log store allocates its space in large steps. Data
+// also arrives until the disk is measured again, and memtables are written to the disk.
 func (d Data) leastFree() (size int64, because string) {
 	if d.LogStore == LogStoreBolt {
 		return 32 << 20, "the log grows by 16 MiB at once, and the database is written in the background"
@@ -216,8 +217,8 @@ func (c Config) validateApps(p *problems) {
 }
 
 // validatePorts adds a problem if two listeners have the same port, because the second one could not open. It also
-// adds one if a listener has the port of an application on this machine, because calls to the application would reach
-// the node.
+// adds a problem if a listener has the port of an application on this machine. Calls to the application would then
+// reach the node.
 func (c Config) validatePorts(p *problems) {
 	seen := map[int]string{}
 	claim := func(flag string, n int) {

@@ -42,10 +42,14 @@ func (n *Node) buildConsole(ctx context.Context) error {
 	at := ls[0].Addr().String()
 	_, port, _ := net.SplitHostPort(at) // the address of a TCP listener has a port
 	con, err := console.New(console.Config{Cluster: newOverview(n), Write: c.Write,
-		Data:    &consoleData{n.components, n.config.Namespace},
-		Blocks:  &consoleBlocks{lockService{n.host, n.deps.Logger}, configurationAdmin{n.components}, n.components},
-		Work:    &consoleWork{jobs.Admin{Jobs: &n.apis.jobs, Logger: n.deps.Logger}, n.apis.actors},
-		OpenAPI: apihttp.OpenAPI(), Token: n.apis.tokenFor, Port: port, Logger: n.deps.Logger,
+		Data: &consoleData{n.components, n.config.Namespace},
+		Blocks: &consoleBlocks{lockService{n.host, n.components.LockStores, n.deps.Logger},
+			configurationAdmin{n.components}, n.components},
+		Work:      &consoleWork{jobs.Admin{Jobs: &n.apis.jobs, Logger: n.deps.Logger}, n.apis.actors},
+		Workflows: workflowAdmin(n),
+		Topics:    newTopicService(n),
+		Calls:     n.apis.callLog,
+		OpenAPI:   apihttp.OpenAPI(), Token: n.apis.tokenFor, Port: port, Logger: n.deps.Logger,
 		Now: n.deps.Now})
 	if err != nil {
 		closeListeners(ls)

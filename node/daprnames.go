@@ -10,6 +10,7 @@ import (
 	"github.com/quorate/quorate/api"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/api/pubsub"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/internal/appchannel"
@@ -19,13 +20,14 @@ import (
 	"github.com/quorate/quorate/node/credentials"
 	"github.com/quorate/quorate/node/inputs"
 	"github.com/quorate/quorate/node/jobs"
+	"github.com/quorate/quorate/node/workflows"
 )
 
 // daprNames records the metrics with Dapr's names. The zero value records nothing and has nil observers.
 type daprNames struct{ *daprmetrics.Metrics }
 
-// openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them. With Dapr's
-// defaults, the Configuration may enable them later.
+// openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them. A node that runs
+// with Dapr's defaults always registers them, because a changed Configuration may enable them later.
 func (n *Node) openDaprNames() (err error) {
 	n.apis.measured = n.apis.declared.Metrics
 	o, err := n.apis.daprOptions(n.apis.measured)
@@ -42,7 +44,7 @@ func (n *Node) openDaprNames() (err error) {
 	return nil
 }
 
-// daprOptions returns the options of the metrics with Dapr's names; nil = they are not exported.
+// daprOptions returns the options of the metrics with Dapr's names. It returns nil if these metrics are not exported.
 func (s *apiServers) daprOptions(c *component.MetricsConfig) (*daprmetrics.Options, error) {
 	if c == nil || !c.DaprNames || !c.Enabled {
 		return nil, nil
@@ -54,8 +56,8 @@ func (s *apiServers) daprOptions(c *component.MetricsConfig) (*daprmetrics.Optio
 	}, err
 }
 
-// changeMetrics applies the section metrics of a changed Configuration with Dapr's defaults. Otherwise it logs that the
-// section takes effect with the next start.
+// changeMetrics handles a changed section metrics of the Configuration. A node that runs with Dapr's defaults applies
+// the change at once. Any other node logs that the change takes effect with the next start.
 func (s *apiServers) changeMetrics(c *component.MetricsConfig) {
 	if reflect.DeepEqual(metricsOf(s.measured), metricsOf(c)) {
 		return
@@ -135,21 +137,37 @@ func (s *apiServers) jobObservers() map[string]jobs.Observer {
 	return out
 }
 
+// messages returns what observes the publishes of an application and the deliveries to it.
+func (d daprNames) messages(app string) pubsub.Observer {
+	if d.Metrics == nil {
+		return nil
+	}
+	return d.App(app)
+}
+
+// workflows returns what observes the workflows of an application.
+func (d daprNames) workflows(app string) workflows.Observer {
+	if d.Metrics == nil {
+		return nil
+	}
+	return d.App(app)
+}
+
 // loaded counts the components that were opened, and those that could not be opened. It is called after the start of
-// the node and after each reload. now has the current states of the components. before has those before the reload,
-// and is nil after the start.
-func (d daprNames) loaded(app string, before, now []component.Status, c loader.Changes) {
+// the node and after each reload. current has the current states of the components. previous has the states before
+// the reload, and is nil after the start.
+func (d daprNames) loaded(app string, previous, current []component.Status, c loader.Changes) {
 	if d.Metrics == nil {
 		return
 	}
 	of := d.App(app)
-	for _, s := range now {
+	for _, s := range current {
 		block, _, _ := strings.Cut(s.Type, ".")
-		opened := before == nil || slices.Contains(append(slices.Clip(c.Added), c.Changed...), block+" "+s.Name)
+		opened := previous == nil || slices.Contains(append(slices.Clip(c.Added), c.Changed...), block+" "+s.Name)
 		switch {
 		case s.State == component.Ready && opened:
 			of.ComponentOpened(s.Type)
-		case s.State == component.Failed && !slices.ContainsFunc(before, func(b component.Status) bool {
+		case s.State == component.Failed && !slices.ContainsFunc(previous, func(b component.Status) bool {
 			return b.Name == s.Name && b.Reason == s.Reason
 		}):
 			of.ComponentFailed(s.Type, s.Name)

@@ -10,11 +10,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"github.com/dapr/durabletask-go/workflow"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -32,6 +34,9 @@ func daprSeries() map[string]string {
 		operation  = "app_id,component,namespace,operation,success"
 		resiliency = "app_id,flow_direction,name,namespace,policy,status,target"
 		rule       = "app_id,namespace,trustDomain"
+		publish    = "app_id,component,namespace,success,topic"
+		batch      = "app_id,component,namespace,process_status,topic"
+		delivery   = "app_id,component,namespace,process_status,status,topic"
 	)
 	return map[string]string{
 		"dapr_http_server_request_count":           http,
@@ -68,6 +73,21 @@ func daprSeries() map[string]string {
 		"dapr_component_job_success_count":        "app_id,namespace,operation",
 		"dapr_component_job_failure_count":        "app_id,namespace,operation",
 		"dapr_component_job_latencies":            "app_id,namespace,operation,success,ms",
+
+		"dapr_component_pubsub_egress_count":             publish,
+		"dapr_component_pubsub_egress_latencies":         publish + ",ms",
+		"dapr_component_pubsub_egress_bulk_count":        publish,
+		"dapr_component_pubsub_egress_bulk_latencies":    publish + ",ms",
+		"dapr_component_pubsub_ingress_count":            delivery,
+		"dapr_component_pubsub_ingress_latencies":        delivery + ",ms",
+		"dapr_component_pubsub_ingress_bulk_count":       batch,
+		"dapr_component_pubsub_ingress_bulk_event_count": batch,
+		"dapr_component_pubsub_ingress_bulk_latencies":   batch + ",ms",
+
+		"dapr_runtime_workflow_operation_count":            "app_id,namespace,operation,status",
+		"dapr_runtime_workflow_operation_latency":          "app_id,namespace,operation,status,ms",
+		"dapr_runtime_workflow_activity_execution_count":   "activity_name,app_id,namespace,status",
+		"dapr_runtime_workflow_activity_execution_latency": "activity_name,app_id,namespace,status,ms",
 
 		"dapr_runtime_component_loaded":          "app_id",
 		"dapr_runtime_component_init_total":      "app_id,component",
@@ -139,6 +159,14 @@ func shownLabels(page string) map[string]string {
 func TestDaprNames_AreWhatDaprsDashboardsRead(t *testing.T) {
 	t.Parallel()
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/dapr/subscribe":
+			w.WriteHeader(http.StatusNotFound)
+			return
+		case "/batches":
+			w.WriteHeader(http.StatusNotFound) // all messages are dropped
+			return
+		}
 		if strings.HasPrefix(r.URL.Path, "/fail") || r.URL.Path == "/job/fail" {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
@@ -156,6 +184,10 @@ func TestDaprNames_AreWhatDaprsDashboardsRead(t *testing.T) {
 			"  ignoreErrors: true\n  metadata: [{name: secretsFile, value: /nowhere/secrets.json}]\n"),
 		"b.yaml": document("Component", "out", "  type: bindings.http\n  version: v1\n  metadata: [{name: url, value: "+
 			app.URL+"}]\n"),
+		"p.yaml": document("Component", "events", "  type: pubsub.raft\n  version: v1\n"),
+		"o.yaml": document("Subscription", "orders", "  pubsubname: events\n  topic: orders\n  route: /orders\n"),
+		"m.yaml": document("Subscription", "many", "  pubsubname: events\n  topic: many\n  route: /batches\n"+
+			"  bulkSubscribe: {enabled: true, maxMessagesCount: 2, maxAwaitDurationMs: 1}\n"),
 		"i.yaml": document("Component", "tick", "  type: bindings.cron\n  version: v1\n"+
 			"  metadata: [{name: schedule, value: \"@every 1s\"}]\n"),
 		"c.yaml": document("Configuration", "c", daprNamesOn+`  accessControl:
@@ -197,6 +229,8 @@ func TestDaprNames_AreWhatDaprsDashboardsRead(t *testing.T) {
 		{"GET", "/v1.0/secrets/env/PATH", ""}, {"POST", "/v1.0/bindings/out", `{"operation":"get"}`},
 		{"GET", "/v1.0/invoke/shop/method/x", ""}, {"GET", "/v1.0/invoke/shop/method/fail", ""},
 		{"GET", "/v1.0/invoke/shop/method/fail", ""},
+		{"POST", "/v1.0/publish/events/orders", "1"},
+		{"POST", "/v1.0/publish/bulk/events/many", `[{"entryId":"1","event":"x","contentType":"text/plain"}]`},
 		{"POST", "/v1.0/jobs/done", `{"dueTime":"0s"}`},
 		{"POST", "/v1.0/jobs/fail", `{"dueTime":"0s","failurePolicy":{"drop":{}}}`},
 	} {
@@ -214,6 +248,21 @@ func TestDaprNames_AreWhatDaprsDashboardsRead(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close() })
 	if _, err := runtimev1.NewDaprClient(conn).GetState(t.Context(),
 		&runtimev1.GetStateRequest{StoreName: "statestore", Key: "k"}); err != nil {
+		t.Fatal(err)
+	}
+
+	flows := workflow.NewClient(conn)
+	if err := flows.StartWorker(t.Context(), workflowsOf(t, new(atomic.Int64))); err != nil {
+		t.Fatal(err)
+	}
+	id, err := flows.ScheduleWorkflow(t.Context(), "chain")
+	if err == nil {
+		_, err = flows.WaitForWorkflowCompletion(t.Context(), id)
+	}
+	if err == nil {
+		err = flows.PurgeWorkflowState(t.Context(), id)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 
@@ -266,6 +315,20 @@ func TestDaprNames_AreWhatDaprsDashboardsRead(t *testing.T) {
 			`success="true"} 1`,
 		`dapr_runtime_component_init_fail_total{app_id="shop",component="secretstores.local.file",` +
 			`componentName="file",reason="init"} 1`,
+		`dapr_component_pubsub_egress_count{app_id="shop",component="events",namespace="",success="true",` +
+			`topic="orders"} 1`,
+		`dapr_component_pubsub_egress_bulk_count{app_id="shop",component="events",namespace="",success="true",` +
+			`topic="many"} 1`,
+		`dapr_component_pubsub_ingress_count{app_id="shop",component="events",namespace="",` +
+			`process_status="success",status="success",topic="orders"} 1`,
+		`dapr_component_pubsub_ingress_bulk_count{app_id="shop",component="events",namespace="",` +
+			`process_status="",topic="many"} 1`,
+		`dapr_component_pubsub_ingress_bulk_event_count{app_id="shop",component="events",namespace="",` +
+			`process_status="drop",topic="many"} 1`,
+		`dapr_runtime_workflow_operation_count{app_id="shop",namespace="",operation="create_workflow",` +
+			`status="success"} 1`,
+		`dapr_runtime_workflow_activity_execution_count{activity_name="double",app_id="shop",namespace="",` +
+			`status="success"} 5`,
 		`dapr_grpc_io_server_completed_rpcs{app_id="shop",` +
 			`grpc_server_method="/dapr.proto.runtime.v1.Dapr/GetState",grpc_server_status="OK"} 1`,
 		`dapr_resiliency_cb_state{app_id="shop",flow_direction="outbound",name="rules",namespace="",` +

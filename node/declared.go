@@ -66,10 +66,9 @@ func exportOf(t *component.TracingConfig) *tracing.Declared {
 	return d
 }
 
-// applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If the parameter all is
-// false, it applies only the middleware and the endpoints. If a resource cannot be used, it returns an error and
-// changes nothing.
-func (n *Node) applyRules(set *loader.Set, all bool) error {
+// applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If full is false, it applies
+// only the middleware and the HTTP endpoints. If a resource cannot be used, it returns an error and changes nothing.
+func (n *Node) applyRules(set *loader.Set, full bool) error {
 	rules, err := calls.ReadRules(set, n.config.reading())
 	if err != nil {
 		return err
@@ -85,7 +84,7 @@ func (n *Node) applyRules(set *loader.Set, all bool) error {
 	n.apis.pipeline.Set(filters)
 	n.calls.SetFilters(appFilters)
 	n.calls.Externals().Set(n.externals(set), n.apis.anyEndpoint(), n.config.API.AnyEndpoint)
-	if !all {
+	if !full {
 		return nil
 	}
 	for _, w := range rules.Unused {

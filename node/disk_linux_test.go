@@ -38,7 +38,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
 		os.Exit(childNode(dir))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	databases.Close()
+	os.Exit(code)
 }
 
 // childNode runs a node until it is killed or fails. It prints its address.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/locks"
@@ -14,12 +15,13 @@ import (
 
 // lockService implements the part of the admin API about locks.
 type lockService struct {
-	host *raftfsm.Host
-	log  *slog.Logger
+	host   *raftfsm.Host
+	stores func() []*lock.Instance // of this node
+	log    *slog.Logger
 }
 
-// maxLeft is the number of locks in a list for which the remaining lease time is requested from the leader. Further
-// locks are listed without it, because each of them needs a request.
+// maxLeft is how many locks of a list show the remaining lease time. Further locks are listed without this time,
+// because each lock needs a request to the leader.
 const maxLeft = 500
 
 // HeldLocks implements admin.Locks.
@@ -45,12 +47,31 @@ func lockStatus(l *locks.Held) schema.LockStatus {
 		StateStore: l.StateStore}
 }
 
+// names returns the names of the lock stores of this node. It adds the names of all stores in held, which may exist
+// only on other nodes.
+func (s lockService) names(held []locks.Held) (out []string) {
+	for _, i := range s.stores() {
+		out = append(out, i.Name)
+	}
+	for i := range held {
+		out = append(out, held[i].Component)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // ReleaseLock implements admin.Locks.
 func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error) {
 	const op = "node.ReleaseLock"
 	held, err := s.host.HeldLocks(ctx)
 	if err != nil {
 		return schema.LockStatus{}, err
+	}
+	names := s.names(held)
+	if !slices.Contains(names, r.Store) {
+		return schema.LockStatus{}, &fault.Error{Code: fault.NotFound, Op: op, Key: r.Store,
+			Msg:  "this node has no lock store " + strconv.Quote(fault.Shorten(r.Store, 128)),
+			Hint: existing(r.Store, names, "lock stores")}
 	}
 	held = slices.DeleteFunc(held, func(l locks.Held) bool {
 		return l.Component != r.Store || l.Resource != r.Resource || r.Prefix != nil && l.Prefix != *r.Prefix

@@ -105,7 +105,8 @@ type place struct {
 	front *Node  // the node of this process that serves the applications; nil = this node does
 }
 
-// frontStatus describes the node of this process that serves the applications, or returns nil if this node does.
+// frontStatus describes the other node of this process, which serves the applications. It returns nil if this node
+// serves them itself.
 func (p place) frontStatus() *schema.FrontNode {
 	if p.front == nil {
 		return nil
@@ -141,10 +142,10 @@ func (n *Node) Addresses() Addresses { return n.addrs }
 // Admin returns the operations of the admin API.
 func (n *Node) Admin() adminapi.Node {
 	return admin{n.status, n.catalogue, n.control, n.control, n.doctor(), backupService{n.host, n.config, n.deps},
-		n.apis.remote, lockService{n.host, n.deps.Logger},
-		jobs.Admin{Jobs: &n.apis.jobs, Logger: n.deps.Logger},
-		actorhost.Admin{Host: n.apis.actors, Logger: n.deps.Logger}, n.control, &n.apis.consoleLinks, newOverview(n),
-		debugger{n}, configurationAdmin{n.components}}
+		n.apis.remote, lockService{n.host, n.components.LockStores, n.deps.Logger},
+		jobs.Admin{Jobs: &n.apis.jobs, Logger: n.deps.Logger}, newTopicService(n), callService{n.apis.callLog},
+		actorhost.Admin{Host: n.apis.actors, Logger: n.deps.Logger}, workflowAdmin(n), n.control, &n.apis.consoleLinks,
+		newOverview(n), debugger{n}, configurationAdmin{n.components}}
 }
 
 // Wait blocks until the API requests a stop or ctx ends, and returns nil. After the end of ctx, it waits for up to
@@ -159,7 +160,7 @@ func (n *Node) Wait(ctx context.Context) error {
 	case err := <-n.network.Gossip().Duplicate():
 		return err
 	}
-	if len(n.config.App.Command) > 0 {
+	if len(n.config.App.Command) > 0 && n.place.front == nil {
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.config.Grace)
 		defer cancel()
 		n.apis.actors.Drain(limit)
@@ -202,8 +203,8 @@ func (n *Node) blockShutdown() {
 // unhealthyLook is the interval at which blockShutdown checks the health of the application.
 const unhealthyLook = 100 * time.Millisecond
 
-// Close stops everything in the reverse order of the start; ctx bounds it. Idempotent. After a forced shutdown it calls
-// Deps.Exit.
+// Close stops all parts of the node in the reverse order of the start, until ctx ends at the latest. It is
+// idempotent. After a forced shutdown it calls Deps.Exit.
 func (n *Node) Close(ctx context.Context) error {
 	n.stopper.Stop()
 	n.status.SetStopping() // fails readiness before anything is closed

@@ -118,9 +118,9 @@ func (r *reloads) follow(ctx context.Context) {
 	}
 }
 
-// once reads the files when they have settled, and applies the changes. again is true if the files have been read
-// before, and something could not be opened.
-func (r *reloads) once(ctx context.Context, again bool) {
+// once waits until the files no longer change, reads them, and applies the changes. repeated is true if the files
+// were read before and something could not be opened. once then logs only new failures.
+func (r *reloads) once(ctx context.Context, repeated bool) {
 	for now := r.fingerprint(); ; {
 		select {
 		case <-ctx.Done():
@@ -138,7 +138,7 @@ func (r *reloads) once(ctx context.Context, again bool) {
 	if ctx.Err() != nil {
 		return
 	}
-	r.report(changes, err, again)
+	r.report(changes, err, repeated)
 }
 
 // apply reads the files and replaces what changed. After an error nothing has changed.
@@ -174,7 +174,8 @@ func (r *reloads) apply(ctx context.Context) (loader.Changes, error) {
 	return changes, nil
 }
 
-// subscriptionsEnd bounds the wait for messages that applications handle when their subscription or component changes.
+// subscriptionsEnd limits the wait for messages that applications are still handling when their subscription or
+// component has changed.
 const subscriptionsEnd = 30 * time.Second
 
 // subscriptions returns the Subscription documents of the node.
@@ -208,14 +209,35 @@ func (r *reloads) fail(failing []string) {
 	r.failing = failing
 }
 
-// report logs and counts the outcome of a reload. With again, only new failures are logged.
-func (r *reloads) report(c loader.Changes, err error, again bool) {
+// appliedFields returns the fields of the log line about changes.
+func appliedFields(c loader.Changes) []any {
+	var documents []string
+	if c.Documents {
+		documents = append(documents, "Configuration or Resiliency")
+	}
+	if c.Subscriptions {
+		documents = append(documents, "Subscription")
+	}
+	var fields []any
+	for _, f := range []struct {
+		name  string
+		names []string
+	}{{"added", c.Added}, {"changed", c.Changed}, {"removed", c.Removed}, {"changed_documents", documents}} {
+		if len(f.names) > 0 {
+			fields = append(fields, f.name, strings.Join(f.names, ", "))
+		}
+	}
+	return fields
+}
+
+// report logs and counts the outcome of a reload. If repeated is true, it logs only new failures.
+func (r *reloads) report(c loader.Changes, err error, repeated bool) {
 	log := r.node.deps.Logger
 	var failing []string
 	add := func(e error, reason, message string) {
 		reason += fault.Text(e)
 		failing = append(failing, reason)
-		if !again || !slices.Contains(r.failing, reason) {
+		if !repeated || !slices.Contains(r.failing, reason) {
 			log.Error(message, "error", fault.Text(e))
 		}
 	}
@@ -226,8 +248,7 @@ func (r *reloads) report(c loader.Changes, err error, again bool) {
 		add(e, notServed, "a component failed; it is not served, because it has ignoreErrors: true")
 	}
 	if c.Any() {
-		log.Info("changed component files were applied", "added", strings.Join(c.Added, ", "), "changed",
-			strings.Join(c.Changed, ", "), "removed", strings.Join(c.Removed, ", "), "rules", c.Documents)
+		log.Info("changed component files were applied", appliedFields(c)...)
 	}
 	result := "applied"
 	switch {

@@ -60,6 +60,17 @@ func running(t *testing.T, files map[string]string, change func(*node.Config)) (
 	return n, c.Components.Paths[0], log
 }
 
+// says waits until a line of the log has all words. A change takes effect before the log says so.
+func says(t *testing.T, log *record, words ...string) {
+	t.Helper()
+	poll(t, func() error {
+		if !log.Has(words...) {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+}
+
 func TestReload_ComponentsAreAddedChangedAndRemoved(t *testing.T) {
 	t.Parallel()
 	partner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -95,9 +106,17 @@ func TestReload_ComponentsAreAddedChangedAndRemoved(t *testing.T) {
 	}
 	answers(t, n, "GET", "/v1.0/state/second/k", "", 400, "ERR_STATE_STORE_NOT_FOUND")
 	answers(t, n, "GET", "/v1.0/invoke/partner/method/m", "", 500, "couldn't find service")
-	if !log.Has("changed component files were applied", "state first") {
-		t.Error(log.String())
-	}
+	says(t, log, "changed component files were applied", "state first")
+}
+
+func TestReload_LogsWhatChanged(t *testing.T) {
+	const subscription = "apiVersion: dapr.io/v1alpha1\nkind: Subscription\nmetadata: {name: orders}\n" +
+		"spec: {pubsubname: pubsub, topic: orders, route: /orders}\n"
+	_, dir, log := running(t, nil, nil)
+	write(t, dir, "s.yaml", subscription)
+	says(t, log, `msg="changed component files were applied" changed_documents=Subscription`)
+	write(t, dir, "a.yaml", store("first", "state.in-memory", ""))
+	says(t, log, `msg="changed component files were applied" added="state first"`)
 }
 
 func TestReload_BrokenFileKeepsWhatIsThere(t *testing.T) {
@@ -113,9 +132,7 @@ func TestReload_BrokenFileKeepsWhatIsThere(t *testing.T) {
 		return errors.New("the status does not show the broken file")
 	})
 	answers(t, n, "GET", "/v1.0/state/first/k", "", 200, "1")
-	if !log.Has("level=ERROR", "a change of the component files was not applied") {
-		t.Error(log.String())
-	}
+	says(t, log, "level=ERROR", "a change of the component files was not applied")
 	write(t, dir, "a.yaml", store("first", "state.raft", ""))
 	poll(t, func() error {
 		if len(status(t, n).Issues) > 0 {
@@ -186,12 +203,7 @@ func TestReload_StoreThatWouldLoseItsValuesWaitsForRestart(t *testing.T) {
 	n, dir, log := running(t, map[string]string{"a.yaml": store("first", "state.in-memory", "")}, nil)
 	answers(t, n, "POST", "/v1.0/state/first", `[{"key":"k","value":1}]`, 204, "")
 	write(t, dir, "a.yaml", store("first", "state.in-memory", "{name: keyPrefix, value: name}"))
-	poll(t, func() error {
-		if !log.Has("takes effect with a restart of the node") {
-			return errors.New(log.String())
-		}
-		return nil
-	})
+	says(t, log, "takes effect with a restart of the node")
 	answers(t, n, "GET", "/v1.0/state/first/k", "", 200, "1")
 }
 
@@ -216,9 +228,7 @@ func TestReload_ResiliencyAndConfiguration(t *testing.T) {
 	write(t, dir, "c.yaml", document("Configuration", "c", "  api: {denied: [{name: metadata, version: v1.0, "+
 		"protocol: http}]}\n  metrics: {daprNames: true}\n"))
 	answers(t, n, "GET", "/v1.0/metadata", "", 404, "requested endpoint is not available")
-	if !log.Has("spec.metrics of the Configuration changed; it takes effect with the next start") {
-		t.Error(log.String())
-	}
+	says(t, log, "spec.metrics of the Configuration changed; it takes effect with the next start")
 }
 
 // Dapr's sidecar applies spec.metrics after SIGHUP, because it starts its runtime anew.
@@ -261,12 +271,7 @@ func TestReload_TracingToZipkin(t *testing.T) {
 	})
 	write(t, dir, "c.yaml", document("Configuration", "c", "  tracing: {samplingRate: \"1\", zipkin: "+
 		"{endpointAddress: \""+zipkin.URL+"/api/v2/spans\"}}\n"))
-	poll(t, func() error {
-		if !log.Has("spec.tracing of the Configuration was applied") {
-			return errors.New(log.String())
-		}
-		return nil
-	})
+	says(t, log, "spec.tracing of the Configuration was applied")
 	answers(t, n, "GET", "/v1.0/invoke/"+app.id(n)+"/method/m", "", 500, "no")
 	answers(t, n, "GET", "/v1.0/state/first/%ff", "", 400, "") // must not harm the other spans
 	answers(t, n, "GET", "/v1.0/state/first/k", "", 204, "")
@@ -284,9 +289,7 @@ func TestReload_InvalidResiliencyWithDaprsDefaults(t *testing.T) {
 	wrong := document("Resiliency", "r", "  policies: {retries: {two: {policy: sometimes}}}\n")
 	n, _, log := running(t, map[string]string{"r.yaml": wrong}, func(c *node.Config) { c.Dapr = true })
 	_, _ = save(t, n, "k", "v")
-	if !log.Has("a Resiliency resource has no effect") {
-		t.Error(log.String())
-	}
+	says(t, log, "a Resiliency resource has no effect")
 }
 
 func TestReload_ForcedReadsFilesThatAreNotWatched(t *testing.T) {
@@ -297,12 +300,7 @@ func TestReload_ForcedReadsFilesThatAreNotWatched(t *testing.T) {
 	n.Reload()
 	answers(t, n, "POST", "/v1.0/state/second", `[{"key":"k","value":2}]`, 204, "")
 	n.Reload()
-	poll(t, func() error {
-		if !log.Has("the component files were read; nothing has changed") {
-			return errors.New(log.String())
-		}
-		return nil
-	})
+	says(t, log, "the component files were read; nothing has changed")
 }
 
 func TestReload_InputBindingMovesToItsNewRoute(t *testing.T) {

@@ -18,9 +18,10 @@ type targetGroup struct {
 	Labels  map[string]string `json:"labels"`
 }
 
-// scrapeTargets serves the list of live nodes that announce a metrics address, sorted by node id. Before gossip is
-// open, it answers 503, so that Prometheus keeps its previous list. With an empty list, Prometheus would drop every
-// target.
+// scrapeTargets serves the list of nodes that announce a metrics address, sorted by node id. Nodes that have failed are
+// listed until they are removed or forgotten. Prometheus would drop them otherwise, and could not report that they are
+// down. Nodes that have left are not listed. Before gossip is open, scrapeTargets answers 503, so that Prometheus keeps
+// its previous list. With an empty list, Prometheus would drop every target.
 type scrapeTargets struct {
 	cluster string
 	known   interface{ Roster() *membership.Roster } // nil until gossip is open
@@ -34,19 +35,21 @@ func (s scrapeTargets) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(targetGroups(s.cluster, r.Alive())) // fails only if the client has gone
+	_ = json.NewEncoder(w).Encode(targetGroups(s.cluster, r.Members())) // fails only if the client has gone
 }
 
-func targetGroups(cluster string, alive []membership.Member) []targetGroup {
+func targetGroups(cluster string, members []membership.Member) []targetGroup {
 	out := []targetGroup{} // encodes as [] if empty
-	for _, m := range alive {
-		if m.MetricsAddr == "" {
+	for i := range members {
+		m := &members[i]
+		if m.MetricsAddr == "" || m.State == membership.Left {
 			continue
 		}
 		out = append(out, targetGroup{Targets: []string{m.MetricsAddr}, Labels: map[string]string{
 			"__meta_quorate_node": m.NodeID, "__meta_quorate_role": m.Role.String(),
 			"__meta_quorate_cluster":    cluster,
 			"__meta_quorate_cluster_id": m.ClusterID, "__meta_quorate_version": m.Version,
+			"__meta_quorate_state": m.State.String(),
 		}})
 	}
 	return out

@@ -39,7 +39,7 @@ func OpenShared(ctx context.Context, c Config, d Deps) (*Shared, error) {
 func (s *Shared) Addresses() Addresses { return s.addrs }
 
 // Reload makes the node that serves the applications read its component files again. It returns without waiting for
-// that.
+// the end of the reload.
 func (s *Shared) Reload() { s.serving.Reload() }
 
 // sharedOpener opens the nodes of a shared directory.

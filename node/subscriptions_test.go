@@ -98,6 +98,16 @@ func TestSubscriptions_OfApplicationAndFiles(t *testing.T) {
 	want("/orders 1 redmessages")
 	publish("declared", "2")
 	want("/declared 2 redmessages")
+	_, described := askAt(t, n.Addresses().API[0], "GET", "/v1.0/metadata", "", "")
+	for _, text := range []string{
+		`{"pubsubname":"messages","topic":"orders","rules":[{"path":"/orders"}],"deadLetterTopic":"",` +
+			`"type":"PROGRAMMATIC"}`,
+		`{"pubsubname":"messages","topic":"declared","rules":[{"path":"/declared"}],"deadLetterTopic":"",` +
+			`"type":"DECLARATIVE"}`} {
+		if !strings.Contains(described, text) {
+			t.Errorf("the metadata lack %s: %s", text, described)
+		}
+	}
 	file("subscription.yaml", strings.Replace(subscriptionFile, "ROUTE", "/moved", 1))
 	deadline := time.Now().Add(30 * time.Second)
 	for moved := false; !moved; {

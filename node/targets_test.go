@@ -61,7 +61,7 @@ func lists(t *testing.T, asked *node.Node, want map[string]targetGroup) {
 	})
 }
 
-func TestScrapeTargets_ListEveryLiveNode(t *testing.T) {
+func TestScrapeTargets_ListEveryNodeThatHasNotLeft(t *testing.T) {
 	t.Parallel()
 	nodes, configs := three(t)
 	hidden := member(t, "s1", 0, nodes[0].Addresses().Gossip)
@@ -73,6 +73,7 @@ func TestScrapeTargets_ListEveryLiveNode(t *testing.T) {
 		want[id] = targetGroup{Targets: []string{n.Addresses().Metrics}, Labels: map[string]string{
 			"__meta_quorate_node": id, "__meta_quorate_role": "server", "__meta_quorate_cluster": "default",
 			"__meta_quorate_cluster_id": status(t, n).Node.ClusterID, "__meta_quorate_version": "test",
+			"__meta_quorate_state": "alive",
 		}}
 	}
 	for _, n := range nodes {

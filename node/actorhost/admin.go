@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
@@ -22,7 +23,13 @@ const (
 	// handed is how many actors one such call moves.
 	handed = 500
 
-	opMove = "actors.Move"
+	// rebalances is how often one rebalance request of an operator looks for hosts with too many actors. The pause
+	// between two looks is longer than the time between two renewals of a host.
+	rebalances     = 5
+	rebalancePause = 300 * time.Millisecond
+
+	opMove      = "actors.Move"
+	opRebalance = "actors.Rebalance"
 )
 
 // Admin implements the part of the admin API about actors.
@@ -71,15 +78,37 @@ func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 	return err
 }
 
-// RebalanceActors implements admin.Actors.
+// RebalanceActors implements admin.Actors. After it has moved actors, it looks again, because a host does not give
+// away actors that it does not know yet. A host learns of actors that were transferred to it only with the next
+// renewal of its session.
 func (a Admin) RebalanceActors(ctx context.Context, kind string) (moved int, err error) {
 	d, err := a.Host.directoryOf(ctx, kind)
 	if err != nil {
 		return 0, err
 	}
+	for attempt := 1; ; attempt++ {
+		wanted, n, err := a.rebalance(ctx, d, kind)
+		if moved += n; err != nil {
+			return moved, err
+		}
+		if wanted == n || attempt == rebalances {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return moved, fault.Wrap(ctx.Err(), opRebalance, "the actors are not yet spread evenly")
+		case <-time.After(rebalancePause):
+		}
+	}
+	a.Logger.Info("actors were rebalanced by an operator", "type", kind, "moved", moved)
+	return moved, nil
+}
+
+// rebalance distributes the actors of a type evenly. It returns how many actors had to move, and how many have moved.
+func (a Admin) rebalance(ctx context.Context, d *directory.Directory, kind string) (wanted, moved int, err error) {
 	hosts, err := d.Hosts(ctx)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	hosts = slices.DeleteFunc(hosts, func(h directory.HostLoad) bool {
 		return h.Draining || !slices.Contains(h.Types, kind)
@@ -91,18 +120,18 @@ func (a Admin) RebalanceActors(ctx context.Context, kind string) (moved int, err
 		}
 		return true
 	}); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	for _, m := range moves(hosts, placed) {
+		wanted += len(m.actors)
 		for some := range slices.Chunk(m.actors, handed) {
 			n, err := a.Host.handOver(ctx, m.from.Server, m.to.ID, m.to.App, some)
 			if moved += n; err != nil {
-				return moved, err
+				return wanted, moved, err
 			}
 		}
 	}
-	a.Logger.Info("actors were rebalanced by an operator", "type", kind, "moved", moved)
-	return moved, nil
+	return wanted, moved, nil
 }
 
 // move is the move of actors from one host to another.
@@ -173,17 +202,17 @@ type handing struct {
 	Actors []api.Actor `json:"actors"`
 }
 
-// handOver moves the given actors of an application from one host to another. It returns how many of them were active.
-// server is the server id of the node that has the actors. to is the session id of the new host.
-func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.Actor) (int, error) {
+// handOver moves the given actors of an application to another host. It returns how many of them were active. server
+// is the server id of the node that has the actors. target is the session id of the new host.
+func (h *Host) handOver(ctx context.Context, server, target, app string, all []api.Actor) (int, error) {
 	c, err := h.connection()
 	if err != nil {
 		return 0, err
 	}
 	if server == c.server {
-		return h.HandOver(ctx, app, all, to), nil
+		return h.HandOver(ctx, app, all, target), nil
 	}
-	text, err := json.Marshal(handing{app, to, all})
+	text, err := json.Marshal(handing{app, target, all})
 	if err != nil {
 		return 0, fault.Wrap(err, opMove, "the request cannot be encoded")
 	}

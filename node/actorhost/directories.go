@@ -30,17 +30,18 @@ type typeRecord struct {
 // freeAfter is how long an actor type must be without a host before another application may claim it.
 const freeAfter = 10 * time.Minute
 
-// wanted returns the record of the type after an application has tried to claim it. hosted says whether a node hosts
-// the type, by is the record of the application, and at is the time of the attempt. If no node has hosted the type for
-// freeAfter, wanted returns by. Otherwise it returns t, with Unhosted updated.
-func (t typeRecord) wanted(by typeRecord, hosted bool, at time.Time) typeRecord {
+// wanted returns the record that an actor type should have after an application has tried to claim the type. t is the
+// present record. claim is the record for the application that tried. hosted is true if a node hosts the type, and
+// now is the time of the attempt. If no node has hosted the type for freeAfter, wanted returns claim. Otherwise it
+// returns t, with Unhosted updated.
+func (t typeRecord) wanted(claim typeRecord, hosted bool, now time.Time) typeRecord {
 	switch {
 	case hosted:
 		t.Unhosted = 0
 	case t.Unhosted == 0:
-		t.Unhosted = at.Unix()
-	case at.Sub(time.Unix(t.Unhosted, 0)) >= freeAfter:
-		return by
+		t.Unhosted = now.Unix()
+	case now.Sub(time.Unix(t.Unhosted, 0)) >= freeAfter:
+		return claim
 	}
 	return t
 }
@@ -191,8 +192,8 @@ func ownerOf(h *directory.Host) actors.Owner {
 
 // Register implements actors.Directory.
 func (d *oneDirectory) Register(ctx context.Context, r actors.Registration) (uint64, error) {
-	return d.Directory.Register(ctx, directory.Host{ID: r.Session, Node: d.at.node, Server: d.at.server,
-		Types: r.Types, Draining: r.Draining})
+	return d.Directory.Register(ctx, directory.Host{ID: r.Session, Revision: r.Revision, Node: d.at.node,
+		Server: d.at.server, Types: r.Types, Draining: r.Draining})
 }
 
 // Activate implements actors.Directory.

@@ -11,7 +11,7 @@ import (
 )
 
 // holdings implements actors.Holdings with one empty file for each application that may have actors in memory. The
-// string is the directory of the files. The files are not synced, because a power cut also ends the applications.
+// string is the directory of these files. They are not synced, because a power cut also ends the applications.
 type holdings string
 
 func (t holdings) path(app string) string { return filepath.Join(string(t), url.PathEscape(app)) }

@@ -47,8 +47,8 @@ func workName(a api.Actor, name string) string {
 	return a.Type + separator + state.StoredActorID(a.ID) + separator + name
 }
 
-// home returns where an application has the reminders of a type of actors. It returns fault.NotFound if the application
-// does not host the type.
+// home returns the place where an application keeps the reminders of an actor type. It returns fault.NotFound if the
+// application does not host the type.
 func (r reminders) home(ctx context.Context, app, kind string) (due.Client, due.Home, error) {
 	o := &r.host.options
 	c, err := r.host.connection()
@@ -104,8 +104,8 @@ func schedule(period string) (text string, ticks uint64, err error) {
 	return text, ticks, nil
 }
 
-// shownPeriod returns the period of a stored reminder as Dapr shows it, such as "@every 1s" for "1s" and "R3/PT1S".
-// Periods with months, which Dapr does not have, are returned as they were set.
+// shownPeriod returns the period of a stored reminder as Dapr shows it, such as "@every 1s" for "1s" and "R3/PT1S". A
+// period with months is returned as it was set, because Dapr has no such periods.
 func shownPeriod(period string) string {
 	text, _, err := schedule(period)
 	if err != nil || text == "" {
@@ -240,8 +240,8 @@ func (r reminders) RemoveAll(ctx context.Context, app string, a api.Actor) error
 	return work.RemovePrefix(ctx, home, family(a))
 }
 
-// family returns the common prefix of the names of an actor's reminders. If a.ID is empty, it covers all actors of
-// the type.
+// family returns the common prefix of the names of an actor's reminders. If a.ID is empty, it returns the prefix for
+// all actors of the type.
 func family(a api.Actor) string {
 	if a.ID == "" {
 		return a.Type + separator

@@ -32,8 +32,8 @@ func (h *holding) store(ctx context.Context) error {
 	return err
 }
 
-// again stores the record once more after a conflict, if this run still has the claim. The cause of the conflict may
-// be an earlier write of this run whose answer was lost. If this run has lost the claim, again returns conflict.
+// again stores the record a second time after a conflict, if this run still has the claim. An earlier write of this
+// run whose answer was lost may have caused the conflict. If this run has lost the claim, again returns conflict.
 func (h *holding) again(ctx context.Context, conflict error) (uint64, error) {
 	text, revision, err := h.cluster.Record(ctx)
 	if err != nil {
@@ -55,8 +55,8 @@ func (h *holding) extend(ctx context.Context) error {
 	return h.store(ctx)
 }
 
-// while calls the function f, and renews the claim until f returns. If the claim is lost, it cancels the context of f
-// and returns errLost.
+// while calls the function f, and renews the claim until f returns. If the claim is lost, it cancels the context of
+// f. It returns errLost after f has returned.
 func (h *holding) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
@@ -93,8 +93,8 @@ func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	}
 }
 
-// release applies change to the record, removes the claim from it, and stores it, even if ctx has ended. Otherwise the
-// next leader would have to wait until the claim expires.
+// release applies change to the record, removes the claim from it, and stores it, even if ctx has ended. If the claim
+// stayed, the next leader would have to wait until it expires.
 func (h *holding) release(ctx context.Context, change func(*record)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime)
 	defer cancel()

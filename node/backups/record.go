@@ -59,20 +59,21 @@ func (r record) encode() []byte {
 	return text
 }
 
-// due reports whether a backup is due at the time now. every is the length of a period. A backup is due in two cases:
+// due reports whether a backup is due at the time now. The parameter period is the length of a period. A backup is
+// due in two cases:
 //
-//   - The last backup belongs to an earlier period.
-//   - The period of the last backup starts more than one period length after now. Then a clock was wrong.
+//   - The last backup belongs to an earlier period than now.
+//   - The period of the last backup begins more than one period after now, because a clock was wrong.
 //
-// After a failed attempt, due returns false until the shorter of every and retryAfter has passed.
-func (r record) due(now time.Time, every time.Duration) bool {
+// After a failed attempt, due returns false until retryAfter has passed, or one period if that is shorter.
+func (r record) due(now time.Time, period time.Duration) bool {
 	if r.Failed != nil {
-		if ago := now.Sub(r.Failed.Time); ago >= 0 && ago < min(every, retryAfter) {
+		if ago := now.Sub(r.Failed.Time); ago >= 0 && ago < min(period, retryAfter) {
 			return false
 		}
 	}
 	last := time.Unix(r.Period, 0)
-	return periodOf(now, every).After(last) || last.Sub(now) > every
+	return periodOf(now, period).After(last) || last.Sub(now) > period
 }
 
 // periodOf returns the start of the period that contains the given time. Periods are the same on all nodes.

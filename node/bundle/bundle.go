@@ -45,10 +45,10 @@ type Options struct {
 	Now     func() time.Time
 }
 
-// Write writes a bundle to w, as a gzip-compressed tar archive. profile is the duration of the CPU profile in it.
-// Write takes a few seconds longer than that. If the content of a file cannot be collected, the bundle has the error
-// in a file with the suffix .error instead. Write returns an error if writing to w fails, and fault.Timeout if ctx
-// ends.
+// Write writes a bundle to w, as a gzip-compressed tar archive. profile is the duration of the CPU profile in the
+// bundle. Write takes a few seconds longer than this duration. If the content of a file cannot be collected, the
+// bundle has a file with the suffix .error instead, which contains the error. Write returns an error if writing to w
+// fails, and fault.Timeout if ctx ends.
 func Write(ctx context.Context, w io.Writer, profile time.Duration, o Options) error {
 	zip := gzip.NewWriter(w)
 	out := tar.NewWriter(zip)

@@ -52,7 +52,7 @@ type App struct {
 	Observer       appchannel.Observer
 }
 
-// Spans makes the spans of calls, of operations of bindings and of requests of the API. Tracer implements it.
+// Spans creates the tracing spans of calls, of binding operations and of API requests. Tracer implements it.
 type Spans interface {
 	invoke.Tracer
 	api.BindingTracer
@@ -231,8 +231,8 @@ func (m *merger) VerifySession(ctx context.Context, own, given string) (string, 
 // SetSessions sets the merger of session tokens. Call it before a store is served.
 func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 
-// Connect enables calls between nodes. Other nodes can then call the applications of this node, and this node can
-// call the instances that places chooses on other nodes.
+// Connect enables calls between nodes. Other nodes can then call the applications of this node. This node can then
+// call instances on other nodes, which places chooses.
 func (c *Calls) Connect(places invoke.Places) {
 	port := c.opts.Network.Port()
 	client := remoteinvoke.NewClient(remoteinvoke.ClientConfig{Dial: port.Tunnel,

@@ -50,8 +50,8 @@ func (f filteredChannel) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// filter applies the middleware f to a call. f gets a URL with the path in RawPath, because calls have it in Opaque,
-// which middleware does not read. If f leaves this URL unchanged, filter restores the original one.
+// filter applies the middleware f to a call. A call has its path in URL.Opaque, which middleware does not read. So f
+// gets a copy of the URL with the path in RawPath. If f does not change this copy, filter restores the original URL.
 func filter(f middleware.Filter, r *http.Request) error {
 	sent := r.URL
 	if sent.Opaque == "" {

@@ -37,11 +37,12 @@ type Documents interface {
 	Documents(kind component.Kind) []component.Document
 }
 
-// ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid, or if
-// access control has policies for callers that how says cannot be identified.
-func ReadRules(set Documents, how Reading) (r Rules, err error) {
+// ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid. It also
+// returns an error if access control has policies for callers that this node cannot identify, according to the
+// settings in reading.
+func ReadRules(set Documents, reading Reading) (r Rules, err error) {
 	var defaults component.Configuration
-	if how.Dapr {
+	if reading.Dapr {
 		defaults.Metrics = &component.MetricsConfig{Enabled: true, DaprNames: true}
 	}
 	r.Conf, err = component.ParseConfigurations(set.Documents(component.KindConfiguration), defaults)
@@ -49,7 +50,7 @@ func ReadRules(set Documents, how Reading) (r Rules, err error) {
 	r.Access, r.Unused = r.Conf.AccessControl, r.Conf.Unused
 	for _, d := range set.Documents(component.KindResiliency) {
 		one, err := component.ParseResiliency(d)
-		if err != nil && how.Dapr {
+		if err != nil && reading.Dapr {
 			r.Rejected = append(r.Rejected, err)
 			continue
 		}
@@ -57,7 +58,7 @@ func ReadRules(set Documents, how Reading) (r Rules, err error) {
 		r.Resiliency = append(r.Resiliency, one)
 		r.Unused = append(r.Unused, one.Unused...)
 	}
-	return r, errors.Join(append(errs, how.check(r.Access))...)
+	return r, errors.Join(append(errs, reading.check(r.Access))...)
 }
 
 func (t Trust) check(a *component.AccessControl) error {

@@ -50,8 +50,8 @@ type Catalogue struct {
 // New returns a Catalogue that is not open yet.
 func New(o Options) *Catalogue { return &Catalogue{opts: o} }
 
-// Open opens the catalogue. id is the identity of this node, which is known when its data directory is open.
-// whyUnhealthy returns why an application of this node is unhealthy, or "" if it is healthy.
+// Open opens the catalogue. id is the identity of this node, which is known when its data directory is open. The
+// function whyUnhealthy returns why an application of this node is unhealthy, or "" if it is healthy.
 func (c *Catalogue) Open(id datadir.Identity, whyUnhealthy func(api.App) string) error {
 	d, err := discovery.New(discovery.Options{
 		Self: discovery.Incarnation{Node: id.Node, Boot: membership.NewBootID()}, Server: id.Server,

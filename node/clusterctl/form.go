@@ -161,9 +161,9 @@ func (ctl *Controller) askPromise(ctx context.Context, server string) error {
 	return err
 }
 
-// servePromise handles methodPromise, with which another server requests a promise that it may form the cluster. It
-// returns fault.Conflict if gossip already knows a cluster, or if the values of --bootstrap-expect of the two servers
-// differ.
+// servePromise handles methodPromise. With this method, another server requests the promise that only it may form the
+// cluster. servePromise returns fault.Conflict if gossip already knows a cluster. It also does so if the two servers
+// have different values of --bootstrap-expect.
 func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, error) {
 	expect, k := binary.Uvarint(r.Payload)
 	if mine := ctl.opts.BootstrapExpect; k <= 0 || expect != uint64(mine) {
@@ -283,7 +283,7 @@ func leftBehindHint(dir string) string {
 
 // leftBehind returns a reason if this server was left behind by a rescue (see raftfsm.Rescue) and knows no leader of
 // any of its groups. Otherwise it returns nil. It asks no other server, because the identity of this server records
-// the newest epoch that the server has seen.
+// the newest cluster epoch that this server has seen.
 func (ctl *Controller) leftBehind() *api.Reason {
 	id := ctl.host.Identity()
 	if !id.LeftBehind() {

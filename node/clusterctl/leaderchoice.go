@@ -61,7 +61,7 @@ func (ctl *Controller) serveLeaderChoice(_ context.Context, r peer.Request) ([]b
 }
 
 // choose records that an operator has chosen this node as leader of a group. If leaders are being balanced, choose
-// first waits for that, because the balancing could still move this leadership.
+// first waits for the end of the balancing, which could still move this leadership.
 func (r *reconciler) choose(id int) {
 	r.moving.Lock()
 	defer r.moving.Unlock()

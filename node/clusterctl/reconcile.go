@@ -210,8 +210,8 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// prev returns the log index of the group configuration on which the last decision was based. Raft refuses a change
-// with this index if there is a newer configuration.
+// prev returns the log index of the group configuration on which the last decision for group i was based. Raft
+// refuses a change that names this index if the group has a newer configuration.
 func (r *reconciler) prev(i int) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,8 +265,8 @@ func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 	}
 }
 
-// heir returns the voter to which leadership of a group should be transferred. It is nearly up to date with the log.
-// If no such voter is known, heir returns "".
+// heir returns the voter that should get the leadership of a group in a transfer. Its log is nearly up to date. If no
+// such voter is known, heir returns "".
 func (r *reconciler) heir(id uint32) raft.ServerID {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
@@ -168,16 +169,8 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 	}
 	member := ctl.host.Standing(c.Group, c.Server)
 	if !member.Removed {
-		in := ctl.reconciler.look(ctx, c.Group, groups[c.Group])
-		if why := placement.Removable(in, c.Server); why != "" {
-			return nil, &fault.Error{Code: fault.Conflict, Op: opRemove, Key: c.Server, Msg: why}
-		}
-		if !c.Dry {
-			ctl.log.Info("a server is removed on request", "group", c.Group, "server", c.Server)
-			if err := ctl.host.MarkRemoved(ctx, c.Group, c.Server); err != nil {
-				return nil, err
-			}
-			ctl.reconciler.hurry()
+		if err := ctl.mark(ctx, c, groups[c.Group]); err != nil {
+			return nil, err
 		}
 	}
 	a := removeAnswer{Server: c.Server, Done: member.Removed && member.Settled && !member.Member}
@@ -187,6 +180,34 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 		}
 	}
 	return json.Marshal(a)
+}
+
+// mark checks whether the group g, which this node leads, can lose a server. If so, and unless c.Dry is set, it commits
+// the tombstone of the server. It handles one server of a group at a time: otherwise two removals could be allowed that
+// the group cannot lose together.
+func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) error {
+	if slot := ctl.removing[c.Group]; !c.Dry {
+		select {
+		case slot <- struct{}{}:
+			defer func() { <-slot }()
+		case <-ctx.Done():
+			return &fault.Error{Code: fault.Timeout, Op: opRemove, Key: c.Server, Err: context.Cause(ctx),
+				Msg: "the removal of another server has not ended in time"}
+		}
+	}
+	in := ctl.reconciler.look(ctx, c.Group, g)
+	if why := placement.Removable(in, c.Server); why != "" {
+		return &fault.Error{Code: fault.Conflict, Op: opRemove, Key: c.Server, Msg: why}
+	}
+	if c.Dry {
+		return nil
+	}
+	ctl.log.Info("a server is removed on request", "group", c.Group, "server", c.Server)
+	if err := ctl.host.MarkRemoved(ctx, c.Group, c.Server); err != nil {
+		return err
+	}
+	ctl.reconciler.hurry()
+	return nil
 }
 
 // target returns the server id for a server id or node id. It prefers a server that is not removed. It returns

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -156,6 +157,29 @@ func TestRemove_RefusesLossOfQuorum(t *testing.T) {
 	nodetest.Voters(t, nodes[at], 2)
 	if code, body := nodetest.Save(t, nodes[other], "k", "1"); code != 204 {
 		t.Errorf("save: %d %s", code, body)
+	}
+}
+
+func TestRemove_OneServerStaysIfAllAreRemovedAtOnce(t *testing.T) {
+	nodes, _ := threeSlow(t)
+	leader := nodes[nodetest.Leader(t, nodes)]
+	var wg sync.WaitGroup
+	errs := make([]error, len(nodes))
+	for i, n := range nodes {
+		id := nodetest.Status(t, n).Node.ServerID
+		wg.Go(func() { _, errs[i] = leader.Admin().Remove(t.Context(), id) })
+	}
+	wg.Wait()
+	refused := 0
+	for _, err := range errs {
+		if fault.Is(err, fault.Conflict) {
+			refused++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if refused == 0 {
+		t.Error("all servers are being removed")
 	}
 }
 

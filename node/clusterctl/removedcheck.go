@@ -19,8 +19,8 @@ const (
 	removedWait  = time.Second // timeout of one answer
 )
 
-// removedCheck finds out whether this server was removed from the cluster. It must ask other servers. This server may
-// have been down at the time of its removal, and no node connects to a removed server.
+// removedCheck finds out whether this server was removed from the cluster. It must ask other servers: this server may
+// have been down when it was removed, and no node connects to a removed server.
 //
 // One positive answer is enough. A removed server has a tombstone, which is committed and never deleted, and a server
 // with a tombstone is never added again.

@@ -18,15 +18,15 @@ import (
 // newLeaderWait is the maximum wait for the new leader after a transfer.
 const newLeaderWait = 3 * time.Second
 
-// TransferLeader transfers leadership of the group with the given id to the server of a node. The parameter to is the
-// id of that node. If it is empty, TransferLeader chooses a voter that is nearly up to date with the log. It prefers
-// one with a good disk. TransferLeader returns when a new leader is known, or after newLeaderWait. Errors:
+// TransferLeader transfers leadership of the group with the given id to the server of the node with the id nodeID. If
+// nodeID is empty, TransferLeader chooses a voter whose log is nearly up to date. It prefers a voter whose disk is
+// not nearly full. TransferLeader returns when a new leader is known, or after newLeaderWait. Errors:
 //
 //	not_leader   another node leads the group
 //	unavailable  no leader is known
 //	not_found    the group or the node is unknown
 //	conflict     the node has no voter of the group or its disk is nearly full, or no voter is up to date
-func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string) (schema.TransferResult, error) {
+func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, nodeID string) (schema.TransferResult, error) {
 	self := ctl.host.Identity()
 	out := schema.TransferResult{Group: id, From: self.Node}
 	if err := ctl.host.Removed(); err != nil {
@@ -44,7 +44,7 @@ func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string)
 	if leader := string(g.Leader()); leader != self.Server {
 		return out, ctl.elsewhere(opTransfer, id, leader)
 	}
-	if to == self.Node {
+	if nodeID == self.Node {
 		ctl.reconciler.choose(int(id)) //nolint:gosec // bounded above
 		if leader := string(g.Leader()); leader != self.Server {
 			return out, ctl.elsewhere(opTransfer, id, leader) // spread has just transferred it
@@ -53,7 +53,7 @@ func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string)
 		return out, nil
 	}
 	servers, _ := g.Servers()
-	target, err := successor(id, servers, self.Server, to)
+	target, err := successor(id, servers, self.Server, nodeID)
 	if err != nil {
 		return out, err
 	}
@@ -87,8 +87,8 @@ func (ctl *Controller) diskLow(server string) bool {
 const opTransfer = "node.TransferLeader"
 
 // elsewhere returns the error for a request that only the leader of a group can serve. leader is the server id of the
-// leader, or "" if none is known. The error is fault.NotLeader with the node id of the leader, or fault.Unavailable if
-// none is known.
+// leader. If it is not empty, the error is fault.NotLeader with the node id of the leader. If it is empty, no leader
+// is known, and the error is fault.Unavailable.
 func (ctl *Controller) elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
 		if why := ctl.host.Ready(uint32(id)); why != nil { //nolint:gosec // bounded by the caller
@@ -103,22 +103,22 @@ func (ctl *Controller) elsewhere(op string, id uint64, leader string) error {
 		Msg: fmt.Sprintf("group %d is led by %s, not by this node", id, node), Hint: "run the command on " + node}
 }
 
-// successor returns the server that is to lead a group next. The parameter to is the id of its node. If it is empty,
-// successor returns "", and the caller chooses a voter. successor returns an error if the node has no voter of the
-// group, or if self is the only voter.
-func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID, error) {
+// successor returns the server that is to lead a group next. The parameter nodeID is the id of its node. If nodeID is
+// empty, successor returns "", and the caller chooses a voter. successor returns an error if the node has no voter of
+// the group, or if self is the only voter.
+func successor(id uint64, servers []raft.Server, self, nodeID string) (raft.ServerID, error) {
 	var others []string
 	for _, s := range servers {
 		node := placement.NodeOf(string(s.ID))
 		switch voter := s.Suffrage == raft.Voter; {
 		case string(s.ID) == self:
-		case voter && node == to:
+		case voter && node == nodeID:
 			return s.ID, nil
 		case voter:
 			others = append(others, node)
-		case node == to:
+		case node == nodeID:
 			return "", &fault.Error{Code: fault.Conflict, Op: opTransfer,
-				Msg:  fmt.Sprintf("%s is a non-voter of group %d, and only a voter can lead", to, id),
+				Msg:  fmt.Sprintf("%s is a non-voter of group %d, and only a voter can lead", nodeID, id),
 				Hint: "quorate status on this node shows why it does not vote"}
 		}
 	}
@@ -128,9 +128,9 @@ func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID
 		return "", &fault.Error{Code: fault.Conflict, Op: opTransfer,
 			Msg:  fmt.Sprintf("group %d has no other voter", id),
 			Hint: "let more servers join, and wait until they vote"}
-	case to != "":
+	case nodeID != "":
 		return "", &fault.Error{Code: fault.NotFound, Op: opTransfer,
-			Msg: fmt.Sprintf("%s is not a server of group %d", to, id), Hint: "its other voters are " +
+			Msg: fmt.Sprintf("%s is not a server of group %d", nodeID, id), Hint: "its other voters are " +
 				strings.Join(others, ", ")}
 	}
 	return "", nil

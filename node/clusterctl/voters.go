@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
@@ -34,7 +35,10 @@ type votersRecord struct {
 // creates it with its own setting --voters. A voterCount is safe for concurrent use.
 type voterCount struct {
 	parts
-	number atomic.Int64 // from the note; unread, unrecorded, or at least 1
+
+	mu       sync.Mutex // guards what follows
+	number   int        // from the note; unread, unrecorded, or at least 1
+	revision uint64     // of that note; 0 = there is none
 }
 
 // Values of voterCount.number that are no number of voters.
@@ -44,9 +48,14 @@ const (
 )
 
 func newVoterCount(p parts) *voterCount {
-	v := &voterCount{parts: p}
-	v.number.Store(unread)
-	return v
+	return &voterCount{parts: p, number: unread}
+}
+
+// current returns the number from the note, unread or unrecorded.
+func (v *voterCount) current() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.number
 }
 
 // run follows the note until ctx ends.
@@ -70,7 +79,7 @@ func (v *voterCount) look(ctx context.Context) {
 	if len(v.host.Groups()) == 0 || v.host.Leader(0) == "" {
 		return
 	}
-	if v.number.Load() != unread {
+	if v.current() != unread {
 		if n, err := v.host.LocalNote(votersNote); err == nil {
 			v.take(n)
 		}
@@ -81,10 +90,9 @@ func (v *voterCount) look(ctx context.Context) {
 		if err != nil {
 			return // the next look tries again
 		}
-		v.number.CompareAndSwap(unread, unrecorded)
 		v.take(n)
 	}
-	if v.number.Load() == unrecorded && v.shouldRecord() {
+	if v.current() == unrecorded && v.shouldRecord() {
 		ctx, cancel := context.WithTimeout(ctx, votersWait)
 		defer cancel()
 		if err := v.record(ctx, v.opts.Voters, 0); err != nil {
@@ -93,10 +101,17 @@ func (v *voterCount) look(ctx context.Context) {
 	}
 }
 
-// take keeps the number of a note.
+// take keeps the number of a note, unless a newer note is known already. The replica of this node may be behind the
+// linearizable read or the write that returned the newer one.
 func (v *voterCount) take(n raftfsm.Note) {
-	if number := v.decode(n); number != unrecorded {
-		v.number.Store(int64(number))
+	number := v.decode(n)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case number != unrecorded && n.Revision >= v.revision:
+		v.number, v.revision = number, n.Revision
+	case v.number == unread:
+		v.number = unrecorded
 	}
 }
 
@@ -127,23 +142,24 @@ func (v *voterCount) record(ctx context.Context, number int, revision uint64) er
 	if err != nil {
 		return err
 	}
-	if _, err := v.host.SetNote(ctx, votersNote, text, revision); err != nil {
+	written, err := v.host.SetNote(ctx, votersNote, text, revision)
+	if err != nil {
 		return err
 	}
-	v.number.Store(int64(number))
+	v.take(raftfsm.Note{Value: text, Revision: written})
 	return nil
 }
 
 // wanted returns the number of voters that a group should have now:
 //
 //   - the number in the note
-//   - flag, the setting --voters of this server, if there is no note
+//   - flag, which is the setting --voters of this server, if there is no note
 //   - the current number of voters among servers, if this node has not read the note yet. An even number above 2 is
 //     rounded up, because a change to an odd number is in progress.
 func (v *voterCount) wanted(servers []raft.Server, flag int) int {
-	switch n := v.number.Load(); {
+	switch n := v.current(); {
 	case n > 0:
-		return int(n)
+		return n
 	case n == unrecorded:
 		return flag
 	}
@@ -176,11 +192,20 @@ func (ctl *Controller) Voters(ctx context.Context) (schema.VotersStatus, error) 
 			out.Voters = leader
 		}
 	}
+	roster := ctl.net.Gossip().Roster()
 	for i, g := range ctl.host.Groups() {
 		one := schema.VotersGroup{Group: uint64(i), Voters: []string{}, NonVoters: []string{}}
 		servers, _ := g.Servers()
 		for _, s := range servers {
-			if node := placement.NodeOf(string(s.ID)); s.Suffrage == raft.Voter {
+			node := placement.NodeOf(string(s.ID))
+			state := roster.StateOf(node, string(s.ID))
+			if state != membership.Alive.String() && string(s.ID) != ctl.host.Identity().Server {
+				if one.States == nil {
+					one.States = map[string]string{}
+				}
+				one.States[node] = state
+			}
+			if s.Suffrage == raft.Voter {
 				one.Voters = append(one.Voters, node)
 			} else {
 				one.NonVoters = append(one.NonVoters, node)

@@ -34,7 +34,7 @@ func (ctl *Controller) placeInput(id uint32, g *group.Group, roster *membership.
 		Group: id, Leader: string(g.Leader()), Now: ctl.now(), Members: members(roster),
 		Removed: ctl.host.RemovedServers(id), Limits: ctl.opts.Limits,
 	}
-	in.Voters = cmp.Or(int(max(ctl.voters.number.Load(), 0)), leaderVoters(roster, in.Leader), ctl.opts.Voters)
+	in.Voters = cmp.Or(max(ctl.voters.current(), 0), leaderVoters(roster, in.Leader), ctl.opts.Voters)
 	for _, s := range servers {
 		in.Servers = append(in.Servers, placement.Server{ID: string(s.ID), Voter: s.Suffrage == raft.Voter})
 	}

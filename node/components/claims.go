@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// claimsStore is the name of the replicated store for claims. It contains a slash, so that no component can have this
-// name.
+// claimsStore is the name of the replicated store for claims. The name contains a slash, so that no component can
+// have the same name.
 const claimsStore = "system/claims"
 
 // claims ensures that only one node of the cluster handles an event that all nodes receive. Each node tries to create

@@ -39,8 +39,8 @@ type Sources struct {
 	SocketsFolder string // of pluggable components; empty = there are none
 }
 
-// options returns the options of the loader. The function open opens stores of type state.raft. The other
-// parameters are the factories of the other replicated types.
+// options returns the options of the loader. The function open opens stores of type state.raft. The parameters after
+// it are the factories of the other replicated types.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
 	locks loader.LockFactory, items loader.ConfigurationFactory, brokers loader.PubSubFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")
@@ -48,7 +48,7 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 		Paths: s.Paths, ConfigFiles: s.ConfigFiles, Apps: s.Apps, Namespace: s.Namespace, PodName: pod,
 		MaxBody: s.MaxBody,
 		Factories: loader.Factories{State: map[string]loader.StateFactory{
-			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open, Fenced: true}},
+			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open, Fenced: true, Effects: true}},
 			Locks:         map[string]loader.LockFactory{TypeLockRaft: locks},
 			PubSub:        map[string]loader.PubSubFactory{TypePubSubRaft: brokers},
 			Configuration: map[string]loader.ConfigurationFactory{TypeConfigurationRaft: items}},
@@ -67,7 +67,7 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 	return o, err
 }
 
-// Read reads the declarations of s without opening anything. The error has all problems that would prevent a start;
+// Read reads the declarations of s without opening anything. The error joins all problems that would prevent a start.
 // loader.Each splits it. After an error the plan may be nil.
 func Read(s Sources) (*loader.Plan, error) {
 	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {

@@ -20,7 +20,7 @@ import (
 )
 
 // Protocol names (TLS ALPN) of the connections between nodes. The peer port and the gossip port have different names,
-// so neither accepts a connection that was dialed for the other one.
+// so neither port accepts a connection that was dialed for the other port.
 const (
 	PeerProtocol   = "quorate-peer/1"
 	GossipProtocol = "quorate-gossip/1"
@@ -39,9 +39,9 @@ type Options struct {
 	Now        func() time.Time
 }
 
-// Credentials prove the identity of this node and verify other nodes. A nil *Credentials is valid for all methods and
-// means that traffic between nodes is not secured. Credentials are safe for concurrent use, but Follow must be called
-// only once.
+// Credentials prove the identity of this node and verify other nodes. A nil *Credentials means that traffic between
+// nodes is not secured; its methods work too. Credentials are safe for concurrent use, but Follow must be called only
+// once.
 type Credentials struct {
 	files   Files
 	keeper  *trust.Keeper
@@ -300,8 +300,9 @@ func (c *Credentials) Status() schema.SecurityStatus {
 	return out
 }
 
-// JoinHint returns a text to append to the error of a node that could not join. It asks to configure credentials,
-// because nodes of a secured cluster do not answer without them. It is empty if the node has credentials.
+// JoinHint returns a text to append to the error of a node that could not join. The text asks the operator to
+// configure credentials, because nodes of a secured cluster do not answer a node without them. It is empty if this
+// node has credentials.
 func (c *Credentials) JoinHint() string {
 	if c != nil {
 		return ""

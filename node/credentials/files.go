@@ -27,8 +27,8 @@ type Files struct {
 // Given reports whether there are credentials.
 func (f Files) Given() bool { return f.Token != "" }
 
-// Read reads the files. sum is a hash of their contents. It is valid even after an error. An error names the file
-// that caused it.
+// Read reads the files. The result sum is a hash of their contents, and is valid even after an error. An error names
+// the file that caused it.
 func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []string, err error) {
 	h := sha256.New()
 	load := func(flag, path string, secret bool) []byte {
@@ -67,7 +67,8 @@ func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []strin
 	return m, sum, warnings, nil
 }
 
-// Try reads the files and issues a certificate for a node from them, as a start does. The node id may be empty.
+// Try reads the files and issues a certificate for a node from them. It does this as the start of a node would, to
+// check the files. The node id may be empty.
 func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) {
 	m, _, warnings, err := f.Read()
 	if err != nil {
@@ -81,9 +82,9 @@ func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) 
 	return k, warnings, err
 }
 
-// readCredential reads a file of at most userfile.MaxSize bytes. If secret is true, it returns an error if users other
-// than the owner have access. Read access only for the group causes just a warning, because some platforms provide
-// secrets with this mode.
+// readCredential reads a file of at most userfile.MaxSize bytes. If secret is true, it returns an error if users
+// other than the owner have access. If the group may read the file, but not write it, readCredential only returns a
+// warning. Some platforms provide secrets with this mode.
 func readCredential(flag, path string, secret bool) (data []byte, warning string, err error) {
 	bad := func(msg, hint string, err error) error {
 		return &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: path, Msg: flag + " " + path + " " +

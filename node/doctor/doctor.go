@@ -71,8 +71,7 @@ type Doctor struct{ opts Options }
 // New returns the doctor of a node.
 func New(o Options) *Doctor { return &Doctor{o} }
 
-// Method returns the peer method by which another node asks this node whether it can reach the ports of the asking
-// node.
+// Method returns the peer method by which another node asks whether this node can reach the ports of that other node.
 func (d *Doctor) Method() peer.Method {
 	return peer.Method{Name: methodExamine, MaxRequest: 1 << 10, Handle: d.serveExamine}
 }
@@ -121,7 +120,7 @@ func (d *Doctor) Checkup(ctx context.Context) (schema.Checkup, error) {
 		case m.State == membership.Alive:
 			wg.Go(func() { d.examineMember(ctx, &c, &m) })
 		case m.State == membership.Failed:
-			c.add("member", m.NodeID, schema.CheckWarn, "this node stopped answering "+
+			c.add("member", m.NodeID, schema.CheckWarn, m.NodeID+" stopped answering "+
 				d.opts.Now().Sub(m.Since).Round(time.Second).String()+" ago",
 				restart(&m, leaderless))
 		}
@@ -141,8 +140,8 @@ func restart(m *membership.Member, leaderless bool) string {
 	return "start the node again, or remove it permanently with: quorate remove " + m.NodeID
 }
 
-// examineSelf reports the issues in the status of this node. It returns whether a group has no leader, as far as this
-// node knows.
+// examineSelf reports the issues in the status of this node. It returns true if this node knows no leader of some
+// group.
 func (d *Doctor) examineSelf(ctx context.Context, c *checkup) (leaderless bool) {
 	s, err := d.opts.Status.Status(ctx)
 	if err != nil {
@@ -242,12 +241,12 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 	examineTimes(c, m.NodeID, e, sent, trip)
 }
 
-// examineTimes checks the clock of another node and the round-trip time of a request to it. The parameter sent is
-// when the request was sent, and trip is the round-trip time. It assumes that the other node read its clock in the
-// middle of the round trip.
-func examineTimes(c *checkup, node string, e examined, sent time.Time, trip time.Duration) {
+// examineTimes checks the clock of another node and the round-trip time of a request to it. The parameter sentAt is
+// the time at which the request was sent, and trip is the round-trip time. examineTimes assumes that the other node
+// read its clock in the middle of the round trip.
+func examineTimes(c *checkup, node string, e examined, sentAt time.Time, trip time.Duration) {
 	trip = max(trip-time.Duration(e.Spent)*time.Microsecond, 0)
-	ahead := time.UnixMicro(e.Now).Sub(sent.Round(0).Add(trip / 2))
+	ahead := time.UnixMicro(e.Now).Sub(sentAt.Round(0).Add(trip / 2))
 	off := max(ahead.Abs()-trip/2, 0)
 	side := "ahead of"
 	if ahead < 0 {

@@ -134,8 +134,13 @@ func examineSpace(c *checkup, dir string, minFree int64) {
 	case free < 4*minFree:
 		level = schema.CheckWarn
 	}
-	c.add("free space", dir, level, fmt.Sprintf("%d MiB free; below %d MiB (--min-free-disk) the node refuses new "+
-		"values", free>>20, minFree>>20), "free some space, or use a larger disk")
+	if level == schema.CheckFail { // the words of the status and of the log
+		c.add("free space", dir, level, fmt.Sprintf("less than %d MiB are free on the disk of %s: %d MiB", minFree>>20,
+			dir, free>>20), "free some space; until then this server leads only if no other voter can")
+		return
+	}
+	c.add("free space", dir, level, fmt.Sprintf("%d MiB free; below %d MiB (--min-free-disk) this server leads only "+
+		"if no other voter can", free>>20, minFree>>20), "free some space, or use a larger disk")
 }
 
 // forcedWrites writes several times to a temporary file in dir, with a sync after each write. It returns how long

@@ -3,6 +3,6 @@
 // It owns two decisions: which application gets the events of a binding, and when the delivery ends. Package api
 // delivers single events.
 //
-// Goroutines: one for each binding that an application receives events of, until the binding has started. Close ends
-// them.
+// Goroutines: one for each binding whose events an application receives. It ends when the binding has started, or
+// with Close.
 package inputs

@@ -73,8 +73,8 @@ type parts struct {
 	peers     Peers
 }
 
-// Open starts the delivery of due ticks, and enables the other methods. observers has the observers by application id.
-// An application may have none.
+// Open starts the delivery of due ticks, and enables the other methods. observers has the observers of jobs by
+// application id. An application need not have an observer.
 func (j *Jobs) Open(host *raftfsm.Host, apps Applications, observers map[string]Observer,
 	places *discovery.Catalogue, peers Peers) {
 	j.underWay = map[discovery.Instance]int{}
@@ -183,7 +183,7 @@ func (j *Jobs) Room(h due.Home) int {
 
 // Deliver implements due.Deliverer. It delivers a tick of a job to an instance of the application, and records the
 // attempt in the history. The ticks of a job go to the instances in turn. An instance with PerInstance ticks in
-// progress gets none.
+// progress gets no further tick.
 func (j *Jobs) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
 	p, err := j.parts()
 	if err != nil {
@@ -225,8 +225,9 @@ func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result
 	return due.Failed, key.Node, fault.New(fault.Internal, "jobs", string(answer[1:]))
 }
 
-// turn returns the turn of a delivery. It is one higher for the next tick of the job and for the next delivery of the
-// same tick. Jobs begin at different turns, so that those with one tick are spread, too.
+// turn returns a number that grows by one with each tick of the job, and with each repeated delivery of a tick. So
+// the deliveries of a job go to the instances in turn. Jobs begin at different numbers, so that jobs with only one
+// tick are spread over the instances too.
 func turn(t *due.Tick) uint64 {
 	const golden = 0x9e3779b97f4a7c15 // spreads revisions that are multiples of the number of instances
 	return t.Revision*golden>>32 + t.Number + t.Attempt + t.Lost

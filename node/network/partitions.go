@@ -14,8 +14,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Time limits of CountPartitions: countWait for all of it, hearWait for the first exchange of gossip after joining,
-// and farewellWait for leaving gossip.
+// The time limits of CountPartitions:
+//
+//   - countWait limits all of its work.
+//   - hearWait limits the wait for the first exchange of gossip after joining.
+//   - farewellWait limits the leaving of gossip.
 const (
 	countWait    = 10 * time.Second
 	hearWait     = 500 * time.Millisecond

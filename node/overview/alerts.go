@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// rule is an alert of deploy/prometheus/alerts.yml that a node can evaluate with one metric of its own. The console
-// evaluates the other alerts, which need a rate or the metrics of all nodes.
+// rule is an alert of deploy/prometheus/alerts.yml that a node can evaluate with a single metric of this node. The
+// console evaluates the other alerts, which need a rate or the metrics of all nodes.
 type rule struct {
 	alert, metric, text string
 	label               string   // of what the alert is about, such as group
@@ -76,6 +76,20 @@ func rules() []rule {
 			values: []string{"failed"}, text: "ticks are dropped by the failure policy"},
 		{alert: "QuorateTicksWait", metric: "quorate_due_waiting_seconds", label: "kind",
 			holds: func(v float64, _ time.Time) bool { return v > 60 }, text: "ticks wait for an application"},
+		{alert: "QuorateWorkflowsWithoutWorker", metric: "quorate_workflow_without_worker", label: "app_id",
+			holds: is(1), text: "workflows wait, and no worker is connected"},
+		{alert: "QuorateWorkflowsWait", metric: "quorate_workflow_waiting_seconds", label: "app_id",
+			holds: func(v float64, _ time.Time) bool { return v > 60 },
+			text:  "workflows wait for a worker for more than a minute"},
+		{alert: "QuorateWorkflowsStalled", metric: "quorate_workflow_stalled", label: "app_id",
+			holds: func(v float64, _ time.Time) bool { return v > 0 }, text: "workflows are stalled"},
+		{alert: "QuorateTopicLagGrows", metric: "quorate_topics_oldest_unacknowledged_seconds", label: "topic",
+			holds: func(v float64, _ time.Time) bool { return v > 300 },
+			text:  "a message has waited for a consumer group for more than five minutes"},
+		{alert: "QuorateDeadLetters", metric: "quorate_topics_messages_total", label: "topic", only: "outcome",
+			values: []string{"dead_lettered"}, text: "messages become dead letters"},
+		{alert: "QuorateTopicFull", metric: "quorate_topics_full", label: "topic", holds: is(1), fails: true,
+			text: "publishing is refused: a consumer group has not acknowledged its messages"},
 		{alert: "QuorateClockOff", metric: "quorate_raft_clock_offset_seconds", label: "node",
 			holds: func(v float64, _ time.Time) bool { return math.Abs(v) > 1 },
 			text:  "the clock of the server differs from cluster time"},

@@ -5,5 +5,5 @@
 // It owns the choice of the process that opens the directory, the notes (small files) with which the nodes find each
 // other, and the directories of sidecars.
 //
-// Goroutines: one that waits for the directory. Close ends it.
+// Goroutines: one that waits for the directory, and then one that waits for the end of the server. Close ends both.
 package shareddir

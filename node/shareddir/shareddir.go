@@ -73,8 +73,9 @@ type Shared struct {
 	lent  string // data directory of a sidecar, removed by Close; empty = front is the server
 
 	cancel context.CancelFunc // ends the wait for the directory
-	tasks  sync.WaitGroup
-	failed chan error // one slot: the directory could not be taken over
+	tasks  sync.WaitGroup     // that cancel ends
+	waits  sync.WaitGroup     // for the end of back; its Close ends it
+	failed chan error         // one slot: the takeover failed, or the server that it opened ended; nil = on request
 
 	mu    sync.Mutex
 	hold  *hostshare.Hold // nil = another process has it
@@ -218,7 +219,15 @@ func (s *Shared) await(ctx context.Context) {
 		err = s.takeOver(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
-		s.failed <- fault.Wrap(err, "node.takeOver", "the data directory "+s.opts.Dir+" cannot be taken over")
+		s.fail(fault.Wrap(err, "node.takeOver", "the data directory "+s.opts.Dir+" cannot be taken over"))
+	}
+}
+
+// fail makes Wait return. Only the first reason counts.
+func (s *Shared) fail(reason error) {
+	select {
+	case s.failed <- reason:
+	default:
 	}
 }
 
@@ -234,6 +243,8 @@ func (s *Shared) takeOver(ctx context.Context) error {
 	s.mu.Lock()
 	s.back = n
 	s.mu.Unlock()
+	// An operator may stop it, or find its node id twice. Close ends the wait, because it closes the server.
+	s.waits.Go(func() { s.fail(n.Wait(context.Background())) })
 	if err := s.announce(n); err != nil {
 		return err
 	}
@@ -243,8 +254,9 @@ func (s *Shared) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// Wait blocks until the node must be closed. It returns the error of Wait of the node that serves the applications,
-// or an error if this process failed to take over the directory.
+// Wait blocks until the node must be closed. It returns the error of Wait of the node that serves the applications. If
+// this process has taken over the directory, Wait also returns when Wait of that server returns. It returns an error if
+// this process failed to take over the directory.
 func (s *Shared) Wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -281,6 +293,7 @@ func (s *Shared) Close(ctx context.Context) error {
 			errs = append(errs, n.Close(ctx))
 		}
 	}
+	s.waits.Wait()
 	s.ended = errors.Join(append(errs, s.release())...)
 	return s.ended
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
@@ -34,9 +35,19 @@ func (r *Reporter) missing(server string) string {
 	return "not heard of since this node started"
 }
 
-// NoLeader returns why a group has no leader, and a hint how to fix that. The result why names the unreachable
-// voters, or the unreachable servers if this node is a sidecar. Unknown results are empty. NoLeader does not block.
-func (r *Reporter) NoLeader(id uint32) (why, hint string) {
+// stateOf returns the state of a server of a group. The own server is always alive.
+func (r *Reporter) stateOf(s schema.ServerStatus) string {
+	p := r.parts.Load()
+	if s.ServerID == p.Host.Identity().Server {
+		return membership.Alive.String()
+	}
+	return p.Network.Roster().StateOf(s.Node, s.ServerID)
+}
+
+// NoLeader returns the reason why a group has no leader, and a hint for a fix. The reason names the unreachable
+// voters, or the unreachable servers if this node is a sidecar. A result that is unknown is empty. NoLeader does not
+// block.
+func (r *Reporter) NoLeader(id uint32) (reason, hint string) {
 	p := r.parts.Load()
 	if p == nil {
 		return "", ""
@@ -104,8 +115,9 @@ func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
 	return fmt.Sprintf("%d of %d voters unreachable: %s", len(names), voters, strings.Join(names, ", ")), hint
 }
 
-// unreachable returns why a server of a group without a leader cannot vote, or "" if it seems able to vote. It also
-// checks Raft's connections, because Raft may not reach a server that is alive according to gossip.
+// unreachable returns why a server of a group without a leader cannot vote, or "" if the server seems able to vote.
+// It also checks whether Raft can connect to the server, because a server may be alive for gossip and yet unreachable
+// for Raft.
 func (r *Reporter) unreachable(server string) string {
 	if why := r.missing(server); why != "" {
 		return why

@@ -34,6 +34,9 @@ func TestStatus_NamesMissingVoters(t *testing.T) {
 			if gone := server.Node != "n1"; gone == (server.Reason == "") {
 				return fmt.Errorf("%s: %q", server.Node, server.Reason)
 			}
+			if want := map[string]string{"n1": "", "n2": "left", "n3": "left"}[server.Node]; server.Down() != want {
+				return fmt.Errorf("%s is %q, not %q", server.Node, server.State, want)
+			}
 		}
 		return nil
 	})

@@ -38,8 +38,8 @@ func (r *Reporter) registering(id string, c *appchannel.Channel) bool {
 	return healthy
 }
 
-// applications returns the applications whose ports have never been open, and those whose actor types are not
-// registered yet.
+// applications returns two lists: the applications whose ports have never been open, and the applications whose actor
+// types are not registered yet.
 func (r *Reporter) applications() (out []api.Reason) {
 	for _, id := range r.opts.Apps {
 		if c := r.opts.Channels.Channel(id); c != nil && !c.Seen() {
@@ -112,15 +112,15 @@ func (r *Reporter) groupCheck(id uint32) api.Check {
 }
 
 // storeCheck returns the check of one state store, or nil if the component is ignored. The parameters reads, writes
-// and why describe the state of the Raft groups. They apply only to replicated stores.
-func storeCheck(s component.Status, reads, writes bool, why string) []api.Check {
+// and reason describe the state of the Raft groups, and are used only for replicated stores.
+func storeCheck(s component.Status, reads, writes bool, reason string) []api.Check {
 	switch {
 	case s.State == component.Ignored:
 		return nil
 	case s.State == component.Failed:
 		return []api.Check{{Kind: "component", Name: s.Name, Reason: s.Reason}}
 	case component.SameType(s.Type, components.TypeStateRaft):
-		return []api.Check{{Kind: "store", Name: s.Name, Reads: reads, Writes: writes, Reason: why}}
+		return []api.Check{{Kind: "store", Name: s.Name, Reads: reads, Writes: writes, Reason: reason}}
 	default:
 		return []api.Check{{Kind: "store", Name: s.Name, Reads: true, Writes: true}}
 	}

@@ -118,6 +118,7 @@ func (r *Reporter) serverStatuses(id uint32, servers []raft.Server) []schema.Ser
 	for _, s := range servers {
 		one := schema.ServerStatus{Node: placement.NodeOf(string(s.ID)), ServerID: string(s.ID),
 			Voter: s.Suffrage == raft.Voter}
+		one.State = r.stateOf(one)
 		one.Lag, one.Reason = r.parts.Load().Control.About(id, string(s.ID))
 		if one.Reason == "" {
 			one.Reason = r.missing(string(s.ID)) // only the leader knows more
@@ -181,8 +182,8 @@ func (r *Reporter) notes() []schema.Issue {
 	return out
 }
 
-// formatBlocked returns why a group refuses requests that need the newest format, or "" if it does not refuse them, or
-// this node has no replica of it.
+// formatBlocked returns why a group refuses requests that need the newest format. It returns "" if the group does not
+// refuse them, or if this node has no replica of the group.
 func (r *Reporter) formatBlocked(id uint32) string {
 	groups := r.parts.Load().Host.Groups()
 	if int(id) >= len(groups) {

@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/api/pubsub"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -34,7 +35,9 @@ type Options struct {
 	Source    pubsub.Source
 	Apps      Applications
 	// Silent reports whether an application does not get the question for its subscriptions; nil = all get it.
-	Silent   func(app string) bool
+	Silent func(app string) bool
+	// Stores are the state stores of the node, whose outboxes publish events.
+	Stores   interface{ StateStores() []*state.Instance }
 	Observer func(app string) pubsub.Observer // nil = none
 	Logger   *slog.Logger
 }
@@ -58,7 +61,8 @@ func (r *Runner) For(id string) *pubsub.Subscriber {
 		return s
 	}
 	o := pubsub.SubscriberOptions{App: api.App{ID: id, Namespace: r.o.Namespace}, Source: r.o.Source,
-		Policy: r.o.Apps.Inbound, Logger: r.o.Logger.With("app_id", id)}
+		Policy: r.o.Apps.Inbound, Logger: r.o.Logger.With("app_id", id),
+		Outboxes: func() []*state.Instance { return outboxes(r.o.Stores.StateStores(), id) }}
 	if c := r.o.Apps.Channel(id); c != nil {
 		o.Target = target{c}
 		if r.o.Silent == nil || !r.o.Silent(id) {
@@ -73,6 +77,16 @@ func (r *Runner) For(id string) *pubsub.Subscriber {
 	s := pubsub.NewSubscriber(o)
 	r.all[id] = s
 	return s
+}
+
+// outboxes returns the stores with an outbox that an application may use.
+func outboxes(stores []*state.Instance, id string) (out []*state.Instance) {
+	for _, i := range stores {
+		if i.Outbox != nil && i.VisibleTo(id) {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // Check returns what is wrong with Subscription documents.
@@ -95,8 +109,8 @@ func (r *Runner) Open(documents []component.Subscription) {
 	}
 }
 
-// Update replaces the Subscription documents, and notices changed components. It returns when subscriptions that are
-// not wanted any more have ended, or with ctx.
+// Update replaces the Subscription documents, and applies changes of components. It returns when subscriptions that
+// no longer exist have ended, or when ctx ends.
 func (r *Runner) Update(ctx context.Context, documents []component.Subscription) {
 	var all sync.WaitGroup
 	for id, s := range r.list() {
@@ -105,7 +119,7 @@ func (r *Runner) Update(ctx context.Context, documents []component.Subscription)
 	all.Wait()
 }
 
-// Close stops to receive, and waits until the messages that are being handled are settled, or ctx ends.
+// Close stops receiving messages. It waits until the messages that are being handled are settled, or until ctx ends.
 func (r *Runner) Close(ctx context.Context) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex

@@ -1,0 +1,81 @@
+package shareddir_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/internal/hostshare"
+	"github.com/quorate/quorate/internal/testutil"
+	"github.com/quorate/quorate/node/shareddir"
+)
+
+// fakeNode is a node whose end a test decides.
+type fakeNode struct {
+	ended chan error
+	once  sync.Once
+}
+
+func (n *fakeNode) Note() hostshare.Note { return hostshare.Note{Node: "n"} }
+func (n *fakeNode) MetricsAddr() string  { return "" }
+
+func (n *fakeNode) Wait(ctx context.Context) error {
+	select {
+	case err := <-n.ended:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (n *fakeNode) Close(context.Context) error {
+	n.once.Do(func() { close(n.ended) })
+	return nil
+}
+
+// fakeOpener opens fake nodes, and sends a successor to the test.
+type fakeOpener struct{ successors chan *fakeNode }
+
+func (o fakeOpener) Open(_ context.Context, p shareddir.Plan) (shareddir.Node, error) {
+	n := &fakeNode{ended: make(chan error, 1)}
+	if p.Part == shareddir.Successor {
+		o.successors <- n
+	}
+	return n, nil
+}
+
+// An operator may stop the server that a process has opened when it took the directory over.
+func TestShared_EndsWithItsSuccessor(t *testing.T) {
+	broken := errors.New("its node id is used twice")
+	for name, reason := range map[string]error{"on request": nil, "with an error": broken} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			o := shareddir.Options{Dir: filepath.Join(h.state, "data"), RuntimeDir: h.run,
+				Opener: fakeOpener{make(chan *fakeNode, 1)}, Logger: slog.New(slog.DiscardHandler)}
+			open := func() *shareddir.Shared {
+				s, err := shareddir.Open(t.Context(), o)
+				testutil.Must(t, err)
+				t.Cleanup(func() { testutil.Must(t, s.Close(context.Background())) })
+				return s
+			}
+			first, second := open(), open()
+			ended := make(chan error, 1)
+			go func() { ended <- second.Wait(t.Context()) }()
+			testutil.Must(t, first.Close(t.Context()))
+			successor := <-o.Opener.(fakeOpener).successors
+			successor.ended <- reason
+			select {
+			case err := <-ended:
+				if !errors.Is(err, reason) {
+					t.Errorf("ended with %v, want %v", err, reason)
+				}
+			case <-time.After(testutil.Patience):
+				t.Error("it goes on without the server")
+			}
+		})
+	}
+}

@@ -1,0 +1,418 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin/schema"
+	apipubsub "github.com/quorate/quorate/api/pubsub"
+	"github.com/quorate/quorate/component/pubsub"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/suggest"
+	"github.com/quorate/quorate/node/components"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/topics"
+)
+
+// publisher is the source of the CloudEvents that operators publish.
+const publisher = "quorate"
+
+// maxNamed is how many names the hint of an error has.
+const maxNamed = 10
+
+// topicService implements the part of the admin API about topics. It ignores which applications may use a component
+// or its topics, because users of the admin socket have all rights.
+type topicService struct {
+	components *components.Components
+	host       *raftfsm.Host
+	log        *slog.Logger
+	now        func() time.Time
+}
+
+func newTopicService(n *Node) topicService {
+	return topicService{n.components, n.host, n.deps.Logger, n.deps.Now}
+}
+
+// instance returns the component of a name.
+func (s topicService) instance(name string) (*pubsub.Instance, error) {
+	const op = "node.Topics"
+	if !s.components.Loaded() {
+		return nil, fault.New(fault.Unavailable, op, "this node has not opened its components")
+	}
+	if i, ok := s.components.PubSub(name); ok {
+		return i, nil
+	}
+	var names []string
+	for _, i := range s.components.PubSubs() {
+		names = append(names, i.Name)
+	}
+	return nil, &fault.Error{Code: fault.NotFound, Op: op, Key: name, Msg: "this node has no pubsub component " +
+		strconv.Quote(fault.Shorten(name, 128)), Hint: existing(name, names, "pubsub components")}
+}
+
+// existing returns the hint of an error about a name that does not exist.
+func existing(name string, names []string, what string) string {
+	if near := suggest.For(name, names); near != "" {
+		return "did you mean " + strconv.Quote(near) + "?"
+	}
+	if len(names) == 0 {
+		return "there are no " + what
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	hint := "the " + what + " are " + strings.Join(names[:min(len(names), maxNamed)], ", ")
+	if more := len(names) - maxNamed; more > 0 {
+		hint += " and " + strconv.Itoa(more) + " more"
+	}
+	return hint
+}
+
+// replicated returns the component of a name, which must be of type pubsub.raft.
+func (s topicService) replicated(name string) (*pubsub.Instance, *topics.Admin, error) {
+	i, err := s.instance(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if i.Type != components.TypePubSubRaft {
+		return nil, nil, &fault.Error{Code: fault.Unimplemented, Op: "node.Topics", Key: name,
+			Msg: "pubsub component " + name + " is of type " + i.Type + ", whose topics this node cannot see",
+			Hint: "the topics of type " + components.TypePubSubRaft + " can be seen; use the tools of the broker for " +
+				"the others"}
+	}
+	return i, s.host.Topics(i.Namespace, i.Name), nil
+}
+
+// ListTopics implements admin.Topics.
+func (s topicService) ListTopics(ctx context.Context, name, topic string) (all []schema.TopicStatus, err error) {
+	if name != "" {
+		return s.listOf(ctx, name, topic)
+	}
+	if !s.components.Loaded() {
+		return nil, fault.New(fault.Unavailable, "node.Topics", "this node has not opened its components")
+	}
+	for _, i := range s.components.PubSubs() {
+		if i.Type != components.TypePubSubRaft {
+			continue
+		}
+		list, err := s.listOf(ctx, i.Name, "")
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	return all, nil
+}
+
+func (s topicService) listOf(ctx context.Context, name, topic string) ([]schema.TopicStatus, error) {
+	i, t, err := s.replicated(name)
+	if err != nil {
+		return nil, err
+	}
+	// The topics that have got dead letters of a topic are found in their own descriptions.
+	found, err := t.Describe(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	list := s.statuses(i, found)
+	if topic == "" {
+		return list, nil
+	}
+	var names []string
+	for n := range list {
+		if list[n].Topic == topic {
+			return list[n : n+1], nil
+		}
+		names = append(names, list[n].Topic)
+	}
+	return nil, errNoTopic(name, topic, names)
+}
+
+func errNoTopic(name, topic string, names []string) error {
+	return &fault.Error{Code: fault.NotFound, Op: "node.Topics", Key: topic, Msg: "pubsub component " + name +
+		" has no topic " + strconv.Quote(fault.Shorten(topic, 128)), Hint: existing(topic, names, "topics")}
+}
+
+// statuses merges the parts of topics.
+func (s topicService) statuses(i *pubsub.Instance, parts []topics.Description) (list []schema.TopicStatus) {
+	now := s.now()
+	named := func(topic string) string { return strings.TrimPrefix(topic, i.Prefix) }
+	at := map[string]int{}
+	for n := range parts {
+		d := &parts[n]
+		name := named(d.Name)
+		index, known := at[name]
+		if !known {
+			index = len(list)
+			at[name] = index
+			list = append(list, schema.TopicStatus{PubSub: i.Name, Topic: name, Groups: []schema.TopicGroupStatus{},
+				Parts: []schema.TopicPart{}})
+		}
+		t := &list[index]
+		t.Messages += d.Messages
+		t.Bytes += d.Bytes
+		t.MaxBytes = max(t.MaxBytes, d.Policy.MaxBytes)
+		t.RetentionMS = max(t.RetentionMS, d.Policy.Retention.Milliseconds())
+		t.Full, t.Estimated = t.Full || d.Full, t.Estimated || d.Estimated
+		if d.Messages > 0 {
+			t.Parts = append(t.Parts, schema.TopicPart{RaftGroup: d.Group, Messages: d.Messages, Newest: d.Newest})
+		}
+		for _, source := range d.Sources {
+			t.DeadOf = append(t.DeadOf, named(source))
+		}
+		for j := range d.Groups {
+			addGroup(t, &d.Groups[j], now)
+		}
+	}
+	for n := range list {
+		slices.Sort(list[n].DeadOf)
+		list[n].DeadOf = slices.Compact(list[n].DeadOf)
+		for _, source := range list[n].DeadOf {
+			if from, known := at[source]; known {
+				list[from].DeadTo = append(list[from].DeadTo, list[n].Topic)
+			}
+		}
+	}
+	return list
+}
+
+// addGroup adds what one Raft group has of a consumer group.
+func addGroup(t *schema.TopicStatus, d *topics.GroupDescription, now time.Time) {
+	n := slices.IndexFunc(t.Groups, func(g schema.TopicGroupStatus) bool { return g.Group == d.Name })
+	if n < 0 {
+		n = len(t.Groups)
+		t.Groups = append(t.Groups, schema.TopicGroupStatus{Group: d.Name})
+	}
+	g := &t.Groups[n]
+	g.Subscribers = max(g.Subscribers, d.Subscribers) // a subscription is in every Raft group
+	g.Lag += d.Lag
+	g.Capped = g.Capped || d.Capped
+	g.Retried += d.Retried
+	g.Delayed += d.Delayed
+	if d.OldestAt == 0 {
+		return
+	}
+	at := time.UnixMilli(int64(d.OldestAt)).UTC() //nolint:gosec // before the year 10000
+	if g.Oldest == nil || at.Before(*g.Oldest) {
+		g.Oldest, g.OldestAgeMS = &at, max(now.Sub(at).Milliseconds(), 0)
+	}
+}
+
+// operatorView are the components as operators use them: without scopes.
+type operatorView struct{ *components.Components }
+
+// PubSub implements pubsub.Source of the service layer.
+func (v operatorView) PubSub(name string) (*pubsub.Instance, bool) {
+	i, ok := v.Components.PubSub(name)
+	if !ok {
+		return nil, false
+	}
+	open := *i
+	open.Scopes, open.Topics = nil, pubsub.Topics{}
+	return &open, true
+}
+
+// PublishMessage implements admin.Topics.
+func (s topicService) PublishMessage(ctx context.Context, r schema.TopicPublish) (schema.TopicPublished, error) {
+	if _, err := s.instance(r.PubSub); err != nil {
+		return schema.TopicPublished{}, err
+	}
+	service := apipubsub.New(apipubsub.Options{App: api.App{ID: publisher}, Source: operatorView{s.components}})
+	err := service.Publish(ctx, &apipubsub.PublishRequest{PubSub: r.PubSub, Topic: r.Topic,
+		Payload: apipubsub.Payload{Data: r.Data, ContentType: r.ContentType, Metadata: r.Metadata}})
+	if err != nil {
+		return schema.TopicPublished{}, faultOf("node.PublishMessage", err)
+	}
+	s.log.Info("a message was published by an operator", "pubsub", r.PubSub, "topic", r.Topic, "bytes", len(r.Data))
+	return schema.TopicPublished{PubSub: r.PubSub, Topic: r.Topic, Bytes: len(r.Data)}, nil
+}
+
+// faultOf returns an error of the service layer as one of the admin API.
+func faultOf(op string, err error) error {
+	public, ok := errors.AsType[*api.Error](err)
+	if !ok {
+		return err
+	}
+	code := fault.Internal
+	if cause, ok := fault.As(public.Cause); ok {
+		code = cause.Code
+	} else if public.Kind != api.Failed {
+		code = fault.Invalid
+	}
+	return &fault.Error{Code: code, Op: op, Msg: public.Message, Hint: fault.HintOf(public.Cause)}
+}
+
+// topic finds a topic. The name in the result is the one at the broker.
+func (s topicService) topic(ctx context.Context, name, topic string) (t *topics.Admin, full string,
+	status schema.TopicStatus, err error) {
+	i, t, err := s.replicated(name)
+	if err != nil {
+		return nil, "", status, err
+	}
+	list, err := s.listOf(ctx, name, topic)
+	if err != nil {
+		return nil, "", status, err
+	}
+	return t, i.TopicOf(topic), list[0], nil
+}
+
+// ReadMessages implements admin.Topics. Messages may be confidential, so it logs each request.
+func (s topicService) ReadMessages(ctx context.Context, r schema.TopicRead,
+	take func(schema.TopicLine) error) error {
+	t, full, _, err := s.topic(ctx, r.PubSub, r.Topic)
+	if err != nil {
+		return err
+	}
+	s.log.Info("an operator reads messages", "pubsub", r.PubSub, "topic", r.Topic, "follow", r.Follow)
+	from := topics.Start{After: topics.Newest}
+	switch {
+	case r.Offset != nil:
+		from.After = max(*r.Offset, 1) - 1
+	case r.Since != nil:
+		from = topics.Start{Since: *r.Since}
+	case r.Oldest:
+		from.After = 0
+	}
+	return t.Read(ctx, full, from, r.Follow, func(e *topics.Entry) error {
+		m := messageOf(e)
+		return take(schema.TopicLine{Message: &m})
+	}, func() error { return take(schema.TopicLine{CaughtUp: true}) })
+}
+
+func messageOf(e *topics.Entry) schema.TopicMessage {
+	m := schema.TopicMessage{RaftGroup: e.RaftGroup, Offset: e.Offset, Time: e.At.UTC(), Key: e.Key, ID: e.ID,
+		ContentType: e.ContentType, Metadata: e.Metadata}
+	if !e.DeliverAt.IsZero() {
+		at := e.DeliverAt.UTC()
+		m.DeliverAt = &at
+	}
+	if !e.ExpireAt.IsZero() {
+		at := e.ExpireAt.UTC()
+		m.ExpiresAt = &at
+	}
+	switch {
+	case json.Valid(e.Data):
+		m.Data = e.Data
+	case utf8.Valid(e.Data):
+		m.Text = string(e.Data)
+	default:
+		m.Base64 = e.Data
+	}
+	return m
+}
+
+// ReplayTopic implements admin.Topics.
+func (s topicService) ReplayTopic(ctx context.Context, r schema.TopicReplay) (after schema.TopicStatus, err error) {
+	t, full, before, err := s.topic(ctx, r.PubSub, r.Topic)
+	if err == nil {
+		err = hasGroup(&before, r.Group)
+	}
+	if err != nil {
+		return after, err
+	}
+	offset, since := uint64(0), time.Time{}
+	if r.Offset != nil {
+		offset = max(*r.Offset, 1)
+	} else if r.Since != nil {
+		since = *r.Since
+	}
+	if err := t.Replay(ctx, full, r.Group, offset, since); err != nil {
+		return after, err
+	}
+	s.log.Info("a consumer group was moved back by an operator", "pubsub", r.PubSub, "topic", r.Topic, "group", r.Group,
+		"offset", offset, "since", since)
+	_, _, after, err = s.topic(ctx, r.PubSub, r.Topic)
+	return after, err
+}
+
+func hasGroup(t *schema.TopicStatus, group string) error {
+	var names []string
+	for i := range t.Groups {
+		if t.Groups[i].Group == group {
+			return nil
+		}
+		names = append(names, t.Groups[i].Group)
+	}
+	return &fault.Error{Code: fault.NotFound, Op: "node.Topics", Key: group, Msg: "topic " + t.Topic + " of " +
+		t.PubSub + " has no consumer group " + strconv.Quote(fault.Shorten(group, 128)),
+		Hint: existing(group, names, "groups of the topic")}
+}
+
+// adding returns a function that adds up the steps of an operation, and reports the sum.
+func adding(i *pubsub.Instance, sum *schema.TopicProgress,
+	report func(schema.TopicProgress) error) func(topics.Progress) error {
+	return func(p topics.Progress) error {
+		sum.Done += p.Done
+		sum.Skipped += p.Skipped
+		for name, n := range p.To {
+			if sum.To == nil {
+				sum.To = map[string]uint64{}
+			}
+			sum.To[strings.TrimPrefix(name, i.Prefix)] += n
+		}
+		return report(*sum)
+	}
+}
+
+// DeleteTopic implements admin.Topics.
+func (s topicService) DeleteTopic(ctx context.Context, r schema.TopicDelete,
+	report func(schema.TopicProgress) error) error {
+	i, _, err := s.replicated(r.PubSub)
+	if err != nil {
+		return err
+	}
+	t, full, before, err := s.topic(ctx, r.PubSub, r.Topic)
+	if err == nil && r.Group != "" {
+		err = hasGroup(&before, r.Group)
+	}
+	if err != nil {
+		return err
+	}
+	sum := schema.TopicProgress{}
+	if err := t.Remove(ctx, full, r.Group, r.Force, adding(i, &sum, report)); err != nil {
+		return err
+	}
+	s.log.Info("a topic or a consumer group was deleted by an operator", "pubsub", r.PubSub, "topic", r.Topic, "group",
+		r.Group, "records", sum.Done)
+	sum.Ended = true
+	return report(sum)
+}
+
+// RedriveTopic implements admin.Topics.
+func (s topicService) RedriveTopic(ctx context.Context, r schema.TopicRedrive,
+	report func(schema.TopicProgress) error) error {
+	i, _, err := s.replicated(r.PubSub)
+	if err != nil {
+		return err
+	}
+	t, full, from, err := s.topic(ctx, r.PubSub, r.Topic)
+	if err != nil {
+		return err
+	}
+	to := ""
+	switch {
+	case r.To != "":
+		if _, to, _, err = s.topic(ctx, r.PubSub, r.To); err != nil { // a mistyped name must not become a topic
+			return err
+		}
+	case len(from.DeadOf) == 0:
+		return &fault.Error{Code: fault.Invalid, Op: "node.RedriveTopic", Key: r.Topic,
+			Msg:  "topic " + r.Topic + " of " + r.PubSub + " has no dead letters of other topics",
+			Hint: "topics list shows where dead letters are; --to names the topic to which the messages go"}
+	}
+	sum := schema.TopicProgress{}
+	if err := t.Redrive(ctx, full, to, adding(i, &sum, report)); err != nil {
+		return err
+	}
+	s.log.Info("dead letters were moved back by an operator", "pubsub", r.PubSub, "topic", r.Topic, "messages",
+		sum.Done, "skipped", sum.Skipped)
+	sum.Ended = true
+	return report(sum)
+}
