@@ -28,19 +28,28 @@ func endpoints(t *testing.T) (out []endpoint) {
 			source += string(sure(os.ReadFile(file))(t))
 		}
 	}
-	line := regexp.MustCompile(`\{verbs: ("[A-Z ]+"|anyVerb), path: "([^"]+)", ([^}]*)\},`)
+	line := regexp.MustCompile(`\{verbs: ("[A-Z ]+"|anyVerb), path: (base \+ )?"([^"]+)", ([^}]*)\}[,)]`)
+	parsed := 0
 	for _, m := range line.FindAllStringSubmatch(source, -1) {
 		verbs := []string{"GET", "POST", "PUT", "DELETE", "PATCH"}
+		parsed++
 		if m[1] != "anyVerb" {
 			verbs = strings.Fields(strings.Trim(m[1], `"`))
 		}
-		path := strings.NewReplacer("{store}", "statestore", "{type}", "t", "{id}", "1", "{name}", "vault", "*",
-			"x").Replace(m[2])
-		out = append(out, endpoint{verbs, strings.Replace(path, "secrets/statestore", "secrets/vault", 1),
-			strings.Contains(m[3], "open: true")})
+		bases := []string{""}
+		if m[2] != "" { // workflows.go repeats its routes for each version
+			bases = []string{"/v1.0/workflows/workflow/", "/v1.0-beta1/workflows/workflow/",
+				"/v1.0-alpha1/workflows/workflow/"}
+		}
+		for _, base := range bases {
+			path := strings.NewReplacer("{store}", "statestore", "{type}", "t", "{id}", "1", "{name}", "vault",
+				"{instance}", "1", "{workflow}", "w", "{event}", "e", "*", "x").Replace(base + m[3])
+			out = append(out, endpoint{verbs, strings.Replace(path, "secrets/statestore", "secrets/vault", 1),
+				strings.Contains(m[4], "open: true")})
+		}
 	}
-	if lines := strings.Count(source, "{verbs: "); len(out) != lines || lines < 15 {
-		t.Fatalf("%d of %d routes were parsed", len(out), lines)
+	if lines := strings.Count(source, "{verbs: "); parsed != lines || lines < 15 {
+		t.Fatalf("%d of %d routes were parsed", parsed, lines)
 	}
 	return out
 }
@@ -81,7 +90,11 @@ func attackWithoutToken(t *testing.T, s *siege) {
 			t.Errorf("GET %s is answered with %d", path, got)
 		}
 	}
-	if seen, _ := s.app.take(); len(seen) != 0 {
+	seen, _ := s.app.take()
+	seen = slices.DeleteFunc(seen, func(call string) bool { // a node asks for it by itself
+		return strings.HasPrefix(call, "GET /dapr/subscribe ")
+	})
+	if len(seen) != 0 {
 		t.Errorf("the application was called: %v", seen)
 	}
 	if got := v.status("GET", "/v1.0/secrets/vault/password", "dapr-api-token", attackToken); got != http.StatusOK {
@@ -152,8 +165,9 @@ func attackBodies(t *testing.T, s *siege) {
 	}
 	for _, e := range endpoints(t) {
 		if e.open || strings.HasPrefix(e.path, "/v1.0/invoke") || e.path == "/v1.0/shutdown" ||
-			strings.HasPrefix(e.path, "/v1.0/metadata") || !slices.Contains(e.verbs, "POST") {
-			continue
+			strings.HasPrefix(e.path, "/v1.0/metadata") || !slices.Contains(e.verbs, "POST") ||
+			strings.Contains(e.path, "/workflows/") && !strings.Contains(e.path, "/raiseEvent/") {
+			continue // a start takes any text, the others take no body
 		}
 		for name, body := range bodies {
 			resp, text, err := v.ask("POST", e.path, body, "dapr-api-token", attackToken)

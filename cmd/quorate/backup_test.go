@@ -337,7 +337,7 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 	// After a restore, every node has the bytes of the backup, and no ETag that was returned
 	// earlier.
 	if out := m.must(all[2], "backup", "restore", file, "--yes"); !strings.Contains(out,
-		"Restored 1000 keys in 1 groups") {
+		"Restored 1000 keys in 1 group,") {
 		t.Errorf("restore: %s", out)
 	}
 	for _, s := range all {

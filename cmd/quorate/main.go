@@ -6,11 +6,14 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"log/slog"
 	"os"
 	"os/signal"
 	"os/user"
+	"regexp"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/quorate/quorate/cmd/internal/cli"
@@ -18,7 +21,12 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// version is set by the linker: -X main.version=v1.2.3.
+// number is the version number of the sources, the only place where it is written.
+//
+//go:embed VERSION
+var number string
+
+// version is set by the linker: -X main.version=1.2.3.
 var version = ""
 
 func main() { os.Exit(run()) }
@@ -56,8 +64,8 @@ func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error
 	return orNone(node.Open(ctx, c, d))
 }
 
-// homeDir returns the home directory of this user in the user database of the system. It returns "" if there is none,
-// or if the user does not own it.
+// homeDir returns the home directory of this user in the user database of the system. It returns "" if the database
+// names no home directory, or if the user does not own it.
 func homeDir() string {
 	u, err := user.Current()
 	if err != nil || u.HomeDir == "/" {
@@ -93,24 +101,47 @@ func signals() (<-chan os.Signal, func()) {
 	return c, func() { signal.Stop(c) }
 }
 
-// buildVersion returns the version and the commit of the program. The version is the one that the linker has set.
-// Without it, the version is that of the build info, or "devel".
+// buildVersion returns the version and the commit of the program.
 func buildVersion() command.Version {
-	v := command.Version{Version: version}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = &debug.BuildInfo{}
 	}
+	return versionOf(strings.TrimSpace(number), version, info)
+}
+
+// versionOf returns the version of the program, which is the first of these:
+//
+//   - the version that the linker has set
+//   - the tag of the sources, for example 0.9.0, if they are at a tag
+//   - the number of the sources with their commit, for example 0.9.0-dev+1385e1d0a2b4
+func versionOf(number, linked string, info *debug.BuildInfo) command.Version {
+	v := command.Version{Version: linked}
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
 			v.Commit = s.Value
 		}
 	}
-	if v.Version == "" {
-		v.Version = info.Main.Version
+	if v.Version != "" {
+		return v
 	}
-	if v.Version == "" || v.Version == "(devel)" {
-		v.Version = "devel"
+	module, dirty := strings.CutSuffix(info.Main.Version, "+dirty")
+	commit := v.Commit
+	// a pseudo-version ends with the time and 12 digits of the commit
+	if pseudo := regexp.MustCompile(`[.-][0-9]{14}-([0-9a-f]{12})$`).FindStringSubmatch(module); pseudo != nil {
+		module, commit = "", pseudo[1]
+	}
+	tag, tagged := strings.CutPrefix(module, "v")
+	switch {
+	case tagged && !dirty:
+		v.Version = tag
+	case commit != "":
+		v.Version = number + "-dev+" + commit[:min(12, len(commit))]
+	default:
+		v.Version = number + "-dev"
+	}
+	if dirty {
+		v.Version += ".dirty"
 	}
 	return v
 }

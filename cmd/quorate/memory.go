@@ -18,17 +18,17 @@ const (
 )
 
 // limitMemory sets the soft memory limit of the Go runtime and returns it in bytes, or 0 if there is no limit. The
-// parameter given is the limit in the settings. If it is 0, the default limit applies. If the environment variable
-// GOMEMLIMIT is set, the Go runtime has already applied it, and limitMemory does not change the limit. It then returns
-// the limit in GOMEMLIMIT, or given if the value is "off".
-func limitMemory(given int64, log *slog.Logger) int64 {
+// parameter setting is the limit in the settings. If it is 0, the default limit applies. If the environment variable
+// GOMEMLIMIT is set, the Go runtime has already applied it, and limitMemory does not change the limit. It then
+// returns the limit in GOMEMLIMIT, or setting if the value of GOMEMLIMIT is "off".
+func limitMemory(setting int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 			return limit
 		}
-		return given
+		return setting
 	}
-	limit := given
+	limit := setting
 	if limit == 0 {
 		limit = defaultMemory(memlimit.FromCgroup, memlimit.FromSystem)
 	}

@@ -1,7 +1,6 @@
 package backupcmd
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,8 +71,9 @@ func (m *commands) backupSaveCommand() *cobra.Command {
 		if len(keys) > 0 {
 			encrypted = ", encrypted"
 		}
-		_, err = fmt.Fprintf(m.Stdout, "Saved %d keys of cluster %s to %s (%s%s).\n", sum.Totals.Keys, sum.ClusterID,
-			args[0], command.BytesText(int64(sum.Totals.Bytes)), encrypted)
+		_, err = fmt.Fprintf(m.Stdout, "Saved %s of cluster %s to %s (%s%s).\n",
+			command.Count(int(sum.Totals.Keys), "key"), sum.ClusterID, args[0],
+			command.BytesText(int64(sum.Totals.Bytes)), encrypted)
 		return err
 	}
 	command.BindAdmin(c, set, &out)
@@ -213,8 +213,8 @@ func printBackup(w io.Writer, s backup.Summary, encrypted bool) error {
 		{"Saved", fmt.Sprintf("%s by %s, version %s", s.Created.UTC().Format(time.RFC3339), command.Dash(s.Node),
 			command.Dash(s.Program))},
 		{"Formats", fmt.Sprintf("file %d, commands %d", s.Formats.File, s.Formats.Command)},
-		{"Holds", fmt.Sprintf("%d keys, %d remembered requests, %s", s.Totals.Keys, s.Totals.Remembered,
-			command.BytesText(int64(s.Totals.Bytes)))},
+		{"Holds", fmt.Sprintf("%s, %s, %s", command.Count(int(s.Totals.Keys), "key"),
+			command.Count(int(s.Totals.Remembered), "remembered request"), command.BytesText(int64(s.Totals.Bytes)))},
 		{"Verified", "every checksum matches"},
 		{"Author", author},
 	})
@@ -272,8 +272,8 @@ func (m *commands) backupRestoreCommand() *cobra.Command {
 		if out.JSON() {
 			return command.WriteJSON(m.Stdout, r)
 		}
-		_, err = fmt.Fprintf(m.Stdout, "Restored %d keys in %d groups, as of %s.\n", r.Keys, r.Groups,
-			r.Created.UTC().Format(time.RFC3339))
+		_, err = fmt.Fprintf(m.Stdout, "Restored %s in %s, as of %s.\n", command.Count(int(r.Keys), "key"),
+			command.Count(r.Groups, "group"), r.Created.UTC().Format(time.RFC3339))
 		return err
 	}
 	command.BindAdmin(c, set, &out)
@@ -303,10 +303,10 @@ func (m *commands) restoreFrom(ctx context.Context, a *command.AdminClient, path
 			return r, err
 		}
 		fmt.Fprintf(m.Stderr, "All data of cluster %s (%s), on every server, will be replaced with %s:\n"+
-			"%d keys of cluster %s, saved %s.\n",
-			s.Node.ClusterID, s.Node.Cluster, path, sum.Totals.Keys, sum.ClusterID,
+			"%s of cluster %s, saved %s.\n",
+			s.Node.ClusterID, s.Node.Cluster, path, command.Count(int(sum.Totals.Keys), "key"), sum.ClusterID,
 			sum.Created.UTC().Format(time.RFC3339))
-		if err := m.confirm(s.Node.Cluster, "the name of the cluster"); err != nil {
+		if err := m.Confirm(s.Node.Cluster, "the name of the cluster"); err != nil {
 			return r, err
 		}
 	}
@@ -328,20 +328,6 @@ func (m *commands) restoreFrom(ctx context.Context, a *command.AdminClient, path
 	err = restore(ctx, a, io.TeeReader(source, p), &r)
 	p.End()
 	return r, err
-}
-
-// confirm asks the user to type a word. Any other input means no.
-func (m *commands) confirm(word, what string) error {
-	fmt.Fprintf(m.Stderr, "Type %s (%s) to continue: ", what, word)
-	line, err := bufio.NewReader(m.Stdin).ReadString('\n')
-	if strings.TrimSpace(line) == word {
-		return nil
-	}
-	fmt.Fprintln(m.Stderr)
-	if errors.Is(err, io.EOF) && line == "" {
-		return command.Usagef("there is no input to confirm with (add --yes to continue without a confirmation)")
-	}
-	return &fault.Error{Code: fault.Denied, Op: "cli.confirm", Msg: "not confirmed; nothing was changed"}
 }
 
 // faultOf decodes an error that was sent at the end of a stream.

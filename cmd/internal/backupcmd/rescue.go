@@ -88,7 +88,7 @@ func (m *commands) agreeToRescue(r schema.RescueReport, yes, dry, asJSON bool) (
 	}
 	fmt.Fprintf(m.Stderr, "Data that the other voters acknowledged and %s does not have will be lost. The other "+
 		"voters\ncan never come back with their data. Make sure that none of them runs.\n", r.Node)
-	return true, m.confirm(r.Node, "the id of the node")
+	return true, m.Confirm(r.Node, "the id of the node")
 }
 
 func printRescue(w io.Writer, r schema.RescueReport) error {

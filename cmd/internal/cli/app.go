@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -25,14 +26,14 @@ type application struct {
 // appPrefix precedes each line that the application prints.
 const appPrefix = "== APP == "
 
-// startApp starts the command of the node, if it has one.
-func (m *Main) startApp(c node.Config, a node.Addresses, log *slog.Logger) (*application, error) {
+// startApp starts the command of the node, if it has one. The output of the command also goes to the writer output.
+func (m *Main) startApp(c node.Config, a node.Addresses, output io.Writer, log *slog.Logger) (*application, error) {
 	if len(c.App.Command) == 0 {
 		return &application{}, nil
 	}
 	p, err := child.Start(child.Options{
 		Command: c.App.Command, Env: append(inherited(m.Env), appEnv(c, a)...), Prefix: appPrefix, Stdout: m.Stdout,
-		Stderr: m.Stderr,
+		Stderr: m.Stderr, Copy: output,
 	})
 	if err != nil {
 		return nil, err

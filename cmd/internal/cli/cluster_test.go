@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/api/admin/schema"
@@ -11,7 +12,14 @@ func TestMembers_Output(t *testing.T) {
 	c := newConsole(t)
 	s := c.start()
 	defer c.stop(s)
-	golden(t, "testdata/members.txt", c.run("members").stdout)
+	text := c.run("members").stdout
+	golden(t, "testdata/members.txt", text)
+	for line := range strings.Lines(text) {
+		if len(line) > 81 {
+			t.Errorf("%d columns, more than 80: %s", len(line)-1, line)
+		}
+	}
+	golden(t, "testdata/members_wide.txt", c.run("members", "--wide").stdout)
 	var members []schema.MemberStatus
 	if err := json.Unmarshal([]byte(c.run("members", "--json").stdout), &members); err != nil || len(members) != 2 ||
 		!members[0].Self || members[1].State != "failed" {
@@ -80,9 +88,11 @@ func TestVoters_ShowsAndSetsTheNumber(t *testing.T) {
 	c := newConsole(t)
 	s := c.start()
 	defer c.stop(s)
-	const servers = "\nGROUP  VOTERS      NON-VOTERS\n0      n1, n2, n3  n4\n"
+	const servers = "\nGROUP  VOTERS               NON-VOTERS\n0      n1, n2 (failed), n3  n4\n\n" +
+		"Group 0: one more failure stops writes.\n"
 	c.want(0, "The cluster wants 3 voters in each group.\n"+servers, "", "voters")
-	c.want(0, "The cluster now wants 5 voters in each group (3 before).\n"+servers, "", "voters", "5")
+	c.want(0, "The cluster now wants 5 voters in each group (3 before).\nThe cluster has 4 servers: 3 vote until one "+
+		"more server joins, because an even number of voters survives no more failures.\n"+servers, "", "voters", "5")
 	c.want(0, "The cluster already wants 3 voters in each group.\n"+servers, "", "voters", "3", "--node", "n2")
 	c.want(1, "", "survive no more failures than 3", "voters", "4")
 	c.want(2, "", `"many" is no number of voters`, "voters", "many")

@@ -2,17 +2,14 @@ package cli_test
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -23,6 +20,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/quorate/quorate/component/state/redis/redistest"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
@@ -108,31 +106,10 @@ func TestCopyFromFile_StateIsReadThroughTheNode(t *testing.T) {
 	c.want(0, `{"n": 7}`, "", "state", "get", "statestore", "k007")
 }
 
-// The server is QUORATE_REDIS_SERVER, or the redis-server on the PATH.
 func TestCopyFromFile_FromARealServer(t *testing.T) {
-	program := cmp.Or(os.Getenv("QUORATE_REDIS_SERVER"), "redis-server")
-	if _, err := exec.LookPath(program); err != nil {
-		t.Skip("redis-server is not installed, and QUORATE_REDIS_SERVER is not set")
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close()
-	_, port, _ := strings.Cut(address, ":")
-	server := exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	})
-	client := redis.NewClient(&redis.Options{Addr: address, Protocol: 2})
-	t.Cleanup(func() { _ = client.Close() })
-	eventually(t, func() bool { return client.Ping(t.Context()).Err() == nil })
-	_, err = client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+	server := redistest.Start(t)
+	client := server.Admin
+	_, err := client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
 		for n := range 2500 { // several pages
 			p.HSet(t.Context(), fmt.Sprintf("shop||k%04d", n), "data", n, "version", 1)
 		}
@@ -146,7 +123,7 @@ func TestCopyFromFile_FromARealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, file := withNode(t, "--app-id", "shop"), redisFile(t, address)
+	c, file := withNode(t, "--app-id", "shop"), redisFile(t, server.Address)
 	run := func(args ...string) result { return c.run(fromFile(file, args...)...) }
 	wantOutput(t, run(), 0, "Copied 2502 keys", "1 expire", "orders", "actor state")
 	wantOutput(t, run("--verify"), 0, "Compared 2502 keys")

@@ -54,13 +54,19 @@ func settingRow(st *settings.Setting) string {
 func TestDocs_ListOfCommands(t *testing.T) {
 	c := newConsole(t)
 	var b strings.Builder
-	for _, command := range []string{"run", "daprd", "state get", "state set", "state delete", "state list",
+	for _, command := range []string{"run", "daprd", "list", "invoke", "logs", "stop", "state get", "state set",
+		"state delete", "state list",
 		"state watch", "state copy", "configuration get", "configuration set",
 		"configuration delete", "configuration list", "configuration watch", "configuration import",
+		"bench save", "bench get", "bench watch", "bench lock", "bench call", "bench publish",
 		"stores",
-		"status", "members", "apps", "locks list", "locks release", "jobs list", "jobs get",
-		"jobs run", "jobs delete", "actors list", "actors move", "actors rebalance", "voters",
-		"transfer-leader", "remove", "leave", "doctor", "health", "console", "debug bundle", "backup save",
+		"status", "members", "apps", "top", "calls", "locks list", "locks release", "jobs list", "jobs get",
+		"jobs run", "jobs delete", "actors list", "actors move", "actors rebalance", "publish",
+		"topics list", "topics show", "topics tail", "topics replay", "topics redrive", "topics delete",
+		"workflows list", "workflows show", "workflows history",
+		"workflows start", "workflows raise", "workflows pause", "workflows resume", "workflows terminate",
+		"workflows purge", "workflows rerun", "voters",
+		"transfer-leader", "remove", "leave", "doctor", "health", "console", "dashboard", "debug bundle", "backup save",
 		"backup inspect", "backup restore", "backup keygen", "rescue", "token create", "config print",
 		"config validate", "version"} {
 		help := c.run(append(strings.Fields(command), "--help")...).stdout

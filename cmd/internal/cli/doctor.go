@@ -52,18 +52,18 @@ func (m *Main) doctorCommand() *cobra.Command {
 	return c
 }
 
-// examine returns the results of the self-check. If other is not empty, the node with that id runs the check.
-// Otherwise the node in the data directory runs it. If no node runs there, this process does.
-func (m *Main) examine(ctx context.Context, c node.Config, other string) (schema.Checkup, error) {
+// examine returns the results of the self-check. If nodeID is not empty, the node with that id runs the check.
+// Otherwise the node in the data directory runs the check. If no node runs there, this process runs it.
+func (m *Main) examine(ctx context.Context, c node.Config, nodeID string) (schema.Checkup, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*command.AdminTime)
 	defer cancel()
 	dir, err := command.ChooseDir(ctx, c)
 	if err != nil {
 		return schema.Checkup{}, err
 	}
-	if other != "" || dir != "" && command.Runs(ctx, dir) {
+	if nodeID != "" || dir != "" && command.Runs(ctx, dir) {
 		var found schema.Checkup
-		err := (&command.AdminClient{DataDir: dir, Node: other}).Get(ctx, adminapi.DoctorPath, &found)
+		err := (&command.AdminClient{DataDir: dir, Node: nodeID}).Get(ctx, adminapi.DoctorPath, &found)
 		return found, err
 	}
 	return node.Examine(ctx, c), nil

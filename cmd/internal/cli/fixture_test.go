@@ -51,6 +51,8 @@ type memoryNode struct {
 	status    schema.NodeStatus
 	items     *records.Store // of the configuration store configstore
 	forgotten atomic.Bool    // Remove no longer knows n5
+	published atomic.Pointer[schema.TopicPublish]
+	purged    atomic.Bool // a selection of workflows
 }
 
 // openMemoryNode starts a memoryNode, as Main.Open does for a node.
@@ -168,6 +170,79 @@ func (n *memoryNode) MoveActor(_ context.Context, r schema.ActorMove) error {
 
 func (n *memoryNode) RebalanceActors(context.Context, string) (int, error) { return 3, nil }
 
+func (n *memoryNode) ListWorkflows(_ context.Context, r schema.WorkflowSelection) (schema.WorkflowPage, error) {
+	if r.Name == "none" {
+		return schema.WorkflowPage{Note: "no instance is of a workflow with the name none"}, nil
+	}
+	s := schema.WorkflowStatus{WorkflowRef: schema.WorkflowRef{App: "shop", ID: "order-7"}, Name: "order",
+		Status: "RUNNING", Created: time.Unix(1700000000, 0).UTC(), Updated: time.Unix(1700000002, 0).UTC()}
+	page := schema.WorkflowPage{Instances: []schema.WorkflowStatus{s}}
+	if r.Limit == 1 {
+		page.Next = "TOKEN"
+	}
+	return page, nil
+}
+
+func (n *memoryNode) ShowWorkflow(ctx context.Context, r schema.WorkflowRef, payloads bool) (d schema.WorkflowDetail,
+	err error) {
+	page, err := n.ListWorkflows(ctx, schema.WorkflowSelection{})
+	d.WorkflowStatus = page.Instances[0]
+	if r.ID != d.ID {
+		return d, fault.New(fault.NotFound, "test", "application shop has no workflow instance "+r.ID)
+	}
+	begin := d.Created.Add(1500 * time.Millisecond)
+	d.Turns, d.Steps = 2, []schema.WorkflowStep{
+		{Kind: schema.StepActivity, Name: "pay", Begin: begin, End: begin.Add(time.Second), Attempt: 1,
+			Outcome: schema.StepFailed, Failure: &schema.WorkflowFailure{Type: "E", Message: "no"}},
+		{Kind: schema.StepWait, EventID: 1, Name: "go", Begin: begin, Due: begin.Add(time.Hour)},
+	}
+	if payloads {
+		d.Input = new("secret")
+	}
+	return d, err
+}
+
+func (n *memoryNode) WorkflowHistory(_ context.Context, _ schema.WorkflowRef, first, limit int,
+	payloads bool) (h schema.WorkflowHistory, err error) {
+	for i := first; i < 3 && len(h.Events) < limit; i++ {
+		h.Events = append(h.Events, schema.WorkflowEvent{Position: i, ID: int32(i),
+			Time: time.Unix(1700000000, 0).UTC(), Type: "TaskScheduled", Name: "pay"})
+		if payloads {
+			h.Events[len(h.Events)-1].Payload = new("secret")
+		}
+	}
+	h.More = first+len(h.Events) < 3
+	return h, nil
+}
+
+func (n *memoryNode) StartWorkflow(_ context.Context, r schema.WorkflowStart) (schema.WorkflowChanged, error) {
+	if r.Input != nil && *r.Input != "7" {
+		return schema.WorkflowChanged{}, fault.New(fault.Invalid, "test", "the data is not JSON")
+	}
+	return schema.WorkflowChanged{WorkflowRef: r.WorkflowRef, Status: "PENDING", Note: "no worker is connected"}, nil
+}
+
+func (n *memoryNode) ChangeWorkflow(_ context.Context, r schema.WorkflowChange) (schema.WorkflowChanged, error) {
+	if r.Event == "aprove" && !r.Early {
+		return schema.WorkflowChanged{}, fault.New(fault.Conflict, "test", "it does not wait for the event aprove")
+	}
+	status := map[string]string{"pause": "SUSPENDED", "terminate": "TERMINATED"}[r.Action]
+	return schema.WorkflowChanged{WorkflowRef: r.WorkflowRef, Status: stdcmp.Or(status, "RUNNING")}, nil
+}
+
+// PurgeWorkflows removes two instances of the application shop with the first request, and one with the second.
+func (n *memoryNode) PurgeWorkflows(_ context.Context, r schema.WorkflowPurge) (schema.WorkflowsPurged, error) {
+	if r.ID == "" && !n.purged.Swap(true) {
+		return schema.WorkflowsPurged{Removed: 2, More: true}, nil
+	}
+	return schema.WorkflowsPurged{Removed: 1}, nil
+}
+
+func (n *memoryNode) RerunWorkflow(_ context.Context, r schema.WorkflowRerun) (schema.WorkflowChanged, error) {
+	r.ID = r.NewID
+	return schema.WorkflowChanged{WorkflowRef: r.WorkflowRef, Status: "RUNNING"}, nil
+}
+
 func (n *memoryNode) HeldLocks(context.Context) ([]schema.LockStatus, error) {
 	return []schema.LockStatus{
 		{Store: "lockstore", Prefix: "shop", Resource: "printer", Owner: "worker-1", Revision: "1207", ExpiryMS: 60000,
@@ -212,7 +287,7 @@ func (n *memoryNode) Forward(ctx context.Context, node string, r adminapi.Reques
 
 func (n *memoryNode) Voters(context.Context) (schema.VotersStatus, error) {
 	return schema.VotersStatus{Voters: 3, Groups: []schema.VotersGroup{{Voters: []string{"n1", "n2", "n3"},
-		NonVoters: []string{"n4"}}}}, nil
+		NonVoters: []string{"n4"}, States: map[string]string{"n2": "failed"}}}}, nil
 }
 
 func (n *memoryNode) SetVoters(ctx context.Context, number int) (schema.VotersStatus, error) {
@@ -304,7 +379,7 @@ func statusOf(c node.Config) schema.NodeStatus {
 				Reason: "n1 is a voter and leads"},
 				{Node: "n2", ServerID: "n2-5a", Lag: new(uint64(1204)),
 					Reason: "n2 is not a voter: it is 1,204 entries behind"}, {Node: "n3", ServerID: "n3-6b",
-					Voter: true}}},
+					Voter: true, State: "failed"}}},
 			{ID: 1, State: "follower", Leader: "n2", Term: 4, Reads: true, Writes: false,
 				Reason: "its leader hands over"}},
 		Stores: []schema.StoreStatus{{Name: "statestore", Type: "state.raft", Ready: true,

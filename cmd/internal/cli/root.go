@@ -3,10 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/quorate/quorate/cmd/internal/appcmd"
 	"github.com/quorate/quorate/cmd/internal/backupcmd"
+	"github.com/quorate/quorate/cmd/internal/benchcmd"
 	"github.com/quorate/quorate/cmd/internal/clustercmd"
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
@@ -45,13 +48,16 @@ func (m *Main) root() *cobra.Command {
 	root.SetOut(m.Stdout)
 	root.SetErr(m.Stderr)
 	root.AddCommand(m.runCommand(), m.daprdCommand(), m.configurationCommand(), m.locksCommand(), m.jobsCommand(),
-		m.actorsCommand(), m.doctorCommand(), m.healthCommand(), m.debugCommand(), m.configCommand(),
-		m.versionCommand())
+		m.actorsCommand(), m.topicsCommand(), m.publishCommand(), m.workflowsCommand(), m.doctorCommand(),
+		m.healthCommand(), m.debugCommand(), m.configCommand(), m.versionCommand())
+	root.AddCommand(appcmd.Commands(m.Shell)...)
 	root.AddCommand(statecmd.Commands(m.Shell)...)
+	root.AddCommand(benchcmd.Commands(m.Shell)...)
 	root.AddCommand(backupcmd.Commands(m.Shell)...)
 	root.AddCommand(clustercmd.Commands(m.Shell)...)
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
+	group(root)
 	each(root, func(c *cobra.Command) {
 		c.DisableFlagsInUseLine = true
 		c.Args = command.UsageArgs(c.Args)
@@ -63,6 +69,28 @@ func (m *Main) root() *cobra.Command {
 		})
 	})
 	return root
+}
+
+// group puts each command under a heading of the help, by what people do with the command. A test checks that every
+// command has a heading.
+func group(root *cobra.Command) {
+	for _, g := range []struct{ id, title, names string }{
+		{"use", "Use: run applications and their data", "run daprd list invoke publish logs stop state configuration " +
+			"bench"},
+		{"operate", "Operate: change a cluster", "voters transfer-leader remove leave backup rescue token jobs " +
+			"actors locks topics workflows config"},
+		{"inspect", "Inspect: see what happens", "status members apps stores top calls doctor health console " +
+			"dashboard debug version"},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title + ":"})
+		for _, name := range strings.Fields(g.names) {
+			for _, c := range root.Commands() {
+				if c.Name() == name {
+					c.GroupID = g.id
+				}
+			}
+		}
+	}
 }
 
 // each calls f for c and every command below it.

@@ -14,10 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quorate/quorate/cmd/internal/appcmd"
 	"github.com/quorate/quorate/cmd/internal/backupcmd"
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/hostshare"
 	"github.com/quorate/quorate/node"
 )
 
@@ -102,7 +104,9 @@ func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) er
 	if c.Dapr { // tools wait for this text
 		log.Info(fmt.Sprintf("dapr initialized. Status: Running. Init Elapsed %dms", time.Since(begin).Milliseconds()))
 	}
-	app, err := m.startApp(c, n.Addresses(), log)
+	run, output := m.record(c, n.Addresses(), begin, log)
+	defer run.end()
+	app, err := m.startApp(c, n.Addresses(), output, log)
 	if err != nil {
 		return errors.Join(err, m.closeNode(n, c, log))
 	}
@@ -114,6 +118,41 @@ func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) er
 	}
 	ended := app.end(ctx, c.Grace, log)
 	return errors.Join(failure, ended, m.closeNode(n, c, log))
+}
+
+// runRecord lets quorate list, stop and logs find this process.
+type runRecord struct {
+	presence *hostshare.Presence // nil = there is none
+	output   *appcmd.Output      // nil = the output of the application is not kept
+}
+
+// record announces this process, and keeps the output of its application. Both are a convenience for developers, so a
+// failure is logged and the node runs without them, for example on a read-only file system.
+func (m *Main) record(c node.Config, a node.Addresses, begin time.Time, log *slog.Logger) (runRecord, io.Writer) {
+	var out runRecord
+	var err error
+	about := hostshare.Run{Started: begin.UTC()}
+	var to io.Writer = io.Discard
+	if len(c.App.Command) > 0 && c.Data.StateDir != "" {
+		if out.output, err = appcmd.KeepOutput(c.Data.RuntimeDir, c.Data.StateDir, c.App.ID); err != nil {
+			log.Warn("quorate logs will not show the output of the application", "error", err)
+		} else {
+			to, about.Log = out.output, out.output.Path()
+		}
+	}
+	if out.presence, err = appcmd.Announce(c.Data.RuntimeDir, appcmd.Describe(c, a, about)); err != nil {
+		log.Info("quorate list and stop will not find this node", "error", err)
+	}
+	return out, to
+}
+
+func (r runRecord) end() {
+	if r.output != nil {
+		_ = r.output.Close() // every line was written before
+	}
+	if r.presence != nil {
+		_ = r.presence.Close() // the next list removes a note that stays
+	}
 }
 
 func (m *Main) closeNode(n Node, c node.Config, log *slog.Logger) error {

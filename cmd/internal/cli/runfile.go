@@ -13,15 +13,18 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/quorate/quorate/cmd/internal/appcmd"
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/child"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/hostshare"
 	"github.com/quorate/quorate/internal/suggest"
 	"github.com/quorate/quorate/internal/userfile"
 	"github.com/quorate/quorate/node"
@@ -36,8 +39,8 @@ type runApp struct {
 	env     map[string]string
 }
 
-// runFile runs the applications of a run file, each with its own node. When one of them ends or a signal arrives, it
-// stops all of them.
+// runFile runs the applications of a run file, each with its own node. When an application or a node ends, or a
+// signal arrives, it stops all of them.
 func (m *Main) runFile(c *cobra.Command, path string, child []string) error {
 	var others []string
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -64,6 +67,12 @@ func (m *Main) runFile(c *cobra.Command, path string, child []string) error {
 	program, err := os.Executable()
 	if err != nil {
 		return fault.Wrap(err, "cli.run", "the path of the quorate program is unknown")
+	}
+	if config, err := m.Resolve(settings.New(), pflag.NewFlagSet("", pflag.ContinueOnError), nil); err == nil {
+		note := hostshare.Note{PID: os.Getpid(), Run: &hostshare.Run{Started: time.Now().UTC(), File: path}}
+		if presence, err := appcmd.Announce(config.Data.RuntimeDir, note); err == nil {
+			defer func() { _ = presence.Close() }() // only quorate stop -f needs it
+		}
 	}
 	return m.runApps(c.Context(), program, apps)
 }

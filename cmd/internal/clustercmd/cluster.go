@@ -13,7 +13,8 @@ import (
 )
 
 func (m *commands) membersCommand() *cobra.Command {
-	return m.AdminCommand("members [flags]", "Show the nodes of the cluster and their addresses, as a node knows them",
+	wide := false
+	c := m.AdminCommand("members [flags]", "Show the nodes of the cluster and their addresses, as a node knows them",
 		func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
 			var s schema.ClusterStatus
 			if err := a.Get(ctx, adminapi.ClusterPath, &s); err != nil {
@@ -22,8 +23,11 @@ func (m *commands) membersCommand() *cobra.Command {
 			if asJSON {
 				return command.WriteJSON(m.Stdout, membersOf(s))
 			}
-			return printMembers(m.Stdout, s)
+			return printMembers(m.Stdout, s, wide)
 		})
+	c.Example = "  quorate members\n  quorate members --wide"
+	c.Flags().BoolVarP(&wide, "wide", "w", false, "show all columns; without it, the table fits 80 columns")
+	return c
 }
 
 func (m *commands) transferCommand() *cobra.Command {

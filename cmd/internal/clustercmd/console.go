@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 func (m *commands) consoleCommand() *cobra.Command {
@@ -46,6 +47,35 @@ func (m *commands) consoleCommand() *cobra.Command {
 	}
 	command.BindAdmin(c, set, &out)
 	c.Flags().BoolVar(&show, "print", false, "print the link and do not open the browser")
+	return c
+}
+
+// dashboardCommand is consoleCommand with the name and the flags of Dapr's command.
+func (m *commands) dashboardCommand() *cobra.Command {
+	c, kubernetes, namespace, address, port := m.consoleCommand(), false, "", "", 0
+	c.Use, c.Example = "dashboard [flags]", "  quorate dashboard\n  quorate dashboard --print"
+	c.Short = "Open the web console of a node, as console does"
+	f := c.Flags()
+	f.BoolVarP(&kubernetes, "kubernetes", "k", false, "refused: it exists in Dapr's command")
+	f.StringVarP(&namespace, "namespace", "n", "", "refused: it exists in Dapr's command")
+	f.IntVarP(&port, "port", "p", 0, "has no effect: the node serves its console at --console-port")
+	f.StringVarP(&address, "address", "a", "", "has no effect: the node serves its console itself")
+	for _, name := range []string{"kubernetes", "namespace", "port", "address"} {
+		f.Lookup(name).Hidden = true
+	}
+	open := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if kubernetes || namespace != "" {
+			return command.Usage(&fault.Error{Code: fault.Invalid, Op: "cli.dashboard",
+				Msg:  "quorate does not talk to Kubernetes, so --kubernetes and --namespace cannot be served",
+				Hint: "use: kubectl port-forward POD 9091; kubectl exec POD -c quorate -- /quorate console --print"})
+		}
+		if port != 0 || address != "" {
+			fmt.Fprintln(m.Stderr, "The node serves its console itself, at its --console-port: --port and --address "+
+				"have no effect.")
+		}
+		return open(c, args)
+	}
 	return c
 }
 

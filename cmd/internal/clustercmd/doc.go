@@ -1,5 +1,6 @@
 // Package clustercmd owns the commands that show and change a cluster through the admin API of a node: its status,
-// members, applications, voters, leadership and tokens, the removal of servers, and the link to its console.
+// members, applications, live calls, voters, leadership and tokens, the removal of servers, and the link to its
+// console.
 package clustercmd
 
 import (
@@ -11,9 +12,9 @@ import (
 // Commands returns the commands of this package.
 func Commands(s *command.Shell) []*cobra.Command {
 	m := &commands{s}
-	return []*cobra.Command{m.statusCommand(), m.storesCommand(), m.membersCommand(), m.appsCommand(),
-		m.votersCommand(), m.transferCommand(), m.removeCommand(), m.leaveCommand(), m.tokenCommand(),
-		m.consoleCommand()}
+	return []*cobra.Command{m.statusCommand(), m.storesCommand(), m.membersCommand(), m.topCommand(), m.callsCommand(),
+		m.appsCommand(), m.votersCommand(), m.transferCommand(), m.removeCommand(), m.leaveCommand(), m.tokenCommand(),
+		m.consoleCommand(), m.dashboardCommand()}
 }
 
 // commands builds and runs the commands.

@@ -39,7 +39,7 @@ func (m *commands) statusCommand() *cobra.Command {
 }
 
 func (m *commands) storesCommand() *cobra.Command {
-	return m.AdminCommand("stores [flags]", "Show the state stores of a node",
+	return m.AdminCommand("stores [flags]", "Show the components of a node, such as state stores",
 		func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
 			var stores []schema.StoreStatus
 			if err := a.Get(ctx, adminapi.StoresPath, &stores); err != nil {
@@ -166,7 +166,7 @@ func printGroups(w io.Writer, groups []schema.GroupStatus, told []schema.Issue) 
 	if len(groups) > 0 && groups[0].State == "routed" {
 		return printRoutes(w, groups, told)
 	}
-	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "COMMIT", "APPLIED", "LAST", "SNAPSHOT", "KEYS", "DATA",
+	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "COMMIT", "APPLIED", "LAST", "SNAPSHOT", "KEYS", "ON DISK",
 		"LOG", "SERVES"}}
 	for _, g := range groups {
 		u := func(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -201,7 +201,7 @@ func printServers(w io.Writer, groups []schema.GroupStatus) error {
 			if s.Lag != nil {
 				lag = strconv.FormatUint(*s.Lag, 10)
 			}
-			rows = append(rows, []string{strconv.FormatUint(g.ID, 10), s.Node, is, lag,
+			rows = append(rows, []string{strconv.FormatUint(g.ID, 10), serverName(s.Node, s.Down()), is, lag,
 				strings.TrimPrefix(s.Reason, s.Node+" ")})
 		}
 	}
@@ -212,19 +212,24 @@ func printServers(w io.Writer, groups []schema.GroupStatus) error {
 	return command.Table(w, rows)
 }
 
-// serves returns which kinds of requests a group serves now. If some are not served, the text also has the reason. It
-// omits a reason that is among the issues in the second parameter, because these were printed before.
-func serves(g schema.GroupStatus, told []schema.Issue) string {
+// serves returns a text with the kinds of requests that a group serves now. If it serves all, but the loss of one
+// more voter would end that, the text has a warning. Otherwise the text has the reason why some requests are not
+// served. The parameter printed has the issues that were already printed. serves omits a reason that is among them.
+func serves(g schema.GroupStatus, printed []schema.Issue) string {
 	text := "no strong reads, no writes" // eventual reads may still work
 	switch {
 	case g.Reads && g.Writes:
-		return "reads, writes"
+		text = "reads, writes"
+		if margin := schema.Margin(g.Servers); margin != "" {
+			text += "; " + margin
+		}
+		return text
 	case g.Reads:
 		text = "reads"
 	case g.Writes:
 		text = "writes"
 	}
-	if g.Reason != "" && !slices.ContainsFunc(told,
+	if g.Reason != "" && !slices.ContainsFunc(printed,
 		func(i schema.Issue) bool { return strings.Contains(i.Reason, g.Reason) }) {
 		text += ": " + g.Reason
 	}
@@ -243,8 +248,8 @@ func printStores(w io.Writer, stores []schema.StoreStatus) error {
 		if s.ActorStore {
 			capabilities += ", actor state"
 		}
-		rows = append(rows, []string{s.Name, s.Type, ready, s.KeyPrefix, s.DefaultConsistency,
-			strings.TrimPrefix(capabilities, ", ")})
+		rows = append(rows, []string{s.Name, s.Type, ready, command.Dash(s.KeyPrefix),
+			command.Dash(s.DefaultConsistency), command.Dash(strings.TrimPrefix(capabilities, ", "))})
 	}
 	return command.Table(w, rows)
 }

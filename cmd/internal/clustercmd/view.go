@@ -30,7 +30,7 @@ func printCluster(w io.Writer, s schema.ClusterStatus) error {
 	rows := [][]string{{"NODE", "ROLE", "STATE", "READY", "LEADS", "LAG", "DISK FREE", "VERSION", "UPTIME", "REASON"}}
 	for _, n := range s.Nodes {
 		rows = append(rows, []string{nodeName(n.Member), n.Member.Role, n.Member.State, readyText(n),
-			leadsText(s.Leads(n.Member.Node)), lagText(n.Lag), diskText(n),
+			leadsText(s, n.Member), lagText(n.Lag), diskText(n),
 			command.Dash(n.Member.Version), uptimeText(n),
 			reasonText(n)})
 	}
@@ -57,7 +57,7 @@ func printClusterGroups(w io.Writer, groups []schema.ClusterGroup) error {
 	for _, g := range groups {
 		var voters, others []string
 		for _, s := range g.Servers {
-			name := s.Node
+			name := serverName(s.Node, s.Down())
 			if s.Lag != nil && *s.Lag > 0 {
 				name += fmt.Sprintf(" (%d behind)", *s.Lag)
 			}
@@ -67,7 +67,8 @@ func printClusterGroups(w io.Writer, groups []schema.ClusterGroup) error {
 				others = append(others, name)
 			}
 		}
-		serving := serves(schema.GroupStatus{Reads: g.Reads, Writes: g.Writes, Reason: g.Reason}, nil)
+		serving := serves(schema.GroupStatus{Reads: g.Reads, Writes: g.Writes, Reason: g.Reason,
+			Servers: g.Servers}, nil)
 		rows = append(rows, []string{strconv.FormatUint(g.ID, 10), command.Dash(g.Leader),
 			strconv.FormatUint(g.Term, 10),
 			command.Dash(strings.Join(voters, ", ")), command.Dash(strings.Join(others, ", ")), serving})
@@ -75,16 +76,23 @@ func printClusterGroups(w io.Writer, groups []schema.ClusterGroup) error {
 	return command.Table(w, rows)
 }
 
-// printMembers prints the members as a table. Times have the same format as in the logs, so that users can search for
-// them.
-func printMembers(w io.Writer, s schema.ClusterStatus) error {
-	rows := [][]string{{"NODE", "ROLE", "STATE", "SINCE", "READY", "LEADS", "LAG", "DISK FREE", "UPTIME", "PEER",
-		"GOSSIP", "VERSION", "SERVER", "CLUSTER"}}
+// printMembers prints the members as a table, which fits 80 columns unless wide is true. Times have the same format as
+// in the logs, so that users can search for them.
+func printMembers(w io.Writer, s schema.ClusterStatus, wide bool) error {
+	heading := []string{"NODE", "ROLE", "STATE", "SINCE", "LEADS", "PEER"}
+	if wide {
+		heading = append(heading, "GOSSIP", "READY", "LAG", "DISK FREE", "UPTIME", "VERSION", "SERVER", "CLUSTER")
+	}
+	rows := [][]string{heading}
 	for _, n := range s.Nodes {
 		m := n.Member
-		rows = append(rows, []string{nodeName(m), m.Role, m.State, m.Since.UTC().Format(time.RFC3339), readyText(n),
-			strconv.FormatUint(uint64(m.Leads), 10), lagText(n.Lag), diskText(n), uptimeText(n), command.Dash(m.Peer),
-			command.Dash(m.Gossip), command.Dash(m.Version), command.Dash(m.ServerID), command.Dash(m.ClusterID)})
+		row := []string{nodeName(m), m.Role, m.State, m.Since.UTC().Format(time.RFC3339), leadsText(s, m),
+			command.Dash(m.Peer)}
+		if wide {
+			row = append(row, command.Dash(m.Gossip), readyText(n), lagText(n.Lag), diskText(n), uptimeText(n),
+				command.Dash(m.Version), command.Dash(m.ServerID), command.Dash(m.ClusterID))
+		}
+		rows = append(rows, row)
 	}
 	return command.Table(w, rows)
 }
@@ -128,12 +136,24 @@ func readyText(n schema.NodeReport) string {
 	return command.YesNo(n.Status.Ready)
 }
 
-// leadsText lists a few groups and counts many.
-func leadsText(groups []uint64) string {
+// serverName returns the node id of a server, with its state if it is not alive.
+func serverName(node, down string) string {
+	if down == "" {
+		return node
+	}
+	return node + " (" + down + ")"
+}
+
+// leadsText returns the numbers of the groups that a node leads. If there are more than four, it returns only how
+// many there are. For a node that leads no group or is not alive, it returns "-".
+func leadsText(s schema.ClusterStatus, m schema.MemberStatus) string {
 	const few = 4
+	groups := s.Leads(m.Node)
 	switch {
-	case len(groups) == 0:
+	case len(groups) == 0 || m.State != "alive":
 		return "-"
+	case len(groups) == 1:
+		return "group " + strconv.FormatUint(groups[0], 10)
 	case len(groups) > few:
 		return strconv.Itoa(len(groups)) + " groups"
 	}
@@ -141,7 +161,7 @@ func leadsText(groups []uint64) string {
 	for _, g := range groups {
 		names = append(names, strconv.FormatUint(g, 10))
 	}
-	return strings.Join(names, ",")
+	return "groups " + strings.Join(names, ",")
 }
 
 func lagText(lag *uint64) string {

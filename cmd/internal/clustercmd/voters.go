@@ -72,14 +72,59 @@ func printVoters(w io.Writer, s schema.VotersStatus, wasSet bool) error {
 		text = strings.Replace(text, "1 voters", "1 voter", 1)
 	}
 	fmt.Fprintln(w, text)
+	if len(s.Groups) > 0 {
+		if short := tooFewServers(s.Voters, len(s.Groups[0].Voters)+len(s.Groups[0].NonVoters)); short != "" {
+			fmt.Fprintln(w, short)
+		}
+	}
 	if len(s.Groups) == 0 {
 		return nil
 	}
 	fmt.Fprintln(w)
 	rows := [][]string{{"GROUP", "VOTERS", "NON-VOTERS"}}
+	warnings := ""
 	for _, g := range s.Groups {
-		rows = append(rows, []string{strconv.FormatUint(g.Group, 10), command.Dash(strings.Join(g.Voters, ", ")),
-			command.Dash(strings.Join(g.NonVoters, ", "))})
+		names := func(nodes []string) string {
+			marked := make([]string, 0, len(nodes))
+			for _, node := range nodes {
+				marked = append(marked, serverName(node, g.States[node]))
+			}
+			return command.Dash(strings.Join(marked, ", "))
+		}
+		rows = append(rows, []string{strconv.FormatUint(g.Group, 10), names(g.Voters), names(g.NonVoters)})
+		if margin := g.Margin(); margin != "" {
+			warnings += fmt.Sprintf("\nGroup %d: %s.\n", g.Group, margin)
+		}
 	}
-	return command.Table(w, rows)
+	if err := command.Table(w, rows); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, warnings)
+	return err
+}
+
+// tooFewServers returns a text that says how many servers vote, if the cluster has fewer servers than the wanted
+// voters. If there are enough servers, it returns "". The number of voters is always odd if it is above two.
+func tooFewServers(wanted, servers int) string {
+	if servers >= wanted || servers < 1 {
+		return ""
+	}
+	vote, next := servers, servers+1
+	if servers > 2 {
+		vote = servers - 1 + servers%2
+		next = vote + 2
+	}
+	until := command.Count(next-servers, "more server") + " join"
+	if next-servers == 1 {
+		until = "one more server joins"
+	}
+	have, do := command.Count(servers, "server"), "vote"
+	if vote == 1 {
+		do = "votes"
+	}
+	text := fmt.Sprintf("The cluster has %s: %d %s until %s.", have, vote, do, until)
+	if vote < servers {
+		text = strings.TrimSuffix(text, ".") + ", because an even number of voters survives no more failures."
+	}
+	return text
 }

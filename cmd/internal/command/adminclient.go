@@ -61,8 +61,9 @@ func BindAdmin(c *cobra.Command, set *settings.Set, out *Output) {
 	out.Bind(c)
 }
 
-// AskAdmin calls the function ask with asJSON and an admin client of the local node. It finds this node by the data
-// directory in the flags. If node is not empty, the local node forwards the requests to the node with that id.
+// AskAdmin calls the function ask with an admin client of the local node, and passes asJSON on. It finds the local
+// node by the data directory in the flags. If node is not empty, the local node forwards the requests to the node
+// with that id.
 func (s *Shell) AskAdmin(c *cobra.Command, set *settings.Set, node string, asJSON bool,
 	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) error {
 	dir, err := s.AdminDir(c, set)
@@ -134,10 +135,10 @@ func (a *AdminClient) send(ctx context.Context, method, path string, body []byte
 	return nil
 }
 
-// Stream sends a request whose body or response is too large to be buffered, and passes the response to the function
-// take. Only ctx limits its time.
+// Stream sends a request whose body or response is too large to be buffered. It passes the response to the function
+// receive. There is no time limit except the end of ctx.
 func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.Reader,
-	take func(*http.Response) error) error {
+	receive func(*http.Response) error) error {
 	socket, err := adminapi.FindSocket(a.DataDir)
 	if err != nil {
 		return err
@@ -152,26 +153,27 @@ func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.R
 		return err
 	}
 	if body != nil {
-		req.Header.Set("Content-Type", adminapi.BackupType)
+		req.Header.Set("Content-Type", adminapi.BackupType) // other requests ignore it
 	}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return a.unreachable(socket, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode == http.StatusNotFound {
-		return &fault.Error{Code: fault.Unimplemented, Op: "cli.backup",
+	if resp.StatusCode == http.StatusOK {
+		return receive(resp)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return a.unreachable(socket, err)
+	}
+	err = fault.Unmarshal(text)
+	if e, ok := fault.As(err); ok && resp.StatusCode == http.StatusNotFound && e.Op == adminapi.OpUnknown {
+		return &fault.Error{Code: fault.Unimplemented, Op: "cli.admin",
 			Msg:  "the node runs an earlier version, which does not know this command",
 			Hint: "use the quorate program that the node was started with"}
 	}
-	if resp.StatusCode != http.StatusOK {
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			return a.unreachable(socket, err)
-		}
-		return fault.Unmarshal(text)
-	}
-	return take(resp)
+	return err
 }
 
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
@@ -194,4 +196,36 @@ func (a *AdminClient) unreachable(socket string, err error) error {
 			"run the command as the user of the node"
 	}
 	return e
+}
+
+// Lines sends a request whose answer is a stream of JSON lines, and passes each line to take. The function failure
+// returns the error that a line reports, or nil. There is no time limit except the end of ctx.
+func Lines[T any](ctx context.Context, a *AdminClient, method, path string, body any,
+	failure func(*T) json.RawMessage, take func(*T) error) error {
+	var sent io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		sent = bytes.NewReader(text)
+	}
+	return a.Stream(ctx, method, path, sent, func(resp *http.Response) error {
+		for lines := json.NewDecoder(resp.Body); ; {
+			var line T
+			err := lines.Decode(&line)
+			switch {
+			case errors.Is(err, io.EOF):
+				return nil
+			case err != nil:
+				return &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the connection to the node ended",
+					Hint: "run the command again: it continues", Err: err}
+			case failure(&line) != nil:
+				return fault.Unmarshal(failure(&line))
+			}
+			if err := take(&line); err != nil {
+				return err
+			}
+		}
+	})
 }

@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,9 +19,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/rest"
+	"github.com/quorate/quorate/internal/suggest"
 )
 
 // completionTime is how long the shell waits for the names of stores.
@@ -35,6 +38,8 @@ type APIFlags struct {
 	set     *settings.Set
 	address string
 	Timeout time.Duration
+	// Default is the address of the API if neither a flag nor the environment names one; "" = the default port.
+	Default string
 }
 
 func (f *APIFlags) Bind(c *cobra.Command) {
@@ -61,8 +66,37 @@ func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 	if tokens := config.Security.APITokens; len(tokens) > 0 {
 		client.Token = string(tokens[0])
 	}
-	return use(client)
+	err = use(client)
+	if fault.Is(err, fault.NotFound) && fault.HintOf(err) == "" {
+		return client.suggestStore(c.Context(), err)
+	}
+	return err
 }
+
+// suggestStore adds a hint to the error for a state store that does not exist. The hint names the store that was
+// probably meant, or otherwise all stores of the application.
+func (c *APIClient) suggestStore(ctx context.Context, err error) error {
+	const before, after = "state store ", " is not found" // the text of Dapr
+	var e *fault.Error
+	if !errors.As(err, &e) || !strings.HasPrefix(e.Msg, before) || !strings.HasSuffix(e.Msg, after) {
+		return err
+	}
+	app, stores, failed := c.About(ctx)
+	name := strings.TrimSuffix(strings.TrimPrefix(e.Msg, before), after)
+	switch near := suggest.For(name, stores); {
+	case failed != nil:
+	case near != "":
+		e.Hint = "did you mean " + near + "?"
+	case len(stores) > 0:
+		e.Hint = "application " + app + " has the stores " + strings.Join(stores, ", ")
+	default:
+		e.Hint = "application " + app + " may use no state store; quorate stores lists those of the node"
+	}
+	return err
+}
+
+// Settings returns the settings of the flags. It is called after Bind.
+func (f *APIFlags) Settings() *settings.Set { return f.set }
 
 // base returns the base URL of the HTTP API. It is the first of these that is set:
 //
@@ -77,6 +111,7 @@ func (f *APIFlags) base(port int, host string) string {
 				address = net.JoinHostPort(host, p)
 			}
 		}
+		address = cmp.Or(address, f.Default)
 	}
 	if address == "" {
 		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -154,21 +189,30 @@ func (c *APIClient) Do(ctx context.Context, method, path string, q url.Values, h
 	if len(q) > 0 {
 		address += "?" + q.Encode()
 	}
+	req, err := c.request(ctx, method, address, h, body)
+	if err != nil {
+		return response{}, err
+	}
+	return c.answer(c.Http.Do(req))
+}
+
+func (c *APIClient) request(ctx context.Context, method, address string, h http.Header,
+	body []byte) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
 	if err != nil {
-		return response{}, Usagef("%q is not the address of an API (write it as 127.0.0.1:3500 or "+
+		return nil, Usagef("%q is not the address of an API (write it as 127.0.0.1:3500 or "+
 			"http://127.0.0.1:3500)", c.Base)
-	}
-	for name, values := range h {
-		req.Header[name] = values
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	for name, values := range h {
+		req.Header[name] = values
+	}
 	if c.Token != "" {
 		req.Header.Set("dapr-api-token", c.Token)
 	}
-	return c.answer(c.Http.Do(req))
+	return req, nil
 }
 
 func (c *APIClient) answer(resp *http.Response, err error) (response, error) {
@@ -186,6 +230,44 @@ func (c *APIClient) answer(resp *http.Response, err error) (response, error) {
 	return response{resp.StatusCode, resp.Header, body}, nil
 }
 
+// UseSocket makes the client use the API on a Unix socket.
+func (c *APIClient) UseSocket(path string) {
+	c.Base = "http://unix"
+	c.Http = &http.Client{Timeout: c.Http.Timeout, Transport: &http.Transport{MaxResponseHeaderBytes: rest.MaxHeader,
+		DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialUnix(ctx, path)
+		}}}
+}
+
+// Call sends a request and returns the answer whatever its status is. It returns fault.TooLarge if the answer has more
+// than limit bytes.
+func (c *APIClient) Call(ctx context.Context, method, path string, h http.Header, body []byte,
+	limit int64) (status int, text []byte, err error) {
+	req, err := c.request(ctx, method, c.Base+path, h, body)
+	if err != nil {
+		return 0, nil, err
+	}
+	resp, err := c.Http.Do(req)
+	if err != nil {
+		return 0, nil, Unreachable(c.Base, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	switch {
+	case err != nil:
+		return 0, nil, Unreadable(c.Base, err)
+	case int64(len(text)) > limit:
+		return 0, nil, fault.New(fault.TooLarge, "cli.invoke", "the answer has more than "+BytesText(limit))
+	}
+	return resp.StatusCode, text, nil
+}
+
+// IsRefusal reports whether text is an error of the API, not an answer of an application.
+func IsRefusal(text []byte) bool {
+	var e struct{ ErrorCode, Message string }
+	return json.Unmarshal(text, &e) == nil && strings.HasPrefix(e.ErrorCode, "ERR_") && e.Message != ""
+}
+
 // Refusal converts an error response of the API into an error.
 func Refusal(status int, body []byte) error {
 	var e struct{ ErrorCode, Message string }
@@ -193,6 +275,10 @@ func Refusal(status int, body []byte) error {
 		e.Message = fmt.Sprintf("the server is not a Quorate API: status %d", status)
 	}
 	out := &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: e.Message}
+	if e.ErrorCode == api.CodeStoreNotFound {
+		out.Code = fault.NotFound
+		return out
+	}
 	switch status {
 	case http.StatusRequestHeaderFieldsTooLarge:
 		out.Code, out.Msg = fault.TooLarge, "the request is too long for its headers: status 431"

@@ -31,8 +31,9 @@ func Usagef(format string, args ...any) error {
 	return Usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
-// Group is the action of a command that only has subcommands. For an unknown subcommand it suggests one with a similar
-// name, or one that has the unknown name in its field SuggestFor.
+// Group is the action of a command that only has subcommands. For an unknown subcommand, it suggests the
+// subcommand whose field SuggestFor has the unknown name. Without such a subcommand, it suggests one with a similar
+// name.
 func Group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()

@@ -111,9 +111,9 @@ func inUnits(s, unit string) (string, error) {
 	return sizeText(n, strconv.Itoa(n)+unit), nil
 }
 
-// sizeText converts a size in a daprd flag to the text of the setting. The parameter n is the number in the flag, and
-// the parameter text is that number with its unit. sizeText returns "unlimited" for 0, and text for a positive number.
-// For a negative number it returns "", and the setting keeps its default.
+// sizeText converts a size in a daprd flag to the text of the setting. The parameter n is the number in the flag. The
+// parameter text is the same number with its unit. sizeText returns "unlimited" if n is 0, and text if n is positive.
+// If n is negative, it returns "", and the setting keeps its default.
 func sizeText(n int, text string) string {
 	switch {
 	case n == 0:

@@ -5,9 +5,10 @@ import (
 	"syscall"
 )
 
-// SocketsFolder returns path, the default folder with the sockets of pluggable components, if it is a directory that
-// belongs to the user uid or to root. Every user may create a directory in /tmp, and a component receives the metadata
-// of its file, with secrets. For a directory of another user it returns only a warning.
+// SocketsFolder returns path, the default folder with the sockets of pluggable components, if it is a safe directory.
+// It must belong to the user uid or to root. Every user may create a directory in /tmp, and a component behind a
+// socket receives the metadata of component files, with secrets. For a directory of another user, SocketsFolder
+// returns only a warning.
 func SocketsFolder(path string, uid int) (folder, warning string) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

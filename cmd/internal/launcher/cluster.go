@@ -71,7 +71,8 @@ func free(ctx context.Context, port int) bool {
 }
 
 // Formed waits until all nodes serve and vote. From then on a cluster of three tolerates the failure of any one node.
-// It reports what is still missing to waiting, each time it changes. It returns an error at once if a node has ended.
+// Until then, it calls the function waiting with the reason of the delay, each time this reason changes. It returns
+// an error at once if a node has ended.
 func (c *Cluster) Formed(ctx context.Context, waiting func(what string)) error {
 	said := ""
 	return c.poll(ctx, func(ctx context.Context) error {
@@ -112,9 +113,10 @@ func (c *Cluster) Check(ctx context.Context) error {
 // Ready waits until one node serves. It returns an error at once if a node of the cluster has ended.
 func (c *Cluster) Ready(ctx context.Context, n *Node) error { return c.poll(ctx, n.Healthy) }
 
-// Leader returns the node that leads the first group, according to the node at. It returns nil if no leader is known.
-func (c *Cluster) Leader(ctx context.Context, at *Node) (*Node, error) {
-	s, err := at.Status(ctx)
+// Leader returns the node that leads the first group, according to the given node. It returns nil if no leader is
+// known.
+func (c *Cluster) Leader(ctx context.Context, source *Node) (*Node, error) {
+	s, err := source.Status(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,8 @@ type Node struct {
 	Client     http.Client // for requests to the API
 }
 
-// Loopback returns a node whose ports are all on 127.0.0.1. Those between nodes, of gRPC and of metrics are free ones.
+// Loopback returns a node whose ports are all on 127.0.0.1. The peer port, the gRPC port and the metrics port are any
+// free ports.
 func Loopback(id, program, dataDir string, httpPort, gossipPort int) *Node {
 	return &Node{ID: id, Program: program, DataDir: dataDir, HTTPPort: httpPort, GossipPort: gossipPort,
 		Flags: []string{"--bind-address", "127.0.0.1", "--http-port", fmt.Sprint(httpPort), "--gossip-port",
@@ -42,19 +43,20 @@ func Loopback(id, program, dataDir string, httpPort, gossipPort int) *Node {
 	}
 }
 
-// Start starts the process of the node. more has further flags of quorate run. They may be followed by "--" and the
-// command of an application. A node that has ended can be started again.
-func (n *Node) Start(more ...string) error {
+// Start starts the process of the node. args has further arguments of quorate run: flags, which may be followed by
+// "--" and the command of an application. A node that has ended can be started again.
+func (n *Node) Start(args ...string) error {
 	n.Options.Command = append(append([]string{n.Program, "run", "--node-id", n.ID, "--data-dir", n.DataDir},
-		n.Flags...), more...)
+		n.Flags...), args...)
 	if err := n.Process.Start(); err != nil {
 		return fmt.Errorf("%s does not start: %w", n.ID, err)
 	}
 	return nil
 }
 
-// Beside prepares an application beside the node. As with Dapr, it gets the ports of both in APP_PORT and
-// DAPR_HTTP_PORT. env has further variables. Call Beside before the first start of the node.
+// Beside prepares an application beside the node. As with Dapr, the application gets its own port in APP_PORT, and
+// the API port of the node in DAPR_HTTP_PORT. env has further environment variables. Call Beside before the first
+// start of the node.
 func (n *Node) Beside(command []string, port int, env ...string) *Process {
 	n.Flags = append(n.Flags, "--app-port", fmt.Sprint(port))
 	return &Process{Options: child.Options{Command: command, Env: append(append(os.Environ(),

@@ -86,7 +86,8 @@ func (p *Process) Pid() int { return p.Current().Pid() }
 // Ended returns a channel that is closed when the process has ended. The process must have been started.
 func (p *Process) Ended() <-chan struct{} { return p.Current().Done() }
 
-// Signal sends a signal to the process and those that it has started. It does nothing if the process does not run.
+// Signal sends a signal to the process, and to the processes that it has started. It does nothing if the process does
+// not run.
 func (p *Process) Signal(s syscall.Signal) {
 	if c := p.Current(); c != nil {
 		c.Signal(s)

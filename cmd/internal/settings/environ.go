@@ -16,14 +16,14 @@ const envPrefix = "QUORATE_"
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)`)
 
 // UnknownVariables returns an error for each unknown variable in environ whose name begins with QUORATE_ and whose
-// value is not empty. Each error is a fault.Invalid, and suggests the nearest known name, if there is one. environ has
-// elements of the form "NAME=value". These variables are known:
+// value is not empty. Each error is a fault.Invalid, and suggests the nearest known name, if there is one. environ
+// has elements of the form "NAME=value". These variables are known:
 //
 //   - the variables of the settings
-//   - the variables whose names are in the parameter others
+//   - the further variables whose names are in the parameter additional
 //   - the variables that Kubernetes or Docker adds for a service
-func (s *Set) UnknownVariables(environ []string, others ...string) (problems []error) {
-	known := slices.Clone(others)
+func (s *Set) UnknownVariables(environ []string, additional ...string) (problems []error) {
+	known := slices.Clone(additional)
 	for _, st := range s.settings {
 		known = append(known, st.Env...)
 	}

@@ -21,7 +21,7 @@ const (
 )
 
 // readFile reads the settings file and applies it to the settings that no flag and no variable has set. It first
-// applies the whole file to a copy of the settings. So it also checks values that a flag or variable overrides.
+// applies the whole file to a copy of the settings, to check also the values that a flag or variable overrides.
 func (s *Set) readFile(in Input) []error {
 	text, err := in.ReadFile(s.files.settings)
 	if err != nil {

@@ -184,10 +184,10 @@ type listFlags struct {
 	actors bool // only actor state
 }
 
-// page requests one page of keys. For the first page, token is empty. For a further page, token is the value of next
-// that came with the previous page. After the last page, next is empty.
+// page requests one page of keys. For the first page, token is empty. For each further page, token is the nextToken
+// that came with the previous page. With the last page, nextToken is empty.
 func (c *stateClient) page(ctx context.Context, store string, f listFlags, token string, limit int) (keys []listed,
-	next string, err error) {
+	nextToken string, err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
 	setIf(q, "prefix", f.prefix)
 	if f.actors {

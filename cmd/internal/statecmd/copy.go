@@ -188,7 +188,8 @@ func (m *commands) copyState(ctx context.Context, f copyFlags, c statecopy.Copy,
 	return err
 }
 
-// readyFor returns the app id of the node. It returns an error if the node is not ready or does not have the store.
+// readyFor returns the app id of the node that client calls. It returns an error if the node is not ready or does not
+// have the store.
 func readyFor(ctx context.Context, client *stateClient, store string) (app string, err error) {
 	if _, err := client.Do(ctx, http.MethodGet, "/v1.0/healthz/outbound", nil, nil, nil); err != nil {
 		return "", fault.Wrap(err, "cli.copy", "the node at "+client.Base+" is not ready")
@@ -215,13 +216,14 @@ const (
 	longestPause = 4 * time.Second
 )
 
-// patience returns a function for Copy.Pause, which waits before a request is repeated. Each pause is twice as long as
-// the previous one, up to longestPause. The parameter most is the maximum time from the first attempt to the end of a
-// pause. If a pause would end later, the function returns false without a pause. It also returns false if ctx ends.
-func patience(most time.Duration) func(context.Context, int, time.Duration) bool {
+// patience returns a function for Copy.Pause, which waits before a request is repeated. Each pause is twice as long
+// as the previous one, up to longestPause. The parameter limit is the maximum time from the first attempt to the end
+// of a pause. If a pause would end later, the function returns false without a pause. It also returns false if ctx
+// ends.
+func patience(limit time.Duration) func(context.Context, int, time.Duration) bool {
 	return func(ctx context.Context, attempt int, since time.Duration) bool {
 		pause := min(firstPause<<min(attempt-1, 10), longestPause)
-		return since+pause <= most && rest.Pause(ctx, pause)
+		return since+pause <= limit && rest.Pause(ctx, pause)
 	}
 }
 

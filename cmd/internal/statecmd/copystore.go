@@ -24,12 +24,12 @@ type copyStore struct {
 	store  string
 }
 
-// announced is the smallest body in bytes that is sent with the header Expect: 100-continue. The node can then refuse
-// a body that is too large before it is sent, and the client can read the refusal.
+// announced is the size in bytes from which on a body is sent with the header Expect: 100-continue. The node can then
+// refuse a body that is too large before it is sent, and the client can read the refusal.
 const announced = 128 << 10
 
-// actorToken is the prefix of page tokens for actor state. A listing returns the pages of the application's keys
-// before those of actor state.
+// actorToken is the prefix of page tokens for actor state. A listing first returns the pages of the application's
+// keys, and then the pages of actor state.
 const actorToken = "actors:"
 
 // Page implements statecopy.Source.

@@ -1,4 +1,5 @@
-// Package statecmd owns the commands that read and write state through the HTTP API of a node: state.
+// Package statecmd owns the command state and its subcommands, which read and write state through the HTTP API of a
+// node.
 package statecmd
 
 import (

@@ -1,0 +1,181 @@
+package appcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/command"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
+	"github.com/quorate/quorate/node"
+)
+
+// maxAnswer bounds the answer of an application, in bytes.
+const maxAnswer = 64 << 20
+
+// call is one call of a method.
+type call struct {
+	app, method, verb string
+	data              string
+	file              string
+	headers           []string
+	socket            string // directory with the Unix socket of the API
+}
+
+func (m *commands) invokeCommand() *cobra.Command {
+	api, in := command.APIFlags{Shell: m.Shell}, call{verb: http.MethodPost}
+	c := &cobra.Command{
+		Use:   "invoke [app] [method] [flags]",
+		Short: "Call a method of an application",
+		Long: "Call a method of an application through the HTTP API of a node, and print the answer. Without\n" +
+			"--http-port and --address, it uses the node of that application if that runs on this machine, as\n" +
+			"dapr invoke does, and otherwise any node of this user on this machine.",
+		Example: "  quorate invoke orders status --verb GET\n  quorate invoke orders new --data '{\"total\": 12.5}'\n" +
+			"  quorate invoke --app-id orders --method new --data-file order.json",
+		Args: cobra.MaximumNArgs(2),
+	}
+	api.Bind(c)
+	f := c.Flags()
+	f.StringVarP(&in.app, "app-id", "a", "", "`id` of the application, instead of the first argument")
+	f.StringVarP(&in.method, "method", "m", "", "`method` to call, instead of the second argument; it may have a query")
+	f.StringVarP(&in.verb, "verb", "v", in.verb, "HTTP `verb`")
+	f.StringVarP(&in.data, "data", "d", "", "JSON `text` to send")
+	f.StringVarP(&in.file, "data-file", "f", "", "`file` with the JSON text to send; - = standard input")
+	f.StringArrayVarP(&in.headers, "header", "H", nil, "`header` to send, as name:value; may be repeated")
+	f.StringVarP(&in.socket, "unix-domain-socket", "u", "", "`directory` of the Unix sockets of the node")
+	c.MarkFlagsMutuallyExclusive("data", "data-file")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if in.app == "" && len(args) > 0 {
+			in.app, args = args[0], args[1:]
+		}
+		if in.method == "" && len(args) > 0 {
+			in.method, args = args[0], args[1:]
+		}
+		if in.app == "" || in.method == "" || len(args) > 0 {
+			return command.Usagef("name one application and one method (usage: %s)", c.UseLine())
+		}
+		config, err := m.Resolve(api.Settings(), c.Flags(), nil)
+		if err != nil {
+			return err
+		}
+		notes, _ := list(config.Data.RuntimeDir) // without notes, the default port is used
+		for _, n := range notes {
+			if api.Default == "" || slices.Contains(n.Apps, in.app) {
+				api.Default = n.Run.HTTP
+			}
+		}
+		body, err := in.body(m.Stdin)
+		if err != nil {
+			return err
+		}
+		return api.With(c, func(client *command.APIClient) error {
+			if in.socket != "" {
+				client.UseSocket(filepath.Join(in.socket, "dapr-"+in.app+"-http.socket"))
+			}
+			return m.invoke(c.Context(), client, config, in, body)
+		})
+	}
+	c.ValidArgsFunction = cobra.NoFileCompletions
+	return c
+}
+
+// body returns what is sent; nil = nothing.
+func (in call) body(stdin io.Reader) ([]byte, error) {
+	switch {
+	case in.file == "-":
+		return io.ReadAll(stdin)
+	case in.file != "":
+		text, err := userfile.ReadOnce(in.file)
+		if err != nil {
+			return nil, command.Usage(&fault.Error{Code: fault.Invalid, Op: "cli.invoke",
+				Msg: "the file of --data-file cannot be read", Err: command.RootPath(err), Key: in.file})
+		}
+		return text, nil
+	case in.data != "":
+		return []byte(in.data), nil
+	}
+	return nil, nil
+}
+
+// invoke calls the method and prints the answer. An answer with a status of 300 and above is an error.
+func (m *commands) invoke(ctx context.Context, client *command.APIClient, config node.Config, in call,
+	body []byte) error {
+	header := http.Header{}
+	for _, h := range in.headers {
+		name, value, ok := strings.Cut(h, ":")
+		if !ok || strings.TrimSpace(name) == "" {
+			return command.Usagef("the header %q is not name:value", h)
+		}
+		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	method, query, _ := strings.Cut(strings.TrimPrefix(in.method, "/"), "?")
+	address := "/v1.0/invoke/" + url.PathEscape(in.app) + "/method/" + method
+	if query != "" {
+		address += "?" + query
+	}
+	status, text, err := client.Call(ctx, strings.ToUpper(in.verb), address, header, body, maxAnswer)
+	if err != nil {
+		return err
+	}
+	if status >= http.StatusMultipleChoices {
+		return m.refused(ctx, config, in, status, text)
+	}
+	if _, err := m.Stdout.Write(text); err != nil {
+		return err
+	}
+	if command.IsTerminal(m.Stdout) && len(text) > 0 && text[len(text)-1] != '\n' {
+		_, err = fmt.Fprintln(m.Stdout)
+	}
+	return err
+}
+
+// refused returns the error for an answer with an error status. If the node gave the answer, this is the node's
+// error. Otherwise it is an error that quotes the answer of the application.
+func (m *commands) refused(ctx context.Context, config node.Config, in call, status int, text []byte) error {
+	err := command.Refusal(status, text)
+	var e *fault.Error
+	if !errors.As(err, &e) || !command.IsRefusal(text) {
+		shown := strings.TrimSpace(string(text[:min(len(text), 1<<10)]))
+		return fault.New(fault.Internal, "cli.invoke", fmt.Sprintf("application %s answered with status %d: %s",
+			command.Printable(in.app), status, command.Printable(shown)))
+	}
+	if e.Hint == "" && strings.Contains(e.Msg, in.app) {
+		if apps := m.apps(ctx, config); !slices.Contains(apps, in.app) {
+			e.Hint = hintFor(in.app, apps)
+		}
+	}
+	return err
+}
+
+// apps returns the applications that run on this machine, and all applications that the node of this user knows, if
+// it answers.
+func (m *commands) apps(ctx context.Context, config node.Config) (out []string) {
+	notes, _ := list(config.Data.RuntimeDir) // no note is no reason to fail
+	for _, n := range notes {
+		out = append(out, n.Apps...)
+	}
+	dir, err := command.ChooseDir(ctx, config)
+	if err != nil || dir == "" {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
+	defer cancel()
+	var known []schema.AppInstance
+	if (&command.AdminClient{DataDir: dir}).Get(ctx, adminapi.AppsPath, &known) == nil {
+		for _, a := range known {
+			out = append(out, a.App)
+		}
+	}
+	return out
+}

@@ -1,0 +1,134 @@
+package appcmd
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Output keeps the latest output of an application in files: at least the last maxLog bytes, and at most twice as
+// many. It is safe for concurrent use. It drops output that it cannot write, so that a full disk does not stop the
+// application.
+type Output struct {
+	path string
+	file atomic.Pointer[os.File] // appends; nil = the last file could not be opened
+	size atomic.Int64            // of file; also counts bytes that are being written
+	turn atomic.Bool             // a goroutine replaces file
+}
+
+// KeepOutput creates the file for the output of an application, below the directory of the user's state. It also
+// removes the output of ended runs of the application, except the newest of these outputs.
+func KeepOutput(runtimeDir, stateDir, app string) (*Output, error) {
+	path := logPath(stateDir, app, os.Getpid())
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fault.Wrap(err, opRuns, "the directory for the output of applications cannot be created")
+	}
+	dropEarlier(runtimeDir, dir, app)
+	o := &Output{path: path}
+	if err := o.open(); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+func (o *Output) open() error {
+	f, err := os.OpenFile(o.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return fault.Wrap(err, opRuns, "the output of the application cannot be kept")
+	}
+	o.size.Store(0)
+	o.file.Store(f)
+	return nil
+}
+
+// Path returns the path of the file.
+func (o *Output) Path() string { return o.path }
+
+// Write appends to the file. It always reports success.
+func (o *Output) Write(b []byte) (int, error) {
+	if o.size.Add(int64(len(b))) > maxLog && o.turn.CompareAndSwap(false, true) {
+		o.replace()
+		o.turn.Store(false)
+	}
+	for f := o.file.Load(); f != nil; {
+		_, err := f.Write(b)
+		next := o.file.Load()
+		if !errors.Is(err, os.ErrClosed) || next == f {
+			break
+		}
+		f = next // the file was replaced meanwhile
+	}
+	return len(b), nil
+}
+
+// replace makes the file the older part and begins a new one.
+func (o *Output) replace() {
+	old := o.file.Load()
+	if old == nil || os.Rename(o.path, o.path+oldSuffix) != nil {
+		return
+	}
+	if o.open() != nil {
+		o.file.Store(nil)
+	}
+	_ = old.Close()
+}
+
+// Close closes the file, which stays for quorate logs. It is called after the last Write.
+func (o *Output) Close() error {
+	if f := o.file.Swap(nil); f != nil {
+		return f.Close()
+	}
+	return nil
+}
+
+// dropEarlier removes the output of ended runs of app, except the newest of these outputs.
+func dropEarlier(runtimeDir, dir, app string) {
+	notes, err := list(runtimeDir)
+	if err != nil {
+		return // better keep too many
+	}
+	ended := slices.DeleteFunc(outputs(dir, app), func(path string) bool {
+		for _, n := range notes {
+			if n.Run.Log == path {
+				return true
+			}
+		}
+		return false
+	})
+	for _, path := range ended[:max(0, len(ended)-1)] {
+		_ = os.Remove(path)
+		_ = os.Remove(path + oldSuffix)
+	}
+}
+
+// outputs returns the paths of the output of all runs of an application, the newest last.
+func outputs(dir, app string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	changed := map[string]time.Time{}
+	for _, e := range entries {
+		rest, of := strings.CutPrefix(e.Name(), logName(app))
+		if !of || !strings.HasSuffix(rest, logSuffix) || !e.Type().IsRegular() {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) || err != nil {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		out, changed[path] = append(out, path), info.ModTime()
+	}
+	slices.SortFunc(out, func(a, b string) int { return changed[a].Compare(changed[b]) })
+	return out
+}

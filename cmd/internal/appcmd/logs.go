@@ -1,0 +1,189 @@
+package appcmd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/cmd/internal/command"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
+)
+
+// followPause is the time between two reads of output that is followed.
+const followPause = 200 * time.Millisecond
+
+func (m *commands) logsCommand() *cobra.Command {
+	set, dapr, app, follow, tail := settings.New(), daprFlags{}, "", false, -1
+	c := &cobra.Command{
+		Use:   "logs [app] [flags]",
+		Short: "Print the output of an application that quorate run has started",
+		Long: "Print the last output of an application that quorate run has started on this machine, also after it\n" +
+			"has ended. At least the last 8 MiB are kept. The log of the node is what quorate run prints itself.",
+		Example: "  quorate logs orders\n  quorate logs orders --tail 20 --follow",
+		Args:    cobra.MaximumNArgs(1),
+	}
+	c.Flags().StringVarP(&app, "app-id", "a", "", "`id` of the application, instead of the argument")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "print new output until the application ends")
+	c.Flags().IntVar(&tail, "tail", tail, "print only the last `lines`; -1 = all")
+	set.BindOnly(c.Flags(), "config-file")
+	dapr.bind(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := dapr.check("on Kubernetes, use: kubectl logs POD -c CONTAINER"); err != nil {
+			return err
+		}
+		if len(args) > 0 {
+			app = args[0]
+		}
+		if app == "" {
+			return command.Usagef("name an application (usage: %s)", c.UseLine())
+		}
+		path, running, err := m.output(c, set, app)
+		if err != nil {
+			return err
+		}
+		f, _, err := userfile.Open(path)
+		if err != nil {
+			return fault.Wrap(err, opRuns, "the output of the application cannot be read")
+		}
+		err = printOutput(m.Stdout, f, tail)
+		if err == nil && follow {
+			return followOutput(c.Context(), m.Stdout, f, running)
+		}
+		return errors.Join(err, f.Close())
+	}
+	return c
+}
+
+// output returns the path of the newest output of an application, and a function that reports whether the application
+// still runs.
+func (m *commands) output(c *cobra.Command, set *settings.Set, app string) (string, func() bool, error) {
+	config, err := m.Resolve(set, c.Flags(), nil)
+	if err != nil {
+		return "", nil, err
+	}
+	notes, err := list(config.Data.RuntimeDir)
+	if err != nil {
+		return "", nil, err
+	}
+	found, missing := find(notes, app)
+	path := ""
+	for _, n := range found {
+		path = n.Run.Log
+	}
+	if missing != nil && config.Data.StateDir != "" {
+		for _, ended := range outputs(filepath.Dir(logPath(config.Data.StateDir, app, 0)), app) {
+			path, missing = ended, nil
+		}
+	}
+	switch {
+	case missing != nil:
+		return "", nil, missing
+	case path == "":
+		return "", nil, &fault.Error{Code: fault.NotFound, Op: opRuns, Msg: "the output of " + command.Printable(app) +
+			" is not kept, because quorate run has not started the application",
+			Hint: "start it with: quorate run --app-id " + command.Printable(app) + " -- COMMAND"}
+	}
+	return path, func() bool { return runs(config.Data.RuntimeDir, path) }, nil
+}
+
+// runs reports whether the process that writes to path runs.
+func runs(runtimeDir, path string) bool {
+	notes, err := list(runtimeDir)
+	if err != nil {
+		return false
+	}
+	for _, n := range notes {
+		if n.Run.Log == path {
+			return true
+		}
+	}
+	return false
+}
+
+// printOutput prints the file with the older part of an output, and then f from its current position to its end. If
+// tail is not negative, it prints only the last tail lines of both together.
+func printOutput(w io.Writer, f *os.File, tail int) error {
+	parts := []io.Reader{f}
+	old, _, err := userfile.Open(f.Name() + oldSuffix)
+	switch {
+	case err == nil:
+		defer func() { _ = old.Close() }()
+		parts = []io.Reader{old, f}
+	case !errors.Is(err, fs.ErrNotExist):
+		return fault.Wrap(err, opRuns, "the output of the application cannot be read")
+	}
+	if tail < 0 {
+		_, err := io.Copy(w, io.MultiReader(parts...))
+		return err
+	}
+	var last [][]byte
+	in := bufio.NewReader(io.MultiReader(parts...))
+	for {
+		line, err := in.ReadBytes('\n')
+		if len(line) > 0 {
+			if last = append(last, line); len(last) > tail {
+				last = last[1:]
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	for _, line := range last {
+		if _, err := w.Write(line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// followOutput prints what is appended to f, and to the files that replace it, until the process that writes them has
+// ended. It closes f.
+func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() bool) error {
+	path := f.Name()
+	defer func() { _ = f.Close() }()
+	tick := time.NewTicker(followPause)
+	defer tick.Stop()
+	for {
+		live := running() // before the read, so that the last output is read, too
+		if _, err := io.Copy(w, f); err != nil {
+			return err
+		}
+		f = reopened(f, path)
+		if !live {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// reopened returns f, or the file that has replaced it at its path. It returns f while a replacement is under way.
+func reopened(f *os.File, path string) *os.File {
+	was, err := f.Stat()
+	if err != nil {
+		return f
+	}
+	now, err := os.Stat(path)
+	if err != nil || os.SameFile(was, now) {
+		return f
+	}
+	next, _, err := userfile.Open(path)
+	if err != nil {
+		return f
+	}
+	_ = f.Close()
+	return next
+}

@@ -1,0 +1,127 @@
+package appcmd
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/cmd/internal/command"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/hostshare"
+	"github.com/quorate/quorate/internal/suggest"
+	"github.com/quorate/quorate/node"
+)
+
+const (
+	runsDir    = "runs"    // below the user's directory for sockets
+	logsDir    = "logs"    // below the directory of the user's state
+	logSuffix  = ".log"    // of the output of an application
+	oldSuffix  = ".1"      // of its older part
+	maxLog     = 8 << 20   // bytes of each part
+	maxCommand = 4 << 10   // bytes of the shown command
+	opRuns     = "cli.run" // operation of errors
+)
+
+// Describe returns the note of a running node.
+func Describe(c node.Config, a node.Addresses, run hostshare.Run) hostshare.Note {
+	run.AppPort = c.App.Port
+	if len(a.API) > 0 {
+		run.HTTP = a.API[0]
+	}
+	if len(a.GRPC) > 0 {
+		run.GRPC = a.GRPC[0]
+	}
+	run.Command = cut(strings.Join(c.App.Command, " "))
+	return hostshare.Note{Node: a.Node, Role: string(c.Cluster.Role), Admin: a.Admin,
+		Apps: []string{c.App.ID}, PID: os.Getpid(), Run: &run}
+}
+
+func cut(text string) string {
+	if len(text) > maxCommand {
+		return strings.ToValidUTF8(text[:maxCommand], "") + "…"
+	}
+	return text
+}
+
+// Announce records a running process until Close or the end of the process. runtimeDir is the user's directory for
+// sockets.
+func Announce(runtimeDir string, n hostshare.Note) (*hostshare.Presence, error) {
+	if err := hostshare.Private(runtimeDir); err != nil {
+		return nil, err
+	}
+	return hostshare.Announce(filepath.Join(runtimeDir, runsDir), n)
+}
+
+// list returns the records of the running processes of this user, by application.
+func list(runtimeDir string) ([]hostshare.Note, error) {
+	notes, err := hostshare.List(filepath.Join(runtimeDir, runsDir))
+	if err != nil {
+		return nil, err
+	}
+	notes = slices.DeleteFunc(notes, func(n hostshare.Note) bool { return n.Run == nil })
+	slices.SortStableFunc(notes, func(a, b hostshare.Note) int { return strings.Compare(name(a), name(b)) })
+	return notes, nil
+}
+
+// name is the application of a record, or its run file.
+func name(n hostshare.Note) string {
+	if len(n.Apps) > 0 {
+		return n.Apps[0]
+	}
+	return n.Run.File
+}
+
+// find returns the records of an application. If the application does not run, it returns fault.NotFound with a
+// suggestion.
+func find(notes []hostshare.Note, app string) ([]hostshare.Note, error) {
+	var found []hostshare.Note
+	var apps []string
+	for _, n := range notes {
+		if slices.Contains(n.Apps, app) {
+			found = append(found, n)
+		}
+		apps = append(apps, n.Apps...)
+	}
+	if len(found) > 0 {
+		return found, nil
+	}
+	return nil, &fault.Error{Code: fault.NotFound, Op: opRuns, Msg: fmt.Sprintf("no quorate run of this user has the "+
+		"application %s", command.Printable(app)), Hint: hintFor(app, apps)}
+}
+
+// hintFor suggests the application that was meant, or lists all.
+func hintFor(app string, apps []string) string {
+	slices.Sort(apps)
+	apps = slices.Compact(apps)
+	near := suggest.For(app, apps)
+	const many = 20
+	switch {
+	case near != "":
+		return "did you mean " + command.Printable(near) + "?"
+	case len(apps) == 0:
+		return "none runs on this machine; quorate apps lists the applications of the cluster"
+	case len(apps) > many:
+		return fmt.Sprintf("%d run on this machine: quorate list", len(apps))
+	}
+	for i := range apps {
+		apps[i] = command.Printable(apps[i])
+	}
+	return "on this machine run: " + strings.Join(apps, ", ") + "; quorate apps lists those of the cluster"
+}
+
+// logPath is the path of the output of an application. It escapes the application id, which may contain characters
+// that are not allowed in file names.
+func logPath(stateDir, app string, pid int) string {
+	return filepath.Join(stateDir, "quorate", logsDir, logName(app)+strconv.Itoa(pid)+logSuffix)
+}
+
+// logName is the first part of the names of the files of an application.
+func logName(app string) string {
+	const most = 200 // bytes; names of files are limited to 255
+	escaped := strings.ReplaceAll(url.QueryEscape(app), ".", "%2E")
+	return escaped[:min(most, len(escaped))] + "."
+}

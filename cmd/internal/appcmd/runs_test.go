@@ -1,0 +1,145 @@
+package appcmd
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/hostshare"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// announced records a process with one application in a new directory, which it returns.
+func announced(t *testing.T, apps ...string) (runtimeDir string) {
+	t.Helper()
+	runtimeDir = filepath.Join(t.TempDir(), "run")
+	for _, app := range apps {
+		p, err := Announce(runtimeDir, hostshare.Note{Apps: []string{app}, PID: os.Getpid(),
+			Run: &hostshare.Run{Started: time.Now()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+	}
+	return runtimeDir
+}
+
+func TestFind_SuggestsOrLists(t *testing.T) {
+	t.Parallel()
+	notes, err := list(announced(t, "orders", "payments"))
+	if err != nil || len(notes) != 2 || name(notes[0]) != "orders" {
+		t.Fatalf("%+v %v", notes, err)
+	}
+	if found, err := find(notes, "payments"); err != nil || len(found) != 1 {
+		t.Errorf("%+v %v", found, err)
+	}
+	for app, hint := range map[string]string{"order": "did you mean orders?",
+		"x": "on this machine run: orders, payments"} {
+		if _, err := find(notes, app); !fault.Is(err, fault.NotFound) || !strings.Contains(fault.HintOf(err), hint) {
+			t.Errorf("%s: %v", app, err)
+		}
+	}
+	if _, err := find(nil, "x"); !strings.Contains(fault.HintOf(err), "none runs on this machine") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Two goroutines write, as for the two outputs of an application, and no line is lost while the file is replaced.
+func TestOutput_KeepsTheLastLines(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	o, err := KeepOutput(announced(t), state, "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := append(bytes.Repeat([]byte("x"), 64<<10-1), '\n')
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			for range 3 * maxLog / len(line) / 4 { // 1.5 files in all
+				_, _ = o.Write(line)
+			}
+		})
+	}
+	all.Wait()
+	if err := o.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(o.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var out bytes.Buffer
+	if err := printOutput(&out, f, -1); err != nil {
+		t.Fatal(err)
+	}
+	if want := 2 * (3 * maxLog / len(line) / 4) * len(line); out.Len() != want {
+		t.Errorf("%d bytes of %d are kept", out.Len(), want)
+	}
+	if info, err := f.Stat(); err != nil || info.Size() > maxLog+int64(len(line)) {
+		t.Errorf("%v %v", info, err)
+	}
+	if filepath.Dir(o.Path()) != filepath.Join(state, "quorate", "logs") {
+		t.Errorf("the id of the application led out of the directory: %s", o.Path())
+	}
+}
+
+func TestOutput_EndedRunsAreRemovedExceptTheNewest(t *testing.T) {
+	t.Parallel()
+	state, dir := t.TempDir(), announced(t)
+	for i, at := range []time.Duration{3, 2, 1} {
+		path := logPath(state, "shop", 1000+i)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("line\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		when := time.Now().Add(-at * time.Hour)
+		if err := os.Chtimes(path, when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o, err := KeepOutput(dir, state, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = o.Close() }()
+	got := outputs(filepath.Dir(o.Path()), "shop")
+	if len(got) != 2 || got[0] != logPath(state, "shop", 1002) || got[1] != o.Path() {
+		t.Errorf("%q", got)
+	}
+	if more := outputs(filepath.Dir(o.Path()), "sho"); len(more) != 0 {
+		t.Errorf("the files of another application: %q", more)
+	}
+}
+
+func TestPrintOutput_Tail(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "x.log")
+	for p, text := range map[string]string{path + oldSuffix: "1\n2\n", path: "3\n4"} {
+		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for tail, want := range map[int]string{-1: "1\n2\n3\n4", 0: "", 1: "4", 3: "2\n3\n4", 9: "1\n2\n3\n4"} {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := printOutput(&out, f, tail); err != nil || out.String() != want {
+			t.Errorf("%d: %q %v", tail, out.String(), err)
+		}
+		_ = f.Close()
+	}
+}

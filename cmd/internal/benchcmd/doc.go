@@ -1,0 +1,29 @@
+// Package benchcmd owns quorate bench, which measures a running node through its HTTP API, as an application uses it.
+//
+// Each client is a goroutine that sends one request after another. All goroutines end before a command returns. The
+// package owns only the keys that begin with keyPrefix, and deletes them afterwards.
+package benchcmd
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/cmd/internal/command"
+)
+
+// Commands returns the commands of this package.
+func Commands(s *command.Shell) []*cobra.Command {
+	m := &commands{s}
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure the requests of a running node",
+		Long: "Measure how many requests a running node answers, and how long they take. The clients share\n" +
+			"the machine with the node, unless --address names another one.",
+		RunE: command.Group,
+	}
+	c.AddCommand(m.saveCommand(), m.getCommand(), m.watchCommand(), m.lockCommand(), m.callCommand(),
+		m.publishCommand())
+	return []*cobra.Command{c}
+}
+
+// commands builds and runs the commands.
+type commands struct{ *command.Shell }

@@ -1,0 +1,89 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// measured is the JSON output of quorate bench.
+type measured struct {
+	Benchmark         string
+	Clients           int
+	Requests, Failed  int64
+	RequestsPerSecond float64
+	Latency           map[string]float64 `json:"latencyMilliseconds"`
+}
+
+func TestBench_MeasuresAndDeletesItsKeys(t *testing.T) {
+	c := withNode(t)
+	for _, what := range []string{"save", "get", "watch"} {
+		args := []string{"bench", what, "statestore", "--clients", "3", "--duration", "200ms", "--json"}
+		if what != "watch" {
+			args = append(args, "--keys", "205")
+		}
+		r := c.run(args...)
+		var m measured
+		if err := json.Unmarshal([]byte(r.stdout), &m); err != nil || r.code != 0 {
+			t.Fatalf("%s: %v in %+v", what, err, r)
+		}
+		if m.Requests == 0 || m.Failed > 0 || m.Clients != 3 || m.RequestsPerSecond <= 0 ||
+			m.Latency["p50"] > m.Latency["p99"] || m.Latency["p99"] > m.Latency["max"] || m.Latency["max"] == 0 {
+			t.Errorf("%s: %+v", what, m)
+		}
+	}
+	c.want(0, "[]\n", "", "state", "list", "statestore", "--json")
+	r := c.run("bench", "save", "statestore", "-d", "100ms", "--keys", "5", "--keep")
+	for _, w := range []string{"save to statestore", "16 clients, 5 keys of 256 B, the default consistency",
+		"per second\n", "latency    p50 ", "p99.9 ", "failed     0\n"} {
+		if !strings.Contains(r.stdout, w) {
+			t.Errorf("%q is not in\n%s", w, r.stdout)
+		}
+	}
+	if r := c.run("state", "list", "statestore"); strings.Count(r.stdout, "quorate-bench-") != 5 {
+		t.Errorf("kept: %s", r.stdout)
+	}
+}
+
+func TestBench_RefusesStoreWithOtherData(t *testing.T) {
+	c := withNode(t)
+	c.want(0, "", "", "state", "set", "statestore", "mine", "1")
+	c.want(1, "", "state store statestore has other data of the application, for example the key mine (use a node",
+		"bench", "save", "statestore")
+	if r := c.run("bench", "save", "statestore", "-d", "100ms", "--force"); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	c.want(0, "1", "", "state", "get", "statestore", "mine")
+}
+
+func TestBench_RefusesUnsuitableFlags(t *testing.T) {
+	c := withNode(t)
+	for want, flags := range map[string][]string{
+		"--clients 0 is refused (give 1 to 4096)":               {"--clients", "0"},
+		"--duration 1ms is refused (give 100ms to 1h)":          {"--duration", "1ms"},
+		"--size 1048577 is refused (give 0 to 1048576":          {"--size", "1048577"},
+		"--keys 0 is refused":                                   {"--keys", "0"},
+		`--consistency "some" is refused (give eventual or str`: {"--consistency", "some"},
+	} {
+		c.want(2, "", want, slices.Concat([]string{"bench", "save", "statestore"}, flags)...)
+	}
+	c.want(1, "", "state store statestor is not found (did you mean statestore?)", "bench", "get", "statestor")
+}
+
+// A run in which no request succeeds ends with an error. The report counts the failures.
+func TestBench_NothingSucceeds(t *testing.T) {
+	c := newConsole(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte(`{"errorCode":"ERR_PUBSUB_NOT_READY","message":"the node is starting"}`))
+	}))
+	defer server.Close()
+	r := c.run("bench", "publish", "pubsub", "t", "--duration", "100ms", "--address", server.URL)
+	if r.code != 1 || !strings.Contains(r.stderr, "no request has succeeded: the node is starting") ||
+		!strings.Contains(r.stdout, "× the node is starting") || !strings.Contains(r.stdout, "requests   0") {
+		t.Errorf("%+v", r)
+	}
+}

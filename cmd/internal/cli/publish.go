@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/cmd/internal/command"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/userfile"
+)
+
+// publication is one message of the command line.
+type publication struct {
+	data, file, contentType, key string
+	metadata                     map[string]string
+}
+
+func (m *Main) publishCommand() *cobra.Command {
+	set, out, in := settings.New(), command.Output{}, publication{}
+	pubsub, topic := "", ""
+	c := &cobra.Command{Use: "publish [topic] [flags]", Short: "Publish a message to a topic",
+		Long: "Publish a message to a topic, as an application does. The topic is the argument or --topic, as in\n" +
+			"Dapr. Without --data and --file, the data is read from standard input. The scopes of the component\n" +
+			"do not apply. The node logs the publish, but not the data.",
+		Example: "  quorate publish orders --data '{\"order\": 1}'\n" +
+			"  quorate publish --pubsub pubsub --topic orders --data-file order.json\n" +
+			"  quorate publish orders --file order.json --key customer-7 --metadata ttlInSeconds=60"}
+	f := c.Flags()
+	bindPubSub(c, &pubsub)
+	f.StringVarP(&topic, "topic", "t", "", "`topic`, instead of the argument")
+	f.StringVarP(&in.data, "data", "d", "", "`text` to publish")
+	f.StringVarP(&in.file, "file", "f", "", "`file` with the data; - = standard input")
+	f.StringVar(&in.file, "data-file", "", "the same as --file: a `file` with the data")
+	f.StringVar(&in.contentType, "content-type", "", "content `type` of the data (default application/json for JSON, "+
+		"application/cloudevents+json for a CloudEvent, otherwise text/plain)")
+	f.StringVar(&in.key, "key", "", "messages with the same `key` keep their order; the same as --metadata "+
+		"partitionKey=key")
+	f.StringToStringVar(&in.metadata, "metadata", nil, "`name=value` of the metadata; may be repeated")
+	c.MarkFlagsMutuallyExclusive("data", "file", "data-file")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if topic == "" && len(args) > 0 {
+			topic, args = args[0], args[1:]
+		}
+		switch {
+		case len(args) == 1 && !c.Flags().Changed("topic"):
+			return command.Usagef("name one topic; --pubsub names the component (quorate publish %s --pubsub %s)",
+				args[0], topic)
+		case topic == "" || len(args) > 0:
+			return command.Usagef("name one topic (usage: %s)", c.UseLine())
+		}
+		r, err := m.publication(c, in)
+		if err != nil {
+			return err
+		}
+		r.PubSub, r.Topic = pubsub, topic
+		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
+			var done schema.TopicPublished
+			if err := a.Post(ctx, adminapi.TopicPublishPath, r, &done); err != nil {
+				return err
+			}
+			if asJSON {
+				return command.WriteJSON(m.Stdout, done)
+			}
+			_, err := fmt.Fprintf(m.Stdout, "Published %s to topic %s of %s.\n",
+				command.Count(done.Bytes, "byte"), command.Printable(done.Topic), done.PubSub)
+			return err
+		})
+	}
+	command.BindAdmin(c, set, &out)
+	return c
+}
+
+// publication reads the data, and completes the request.
+func (m *Main) publication(c *cobra.Command, in publication) (r schema.TopicPublish, err error) {
+	r.Metadata = in.metadata
+	switch {
+	case c.Flags().Changed("data"):
+		r.Data = []byte(in.data)
+	case in.file != "" && in.file != "-":
+		if r.Data, err = userfile.ReadOnce(in.file); err != nil {
+			return r, command.Usage(&fault.Error{Code: fault.Invalid, Op: "cli.publish", Key: in.file,
+				Msg: "the file of --file cannot be read", Err: command.RootPath(err)})
+		}
+	default:
+		if r.Data, err = io.ReadAll(m.Stdin); err != nil {
+			return r, &fault.Error{Code: fault.Internal, Op: "cli.publish", Msg: "the standard input cannot be read",
+				Err: err}
+		}
+	}
+	if in.key != "" {
+		if other, given := r.Metadata["partitionKey"]; given && other != in.key {
+			return r, command.Usagef("--key and --metadata partitionKey differ")
+		}
+		if r.Metadata == nil {
+			r.Metadata = map[string]string{}
+		}
+		r.Metadata["partitionKey"] = in.key
+	}
+	if r.ContentType = in.contentType; r.ContentType == "" {
+		r.ContentType = contentTypeOf(r.Data)
+	}
+	return r, nil
+}
+
+// contentTypeOf returns the content type of data that has none, by the rule of dapr publish.
+func contentTypeOf(data []byte) string {
+	if !json.Valid(data) {
+		return "text/plain"
+	}
+	var event map[string]json.RawMessage
+	if json.Unmarshal(data, &event) == nil && event["id"] != nil && event["source"] != nil && event["type"] != nil &&
+		event["specversion"] != nil {
+		return "application/cloudevents+json"
+	}
+	return "application/json"
+}
