@@ -17,13 +17,14 @@ import (
 	"github.com/quorate/quorate/cmd/lab/internal/cluster"
 	"github.com/quorate/quorate/cmd/lab/internal/demo"
 	"github.com/quorate/quorate/cmd/lab/internal/demoactors"
+	"github.com/quorate/quorate/cmd/lab/internal/demoworkflow"
 	"github.com/quorate/quorate/cmd/lab/internal/eventgrid"
 	"github.com/quorate/quorate/cmd/lab/internal/proof"
 	"github.com/quorate/quorate/cmd/lab/internal/tuned"
 	"github.com/quorate/quorate/cmd/lab/internal/turnclock"
 )
 
-// version is set by the linker: -X main.version=v1.2.3.
+// version is set by the linker: -X main.version=1.2.3.
 var version = "devel"
 
 // subcommand is one command of the program. The function make declares its flags and returns the function that runs
@@ -40,6 +41,8 @@ func subcommands() []subcommand {
 		{"cluster", "start three nodes on 127.0.0.1 and print what to try", 0, cluster.Command},
 		{"demo", "run two applications on three nodes, kill the leader, and check the books", 0, demo.Command},
 		{"demo-actors", "run a bank of actors on three nodes, kill them and print the books", 0, demoactors.Command},
+		{"demo-workflow", "run a shop of workflows on three nodes, kill workers and the leader, and check the books", 0,
+			demoworkflow.Command},
 		{"prove", "run a campaign of faults and write a report (root on Linux)", 0, prove},
 		{"bench-check", "compare the ratios of benchmarks on standard input with a baseline", 0, benchcheck.Command},
 		{"turn-clock", "write an overlay for a build whose wall clock can be set: turn-clock DIR", 1,
@@ -47,6 +50,7 @@ func subcommands() []subcommand {
 		{"event-grid", "serve Azure Event Grid on loopback", 0, eventgrid.Command},
 		{demo.AppWord, "run one application of demo: app orders|stock", 1, demo.App},
 		{demoactors.AppWord, "run the application of demo-actors", 0, demoactors.App},
+		{demoworkflow.WorkerWord, "run a worker of demo-workflow", 0, demoworkflow.Worker},
 	}
 }
 
@@ -74,7 +78,7 @@ func run(ctx context.Context, args []string, errs io.Writer) int {
 	}
 	fmt.Fprint(errs, "Usage: lab COMMAND [flags]; lab COMMAND -h lists the flags.\n\n")
 	for _, c := range subcommands() {
-		fmt.Fprintf(errs, "  %-11s  %s\n", c.name, c.about)
+		fmt.Fprintf(errs, "  %-13s  %s\n", c.name, c.about)
 	}
 	return 2
 }

@@ -63,7 +63,7 @@ func TestMakefileCallsExistingCommands(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"cluster", "demo", "demo-actors", "prove", "turn-clock"} {
+	for _, name := range []string{"cluster", "demo", "demo-actors", "demo-workflow", "prove", "turn-clock"} {
 		if !seen[name] {
 			t.Errorf("no call of lab %s was found", name)
 		}

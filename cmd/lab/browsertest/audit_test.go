@@ -12,7 +12,7 @@ import (
 // language.
 func (b *browser) audit() (problems []string) {
 	b.t.Helper()
-	b.run(chromedp.Evaluate(auditScript, &problems))
+	b.read(chromedp.Evaluate(auditScript, &problems))
 	return problems
 }
 
@@ -24,7 +24,7 @@ const maxTabs = 60
 func (b *browser) tabs() (problems []string) {
 	b.t.Helper()
 	var want, got []string
-	b.run(chromedp.Evaluate(tabScript, &want))
+	b.read(chromedp.Evaluate(tabScript, &want))
 	want = want[:min(len(want), maxTabs)]
 	for range want {
 		var at string

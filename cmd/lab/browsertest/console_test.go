@@ -2,6 +2,7 @@ package browsertest
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
@@ -120,6 +122,26 @@ func (b *browser) try(limit time.Duration, actions ...chromedp.Action) error {
 	return chromedp.Run(ctx, actions...)
 }
 
+// read runs an action that changes nothing. It does so again if the browser has loaded another page meanwhile: the
+// browser then refuses the action, because the page for which it was meant is gone.
+func (b *browser) read(action chromedp.Action) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.Context, 90*time.Second)
+	defer cancel()
+	const gone = -32000 // the code of the error
+	for {
+		err := chromedp.Run(ctx, action)
+		refused, _ := errors.AsType[*cdproto.Error](err)
+		if refused != nil && refused.Code == gone && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return
+	}
+}
+
 // submit clicks a button that sends a form, and waits until the answer is loaded. Without that, the next action could
 // use an element of the page that the browser is leaving.
 func (b *browser) submit(selector string) {
@@ -159,7 +181,7 @@ func (b *browser) visit(path string) {
 	} else {
 		b.submit(`nav a[href='` + path + `']`)
 	}
-	b.run(shown())
+	b.read(shown())
 }
 
 // text waits for an element and returns its text. It finds and reads the element in one step, because the page may
@@ -167,7 +189,7 @@ func (b *browser) visit(path string) {
 func (b *browser) text(selector string) string {
 	b.t.Helper()
 	var out []string
-	b.run(chromedp.Poll(`(e => e && [e.innerText])(document.querySelector("`+selector+`"))`, &out))
+	b.read(chromedp.Poll(`(e => e && [e.innerText])(document.querySelector("`+selector+`"))`, &out))
 	return out[0]
 }
 
@@ -193,7 +215,7 @@ func pages() map[string]string {
 		"/groups": "Replication groups", "/groups/0": "Log and state on each server", "/applications": "Who calls whom",
 		"/state": "Keys of an application", "/components": "statestore", "/try": "Compose a request",
 		"/locks": "Locks that have an owner", "/configuration": "configstore",
-		"/jobs": "past due", "/actors": "ctors",
+		"/jobs": "past due", "/actors": "ctors", "/workflows": "Choose instances", "/topics": "Choose topics",
 		"/docs": "transaction",
 	}
 }
@@ -206,7 +228,7 @@ func TestConsole_EveryPageOnThreeNodes(t *testing.T) {
 	b := openBrowser(t, nodes[0])
 	wait(t, "the charts have a line", func() bool {
 		var lines int
-		b.run(chromedp.Evaluate(`document.querySelectorAll(".chart polyline").length`, &lines))
+		b.read(chromedp.Evaluate(`document.querySelectorAll(".chart polyline").length`, &lines))
 		return lines > 2
 	})
 	for path, want := range pages() {
@@ -279,6 +301,9 @@ func TestConsole_ShowsDeadNodeWithinSeconds(t *testing.T) {
 			wait(t, "writes work", func() bool {
 				return strings.Contains(b.text("#health"), "Reads and writes work, but node c")
 			})
+			wait(t, "one voter is not reachable", func() bool {
+				return strings.Contains(b.text("#groups"), "2 of 3 reachable")
+			})
 			if problems := b.audit(); len(problems) > 0 {
 				t.Error(strings.Join(problems, "\n"))
 			}
@@ -304,6 +329,24 @@ func TestConsole_ReadOnlyHasNoFormThatChangesSomething(t *testing.T) {
 		}
 	}
 	b.check()
+}
+
+func TestConsole_SignInPageFitsTheWindow(t *testing.T) {
+	nodes := startCluster(t)
+	link, err := url.Parse(nodes[0].link(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := startBrowser(t)
+	for _, size := range [][2]int64{{1280, 860}, {1280, 720}, {1024, 600}, {390, 800}} {
+		var high bool
+		b.run(chromedp.EmulateViewport(size[0], size[1]), chromedp.Navigate("http://"+link.Host),
+			chromedp.WaitVisible("main"),
+			chromedp.Evaluate(`document.documentElement.scrollHeight > document.documentElement.clientHeight`, &high))
+		if high {
+			t.Errorf("%d x %d: the page is higher than the window", size[0], size[1])
+		}
+	}
 }
 
 // scheme makes the browser prefer light or dark colors.

@@ -4,6 +4,7 @@ package benchcheck
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,8 +23,11 @@ import (
 // ratios in it with the baseline. It fails if a ratio is too far below the baseline, or if a benchmark of the baseline
 // did not run. If a benchmark ran several times, its best ratio counts, because other load of the machine only makes
 // ratios worse.
+//
+// Ratios also depend on the processor. So each vendor of processors has a baseline of its own.
 func Command(f *flag.FlagSet) func(context.Context) error {
-	file := f.String("baseline", "node/testdata/costs.txt", "file with a benchmark and its ratio on each line")
+	dir := f.String("baselines", "node/testdata/costs", "directory with a file for each vendor of processors, such as "+
+		"GenuineIntel.txt, with a benchmark and its ratio on each line")
 	unit := f.String("unit", "x-floor-cpu", "unit of the ratio; a higher ratio is better")
 	lower := f.Float64("lower", 25, "by how many percent a ratio may be below the baseline")
 	update := f.Bool("update", false, "write the measured ratios to the file instead")
@@ -31,10 +36,14 @@ func Command(f *flag.FlagSet) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		if *update {
-			return write(*file, measured)
+		vendor, err := vendor("/proc/cpuinfo")
+		if err != nil {
+			return err
 		}
-		baseline, err := read(*file)
+		if *update {
+			return write(filepath.Join(*dir, vendor+".txt"), measured)
+		}
+		baseline, err := choose(os.Stdout, *dir, vendor)
 		if err != nil {
 			return err
 		}
@@ -71,6 +80,47 @@ func parse(in io.Reader, unit string) (map[string]float64, error) {
 		return nil, errors.New("the input has no benchmark with the unit " + unit)
 	}
 	return out, nil
+}
+
+// vendor returns the vendor of the processor as the file /proc/cpuinfo names it, such as GenuineIntel. It returns
+// "other" if the file names none.
+func vendor(cpuinfo string) (string, error) {
+	text, err := os.ReadFile(cpuinfo) //nolint:gosec // of the system, or of a test
+	if err != nil {
+		return "", err
+	}
+	if m := regexp.MustCompile(`(?m)^vendor_id\s*:\s*(\w+)$`).FindSubmatch(text); m != nil {
+		return string(m[1]), nil
+	}
+	return "other", nil
+}
+
+// choose returns the baseline of a vendor. If the vendor has no baseline, choose reports this, and returns the lowest
+// ratio of all vendors for each benchmark.
+func choose(out io.Writer, dir, vendor string) (map[string]float64, error) {
+	own := filepath.Join(dir, vendor+".txt")
+	if _, err := os.Stat(own); err == nil {
+		return read(own)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("%s has no baseline: make bench-check UPDATE=1 writes one (%w)", dir, cmp.Or(err,
+			os.ErrNotExist))
+	}
+	fmt.Fprintf(out, "%s does not exist: the lowest ratios of the other vendors count (UPDATE=1 writes it)\n", own)
+	lowest := map[string]float64{}
+	for _, file := range files {
+		ratios, err := read(file)
+		if err != nil {
+			return nil, err
+		}
+		for name, r := range ratios {
+			if have, ok := lowest[name]; !ok || r < have {
+				lowest[name] = r
+			}
+		}
+	}
+	return lowest, nil
 }
 
 func write(file string, measured map[string]float64) error {

@@ -2,6 +2,7 @@ package benchcheck
 
 import (
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -61,5 +62,44 @@ func TestWrite_IsRead(t *testing.T) {
 	got, err := read(file)
 	if err != nil || len(got) != 2 || got["a"] != .812 || got["b"] != 1 {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestChoose_BaselineOfVendor(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := choose(io.Discard, dir, "A"); err == nil || !strings.Contains(err.Error(), "UPDATE=1") {
+		t.Errorf("no baseline: %v", err)
+	}
+	for vendor, ratios := range map[string]map[string]float64{"A": {"get": .9, "save": .3},
+		"B": {"get": .8, "save": .4}} {
+		if err := write(filepath.Join(dir, vendor+".txt"), ratios); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for vendor, want := range map[string][2]float64{"A": {.9, .3}, "B": {.8, .4}, "other": {.8, .3}} {
+		var out strings.Builder
+		got, err := choose(&out, dir, vendor)
+		if err != nil || got["get"] != want[0] || got["save"] != want[1] {
+			t.Errorf("%s: %v, %v", vendor, got, err)
+		}
+		if (out.Len() > 0) != (vendor == "other") {
+			t.Errorf("%s: %q", vendor, out.String())
+		}
+	}
+}
+
+func TestVendor(t *testing.T) {
+	for text, want := range map[string]string{
+		"processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t: fpu\n": "GenuineIntel",
+		"processor\t: 0\nBogoMIPS\t: 48.00\n":                       "other",
+		"vendor_id\t: ../x\n":                                       "other",
+	} {
+		file := filepath.Join(t.TempDir(), "cpuinfo")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := vendor(file); got != want || err != nil {
+			t.Errorf("%q: %q, %v", text, got, err)
+		}
 	}
 }

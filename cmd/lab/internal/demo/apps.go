@@ -1,15 +1,13 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
 
-	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/cmd/lab/internal/demokit"
 )
 
 // The ids of the applications.
@@ -32,48 +30,31 @@ type receipt struct {
 	By    string `json:"by"`   // the instance of stock
 }
 
-// text returns a value as JSON.
-func text(v any) string {
-	out, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // only strings and numbers
-	}
-	return string(out)
-}
-
-// sidecar is the node beside an application, as the application uses it.
+// sidecar is the node beside an application.
 type sidecar struct {
-	base   string // URL of the API
-	client *http.Client
-	name   string // of this instance, for receipts
+	demokit.Sidecar
+	name string // of this instance, for receipts
 }
 
-// serve runs an application until ctx ends. Like a Dapr application, it listens on the port in APP_PORT, and calls
-// the API on the port in DAPR_HTTP_PORT.
+// serve runs an application until ctx ends.
 func serve(ctx context.Context, routes func(sidecar, *http.ServeMux)) error {
-	s := sidecar{base: "http://127.0.0.1:" + os.Getenv("DAPR_HTTP_PORT") + "/v1.0", name: os.Getenv(nameVariable),
-		client: &http.Client{Timeout: launcher.AnswerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	mux := http.NewServeMux()
-	routes(s, mux)
-	server := &http.Server{Addr: "127.0.0.1:" + os.Getenv("APP_PORT"), Handler: mux,
-		ReadHeaderTimeout: launcher.AnswerTime}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.ListenAndServe(); ctx.Err() == nil {
-		return err
-	}
-	return nil
+	routes(sidecar{Sidecar: demokit.Beside(), name: os.Getenv(nameVariable)}, mux)
+	return demokit.Serve(ctx, mux)
 }
 
 // nameVariable is the environment variable with the name of the instance.
 const nameVariable = "DEMO_INSTANCE"
 
-// serveOrders is the application orders: it has each order carried out by stock, and keeps the receipt.
+// serveOrders is the application orders. It calls the application stock for each order, which carries the order out.
+// It keeps the receipt of stock.
 func (s sidecar) serveOrders(mux *http.ServeMux) {
 	mux.HandleFunc("POST /order", handle(func(ctx context.Context, o order) (r receipt, err error) {
-		if err := s.send(ctx, "/invoke/"+stock+"/method/take", o, &r); err != nil {
+		if err := s.Send(ctx, http.MethodPost, "/invoke/"+stock+"/method/take", o, &r); err != nil {
 			return r, err
 		}
-		return r, s.send(ctx, "/state/statestore", []item{{Key: "order-" + o.ID, Value: r, Options: strong}}, nil)
+		_, err = s.Save(ctx, demokit.Always("order-"+o.ID, r))
+		return r, err
 	}))
 }
 
@@ -81,7 +62,7 @@ func (s sidecar) serveOrders(mux *http.ServeMux) {
 func (s sidecar) serveStock(mux *http.ServeMux) {
 	mux.HandleFunc("POST /take", handle(s.take))
 	mux.HandleFunc("POST /left", handle(func(ctx context.Context, o order) (left int, err error) {
-		_, _, err = s.get(ctx, o.Item, &left)
+		_, _, err = s.Get(ctx, o.Item, &left)
 		return left, err
 	}))
 }
@@ -89,11 +70,11 @@ func (s sidecar) serveStock(mux *http.ServeMux) {
 // take carries out an order. If that was done before, it returns the receipt of then.
 func (s sidecar) take(ctx context.Context, o order) (r receipt, err error) {
 	for {
-		if _, found, err := s.get(ctx, "order-"+o.ID, &r); found || err != nil {
+		if _, found, err := s.Get(ctx, "order-"+o.ID, &r); found || err != nil {
 			return r, err
 		}
 		var left int
-		etag, found, err := s.get(ctx, o.Item, &left)
+		etag, found, err := s.Get(ctx, o.Item, &left)
 		if err != nil {
 			return r, err
 		}
@@ -102,60 +83,12 @@ func (s sidecar) take(ctx context.Context, o order) (r receipt, err error) {
 		}
 		r = receipt{Order: o.ID, Left: left - o.Count, By: s.name}
 		// Both or none: only if the count is still the one that was read, and the receipt does not exist.
-		err = s.send(ctx, "/state/statestore", []item{{Key: o.Item, Value: r.Left, ETag: etag, Options: firstWrite},
-			{Key: "order-" + o.ID, Value: r, Options: firstWrite}}, nil)
-		if refused := (*launcher.Refused)(nil); errors.As(err, &refused) && refused.Status == http.StatusConflict {
+		saved, err := s.Save(ctx, demokit.If(o.Item, etag, r.Left), demokit.If("order-"+o.ID, "", r))
+		if !saved && err == nil {
 			continue // another order was faster
 		}
 		return r, err
 	}
-}
-
-// item is one key to save.
-type item struct {
-	Key     string            `json:"key"`
-	Value   any               `json:"value"`
-	ETag    string            `json:"etag,omitempty"`
-	Options map[string]string `json:"options"`
-}
-
-var (
-	strong     = map[string]string{"consistency": "strong"}
-	firstWrite = map[string]string{"consistency": "strong", "concurrency": "first-write"}
-)
-
-// send posts a value to the API.
-func (s sidecar) send(ctx context.Context, path string, in, out any) error {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+path, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	return launcher.Do(s.client, req, out)
-}
-
-// get reads one key. If it does not exist, found is false and out is not changed.
-func (s sidecar) get(ctx context.Context, key string, out any) (etag string, found bool, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+"/state/statestore/"+key+"?consistency=strong",
-		nil)
-	if err != nil {
-		return "", false, err
-	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return "", false, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	switch resp.StatusCode {
-	case http.StatusNoContent:
-		return "", false, nil
-	case http.StatusOK:
-		return resp.Header.Get("ETag"), true, json.NewDecoder(resp.Body).Decode(out)
-	}
-	return "", false, fmt.Errorf("reading %s: %s", key, resp.Status)
 }
 
 // handle returns a handler for a function from JSON to JSON. It answers with status 502 if the function fails.

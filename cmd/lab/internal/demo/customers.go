@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/cmd/lab/internal/demokit"
 )
 
 const (
@@ -46,8 +47,8 @@ func (b *books) second() int {
 	return n
 }
 
-// customer places orders until stop is closed, and completes the last one. It begins with its own node, and uses the
-// next one when that fails.
+// customer places orders until stop is closed, and completes the last order. It sends each order to its own node. If
+// that node fails, it tries the next node.
 func (d *demo) customer(ctx context.Context, number int, stop <-chan struct{}) error {
 	tick := time.NewTicker(rate)
 	defer tick.Stop()
@@ -63,7 +64,8 @@ func (d *demo) customer(ctx context.Context, number int, stop <-chan struct{}) e
 	}
 }
 
-// order places an order until it is acknowledged. The parameter at is the number of the first node to use.
+// order sends an order repeatedly until it is acknowledged. It uses the nodes in turn, and begins with the node whose
+// number is in the parameter at.
 func (d *demo) order(ctx context.Context, at int, o order) error {
 	ctx, cancel := context.WithTimeout(ctx, orderTime)
 	defer cancel()
@@ -85,7 +87,7 @@ func (d *demo) order(ctx context.Context, at int, o order) error {
 // place sends an order through a node to the application orders. It returns an error if the receipt does not belong
 // to the order.
 func place(ctx context.Context, n *launcher.Node, o order) (r receipt, err error) {
-	err = n.Call(ctx, http.MethodPost, orderPath, text(o), &r)
+	err = n.Call(ctx, http.MethodPost, orderPath, demokit.Text(o), &r)
 	if err == nil && r.Order != o.ID {
 		err = fmt.Errorf("order %s: the receipt is for order %s", o.ID, r.Order)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/cmd/lab/internal/demokit"
 	"github.com/quorate/quorate/internal/listen"
 )
 
@@ -62,7 +63,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	if d.stay {
 		d.out.Say("The nodes run until Ctrl-C. Order a lamp:\n\n  curl %s%s -d '%s'\n", d.cluster.Nodes[0].Base(),
-			orderPath, text(order{ID: "mine", Item: "lamp", Count: 1}))
+			orderPath, demokit.Text(order{ID: "mine", Item: "lamp", Count: 1}))
 		<-ctx.Done()
 	}
 	return nil
@@ -103,7 +104,7 @@ func (d *demo) start(ctx context.Context) error {
 func (d *demo) state(ctx context.Context) error {
 	writer, reader := d.cluster.Nodes[1], d.cluster.Nodes[2]
 	d.out.Say("\n1. STATE. Save how many lamps are in stock at n2, and read it at n3:\n")
-	body := text([]item{{Key: "lamp", Value: initial, Options: strong}})
+	body := demokit.Text([]demokit.Item{demokit.Always("lamp", initial)})
 	d.out.Say("  curl %s%s -d '%s'", writer.Base(), statePath, body)
 	if err := writer.Call(ctx, http.MethodPost, statePath, body, nil); err != nil {
 		return err
@@ -125,13 +126,13 @@ func (d *demo) state(ctx context.Context) error {
 func (d *demo) call(ctx context.Context) error {
 	n, o := d.cluster.Nodes[2], order{ID: "first", Item: "lamp", Count: 1}
 	d.out.Say("\n2. CALLS. Order a lamp at n3. The node finds the application orders at n1, which calls stock:\n")
-	d.out.Say("  curl %s%s -d '%s'", n.Base(), orderPath, text(o))
+	d.out.Say("  curl %s%s -d '%s'", n.Base(), orderPath, demokit.Text(o))
 	r, err := place(ctx, n, o)
 	if err != nil {
 		return err
 	}
 	d.books.acknowledge(r, 1, 0)
-	d.out.Say("  %s", text(r))
+	d.out.Say("  %s", demokit.Text(r))
 	return nil
 }
 
@@ -187,26 +188,18 @@ func (d *demo) lead(ctx context.Context, n *launcher.Node) error {
 
 // watch prints how many orders are acknowledged in each of the next seconds.
 func (d *demo) watch(ctx context.Context, seconds int) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for range seconds {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	return demokit.Seconds(ctx, seconds, func() {
 		d.seconds++
 		n := d.books.second()
 		d.out.Say("  %6d  %6d  %s", d.seconds, n, strings.Repeat("#", min(n/4, 60)))
-	}
-	return nil
+	})
 }
 
 // audit prints the books, and returns an error if they do not balance.
 func (d *demo) audit(ctx context.Context) error {
 	b, n := &d.books, d.cluster.Nodes[0]
 	var left int
-	if err := n.Call(ctx, http.MethodPost, leftPath, text(order{Item: "lamp"}), &left); err != nil {
+	if err := n.Call(ctx, http.MethodPost, leftPath, demokit.Text(order{Item: "lamp"}), &left); err != nil {
 		return err
 	}
 	kept, err := d.kept(ctx, n)
@@ -234,12 +227,12 @@ func (d *demo) kept(ctx context.Context, n *launcher.Node) (kept int, err error)
 			keys[i] = "order-" + id
 		}
 		var items []struct{ Data json.RawMessage }
-		if err := n.Call(ctx, http.MethodPost, statePath+"/bulk?consistency=strong", text(map[string]any{"keys": keys}),
-			&items); err != nil {
+		body := demokit.Text(map[string]any{"keys": keys})
+		if err := n.Call(ctx, http.MethodPost, statePath+"/bulk?consistency=strong", body, &items); err != nil {
 			return 0, err
 		}
 		for i, it := range items {
-			if string(it.Data) == text(d.books.receipt[ids[i]]) {
+			if string(it.Data) == demokit.Text(d.books.receipt[ids[i]]) {
 				kept++
 			}
 		}

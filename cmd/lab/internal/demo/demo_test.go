@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/cmd/lab/internal/demokit"
 	"github.com/quorate/quorate/cmd/lab/internal/labtest"
 	"github.com/quorate/quorate/internal/testutil"
 )
@@ -79,7 +80,7 @@ func newStock(t *testing.T) (*fakeStore, http.Handler) {
 	node := httptest.NewServer(f)
 	t.Cleanup(node.Close)
 	mux := http.NewServeMux()
-	sidecar{base: node.URL + "/v1.0", client: node.Client(), name: "here"}.serveStock(mux)
+	sidecar{demokit.Sidecar{Base: node.URL + "/v1.0", Client: node.Client()}, "here"}.serveStock(mux)
 	return f, mux
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/quorate/quorate/cmd/lab/internal/demokit"
 )
 
 const settleTime = 2 * time.Minute // for reminders to finish all transfers
@@ -22,7 +24,7 @@ func (d *demo) audit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	turns, err := d.turns.count()
+	turns, beside, err := d.turns.count()
 	if err != nil {
 		return err
 	}
@@ -46,13 +48,16 @@ func (d *demo) audit(ctx context.Context) error {
 		len(l.acknowledged), l.again)
 	d.out.Say("  %5d calls failed; %d were repeated with the same id", l.failed, l.repeated)
 	d.out.Say("  %5d finished by a reminder, because their node or their client had gone", reminded)
-	d.out.Say("  %5d turns of actors, none of which overlapped another one of its actor", turns)
+	d.out.Say("  %5d turns of actors; no two of one owner overlapped", turns)
+	if beside > 0 {
+		d.out.Say("  %5d of them began while a turn of an earlier owner, which had lost its lease, was running", beside)
+	}
 	d.out.Say("  %5d is the sum of the %d accounts; it was %d", sum, accounts, accounts*opening)
 	return errors.Join(l.wrong, compare(l.acknowledged, outcomes, balances))
 }
 
-// compare returns an error if a transfer has another outcome than the acknowledged one. It also returns an error if
-// the balance of an account is not the opening balance plus or minus its completed transfers.
+// compare returns an error if the outcome of a transfer differs from the acknowledged outcome. It also returns an
+// error if the balance of an account is not the opening balance plus or minus its completed transfers.
 func compare(acknowledged, outcomes map[string]transfer, balances []int) error {
 	want := map[string]int{}
 	for i := range balances {
@@ -83,8 +88,8 @@ func (d *demo) settle(ctx context.Context) (map[string]transfer, error) {
 	defer cancel()
 	var mu sync.Mutex
 	outcomes := map[string]transfer{} // guarded by mu
-	err := each(slices.Sorted(maps.Keys(d.ledger.orders)), func(i int, id string) error {
-		return poll(ctx, func() error {
+	err := demokit.Each(slices.Sorted(maps.Keys(d.ledger.orders)), clients, func(i int, id string) error {
+		return demokit.Poll(ctx, func() error {
 			var t transfer
 			if err := d.call(ctx, i, "Transfer/"+id, "close", struct{}{}, &t); err != nil {
 				return err
@@ -103,25 +108,8 @@ func (d *demo) settle(ctx context.Context) (map[string]transfer, error) {
 
 func (d *demo) balances(ctx context.Context) ([]int, error) {
 	out := make([]int, accounts)
-	err := each(out, func(i, _ int) error {
+	err := demokit.Each(out, clients, func(i, _ int) error {
 		return d.call(ctx, i, "Account/"+account(i), "balance", struct{}{}, &out[i])
 	})
 	return out, err
-}
-
-// poll calls f until it returns nil or ctx ends. Then it returns the last error.
-func poll(ctx context.Context, f func() error) error {
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return err
-		}
-	}
 }

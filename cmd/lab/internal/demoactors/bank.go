@@ -1,16 +1,14 @@
 package demoactors
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"strings"
 
-	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/cmd/lab/internal/demokit"
 )
 
 // opening is the balance of a new account.
@@ -45,24 +43,14 @@ type posting struct {
 
 // bank is the application. It keeps nothing in memory, so it needs no deactivation.
 type bank struct {
-	base   string // URL of the API of the node beside it
-	client *http.Client
-	turns  turns
+	node  demokit.Sidecar
+	turns turns
 }
 
-// serve runs the application until ctx ends. Like a Dapr application, it listens on the port in APP_PORT, and calls
-// the API on the port in DAPR_HTTP_PORT.
+// serve runs the application until ctx ends.
 func serve(ctx context.Context) error {
-	b := bank{base: "http://127.0.0.1:" + os.Getenv("DAPR_HTTP_PORT") + "/v1.0/actors/", client: &http.Client{
-		Timeout: launcher.AnswerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
-	}, turns: turns{dir: os.Getenv(turnsVariable)}}
-	server := &http.Server{Addr: "127.0.0.1:" + os.Getenv("APP_PORT"), Handler: b.handler(),
-		ReadHeaderTimeout: launcher.AnswerTime}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.ListenAndServe(); ctx.Err() == nil {
-		return err
-	}
-	return nil
+	b := bank{node: demokit.Beside(), turns: turns{dir: os.Getenv(turnsVariable)}}
+	return demokit.Serve(ctx, b.handler())
 }
 
 func (b *bank) handler() http.Handler {
@@ -91,7 +79,7 @@ func turn[In, Out any](b *bank, mux *http.ServeMux, kind, method string,
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		end, err := b.turns.begin(kind + "-" + r.PathValue("id"))
+		end, err := b.turns.begin(kind+"-"+r.PathValue("id"), r.Header.Get("Quorate-Actor-Epoch"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -180,8 +168,8 @@ func (b *bank) postAt(ctx context.Context, account string, p posting) (outcome s
 	return outcome, err
 }
 
-// remind handles the reminder of a transfer. It finishes the transfer if that was interrupted. A transfer without a
-// saved order was interrupted before it began, and stays as it is.
+// remind handles the reminder of a transfer. It finishes the transfer if the transfer was interrupted. If the
+// transfer has no saved order, it was interrupted before it began, and remind changes nothing.
 func (b *bank) remind(ctx context.Context, id string, _ struct{}) (t transfer, err error) {
 	if err := b.get(ctx, "Transfer", id, "order", &t); err != nil || t.From == "" || t.Outcome != open {
 		return t, err
@@ -224,18 +212,5 @@ func (b *bank) save(ctx context.Context, kind, id string, values map[string]any)
 
 // send sends a request about an actor to the node.
 func (b *bank) send(ctx context.Context, verb, path string, in, out any) error {
-	var body bytes.Buffer
-	if in != nil {
-		if err := json.NewEncoder(&body).Encode(in); err != nil {
-			return err
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, verb, b.base+path, &body)
-	if err != nil {
-		return err
-	}
-	if err := launcher.Do(b.client, req, out); err != nil {
-		return fmt.Errorf("%s %s: %w", verb, path, err)
-	}
-	return nil
+	return b.node.Send(ctx, verb, "/actors/"+path, in, out)
 }

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/cmd/lab/internal/demokit"
 )
 
 // fakeNode is a node that fails one request, before or after it has had its effect, as if the node had died.
@@ -26,7 +28,8 @@ func newBank(t *testing.T) (*bank, *fakeNode) {
 	n := &fakeNode{state: map[string]json.RawMessage{}, reminders: map[string]bool{}}
 	server := httptest.NewServer(n)
 	t.Cleanup(server.Close)
-	b := &bank{base: server.URL + "/v1.0/actors/", client: server.Client(), turns: turns{dir: t.TempDir()}}
+	b := &bank{node: demokit.Sidecar{Base: server.URL + "/v1.0", Client: server.Client()},
+		turns: turns{dir: t.TempDir()}}
 	n.app = b.handler()
 	return b, n
 }
@@ -54,8 +57,7 @@ func (n *fakeNode) do(w http.ResponseWriter, r *http.Request, body []byte) {
 	actor := parts[0] + "/" + parts[1] + "/"
 	switch {
 	case parts[2] == "method":
-		n.app.ServeHTTP(w, httptest.NewRequest(http.MethodPut, "/actors/"+actor+"method/"+parts[3],
-			strings.NewReader(string(body))))
+		n.app.ServeHTTP(w, turnOf(actor+"method/"+parts[3], string(body)))
 	case parts[2] == "reminders":
 		n.reminders[actor+parts[3]] = r.Method != http.MethodDelete
 		w.WriteHeader(http.StatusNoContent)
@@ -82,9 +84,15 @@ func (n *fakeNode) do(w http.ResponseWriter, r *http.Request, body []byte) {
 // call calls a method, as the node calls the application.
 func (n *fakeNode) call(actor, method, body string) (int, string) {
 	w := httptest.NewRecorder()
-	n.app.ServeHTTP(w, httptest.NewRequest(http.MethodPut, "/actors/"+actor+"/method/"+method,
-		strings.NewReader(body)))
+	n.app.ServeHTTP(w, turnOf(actor+"/method/"+method, body))
 	return w.Code, strings.TrimSpace(w.Body.String())
+}
+
+// turnOf returns the request for a turn of an actor, as a node sends it.
+func turnOf(path, body string) *http.Request {
+	r := httptest.NewRequest(http.MethodPut, "/actors/"+path, strings.NewReader(body))
+	r.Header.Set("Quorate-Actor-Epoch", "1")
+	return r
 }
 
 // balances returns the balances of the accounts a and b.
@@ -162,27 +170,35 @@ func TestBook_Outcomes(t *testing.T) {
 }
 
 func TestTurns_FindOverlap(t *testing.T) {
-	all := turns{dir: t.TempDir()}
-	for range 2 {
-		end, err := all.begin("Account-a")
+	bank := turns{dir: t.TempDir()}
+	begin := func(epoch string) (end func()) {
+		end, err := bank.begin("Account-a", epoch)
 		if err != nil {
 			t.Fatal(err)
 		}
-		end()
+		return end
 	}
-	if n, err := all.count(); n != 2 || err != nil {
-		t.Errorf("%d turns, %v", n, err)
+	begin("1")()
+	begin("1")()
+	if n, beside, err := bank.count(); n != 2 || beside != 0 || err != nil {
+		t.Errorf("%d turns, %d beside others, %v", n, beside, err)
 	}
-	end, err := all.begin("Account-a")
-	if err != nil {
-		t.Fatal(err)
+	first := begin("1")
+	second := begin("2")
+	if n, beside, err := bank.count(); n != 4 || beside != 1 || err != nil {
+		t.Errorf("%d turns, %d beside others, %v", n, beside, err)
 	}
-	if _, err := all.begin("Account-a"); err == nil {
-		t.Error("two turns of an actor at once")
+	first()
+	if _, err := bank.begin("Account-a", "2"); err == nil {
+		t.Error("two turns of one owner at once")
 	}
-	end()
-	if _, err := all.count(); err == nil || !strings.Contains(err.Error(), "Account-a") {
+	second()
+	if _, _, err := bank.count(); err == nil || !strings.Contains(err.Error(), "Account-a, epoch 2") {
 		t.Errorf("the overlap is not reported: %v", err)
+	}
+	bank.dir = t.TempDir()
+	if _, err := bank.begin("Account-a", ""); err == nil {
+		t.Error("a turn without an epoch")
 	}
 }
 

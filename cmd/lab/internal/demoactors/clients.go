@@ -76,8 +76,8 @@ func (d *demo) call(ctx context.Context, at int, actor, method string, in, out a
 }
 
 // client sends transfers until stop is closed. It sends every eighth transfer twice. A failed transfer with an even
-// number is repeated with the same id until it is acknowledged. One with an odd number is forgotten, as if the client
-// had died.
+// number is repeated with the same id until it is acknowledged. A failed transfer with an odd number is not repeated,
+// as if the client had died.
 func (d *demo) client(ctx context.Context, number int, stop <-chan struct{}) {
 	tick := time.NewTicker(rate)
 	defer tick.Stop()
@@ -119,20 +119,4 @@ func (d *demo) book(ctx context.Context, at int, id string, order transfer) erro
 		d.ledger.acknowledge(id, got)
 	}
 	return err
-}
-
-// each calls f for every item, concurrently. It uses as many goroutines as there are clients, and returns all errors.
-func each[T any](items []T, f func(i int, item T) error) error {
-	var all sync.WaitGroup
-	errs := make([]error, len(items))
-	free := make(chan struct{}, clients)
-	for i, item := range items {
-		free <- struct{}{}
-		all.Go(func() {
-			errs[i] = f(i, item)
-			<-free
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
 }

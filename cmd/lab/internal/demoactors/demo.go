@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cmd/internal/launcher"
+	"github.com/quorate/quorate/cmd/lab/internal/demokit"
 	"github.com/quorate/quorate/internal/listen"
 )
 
 const (
 	size     = 3
-	pause    = 50 * time.Millisecond // between two attempts
-	interval = 2 * time.Second       // from the start of a pair to the next kill
-	backTime = time.Minute           // for a pair to host actors again, and for an account to be served again
+	interval = 2 * time.Second // from the start of a pair to the next kill
+	backTime = time.Minute     // for a pair to host actors again, and for an account to be served again
 )
 
 // demo is one run of the demo.
@@ -206,8 +206,8 @@ func (d *demo) killPair(ctx context.Context, i int) error {
 	return nil
 }
 
-// servedAgain repeats a call to each of the accounts in owned until it succeeds. It returns the sorted times from the
-// kill of their node to these successes.
+// servedAgain repeats a call to each of the accounts in owned until it succeeds. It returns the times from killed,
+// when their node was killed, to these successes, in ascending order.
 func (d *demo) servedAgain(ctx context.Context, at int, owned []string, killed time.Time) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()
@@ -216,7 +216,7 @@ func (d *demo) servedAgain(ctx context.Context, at int, owned []string, killed t
 	errs := make([]error, len(owned))
 	for i, id := range owned {
 		all.Go(func() {
-			errs[i] = poll(ctx, func() error {
+			errs[i] = demokit.Poll(ctx, func() error {
 				return d.call(ctx, at+i%2, "Account/"+id, "balance", struct{}{}, nil)
 			})
 			stopped[i] = time.Since(killed)
@@ -249,13 +249,13 @@ func (d *demo) list(ctx context.Context, at int) (actors, error) {
 	return apps[0], nil
 }
 
-// hosted waits until a node is listed as a host of accounts. The parameter host is the number of this node. The
-// parameter at is the number of the node whose list is read.
+// hosted waits until the node with the number host is listed as a host of accounts. It reads the list from another
+// node, whose number is in the parameter at.
 func (d *demo) hosted(ctx context.Context, at, host int) error {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()
 	id := d.cluster.Nodes[host].ID
-	return poll(ctx, func() error {
+	return demokit.Poll(ctx, func() error {
 		a, err := d.list(ctx, at)
 		if err != nil {
 			return err

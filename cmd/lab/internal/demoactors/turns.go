@@ -12,52 +12,90 @@ import (
 const turnsVariable = "DEMO_TURNS"
 
 // turns detects turns of one actor that overlap, also in different processes. Each turn locks a file of its actor and
-// adds one byte to it. If the process dies, the kernel unlocks the file. turns is safe for concurrent use.
+// epoch. If the process dies, the kernel unlocks the file. turns is safe for concurrent use.
+//
+// On a very busy machine, a host may lose its lease while a turn runs in the application. The host cannot stop this
+// turn. It only starts no further turn, and the store refuses the writes of the running one. So turns with different
+// epochs may overlap. The file besideFile counts these overlaps.
 type turns struct{ dir string }
 
-// overlaps is the name of the file with a line for each turn that has overlapped.
-const overlaps = "overlaps"
+// The names of the files:
+//
+//   - allFile has one byte for each turn.
+//   - besideFile has one byte for each turn that began while a turn of an earlier owner was running.
+//   - overlapFile has one line for each turn that should not have begun.
+const (
+	allFile     = "all"
+	besideFile  = "beside"
+	overlapFile = "overlaps"
+)
 
-// begin begins a turn. It returns an error if another turn of the actor has not ended.
-func (t turns) begin(actor string) (end func(), err error) {
-	f, err := t.add(actor)
+// begin records the begin of a turn. The epoch identifies the owner of the actor. It returns an error if another turn
+// of the actor with the same epoch has not ended.
+func (t turns) begin(actor, epoch string) (end func(), err error) {
+	if epoch == "" {
+		return nil, errors.Join(fmt.Errorf("a turn of %s has no epoch", actor),
+			t.note(overlapFile, actor+", no epoch\n"))
+	}
+	owner, err := t.add(actor + "@" + epoch)
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		note, noteErr := t.add(overlaps)
-		if noteErr == nil {
-			_, noteErr = fmt.Fprintln(note, actor)
-			noteErr = errors.Join(noteErr, note.Close())
-		}
-		return nil, errors.Join(fmt.Errorf("two turns of %s overlap: %w", actor, err), noteErr, f.Close())
+	every, err := t.add(actor)
+	if err != nil {
+		return nil, errors.Join(err, owner.Close())
 	}
-	if _, err := f.WriteString("."); err != nil {
-		return nil, errors.Join(err, f.Close())
+	end = func() { // unlocks both
+		_ = every.Close()
+		_ = owner.Close()
 	}
-	return func() { _ = f.Close() }, nil // unlocks it
+	if err := lock(owner); err != nil {
+		end()
+		return nil, errors.Join(fmt.Errorf("two turns of %s with epoch %s overlap: %w", actor, epoch, err),
+			t.note(overlapFile, actor+", epoch "+epoch+"\n"))
+	}
+	err = t.note(allFile, ".")
+	if lock(every) != nil {
+		err = errors.Join(err, t.note(besideFile, "."))
+	}
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return end, nil
 }
+
+func lock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
 
 // add opens a file to add to it.
 func (t turns) add(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(t.dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// count returns the number of turns, and an error if some have overlapped.
-func (t turns) count() (n int64, err error) {
-	if text, err := os.ReadFile(filepath.Join(t.dir, overlaps)); err == nil {
-		return 0, fmt.Errorf("turns of these actors have overlapped:\n%s", text)
-	}
-	files, err := os.ReadDir(t.dir)
+// note adds text to a file.
+func (t turns) note(name, text string) error {
+	f, err := t.add(name)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	for _, f := range files {
-		info, err := f.Info()
-		if err != nil {
-			return 0, err
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+// count returns the number of turns, and the number of turns that began while a turn of an earlier owner was running.
+// It returns an error if turns of one owner have overlapped.
+func (t turns) count() (n, beside int64, err error) {
+	if text, err := os.ReadFile(filepath.Join(t.dir, overlapFile)); err == nil {
+		return 0, 0, fmt.Errorf("turns of these actors have overlapped:\n%s", text)
+	}
+	for name, size := range map[string]*int64{allFile: &n, besideFile: &beside} {
+		info, err := os.Stat(filepath.Join(t.dir, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return 0, 0, err
 		}
-		n += info.Size()
+		*size = info.Size()
 	}
-	return n, nil
+	return n, beside, nil
 }

@@ -2,6 +2,7 @@ package faulttest_test
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"testing"
@@ -18,9 +19,15 @@ const checkTime = 2 * time.Minute
 func campaign(t *testing.T, servers int, o faulttest.Options, s faulttest.Schedule) *faulttest.Cluster {
 	t.Helper()
 	t.Log(s)
-	actors := faulttest.NewActors(s.Seed)
-	o.Application = actors.Application
-	o.Flags = append(o.Flags, "--request-timeout", "2s", "--app-id", "app")
+	actors, topics := faulttest.NewActors(s.Seed), faulttest.NewTopics(s.Seed)
+	workflows := faulttest.NewWorkflows(s.Seed)
+	o.Application = func(n *faulttest.Node) http.Handler {
+		workflows.Attend(n)
+		return topics.Application(n, actors.Application(n))
+	}
+	resources, err := topics.Flags(t.TempDir())
+	must(t, err)
+	o.Flags = append(append(o.Flags, "--request-timeout", "2s", "--app-id", "app"), resources...)
 	c := formed(t, servers, o)
 	strong := faulttest.StartStrong(c, s.Seed, 6, 0)
 	sessions := faulttest.StartSessions(c, s.Seed, 6)
@@ -29,11 +36,16 @@ func campaign(t *testing.T, servers int, o faulttest.Options, s faulttest.Schedu
 	watches, err := faulttest.StartWatches(within(t, time.Minute), c, s.Seed, 2)
 	must(t, err)
 	actors.Start(c, 3)
+	topics.Start(c, 2)
+	workflows.Start(c, 2)
 	err = s.Play(t.Context(), c, 30*time.Second, t.Logf)
 	ledger.Stop()
 	locks.Stop()
 	wrong, fired := actors.Stop(within(t, time.Minute), err == nil)
-	bad := append(sessions.Stop(), watches.Stop(within(t, time.Minute))...)
+	bad := topics.Stop(within(t, time.Minute), err == nil)
+	bad = append(bad, workflows.Stop(within(t, time.Minute), err == nil)...)
+	bad = append(bad, sessions.Stop()...)
+	bad = append(bad, watches.Stop(within(t, time.Minute))...)
 	if stopped := strong.Stop(within(t, time.Minute)); err == nil {
 		err = stopped
 	}
@@ -44,6 +56,8 @@ func campaign(t *testing.T, servers int, o faulttest.Options, s faulttest.Schedu
 	t.Logf("watches: %s", watches)
 	t.Logf("actors: %s", actors.History)
 	t.Logf("due: %s", actors.Due)
+	t.Logf("topics: %s", topics.History)
+	t.Logf("workflows: %s", workflows.History)
 	for _, w := range slices.Concat(wrong, fired) {
 		t.Errorf("actors: %s", w)
 	}

@@ -84,12 +84,12 @@ func damages() map[string]func(b []byte, rnd *rand.Rand) []byte {
 // Damages returns the names of the ways to damage a file.
 func Damages() []string { return []string{"a bit flipped", "a page zeroed", "the end torn off"} }
 
-// Damage returns a fault that kills a server and damages one file of its data. The parameter p is the part of the data
-// to damage. The parameter how is the kind of damage, one of the strings that Damages returns. When the fault ends,
-// the server is started on the damaged data. It must then either refuse to serve, or serve the same data as the
-// others. Afterwards it is restarted with an empty disk.
-func Damage(p Part, how string) Fault {
-	return fault(fmt.Sprintf("%s: %s", p, how),
+// Damage returns a fault that kills a server and damages one file of its data. The parameter p is the part of the
+// data to damage. The parameter kind is the kind of damage, one of the strings that Damages returns. When the fault
+// ends, the server is started on the damaged data. It must then either refuse to serve, or serve the same data as the
+// others. Afterwards the server is restarted with an empty disk.
+func Damage(p Part, kind string) Fault {
+	return fault(fmt.Sprintf("%s: %s", p, kind),
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
 			leader, n, _, err := leaderAndOne(ctx, c, rnd)
 			if err != nil {
@@ -111,13 +111,13 @@ func Damage(p Part, how string) Fault {
 				return nil, err
 			}
 			size := len(b)
-			if err := os.WriteFile(path, damages()[how](b, rnd),
+			if err := os.WriteFile(path, damages()[kind](b, rnd),
 				0o600); err != nil { //nolint:gosec // found below the data directory
 				return nil, err
 			}
-			n.Mark(fmt.Sprintf("%s: %s", path, how))
+			n.Mark(fmt.Sprintf("%s: %s", path, kind))
 			return func(ctx context.Context) error {
-				return c.onDamage(ctx, n, fmt.Sprintf("%s of %d bytes, %s", filepath.Base(path), size, how))
+				return c.onDamage(ctx, n, fmt.Sprintf("%s of %d bytes, %s", filepath.Base(path), size, kind))
 			}, nil
 		})
 }
@@ -126,30 +126,30 @@ func Damage(p Part, how string) Fault {
 const refusalTime = 20 * time.Second
 
 // onDamage starts a server on damaged data. If the server serves data that differs from that of the other servers,
-// onDamage returns a Broken error. Otherwise it restarts the server with an empty disk. The parameter what describes
-// the damage.
-func (c *Cluster) onDamage(ctx context.Context, n *Node, what string) error {
+// onDamage returns a Broken error. Otherwise it restarts the server with an empty disk. The parameter damage
+// describes the damage for the log.
+func (c *Cluster) onDamage(ctx context.Context, n *Node, damage string) error {
 	if err := n.Start(); err != nil {
 		return err
 	}
 	err := n.healthyWithin(ctx, refusalTime)
 	switch {
 	case errors.Is(err, errEnded):
-		c.tell("%s refused %s: it ended itself", n.Name, what)
+		c.tell("%s refused %s: it ended itself", n.Name, damage)
 	case err != nil:
-		c.tell("%s does not serve on %s: %v", n.Name, what, err)
+		c.tell("%s does not serve on %s: %v", n.Name, damage, err)
 	default:
 		limit, cancel := context.WithTimeout(ctx, patience)
 		differs := c.Quiet(func() error { return c.Agree(limit) })
 		cancel()
 		switch {
 		case !n.Running():
-			c.tell("%s ended itself when %s was read", n.Name, what)
+			c.tell("%s ended itself when %s was read", n.Name, damage)
 		case differs != nil:
 			return &Broken{"a damaged server serves what the others hold, or nothing",
-				fmt.Sprintf("%s serves on %s: %v", n.Name, what, differs)}
+				fmt.Sprintf("%s serves on %s: %v", n.Name, damage, differs)}
 		default:
-			c.tell("%s serves what the others hold on %s", n.Name, what)
+			c.tell("%s serves what the others hold on %s", n.Name, damage)
 		}
 	}
 	return errors.Join(n.Kill(), n.Anew(), n.Start())

@@ -45,9 +45,9 @@ func Full(leader bool) Fault {
 	})
 }
 
-// Fails returns a fault that makes every write to the disk of one node fail: the leader, or a follower if leader is
-// false. If the process has not exited within patience, the fault ends with a Broken error. Otherwise the process is
-// started again with a working disk.
+// Fails returns a fault that makes every write to the disk of one node fail. The node is the leader if leader is
+// true, and a random follower otherwise. If the process has not exited within patience, the fault ends with a Broken
+// error. Otherwise the process is started again with a working disk.
 func Fails(leader bool) Fault {
 	return onOne("failing disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -122,8 +122,8 @@ func (n *Node) limit(resource int, most uint64) (lift func() error, err error) {
 	}, nil
 }
 
-// Files returns a fault that limits the file descriptors of one node: the leader, or a follower if leader is false.
-// The process can then open only about one more file or connection.
+// Files returns a fault that limits the file descriptors of one node. The node is the leader if leader is true, and a
+// random follower otherwise. The process can then open only about one more file or connection.
 func Files(leader bool) Fault {
 	return onOne("file descriptors exhausted", leader, func(n *Node) (func(context.Context) error, error) {
 		open, err := n.Open()
@@ -138,9 +138,9 @@ func Files(leader bool) Fault {
 	})
 }
 
-// Memory returns a fault that limits the address space of one node to its current size: the leader, or a follower if
-// leader is false. Meanwhile clients write large values. When the fault ends, the limit is lifted, the clients are
-// stopped, and the process is restarted if it has exited.
+// Memory returns a fault that limits the address space of one node to its current size. The node is the leader if
+// leader is true, and a random follower otherwise. During the fault, clients write large values. When the fault ends,
+// the limit is lifted, the clients are stopped, and the process is restarted if it has exited.
 func Memory(leader bool) Fault {
 	return Fault{Name: onOne("memory exhausted", leader, nil).Name,
 		Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -181,8 +181,8 @@ func (n *Node) memory(field string) (uint64, error) {
 // Resident returns the resident memory of the process in bytes.
 func (n *Node) Resident() (uint64, error) { return n.memory("VmRSS:") }
 
-// OneProcessor returns a fault that restarts one node with GOMAXPROCS=1: the leader, or a follower if leader is
-// false. When the fault ends, the node is restarted without this setting.
+// OneProcessor returns a fault that restarts one node with GOMAXPROCS=1. The node is the leader if leader is true,
+// and a random follower otherwise. When the fault ends, the node is restarted without this setting.
 func OneProcessor(leader bool) Fault {
 	return onOne("restart with GOMAXPROCS=1", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Stop(), n.Start()) },

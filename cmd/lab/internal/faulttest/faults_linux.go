@@ -48,8 +48,8 @@ func onOne(name string, leads bool, f func(n *Node) (func(context.Context) error
 	}}
 }
 
-// Kill returns a fault that kills one node with SIGKILL: the leader, or a follower if leader is false. When the fault
-// ends, the node is started again.
+// Kill returns a fault that kills one node with SIGKILL. The node is the leader if leader is true, and a random
+// follower otherwise. When the fault ends, the node is started again.
 func Kill(leader bool) Fault {
 	return onOne("kill -9", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return n.Start() }, n.Kill()
@@ -78,16 +78,16 @@ func KillAll() Fault {
 	}}
 }
 
-// Restart returns a fault that stops one node gracefully: the leader, or a follower if leader is false. When the
-// fault ends, the node is started again.
+// Restart returns a fault that stops one node gracefully. The node is the leader if leader is true, and a random
+// follower otherwise. When the fault ends, the node is started again.
 func Restart(leader bool) Fault {
 	return onOne("restart", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return n.Start() }, n.Stop()
 	})
 }
 
-// Pause returns a fault that suspends the process of one node with SIGSTOP: the leader, or a follower if leader is
-// false. When the fault ends, the process continues.
+// Pause returns a fault that suspends the process of one node with SIGSTOP. The node is the leader if leader is true,
+// and a random follower otherwise. When the fault ends, the process continues.
 func Pause(leader bool) Fault {
 	return onOne("pause", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return n.Resume() }, n.Pause()
@@ -187,8 +187,8 @@ func Bad(l Link) Fault {
 	})
 }
 
-// Stall returns a fault that makes the disk of one node hang: the leader, or a follower if leader is false. When the
-// fault ends, the process is restarted if it has exited.
+// Stall returns a fault that makes the disk of one node hang. The node is the leader if leader is true, and a random
+// follower otherwise. When the fault ends, the process is restarted if it has exited.
 func Stall(leader bool) Fault {
 	return onOne("stalled disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Disk.Resume(), n.Revive()) }, n.Disk.Stall()

@@ -63,7 +63,7 @@ func Heavy() Fault {
 
 // Hot returns a fault in which many clients increment one key through all nodes. Each write requires that the key
 // still has the ETag that the client has read. When the fault ends, the value must be at least the number of
-// acknowledged increments, and at most the number of attempted ones.
+// acknowledged increments, and at most the number of attempted increments.
 func Hot() Fault {
 	return fault("one hot key", func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error,
 		error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/cmd/lab/internal/tuned"
 )
 
-// Wipe returns a fault that kills a server: the leader, or a follower if leader is false. When the fault ends, the
-// server is started with the same name and an empty disk.
+// Wipe returns a fault that kills a server. The server is the leader if leader is true, and a random follower
+// otherwise. When the fault ends, the server is started with the same name and an empty disk.
 func Wipe(leader bool) Fault {
 	return onOne("disk wiped", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Anew(), n.Start()) }, n.Kill()
@@ -158,8 +158,9 @@ func Clock(all bool, seconds int64, strobe bool) Fault {
 	})
 }
 
-// Late returns a fault that restarts a server with a wall clock that is behind by the given number of seconds: the
-// leader, or a follower if leader is false. When the fault ends, the clock is corrected.
+// Late returns a fault that restarts a server with a wall clock that is behind by the given number of seconds. The
+// server is the leader if leader is true, and a random follower otherwise. When the fault ends, the clock is
+// corrected.
 func Late(leader bool, seconds int64) Fault {
 	return onOne(fmt.Sprintf("restart with a clock that is %d s behind,", seconds), leader,
 		func(n *Node) (func(context.Context) error, error) {
@@ -168,8 +169,8 @@ func Late(leader bool, seconds int64) Fault {
 		})
 }
 
-// Crash returns a fault that kills the process of one node during one of its next 200 disk operations: the leader, or
-// a follower if leader is false. When the fault ends, the process is started again.
+// Crash returns a fault that kills the process of one node during one of its next 200 disk operations. The node is
+// the leader if leader is true, and a random follower otherwise. When the fault ends, the process is started again.
 func Crash(leader bool) Fault {
 	return Fault{Name: onOne("kill -9 in the middle of disk work", leader, nil).Name,
 		Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

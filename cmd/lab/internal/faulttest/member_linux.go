@@ -86,8 +86,9 @@ func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	return nil
 }
 
-// renewJoins sets the addresses that nodes use to join at their next start to those of the current servers. Otherwise
-// a node might know only the addresses of removed servers. An operator does the same after replacing servers.
+// renewJoins sets the addresses that nodes use to join at their next start. It sets them to the addresses of the
+// current servers. Otherwise a node might know only the addresses of removed servers. An operator does the same after
+// replacing servers.
 func (c *Cluster) renewJoins() {
 	for _, n := range c.Nodes() {
 		n.joinAll()
@@ -245,16 +246,16 @@ func Storm() Fault {
 		})
 }
 
-// away waits until a stopped or disconnected server can only catch up from a snapshot. The parameter gone is this
-// server, and last is its last log index. The server needs a snapshot as soon as the snapshot index of the leader is
-// above last+trailing. If that takes longer than 20 s, away logs that there were too few writes, and returns nil. It
+// away waits until a stopped or disconnected server can only catch up from a snapshot. The parameter last is the last
+// log index of this server. The server needs a snapshot as soon as the snapshot index of the leader is above
+// last+trailing. If that takes longer than 20 s, away logs that there were too few writes, and returns nil. It
 // returns an error if ctx ends.
-func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
+func (c *Cluster) away(ctx context.Context, server *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	err := Until(limit, func() error {
 		for _, n := range c.Servers() {
-			if n == gone {
+			if n == server {
 				continue
 			}
 			s, err := n.Status(limit)

@@ -30,7 +30,12 @@ func (m mutant) edits() []edit { return append([]edit{{m.file, m.old, m.broken}}
 
 // mutants returns the mutants. They show that the tests detect violations. Paths are relative to the module.
 func mutants() map[string]mutant {
-	const lost = "acknowledged writes are lost|is not linearizable"
+	const (
+		lost            = "acknowledged writes are lost|is not linearizable"
+		topicSimulation = "TestSimulation_TopicsKeepGuarantees"
+		flowSimulation  = "TestSimulation_WorkflowsKeepGuarantees"
+		broken          = "the history of .* has|gives activity .* while node|does not complete" // a workflow
+	)
 	return map[string]mutant{
 		"a leader that reads without a confirmation": {
 			"raftfsm/group/read.go", "if have >= need {\n\t\treturn nil\n\t}\n\tif r.confirm", "if have > 0 {\n" +
@@ -53,7 +58,7 @@ func mutants() map[string]mutant {
 		},
 		"sessions that wait for nothing": {
 			"raftfsm/read.go", "if r.session != nil {\n\t\tif r.restored",
-			"if r.session != nil && r.session.pos.Index == 0 {\n\t\tif r.restored",
+			"if r.session != nil && r.session.Pos.Index == 0 {\n\t\tif r.restored",
 			"TestCampaign_ProcessesAndNetwork", "2", "travels with its token", nil, "",
 		},
 		"own writes that are not waited for": {
@@ -123,8 +128,9 @@ func mutants() map[string]mutant {
 			"TestModel_KeepsInvariants", "30", "after its removal was acknowledged", nil, "raftfsm/due",
 		},
 		"messages that a deposed leader delivers": {
-			"raftfsm/topics/session.go", "err = g.Confirm(ctx)\n\tk.mu.Lock()\n\tif k.sessions",
-			"_ = g\n\tk.mu.Lock()\n\tif k.sessions",
+			"raftfsm/topics/session.go",
+			"err = g.Confirm(ctx)\n\tk.mu.Lock()\n\tif err == nil && (k.sessions[s.id] != s || g.Term() != term) {",
+			"_, _ = g, term\n\tk.mu.Lock()\n\tif k.sessions[s.id] != s {",
 			"TestModel_KeepsInvariants", "60", "after it was settled", nil, "raftfsm/topics",
 		},
 		"a cursor that passes open messages": {
@@ -132,7 +138,7 @@ func mutants() map[string]mutant {
 			"TestModel_KeepsInvariants", "30", "no node has acknowledged it", nil, "raftfsm/topics",
 		},
 		"retention that ignores a group": {
-			"raftfsm/topics/retain.go", "if held.has(offset) {", "if held.has(offset) && false {",
+			"raftfsm/topics/retain.go", "case keep:", "case keep && false:",
 			"TestModel_KeepsInvariants", "30", "has not settled it", nil, "raftfsm/topics",
 		},
 		"attempts that are not in the log": {
@@ -144,10 +150,158 @@ func mutants() map[string]mutant {
 			"raftfsm/topics/consumer.go", "case i.key != \"\":", "case i.key == \"z\":",
 			"TestModel_KeepsInvariants", "30", "before message .* is acknowledged", nil, "raftfsm/topics",
 		},
+		"messages that overtake those behind a failing one": {
+			"raftfsm/topics/tail.go", "len(tail) > 0 && tail[0] < offset", "len(tail) > 0 && tail[0] < offset && false",
+			"TestModel_KeepsInvariants", "30", "before message .* is acknowledged", nil, "raftfsm/topics",
+		},
 		"outcomes that are answered before they are in the log": {
 			"raftfsm/topics/session.go", "\tselect {\n\tcase <-w.done:",
-			"\tselect {\n\tdefault:\n\t\treturn nil\n\tcase <-w.done:",
+			"\tselect {\n\tdefault:\n\t\treturn leases, nil\n\tcase <-w.done:",
 			"TestModel_KeepsInvariants", "100", "what is left is not settled", nil, "raftfsm/topics",
+		},
+		"keys that are ignored, in the simulation": {
+			"raftfsm/topics/consumer.go",
+			"case i.key != \"\":",
+			"case i.key == \"z\":",
+			topicSimulation, "30", "is delivered before", nil, "raftfsm/group",
+		},
+		"groups of concurrency 1 without an order, in the simulation": {
+			"raftfsm/topics/consumer.go",
+			"case c.concurrency == 1:",
+			"case c.concurrency == 0:",
+			topicSimulation, "30", "is delivered before", nil, "raftfsm/group",
+		},
+		"a cursor that passes open messages, in the simulation": {
+			"raftfsm/topics/flush.go",
+			"next.open = append(next.open, offset)",
+			"_ = offset",
+			topicSimulation, "30", "messages are not delivered", nil, "raftfsm/group",
+		},
+		"dead letters that are settled and not appended, in the simulation": {
+			"raftfsm/topics/flush.go",
+			"if v.Found && len(v.Value) >= 8 {",
+			"if v.Found && len(v.Value) >= 8 && s.offset%2 == 0 {",
+			topicSimulation, "30", "messages are not delivered", nil, "raftfsm/group",
+		},
+		"dead letters that a transaction has acknowledged, in the simulation": {
+			"raftfsm/topics/flush.go",
+			"if s.kind == settleDead {\n\t\t\top = i.unlessSettled(op)",
+			"if s.kind == 0 {\n\t\t\top = i.unlessSettled(op)",
+			topicSimulation, "60", "is acknowledged by a transaction, and is a dead letter", nil, "raftfsm/group",
+		},
+		"events that are published apart from their transaction, in the simulation": {
+			"raftfsm/topics/effect.go",
+			"return e.b.publishOps(e.part(gid), e.messages, 0), nil",
+			"_, err := e.b.access.Write(context.Background(), gid, &command.Request{Kind: " +
+				"command.KindWrite,\n\t\tOps: e.b.publishOps(e.part(gid), e.messages, 0)})\n\treturn nil, err",
+			topicSimulation, "30", "of a publish that was refused|was not published there", nil, "raftfsm/group",
+		},
+		"messages that are published as often as they are sent, in the simulation": {
+			"raftfsm/topics/broker.go",
+			"ops = append(ops, command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.TopicStore,\n" +
+				"\t\t\t\tKey: t.key(tableID",
+			"ops = append(ops, command.Op{Kind: command.OpSet, Store: kv.TopicStore,\n\t\t\t\tKey: t.key(tableID",
+			topicSimulation, "30", "has message .* twice", nil, "raftfsm/group",
+		},
+		"bulks in another order, in the simulation": {
+			"raftfsm/topics/broker.go", "ops = append(ops, AppendOp(t, &messages[i]))",
+			"ops = append(ops, AppendOp(t, &messages[len(messages)-1-i]))",
+			topicSimulation, "30", "of the same publish", nil, "raftfsm/group",
+		},
+		"outcomes that a deposed leader takes for settled": {
+			"raftfsm/topics/session.go", "if !logged {", "if !logged && ctx.Err() != nil {",
+			"TestModel_KeepsInvariants", "400", "what is left is not settled", nil, "raftfsm/topics",
+		},
+		"entries of a workflow without a condition": {
+			"raftfsm/workflows/change.go", "op := i.asKnown(command.OpSet)",
+			"op := i.asKnown(command.OpSet)\n\top.Cond = command.CondNone",
+			"TestModel_KeepsInvariants", "30", broken, nil, "raftfsm/workflows",
+		},
+		"activities that a new leader hands out at once": {
+			"raftfsm/workflows/keeper.go", "if len(k.absent) > 0 {\n\t\tk.endGrace",
+			"if len(k.absent) > maxSessions {\n\t\tk.endGrace",
+			"TestModel_KeepsInvariants", "30", broken, nil, "raftfsm/workflows",
+		},
+		"messages of workflows that a new leader forgets": {
+			"raftfsm/workflows/keeper.go",
+			"if err := k.outbox.load(k, p); err != nil {\n\t\t\treturn err\n\t\t}\n", "",
+			"TestModel_KeepsInvariants", "30", "does not complete", nil, "raftfsm/workflows",
+		},
+		"timers that a new leader forgets": {
+			"raftfsm/workflows/keeper.go",
+			"if err := k.timers.load(k, p); err != nil {\n\t\t\treturn err\n\t\t}\n", "",
+			"TestModel_KeepsInvariants", "30", "does not complete", nil, "raftfsm/workflows",
+		},
+		"events of a workflow that are stored as often as they come": {
+			"raftfsm/workflows/change.go", "if slices.Contains(c.head.recent, a.key) && !c.wiped {", "if false {",
+			"TestModel_KeepsInvariants", "200", "has two results", nil, "raftfsm/workflows",
+		},
+		"scheduled starts whose first event is only in memory": {
+			"raftfsm/workflows/change.go", "(c.created || c.head.startAt != i.head.startAt)", "c.created",
+			"TestModel_LeaderChangesBetweenEntries", "1", "later-0 does not complete", nil, "raftfsm/workflows",
+		},
+		"entries of a workflow without a condition, in the simulation": {
+			"raftfsm/workflows/change.go", "op := i.asKnown(command.OpSet)",
+			"op := i.asKnown(command.OpSet)\n\top.Cond = command.CondNone",
+			flowSimulation, "30", "two results|have not completed|has changed", nil, "raftfsm/group",
+		},
+		"activities that a new leader hands out at once, in the simulation": {
+			"raftfsm/workflows/keeper.go", "if len(k.absent) > 0 {\n\t\tk.endGrace",
+			"if len(k.absent) > maxSessions {\n\t\tk.endGrace",
+			flowSimulation, "30", "is handed to node .* while a stream of node .* has it", nil, "raftfsm/group",
+		},
+		"activities that nodes report and a new leader ignores, in the simulation": {
+			"raftfsm/workflows/session.go",
+			"t.lease, t.attempt = st, max(t.attempt, h.Attempt)\n\tst.activities++\n\treturn nil\n}", "return nil\n}",
+			flowSimulation, "30", "is handed to node .* while a stream of node .* has it|have not completed", nil,
+			"raftfsm/group",
+		},
+		"activities of a stream that ends, which are lost, in the simulation": {
+			"raftfsm/workflows/session.go", "if t.lease = nil; !t.done {\n\t\t\tk.queueTask(t)\n\t\t}", "t.lease = nil",
+			flowSimulation, "30", "have not completed", nil, "raftfsm/group",
+		},
+		"messages of workflows that a new leader forgets, in the simulation": {
+			"raftfsm/workflows/keeper.go",
+			"if err := k.outbox.load(k, p); err != nil {\n\t\t\treturn err\n\t\t}\n", "",
+			flowSimulation, "30", "have not completed|is ORCHESTRATION_STATUS", nil, "raftfsm/group",
+		},
+		"timers that a new leader forgets, in the simulation": {
+			"raftfsm/workflows/keeper.go",
+			"if err := k.timers.load(k, p); err != nil {\n\t\t\treturn err\n\t\t}\n", "",
+			flowSimulation, "30", "have not completed", nil, "raftfsm/group",
+		},
+		"timers of workflows that are early, in the simulation": {
+			"raftfsm/workflows/timers.go", "case at > now:", "case at > now+200:",
+			flowSimulation, "30", "of workflow .* fires .* early", nil, "raftfsm/group",
+		},
+		"events of a workflow that are stored as often as they come, in the simulation": {
+			"raftfsm/workflows/change.go", "if slices.Contains(c.head.recent, a.key) && !c.wiped {", "if false {",
+			flowSimulation, "200", "has event .* twice", nil, "raftfsm/group",
+		},
+		"events that a continue-as-new forgets, in the simulation": {
+			"component/workflow/turn/apply.go", "a.carry(a.next.GetCarryoverEvents())", "",
+			flowSimulation, "30", "have not completed", nil, "raftfsm/group",
+		},
+		"starts of unknown outcome that are reported as refused, in the simulation": {
+			"raftfsm/workflows/broker.go", "repeated && c.changes() && notDone(err)",
+			"repeated && c.changes() && notDone(err) && ctx.Err() == context.Canceled",
+			flowSimulation, "100", "was not started, and has executed|is ORCHESTRATION_STATUS", nil, "raftfsm/group",
+		},
+		"registrations of actor hosts that are applied late and not read": {
+			"raftfsm/actors/keeper.go", "\t\tk.running.Go(k.decide)", "\t\tk.deciding = false",
+			"TestModel_KeepsInvariants", "400", "the directory has", nil, "raftfsm/actors",
+		},
+		"hosts of actors that take another session for theirs": {
+			"raftfsm/actors/keeper.go", "if h.Revision != 0 && (s == nil", "if false && (s == nil",
+			"TestModel_KeepsInvariants", "400", "both serve actor", nil, "raftfsm/actors",
+		},
+		"workflows that are stored without their first event": {
+			"raftfsm/workflows/change.go", "if c.needed && (c.created || ", "if c.needed && (",
+			"TestDoubt_CreationHasItsFirstEvent", "1", "does not complete", nil, "raftfsm/workflows",
+		},
+		"timers that are removed because their instance is not known": {
+			"raftfsm/workflows/change.go", "entry := append(ops(i.asKnown(command.OpCheck)), list...)", "entry := list",
+			"TestDoubt_TimerOfAnUnknownInstanceStays", "1", "does not complete", nil, "raftfsm/workflows",
 		},
 		"writes of actors without their epoch": {
 			"raftfsm/actors/record.go",
@@ -226,8 +380,8 @@ func mutants() map[string]mutant {
 			"TestActorGet_IsNeverStale", "1", "an active actor reads", nil, "api",
 		},
 		"hosts that look at their lease by the wall clock": {
-			"api/actors/host.go", "until := sent.Add(leaseTime); session",
-			"until := sent.Truncate(leaseTime).Add(2 * leaseTime); session",
+			"api/actors/host.go", "until := sentAt.Add(leaseTime); session",
+			"until := sentAt.Truncate(leaseTime).Add(2 * leaseTime); session",
 			"TestLease_WithoutItNoTurnAndNoAnswer", "1", "without a lease", nil, "api/actors",
 		},
 		"hosts that stop without waiting for their turns": {

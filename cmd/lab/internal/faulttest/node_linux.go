@@ -18,6 +18,9 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/cmd/internal/launcher"
@@ -27,6 +30,7 @@ import (
 
 const (
 	apiAddress     = "127.0.0.1:3500" // the same for every node, each in its own network
+	grpcAddress    = "127.0.0.1:50001"
 	metricsAddress = "127.0.0.1:9090"
 	gossipPort     = 7946
 
@@ -94,7 +98,7 @@ func (n *Node) Start() error {
 	}
 	n.node.DataDir = n.DataDir()
 	args := []string{
-		"--bind-address", n.Addr.String(), "--insecure", "--http-port", "3500", "--enable-grpc=false",
+		"--bind-address", n.Addr.String(), "--insecure", "--http-port", "3500", "--grpc-port", "50001",
 		"--metrics-port", "9090", "--gossip-port", "7946", "--peer-port", "7947",
 	}
 	if len(n.join) > 0 {
@@ -310,11 +314,20 @@ func (n *Node) Open() (int, error) {
 	return len(list), err
 }
 
+// Dump makes the process write the stacks of its goroutines to its log, and end.
+func (n *Node) Dump() error { return syscall.Kill(n.Pid(), syscall.SIGQUIT) }
+
 // CloseIdle closes idle connections to its API.
 func (n *Node) CloseIdle() { n.http.CloseIdleConnections() }
 
 // Dial connects to the API of the node, from inside its network.
 func (n *Node) Dial(ctx context.Context) (net.Conn, error) { return n.ns.dial(ctx, apiAddress) }
+
+// grpc returns a client of the gRPC API, from inside the network of the node.
+func (n *Node) grpc() (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+grpcAddress, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(n.ns.dial))
+}
 
 // clients creates the clients of the node.
 func (n *Node) clients() {

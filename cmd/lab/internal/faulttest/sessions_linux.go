@@ -43,8 +43,8 @@ type span struct {
 }
 
 // suspect is a read without a session token that does not return an earlier eventual write of its session. It is a
-// violation only if the node marked no response as stale between the write and the read. If it did, the write may have
-// been lost, which is permitted.
+// violation only if the node marked no response as stale between the write and the read. A stale response in between
+// means that the write may have been lost, which is permitted.
 type suspect struct {
 	span // from the write to the response
 	text string

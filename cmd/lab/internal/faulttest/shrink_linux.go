@@ -66,9 +66,9 @@ func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	return nil
 }
 
-// Without waits until a removed node is no voter of any group, and no group has too many voters. The parameter gone is
-// the removed node, and most is the maximum number of voters.
-func (c *Cluster) Without(ctx context.Context, gone *Node, most int) error {
+// Without waits until a removed node is no voter of any group, and no group has too many voters. The parameter limit
+// is the maximum number of voters of a group.
+func (c *Cluster) Without(ctx context.Context, removed *Node, limit int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {
 			have, known, err := c.voters(ctx, group)
@@ -77,9 +77,9 @@ func (c *Cluster) Without(ctx context.Context, gone *Node, most int) error {
 				return err
 			case !known:
 				return nil
-			case len(have) > most || slices.Contains(have, gone.Name):
+			case len(have) > limit || slices.Contains(have, removed.Name):
 				return fmt.Errorf("group %d has the voters %v, %s should be gone and %d at most be left", group, have,
-					gone.Name, most)
+					removed.Name, limit)
 			}
 		}
 	})

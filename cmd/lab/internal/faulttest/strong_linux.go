@@ -72,25 +72,25 @@ func (l *StrongLoad) leave(f int) {
 	}
 }
 
-// done returns the finished families that are still in the history: all f with from <= f < to. A family is finished
-// when clients begin no new operations on it and none is in progress.
-func (l *StrongLoad) done() (from, to int) {
+// done returns the numbers of the finished families that are still in the history. These are all numbers from first
+// to end-1. A family is finished when clients begin no new operations on it and none is in progress.
+func (l *StrongLoad) done() (first, end int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	to = l.History.Size() / familyLife * families
+	end = l.History.Size() / familyLife * families
 	for f := range l.busy {
-		to = min(to, f)
+		end = min(end, f)
 	}
-	return l.next, max(l.next, to)
+	return l.next, max(l.next, end)
 }
 
-// take removes the families f with from <= f < to from the history.
-func (l *StrongLoad) take(from, to int) *history.Keys {
+// take removes the families with the numbers from first to end-1 from the history, and returns them.
+func (l *StrongLoad) take(first, end int) *history.Keys {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.next = to
+	l.next = end
 	var names []string
-	for f := from; f < to; f++ {
+	for f := first; f < end; f++ {
 		names = append(names, familyName(f))
 	}
 	return l.History.Take(names...)
@@ -101,25 +101,25 @@ func (l *StrongLoad) take(from, to int) *history.Keys {
 func (l *StrongLoad) Stop(ctx context.Context) error {
 	l.stop()
 	l.wg.Wait()
-	from, _ := l.done()
-	return l.last(ctx, from, (l.History.Size()/familyLife+1)*families)
+	first, _ := l.done()
+	return l.last(ctx, first, (l.History.Size()/familyLife+1)*families)
 }
 
 // Verify removes the finished families of keys from the history of the load, and returns them as a separate history.
 // Before that it reads their keys once more. The separate history can be checked while the load continues.
 func (l *StrongLoad) Verify(ctx context.Context) (*history.Keys, error) {
-	from, to := l.done()
-	if err := l.last(ctx, from, to); err != nil {
+	first, end := l.done()
+	if err := l.last(ctx, first, end); err != nil {
 		return nil, err
 	}
-	return l.take(from, to), nil
+	return l.take(first, end), nil
 }
 
-// last reads all families f with from <= f < to once more, on all running nodes in turn.
-func (l *StrongLoad) last(ctx context.Context, from, to int) error {
+// last reads the families with the numbers from first to end-1 once more, on all running nodes in turn.
+func (l *StrongLoad) last(ctx context.Context, first, end int) error {
 	nodes := l.cluster.Running()
 	reader := &strongClient{load: l, id: -1, seen: map[string]Item{}}
-	for f := from; f < to; f++ {
+	for f := first; f < end; f++ {
 		err := Until(ctx, func() error {
 			return reader.read(ctx, nodes[f%len(nodes)], f, []int{0, 1, 2}).Err()
 		})

@@ -47,8 +47,9 @@ func (r *campaign) checkpoint(ctx context.Context) {
 	}
 }
 
-// excuse limits when the loss of an acknowledged eventual write is permitted. Leadership must have changed at most 2 s
-// before the acknowledgement, or at most this time after it. Any other loss is a violation.
+// excuse is the longest time between an acknowledged eventual write and a later change of leadership that may excuse
+// the loss of the write. A change of leadership up to 2 s before the acknowledgement excuses the loss too. Any other
+// loss is a violation.
 const excuse = 30 * time.Second
 
 // ledgers checks that acknowledged writes are not lost.
@@ -131,6 +132,14 @@ func (r *campaign) finish(ctx context.Context, whole bool) {
 	r.done("C15", r.watches.Events())
 	r.locked()
 	r.acted(limit, whole)
+	for _, text := range r.topics.Stop(limit, whole) {
+		r.report("C19", text)
+	}
+	r.done("C19", r.topics.History.Size())
+	for _, text := range r.workflows.Stop(limit, whole) {
+		r.report("C20", text)
+	}
+	r.done("C20", r.workflows.History.Size())
 	late, err := r.expiries.Stop(limit)
 	if err != nil {
 		r.violated("C10", "an expired key: "+err.Error(), nil)
@@ -185,36 +194,21 @@ const (
 )
 
 // bounded waits until no running node uses more open files, goroutines or memory than an idle node should. If that
-// takes longer than patience, it records a violation.
+// takes longer than patience for a node, it records a violation, and the node ends with the stacks of its goroutines in
+// its log.
 func (r *campaign) bounded(ctx context.Context) {
-	limit, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	for _, n := range r.cluster.Running() {
 		n.CloseIdle()
+		limit, cancel := context.WithTimeout(ctx, patience)
 		var text string
-		err := faulttest.Until(limit, func() error {
-			open, err := n.Open()
-			if err != nil {
-				return err
-			}
-			resident, err := n.Resident()
-			if err != nil {
-				return err
-			}
-			m, err := n.Metrics(limit)
-			if err != nil {
-				return err
-			}
-			routines := m.Sum("go_goroutines")
-			text = fmt.Sprintf("%s: %d files and connections, %.0f goroutines, %d MB", n.Name, open, routines,
-				resident>>20)
-			if open > mostOpen || routines > mostRoutines || resident > mostMemory {
-				return fmt.Errorf("it holds on to too much: %s", text)
-			}
-			return nil
+		err := faulttest.Until(limit, func() (err error) {
+			text, err = atRest(limit, n)
+			return err
 		})
+		cancel()
 		if err != nil {
-			r.violated("C12", err.Error(), nil)
+			r.violated("C12", n.Name+": "+err.Error(), nil)
+			_ = n.Dump()
 		}
 		r.done("C12", 1)
 		r.mu.Lock()
@@ -223,13 +217,39 @@ func (r *campaign) bounded(ctx context.Context) {
 	}
 }
 
+// atRest describes the files, goroutines and memory that a node uses. It returns an error if the node uses too much,
+// or if its metrics cannot be read in time.
+func atRest(ctx context.Context, n *faulttest.Node) (text string, err error) {
+	open, err := n.Open()
+	if err != nil {
+		return "", err
+	}
+	resident, err := n.Resident()
+	if err != nil {
+		return "", err
+	}
+	limit, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	m, err := n.Metrics(limit)
+	if err != nil {
+		return "", err
+	}
+	routines := m.Sum("go_goroutines")
+	text = fmt.Sprintf("%s: %d files and connections, %.0f goroutines, %d MB", n.Name, open, routines, resident>>20)
+	if open > mostOpen || routines > mostRoutines || resident > mostMemory {
+		err = fmt.Errorf("it holds on to too much: %s", text)
+	}
+	return text, err
+}
+
 // sum sets the totals at the end.
 func (r *campaign) sum() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.result
 	out.Histories = map[string]io.WriterTo{"actors.txt": r.actors.History, "due.txt": r.actors.Due,
-		"locks.txt": r.locks.History}
+		"locks.txt": r.locks.History, "topics.txt": r.topics.History,
+		"workflows.txt": r.workflows.History}
 	out.Took = time.Since(r.begun)
 	out.Timeline = r.record.seconds()
 	out.Requests = map[string]int{"strong": r.record.Strong, "eventual": r.record.Other,
@@ -249,6 +269,8 @@ func (r *campaign) sum() {
 	total("locks", "%s", r.locks.History)
 	total("watches", "%s", r.watches)
 	total("actors", "%s", r.actors.History)
+	total("topics", "%s", r.topics.History)
+	total("workflows", "%s", r.workflows.History)
 	total("reminders and jobs", "%s", r.actors.Due)
 	total("life times", "%s", r.expiries)
 	total("state in the end", "%d keys at index %v, hash %s", r.digested.Keys, r.digested.Applied, r.digested.Hash)
@@ -305,5 +327,9 @@ func (r *campaign) summary() []Check {
 			r.actors.History.String()},
 		{"C18", "reminders and jobs fire at least once, never early, and not after they were deleted",
 			r.checked["C18"], r.actors.Due.String()},
+		{"C19", "no acknowledged message is lost, keys keep their order, no message is both acknowledged and a dead " +
+			"letter, and events equal committed transactions", r.checked["C19"], r.topics.History.String()},
+		{"C20", "an acknowledged workflow completes, and one result of each activity is applied", r.checked["C20"],
+			r.workflows.History.String()},
 	}
 }

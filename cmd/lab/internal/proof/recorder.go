@@ -102,7 +102,7 @@ type Election struct {
 
 // Violation is a violated guarantee.
 type Violation struct {
-	Check   string        `json:"check"` // C1 to C18, or "cluster" for a problem that prevents checks
+	Check   string        `json:"check"` // C1 to C20, or "cluster" for a problem that prevents checks
 	Step    int           `json:"step"`
 	At      time.Duration `json:"at"`
 	Text    string        `json:"text"`

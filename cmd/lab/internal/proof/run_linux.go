@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -43,14 +44,16 @@ type campaign struct {
 	record  *recorder
 	sampler *sampler
 
-	strong   *faulttest.StrongLoad
-	sessions *faulttest.Sessions
-	sure     *faulttest.Ledger
-	eventual *faulttest.Ledger
-	expiries *faulttest.Expiries
-	locks    *faulttest.LockLoad
-	watches  *faulttest.Watches
-	actors   *faulttest.ActorLoad
+	strong    *faulttest.StrongLoad
+	sessions  *faulttest.Sessions
+	sure      *faulttest.Ledger
+	eventual  *faulttest.Ledger
+	expiries  *faulttest.Expiries
+	locks     *faulttest.LockLoad
+	watches   *faulttest.Watches
+	actors    *faulttest.ActorLoad
+	topics    *faulttest.TopicLoad
+	workflows *faulttest.WorkflowLoad
 
 	checks sync.WaitGroup // running checks of histories
 
@@ -113,14 +116,21 @@ func (r *campaign) again() string {
 
 // shape returns the options of the cluster. The seed of the campaign determines the log store and the number of
 // partitions.
-func (r *campaign) shape(dir string) faulttest.Options {
+func (r *campaign) shape(dir string) (faulttest.Options, error) {
+	resources, err := r.topics.Flags(dir)
+	if err != nil {
+		return faulttest.Options{}, err
+	}
 	log := []string{"boltdb", "wal"}[r.Seed%2]
 	o := faulttest.Options{
 		Program: faulttest.Program{Path: r.Program, Env: []string{tuned.Env + "=" + tuning().Text()}},
 		Dir:     dir, DiskSize: disk, Pace: 10 * time.Millisecond,
-		Flags:       []string{"--request-timeout", "2s", "--log-store", log, "--app-id", everywhere},
-		Tell:        r.note,
-		Application: r.actors.Application,
+		Flags: append(resources, "--request-timeout", "2s", "--log-store", log, "--app-id", everywhere),
+		Tell:  r.note,
+		Application: func(n *faulttest.Node) http.Handler {
+			r.workflows.Attend(n)
+			return r.topics.Application(n, r.actors.Application(n))
+		},
 		Watch: func(s faulttest.Seen) {
 			r.record.note(s.Begin, s.Took, s.Outcome == faulttest.Done || s.Outcome == faulttest.Conflict,
 				s.Outcome == faulttest.Unknown, s.Strong)
@@ -132,12 +142,17 @@ func (r *campaign) shape(dir string) faulttest.Options {
 		o.Flags = append(o.Flags, "--partitions", "3")
 		r.result.Nodes = fmt.Sprintf("3 servers, 1 sidecar; log store %s; 3 partitions, 4 applications", log)
 	}
-	return o
+	return o, nil
 }
 
 func (r *campaign) play(ctx context.Context, dir string) (err error) {
-	r.actors = faulttest.NewActors(r.Seed)
-	r.cluster = faulttest.NewCluster(r.shape(dir))
+	r.actors, r.topics = faulttest.NewActors(r.Seed), faulttest.NewTopics(r.Seed)
+	r.workflows = faulttest.NewWorkflows(r.Seed)
+	options, err := r.shape(dir)
+	if err != nil {
+		return err
+	}
+	r.cluster = faulttest.NewCluster(options)
 	defer func() { err = errors.Join(err, r.cluster.Close()) }()
 	limit, cancel := context.WithTimeout(ctx, patience)
 	err = r.form(limit)
@@ -176,6 +191,8 @@ func (r *campaign) load(ctx context.Context) (err error) {
 	}
 	r.locks = faulttest.StartLocks(r.cluster, r.Seed, 4)
 	r.actors.Start(r.cluster, 3)
+	r.topics.Start(r.cluster, 2)
+	r.workflows.Start(r.cluster, 2)
 	r.strong = faulttest.StartStrong(r.cluster, r.Seed, 6, 0)
 	r.sessions = faulttest.StartSessions(r.cluster, r.Seed, 6)
 	r.sure = faulttest.StartLedger(r.cluster, r.Seed, 2, faulttest.Strong, time.Minute, 100)
@@ -283,10 +300,10 @@ func (r *campaign) broken(name, when string, err error) {
 	r.violated(check, fmt.Sprintf("%s, %s: %v", name, when, err), nil)
 }
 
-// ready waits until all nodes serve requests and every group has all its voters. Meanwhile it restarts nodes that have
-// exited. If this takes longer than patience, it records a violation and returns false. The parameter after is the
-// name of the last fault.
-func (r *campaign) ready(ctx context.Context, after string) bool {
+// ready waits until all nodes serve requests and every group has all its voters. Meanwhile it restarts nodes that
+// have exited. If this takes longer than patience, it records a violation and returns false. The parameter lastFault
+// is the name of the last fault.
+func (r *campaign) ready(ctx context.Context, lastFault string) bool {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := faulttest.Until(limit, func() error {
@@ -309,25 +326,26 @@ func (r *campaign) ready(ctx context.Context, after string) bool {
 		return true // interrupted
 	}
 	if err != nil {
-		r.violated("C14", fmt.Sprintf("%s after %s was over the cluster is not whole: %v", patience, after, err),
+		r.violated("C14", fmt.Sprintf("%s after %s was over the cluster is not whole: %v", patience, lastFault, err),
 			r.tails())
 		return false
 	}
 	r.done("C14", len(r.cluster.Nodes()))
-	r.catalogue(ctx, after)
+	r.catalogue(ctx, lastFault)
 	return true
 }
 
 // catalogue checks that every node lists exactly the running instances of the application. It is called when the
-// cluster has recovered from a fault. The parameter after is the name of this fault. If the lists are not correct
+// cluster has recovered from a fault. The parameter lastFault is the name of this fault. If the lists are not correct
 // within 10 s (the constant known), catalogue records a violation.
-func (r *campaign) catalogue(ctx context.Context, after string) {
+func (r *campaign) catalogue(ctx context.Context, lastFault string) {
 	begin := time.Now()
 	limit, cancel := context.WithTimeout(ctx, known)
 	defer cancel()
 	if err := r.cluster.Catalogued(limit, everywhere); err != nil {
 		if ctx.Err() == nil {
-			r.violated("C13", fmt.Sprintf("%s after the cluster was whole, after %s: %v", known, after, err), r.tails())
+			r.violated("C13", fmt.Sprintf("%s after the cluster was whole, after %s: %v", known, lastFault, err),
+				r.tails())
 		}
 		return
 	}

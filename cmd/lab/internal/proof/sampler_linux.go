@@ -136,12 +136,12 @@ func (s *sampler) sum(metric string) (sum float64) {
 	return sum
 }
 
-// changed reports whether the sampler saw a change of leadership between the times from and to. Both count from the
-// beginning of the campaign.
-func (s *sampler) changed(from, to time.Duration) bool {
+// changed reports whether the sampler saw a change of leadership between two moments. The parameters earliest and
+// latest are the times from the beginning of the campaign to these moments.
+func (s *sampler) changed(earliest, latest time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.changes, func(e Election) bool { return e.At >= from && e.At <= to })
+	return slices.ContainsFunc(s.changes, func(e Election) bool { return e.At >= earliest && e.At <= latest })
 }
 
 func (s *sampler) end() {
