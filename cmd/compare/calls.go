@@ -27,6 +27,7 @@ const invokePath = "/v1.0/invoke/app/method/value"
 type forwarder struct {
 	*processes
 	title, text string
+	program     string // of Quorate
 	address     string // of the first server
 	path        string // of a call
 	app         *application
@@ -87,99 +88,89 @@ func (c *caller) read(ctx context.Context, _ string, _ bool) (string, error) {
 
 func (c *caller) lock(context.Context, string) error { return errors.ErrUnsupported }
 
+// serveLocally serves HTTP at a free port of 127.0.0.1, in this process, until the server is closed.
+func serveLocally(h http.Handler) (server *http.Server, port string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, "", err
+	}
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	server = &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(l) }()
+	return server, port, err
+}
+
 // application is a server in this process that answers every request with a value.
 type application struct {
 	value  atomic.Pointer[string]
-	server http.Server
+	server *http.Server
 	port   string
 }
 
 func startApplication() (*application, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
 	a := &application{}
-	if _, a.port, err = net.SplitHostPort(l.Addr().String()); err != nil {
-		return nil, err
-	}
-	a.server.ReadHeaderTimeout = time.Minute
-	a.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	var err error
+	a.server, a.port, err = serveLocally(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if value := a.value.Load(); value != nil {
 			_, _ = io.WriteString(w, *value)
 		}
-	})
-	go func() { _ = a.server.Serve(l) }()
-	return a, nil
+	}))
+	return a, err
 }
 
 func (a *application) end() { _ = a.server.Close() }
 
-// callQuorate calls an application beside a node.
-func callQuorate(ctx context.Context, s *settings, dir string) (store, error) {
-	return callNode(ctx, "quorate", s.quorate, s, dir)
-}
-
-// callBeside calls an application beside a node of another Quorate program, if one is given.
-func callBeside(ctx context.Context, s *settings, dir string) (store, error) {
-	if s.beside == "" {
-		return nil, nil
+// callQuorate calls an application beside a node. The title is that of findQuorate.
+func callQuorate(title string) opener {
+	return func(ctx context.Context, s *settings, dir string) (store, error) {
+		f, c, err := forwardingNode(ctx, title, s, dir)
+		if f == nil || err != nil {
+			return nil, err
+		}
+		f.text, f.address = f.text+", one node", c.Nodes[0].Address()
+		return f.started(ctx)
 	}
-	return callNode(ctx, "beside", s.beside, s, dir)
 }
 
-func callNode(ctx context.Context, title, name string, s *settings, dir string) (store, error) {
-	program, p, err := find(title, name, dir)
-	if err != nil {
-		return nil, err
+// forwardingNode starts a node with the application of this process beside it. It returns nil if the program of the
+// title is not given.
+func forwardingNode(ctx context.Context, title string, s *settings, dir string) (*forwarder, *launcher.Cluster,
+	error) {
+	program, p, err := findQuorate(title, s, dir)
+	if p == nil || err != nil {
+		return nil, nil, err
 	}
 	c, err := p.startCluster(ctx, program, 1, "--app-id", "app", "--app-port", s.app.port)
 	if err != nil {
 		defer p.end()
-		return nil, p.failed(err)
+		return nil, nil, p.failed(err)
 	}
-	f := &forwarder{processes: p, title: title, text: firstLine(program, "version") + ", one node",
-		address: c.Nodes[0].Address(), path: invokePath, app: s.app}
-	return f.started(ctx)
+	return &forwarder{processes: p, title: title, program: program, text: firstLine(program, "version"),
+		path: invokePath, app: s.app}, c, nil
 }
 
-// callQuorateElsewhere starts two nodes and calls the application of one through the other. So a call passes both
-// nodes.
-func callQuorateElsewhere(ctx context.Context, s *settings, dir string) (store, error) {
-	return callNodes(ctx, "quorate", s.quorate, s, dir)
-}
-
-// callBesideElsewhere is callQuorateElsewhere with another Quorate program, if one is given.
-func callBesideElsewhere(ctx context.Context, s *settings, dir string) (store, error) {
-	if s.beside == "" {
-		return nil, nil
+// callQuorateElsewhere starts two nodes and calls the application of one node through the other node. So each call
+// passes through both nodes. The title is that of findQuorate.
+func callQuorateElsewhere(title string) opener {
+	return func(ctx context.Context, s *settings, dir string) (store, error) {
+		f, c, err := forwardingNode(ctx, title, s, dir)
+		if f == nil || err != nil {
+			return nil, err
+		}
+		ports, err := listen.Spare(ctx, 2)
+		if err != nil {
+			defer f.end()
+			return nil, err
+		}
+		caller := launcher.Loopback("caller", f.program, filepath.Join(f.dir, "caller"), ports[0], ports[1])
+		f.text, f.address = f.text+", two nodes", caller.Address()
+		if err := f.startNode(caller, "--role", "sidecar", "--join", c.Nodes[0].Gossip(), "--enable-grpc=false",
+			"--log-level", "warn"); err != nil {
+			defer f.end()
+			return nil, err
+		}
+		return f.started(ctx)
 	}
-	return callNodes(ctx, "beside", s.beside, s, dir)
-}
-
-func callNodes(ctx context.Context, title, name string, s *settings, dir string) (store, error) {
-	program, p, err := find(title, name, dir)
-	if err != nil {
-		return nil, err
-	}
-	c, err := p.startCluster(ctx, program, 1, "--app-id", "app", "--app-port", s.app.port)
-	if err != nil {
-		defer p.end()
-		return nil, p.failed(err)
-	}
-	ports, err := listen.Spare(ctx, 2)
-	if err != nil {
-		return nil, err
-	}
-	caller := launcher.Loopback("caller", program, filepath.Join(p.dir, "caller"), ports[0], ports[1])
-	f := &forwarder{processes: p, title: title, text: firstLine(program, "version") + ", two nodes",
-		address: caller.Address(), path: invokePath, app: s.app}
-	if err := p.startNode(caller, "--role", "sidecar", "--join", c.Nodes[0].Gossip(), "--enable-grpc=false",
-		"--log-level", "warn"); err != nil {
-		p.end()
-		return nil, err
-	}
-	return f.started(ctx)
 }
 
 // nginxConfig makes nginx listen on the first port and forward all requests to the second one. It keeps the
@@ -259,7 +250,7 @@ func callGoProxy(ctx context.Context, s *settings, dir string) (store, error) {
 }
 
 // serveProxy is the main function of the process that callGoProxy starts. addresses has the address of the proxy and
-// that of the application, separated by a comma.
+// the address of the application, separated by a comma.
 func serveProxy(ctx context.Context, addresses string) error {
 	own, app, _ := strings.Cut(addresses, ",")
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: app})
@@ -269,7 +260,7 @@ func serveProxy(ctx context.Context, addresses string) error {
 
 // callDaprd calls the application through daprd.
 func callDaprd(ctx context.Context, s *settings, dir string) (store, error) {
-	d, err := startDaprd(s, dir, "--app-port", s.app.port)
+	d, err := startDaprd(s, dir, "", "--app-port", s.app.port)
 	if err != nil {
 		return nil, err
 	}

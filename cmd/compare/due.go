@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -17,8 +15,8 @@ import (
 //
 //   - An operation that creates a job or reminder makes it due an hour later.
 //   - An operation with "due at one moment" creates many jobs or reminders and measures their deliveries.
-//   - An operation with "at half the rate" does the same with due times at even intervals. They are due at half the
-//     rate at which the system has delivered those that were due at one moment.
+//   - An operation with "at half the rate" does the same, but spaces the due times evenly. The jobs or reminders are
+//     due at half the rate at which the system delivered jobs or reminders that were due at one moment.
 //
 // The latency of a delivery is the time from the due time to the call of the application.
 const (
@@ -102,7 +100,7 @@ func (r *runner) running(ctx context.Context) (store, error) {
 	return r, nil
 }
 
-// once makes one request of an operation. client is the number of the client, and i that of the request.
+// once makes one request of an operation. client is the number of the client, and i is the number of the request.
 func (r *runner) once(ctx context.Context, c *bare, op operation, client, i int, due time.Duration) error {
 	body := fmt.Appendf(nil, `{"dueTime":%q}`, due)
 	return r.request(ctx, c, op, client, i, body)
@@ -213,7 +211,7 @@ func (r *runner) fire(ctx context.Context, f *figures, op operation, first time.
 // dueApp is the application whose jobs and actors are called. It records when each job or reminder of the current run
 // of a measurement arrives.
 type dueApp struct {
-	server http.Server
+	server *http.Server
 	port   string
 
 	mu   sync.Mutex
@@ -224,18 +222,10 @@ type dueApp struct {
 }
 
 func startDueApp() (*dueApp, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
 	a := &dueApp{done: make(chan struct{})}
-	if _, a.port, err = net.SplitHostPort(l.Addr().String()); err != nil {
-		return nil, err
-	}
-	a.server.ReadHeaderTimeout = time.Minute
-	a.server.Handler = a
-	go func() { _ = a.server.Serve(l) }()
-	return a, nil
+	var err error
+	a.server, a.port, err = serveLocally(a)
+	return a, err
 }
 
 func (a *dueApp) end() { _ = a.server.Close() }
@@ -306,18 +296,18 @@ func (a *dueApp) arrivals() []time.Time {
 	return a.at
 }
 
-// dueQuorate starts n nodes. An instance of the application is beside each.
-func dueQuorate(n int) opener {
+// dueQuorate starts n nodes. An instance of the application is beside each. The title is that of findQuorate.
+func dueQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
-		program, p, err := find("quorate", s.quorate, dir)
-		if err != nil {
+		program, p, err := findQuorate(title, s, dir)
+		if p == nil || err != nil {
 			return nil, err
 		}
 		app, err := startDueApp()
 		if err != nil {
 			return nil, err
 		}
-		f := &forwarder{processes: p, title: "quorate", text: fmt.Sprintf("%s, nodes: %d %s",
+		f := &forwarder{processes: p, title: title, text: fmt.Sprintf("%s, nodes: %d %s",
 			firstLine(program, "version"), n, strings.Join(s.quorateArgs, " "))}
 		c, err := p.startCluster(ctx, program, n, append([]string{"--app-id", "app", "--app-port", app.port},
 			s.quorateArgs...)...)
@@ -325,85 +315,24 @@ func dueQuorate(n int) opener {
 			defer func() { f.end(); app.end() }()
 			return nil, f.failed(err)
 		}
-		var nodes []string
-		for _, node := range c.Nodes {
-			nodes = append(nodes, node.Address())
-		}
-		r := newRunner(f, nodes, app, s.keys)
+		r := newRunner(f, addressesOf(c), app, s.keys)
 		return r.running(ctx)
 	}
 }
 
-// dueDaprd starts a placement server, n schedulers, and n sidecars, each with an instance of the application. The
-// state of actors is in one Redis server that does not sync its writes.
+// dueDaprd starts Dapr with n sidecars, each with an instance of the application.
 func dueDaprd(n int) opener {
-	return func(ctx context.Context, s *settings, dir string) (_ store, err error) {
-		programs := make(map[string]string)
-		var p *processes
-		for name, program := range map[string]string{"scheduler": s.scheduler, "placement": s.placement,
-			"redis": s.redis, "daprd": s.daprd} {
-			found, of, err := find(name, program, dir)
-			if err != nil {
-				return nil, err
-			}
-			if programs[name] = found; name == "daprd" {
-				p = of
-			}
-		}
-		ports, err := freePorts(5 + 9*n)
-		if err != nil {
-			return nil, err
-		}
+	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		app, err := startDueApp()
 		if err != nil {
 			return nil, err
 		}
-		f := &forwarder{processes: p, title: "daprd", text: fmt.Sprintf("%s, sidecars and schedulers: %d, one "+
-			"placement server, state of actors in one Redis server without fsync",
-			firstLine(programs["daprd"], "--version"), n)}
-		r := newRunner(f, []string{""}, app, s.keys)
-		defer func() {
-			if err != nil {
-				err = f.failed(err)
-				r.end()
-			}
-		}()
-		resources, err := actorStore(p.dir, ports[0])
+		d, err := startDapr(s, dir, n, "--app-port", app.port)
 		if err != nil {
+			app.end()
 			return nil, err
 		}
-		err = errors.Join(p.start("redis", programs["redis"], "--port", ports[0], "--bind", "127.0.0.1", "--save", "",
-			"--dir", p.dir), p.start("placement", programs["placement"], "--port", ports[1], "--healthz-port", ports[2],
-			"--metrics-port", ports[3], "--listen-address", "127.0.0.1", "--id", "p", "--initial-cluster",
-			"p=127.0.0.1:"+ports[4], "--log-level", "warn"))
-		rest := ports[5:]
-		schedulers := rest[:5*n] // gRPC, health, metrics, clients and servers of etcd
-		var cluster, addresses []string
-		for i := range n {
-			cluster = append(cluster, "s"+strconv.Itoa(i)+"=http://127.0.0.1:"+schedulers[5*i+4])
-			addresses = append(addresses, "127.0.0.1:"+schedulers[5*i])
-		}
-		for i := range n {
-			own, id := schedulers[5*i:5*i+5], "s"+strconv.Itoa(i)
-			err = errors.Join(err, p.start("scheduler-"+id, programs["scheduler"], "--id", id, "--port", own[0],
-				"--healthz-port", own[1], "--metrics-port", own[2], "--etcd-client-port", own[3],
-				"--etcd-client-listen-address", "127.0.0.1", "--listen-address", "127.0.0.1",
-				"--override-broadcast-host-port", addresses[i], "--etcd-initial-cluster", strings.Join(cluster, ","),
-				"--etcd-data-dir", p.dir+"/"+id, "--log-level", "warn"))
-		}
-		r.nodes = nil
-		for i := range n {
-			own := rest[5*n+4*i:]
-			r.nodes = append(r.nodes, "127.0.0.1:"+own[0])
-			err = errors.Join(err, p.start("daprd-"+strconv.Itoa(i), programs["daprd"], "--app-id", "app", "--app-port",
-				app.port, "--dapr-http-port", own[0], "--dapr-grpc-port", own[1], "--dapr-internal-grpc-port", own[2],
-				"--metrics-port", own[3], "--dapr-listen-addresses", "127.0.0.1", "--resources-path", resources,
-				"--placement-host-address", "127.0.0.1:"+ports[1], "--scheduler-host-address",
-				strings.Join(addresses, ","), "--log-level", "warn"))
-		}
-		if err != nil {
-			return nil, err
-		}
-		return r.running(ctx)
+		return newRunner(&forwarder{processes: d.processes, title: "daprd", text: d.text}, d.http, app,
+			s.keys).running(ctx)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// etcdTool is an etcd cluster under the load of etcd's own program "benchmark", with which etcd performs best.
+// etcdTool is an etcd cluster that etcd's own load program "benchmark" measures. With this program, etcd performs
+// best.
 type etcdTool struct {
 	*etcd
 	program string

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// goals has the minimum acceptable ratios of Quorate's request rate to that of another system. The keys are
-// table/system, the operation, and the number of clients. The ratios apply to values of 256 bytes. The ratios for the
-// system etcd apply only with -client http. A ratio below its goal is marked in the output.
+// goals has the minimum acceptable values of a ratio: the request rate of Quorate, divided by the request rate of
+// another system. The keys are table/system, the operation, and the number of clients. The ratios apply to values of
+// 256 bytes. The ratios for the system etcd apply only with -client http. A ratio below its goal is marked in the
+// output.
 var goals = map[string]map[operation]map[int]float64{
 	clusterTable + "/etcd":      {strongSave: {1: 1.5, 64: 3, 512: 4}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
 	clusterTable + "/etcd-tool": {strongSave: {64: 3}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
@@ -18,6 +19,10 @@ var goals = map[string]map[operation]map[int]float64{
 	callTable + "/go-proxy":     {call: {64: 1.6}},
 	callTable + "/daprd":        {call: {64: 3.5}},
 	hopsTable + "/nginx":        {call: {64: 0.5}},
+	pubsubTable + "/daprd":      {publishDeliver: {1: 3, 64: 3, 512: 3}},
+	pubsub3Table + "/js-always": {publish: {64: 3}},
+	pubsub3Table + "/js":        {publish: {64: 0.5}},
+	workflowTable + "/daprd":    {runChain: {1: 5, 30: 10, 350: 10}},
 	jobsTable + "/daprd":        dueGoals,
 	jobs3Table + "/daprd":       dueGoals,
 }
@@ -30,6 +35,11 @@ var dueGoals = map[operation]map[int]float64{createJob: {64: 3}, createReminder:
 // of Quorate. The keys are those of goals.
 var cpuGoals = map[string]map[operation]map[int]float64{
 	nodeTable + "/handler": {eventualRead: {64: 0.9}},
+}
+
+// latencyGoals has the maximum acceptable median latency of Quorate, by table, operation and number of clients.
+var latencyGoals = map[string]map[operation]map[int]time.Duration{
+	pubsub3Table: {publishDeliver: {1: 5 * time.Millisecond}},
 }
 
 // failoverGoal is the longest acceptable median time from a kill of the leader until writes succeed.

@@ -25,6 +25,9 @@ const (
 	call         operation = "call" // of an application, which returns the value
 )
 
+// reads reports whether an operation reads values, which must be written before.
+func (o operation) reads() bool { return o == strongRead || o == eventualRead || o == call }
+
 // client makes one request after another. It is not safe for concurrent use.
 type client interface {
 	save(ctx context.Context, key, value string) error
@@ -43,12 +46,26 @@ var errLocked = errors.New("the lock has another owner, or was lost")
 type store interface {
 	name() string
 	about() string // version, settings and client, for the report
-	// clients returns n clients, spread over the nodes. They are closed with the store.
-	clients(n int) ([]client, error)
 	// cpu returns the CPU time that the processes of the store have used since their start, and false if it is
 	// unknown.
 	cpu() (time.Duration, bool)
 	end()
+}
+
+// keyed is a store of values.
+type keyed interface {
+	store
+	// clients returns n clients, spread over the nodes. They are closed with the store.
+	clients(n int) ([]client, error)
+}
+
+// clientsOf returns n clients of a store, which must be keyed.
+func clientsOf(st store, n int) ([]client, error) {
+	k, ok := st.(keyed)
+	if !ok {
+		return nil, fmt.Errorf("%s has no values: %w", st.name(), errors.ErrUnsupported)
+	}
+	return k.clients(n)
 }
 
 // figures are the results of several turns.
@@ -56,6 +73,7 @@ type figures struct {
 	count   int
 	elapsed time.Duration
 	cpu     time.Duration // CPU time of the processes of the store; 0 = unknown
+	worker  time.Duration // CPU time of this process, for operations that do most of their work in it; 0 = not measured
 	turns   []float64     // requests per second of each turn
 	buckets [400]int      // latency histogram from 1 microsecond; each bucket is 5 % wider than the previous one
 }
@@ -87,10 +105,14 @@ func (f *figures) String() string {
 	if f.cpu > 0 {
 		s += ", " + f.cost().String()
 	}
+	if f.worker > 0 {
+		s += ", worker " + (f.worker / time.Duration(max(f.count, 1))).Round(time.Microsecond).String()
+	}
 	return s
 }
 
-// cost returns the CPU time of the store per request. Other load of the machine changes it less than the rate.
+// cost returns the CPU time of the store per request. Other load on the machine changes this time less than it
+// changes the request rate.
 func (f *figures) cost() time.Duration {
 	return (f.cpu / time.Duration(max(f.count, 1))).Round(time.Microsecond)
 }
@@ -160,7 +182,7 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 	if m, ok := st.(meter); ok {
 		return m.measure(ctx, f, op, n, value, duration)
 	}
-	clients, err := st.clients(n)
+	clients, err := clientsOf(st, n)
 	if err != nil {
 		return err
 	}
@@ -173,8 +195,9 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 	})
 }
 
-// loop repeats call with n clients for the given duration, and adds the measurements to f. The parameters of call are
-// the number of the client, and a number that is different in each call. The first error ends the measurement.
+// loop repeats call with n clients for the given duration, and at least once with each. It adds the measurements to f.
+// The parameters of call are the number of the client, and a number that is different in each call. The first error
+// ends the measurement.
 func loop(ctx context.Context, f *figures, st store, n int, duration time.Duration,
 	call func(ctx context.Context, client, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -185,7 +208,7 @@ func loop(ctx context.Context, f *figures, st store, n int, duration time.Durati
 	begin := time.Now()
 	for id := range n {
 		wg.Go(func() {
-			for i := id; time.Since(begin) < duration && ctx.Err() == nil; i += n {
+			for i := id; (i == id || time.Since(begin) < duration) && ctx.Err() == nil; i += n {
 				sent := time.Now()
 				if err := call(ctx, id, i); err != nil {
 					cancel(err)
@@ -236,7 +259,7 @@ func (e *wrongValueError) Error() string {
 // fill writes value to every key. It then waits until all nodes return the value of the last key, so that later
 // eventual reads find a value.
 func fill(ctx context.Context, st store, keys int, value string) error {
-	clients, err := st.clients(3)
+	clients, err := clientsOf(st, 3)
 	if err != nil {
 		return err
 	}

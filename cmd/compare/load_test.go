@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -89,7 +90,8 @@ func TestQuantile_IsWithinFivePercent(t *testing.T) {
 }
 
 func TestParse_RefusesBadSettings(t *testing.T) {
-	for _, args := range [][]string{{"-clients", "1,x"}, {"-sizes", "0"}, {"-rounds", "0"}, {"-kills", "0"},
+	for _, args := range [][]string{{"-clients", "1,x"}, {"-instances", "0"}, {"-sizes", "0"}, {"-rounds", "0"},
+		{"-kills", "0"},
 		{"-turn", "0s"},
 		{"-unknown"}, {"-tables", "cluster,nosuch"}} {
 		if _, err := parse(args, io.Discard); err == nil {
@@ -123,6 +125,31 @@ func TestFigures_NameTheSpreadOfTurns(t *testing.T) {
 	other := figures{count: 200, elapsed: time.Second, turns: []float64{100, 100}}
 	if got, want := f.beside(&other), "**1.5** (0.95 to 2.0)"; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// A slow machine must not make a turn without a call.
+func TestLoad_CallsOnceWithEachClient(t *testing.T) {
+	var f figures
+	if err := load(t.Context(), &f, &memory{values: map[string]string{"k0": "v"}}, eventualRead, 7, 1, "v",
+		0); err != nil || f.count != 7 {
+		t.Errorf("%d calls, %v", f.count, err)
+	}
+}
+
+func TestParse_NamesAllTables(t *testing.T) {
+	s, err := parse(nil, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var help strings.Builder
+	_, _ = parse([]string{"-h"}, &help)
+	_, wrong := parse([]string{"-tables", "x"}, io.Discard)
+	for _, table := range tables() {
+		if !slices.Contains(s.tables, table.name) || !strings.Contains(help.String(), table.name+" ") ||
+			!strings.Contains(wrong.Error(), table.name) {
+			t.Errorf("%s is missing in %q, in the help, or in %v", table.name, s.tables, wrong)
+		}
 	}
 }
 

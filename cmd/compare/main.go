@@ -8,6 +8,9 @@
 //	call         calls of an application beside the node: nginx, a reverse proxy in Go, daprd
 //	hops         calls of an application beside another node: two nginx
 //	jobs, jobs3  actors, reminders and jobs of one node and of three nodes: daprd
+//	pubsub       topics of one node: daprd with Redis Streams, and one server of NATS JetStream
+//	pubsub3      topics of three nodes: three servers of NATS JetStream
+//	workflow     workflows of one node: daprd with its placement server, its scheduler and Redis
 //
 // The tables have the ratios of the request rates and, on Linux, of the CPU time per request. A ratio below its goal
 // is marked.
@@ -49,11 +52,13 @@ type settings struct {
 	app             *application
 	proxy           string // not empty: run the process of callGoProxy instead
 	handler         string // not empty: run the process of openHandler instead
+	nats            string // not empty: run a process of openJetStream instead
 	dir             string
 	turn            time.Duration
 	rounds, keys    int
 	kills           int
 	clients, sizes  []int
+	instances       []int
 	quorateArgs     []string
 	bare            bool
 }
@@ -71,6 +76,8 @@ func main() {
 		err = serveProxy(ctx, s.proxy)
 	case s.handler != "":
 		err = serveHandler(ctx, s.handler)
+	case s.nats != "":
+		err = serveNATS(ctx, s.nats)
 	default:
 		err = run(ctx, s, os.Stdout)
 	}
@@ -97,10 +104,9 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	f.StringVar(&s.nginx, "nginx", "nginx", "the nginx program; Debian's package is nginx-light")
 	f.StringVar(&s.proxy, "proxy", "", "forward requests as a reverse proxy: own address,address of the application")
 	f.StringVar(&s.handler, "handler", "", "answer requests with one value, at this address")
-	names := f.String("tables", "cluster,failover,lock,node,call,hops,jobs,jobs3", "tables, separated by commas: "+
-		"cluster, three nodes; failover, a killed leader; lock, locks of three nodes; node, one node; "+
-		"call, an application beside the node; hops, beside another node; "+
-		"jobs, actors, reminders and jobs of one node; jobs3, of three nodes")
+	f.StringVar(&s.nats, "nats", "", "run a NATS server with this configuration file")
+	all, about := tableNames()
+	names := f.String("tables", strings.Join(all, ","), "tables, separated by commas:\n"+about)
 	f.StringVar(&s.dir, "dir", "", "directory on the disk to measure; empty uses a temporary one")
 	f.DurationVar(&s.turn, "turn", 2*time.Second, "duration of one turn")
 	f.IntVar(&s.rounds, "rounds", 3, "turns per store and table cell")
@@ -109,6 +115,7 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	client := f.String("client", "http", "http: one minimal HTTP/1.1 client for Quorate, daprd and etcd's JSON "+
 		"gateway; own: the usual Go client of each")
 	clients := f.String("clients", "1,64,512", "numbers of clients, separated by commas")
+	instances := f.String("instances", "1,30,350", "numbers of workflows that run at a time, separated by commas")
 	sizes := f.String("sizes", "256", "sizes of values in bytes, separated by commas")
 	quorateArgs := f.String("quorate-args", "", "additional arguments of quorate run, separated by spaces")
 	if err := f.Parse(args); err != nil {
@@ -116,6 +123,9 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	}
 	var err error
 	if s.clients, err = numbers("clients", *clients); err != nil {
+		return nil, err
+	}
+	if s.instances, err = numbers("instances", *instances); err != nil {
 		return nil, err
 	}
 	if s.sizes, err = numbers("sizes", *sizes); err != nil {
@@ -126,9 +136,8 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	}
 	s.bare = *client == "http"
 	for name := range strings.SplitSeq(*names, ",") {
-		if !slices.ContainsFunc(tables(), func(t table) bool { return t.name == name }) {
-			return nil, fmt.Errorf("-tables: %q is not a table: give cluster, failover, lock, node, call, hops, jobs "+
-				"or jobs3", name)
+		if !slices.Contains(all, name) {
+			return nil, fmt.Errorf("-tables: %q is not a table: give some of %s", name, strings.Join(all, ", "))
 		}
 		s.tables = append(s.tables, name)
 	}
@@ -165,6 +174,9 @@ const (
 	hopsTable     = "hops"
 	jobsTable     = "jobs"
 	jobs3Table    = "jobs3"
+	pubsubTable   = "pubsub"
+	pubsub3Table  = "pubsub3"
+	workflowTable = "workflow"
 )
 
 // table is one comparison. The first system is Quorate; the others are compared with it.
@@ -180,24 +192,42 @@ type table struct {
 func tables() []table {
 	onDue := []operation{appCall, actorCall, createJob, createReminder, fireJobs, fireReminders, paceJobs,
 		paceReminders}
+	onTopics := []operation{publish, publishDeliver}
 	return []table{
 		{clusterTable, "State, three nodes", []operation{strongSave, strongRead, eventualRead},
-			[]opener{openQuorate, openBeside, openEtcd, openEtcdTool, openRedis}, false, nil},
-		{failoverTable, "Leader killed, three nodes", nil, []opener{openQuorate, openBeside, openEtcd}, false,
-			printFailover},
+			[]opener{openQuorate("quorate", 3), openQuorate("beside", 3), openEtcd, openEtcdTool, openRedis}, false,
+			nil},
+		{failoverTable, "Leader killed, three nodes", nil, []opener{openQuorate("quorate", 3),
+			openQuorate("beside", 3), openEtcd}, false, printFailover},
 		{lockTable, "Locks, three nodes", []operation{lockUnlock},
-			[]opener{openQuorate, openBeside, openEtcd, openRedis}, true, nil},
+			[]opener{openQuorate("quorate", 3), openQuorate("beside", 3), openEtcd, openRedis}, true, nil},
 		{nodeTable, "State, one node", []operation{strongSave, eventualRead},
-			[]opener{openOne, openOneBeside, openDaprd, openHandler}, false, nil},
+			[]opener{openQuorate("quorate", 1), openQuorate("beside", 1), openDaprd, openHandler}, false, nil},
 		{callTable, "Calls of an application beside the node", []operation{call},
-			[]opener{callQuorate, callBeside, callNginx, callGoProxy, callDaprd}, false, nil},
+			[]opener{callQuorate("quorate"), callQuorate("beside"), callNginx, callGoProxy, callDaprd}, false, nil},
 		{hopsTable, "Calls of an application beside another node", []operation{call},
-			[]opener{callQuorateElsewhere, callBesideElsewhere, callNginxTwice}, false, nil},
-		{jobsTable, "Actors, reminders and jobs, one node", onDue, []opener{dueQuorate(1), dueDaprd(1)}, false,
+			[]opener{callQuorateElsewhere("quorate"), callQuorateElsewhere("beside"), callNginxTwice}, false, nil},
+		{jobsTable, "Actors, reminders and jobs, one node", onDue, []opener{dueQuorate("quorate", 1),
+			dueQuorate("beside", 1), dueDaprd(1)}, false, nil},
+		{jobs3Table, "Actors, reminders and jobs, three nodes", onDue, []opener{dueQuorate("quorate", 3),
+			dueQuorate("beside", 3), dueDaprd(3)}, false, nil},
+		{pubsubTable, "Topics, one node", onTopics, []opener{topicsQuorate("quorate", 1), topicsQuorate("beside", 1),
+			topicsDaprd, openJetStream("js-always", 1, true), openJetStream("js", 1, false)}, false, nil},
+		{pubsub3Table, "Topics, three nodes", onTopics, []opener{topicsQuorate("quorate", 3),
+			topicsQuorate("beside", 3), openJetStream("js-always", 3, true), openJetStream("js", 3, false)}, false,
 			nil},
-		{jobs3Table, "Actors, reminders and jobs, three nodes", onDue, []opener{dueQuorate(3), dueDaprd(3)}, false,
-			nil},
+		{workflowTable, "Workflows, one node", []operation{runChain, runFanOut, runTimer},
+			[]opener{workflowsQuorate("quorate"), workflowsQuorate("beside"), workflowsDaprd}, false, nil},
 	}
+}
+
+// tableNames returns the names of all tables, and a line for each that says what it is about.
+func tableNames() (names []string, about string) {
+	for _, t := range tables() {
+		names = append(names, t.name)
+		about += fmt.Sprintf("%-8s  %s\n", t.name, t.title)
+	}
+	return names, strings.TrimSuffix(about, "\n")
 }
 
 // run measures and prints the tables that the settings name.
@@ -284,20 +314,15 @@ func (t table) printCells(ctx context.Context, s *settings, out io.Writer, store
 	}
 	fmt.Fprintln(out, "\n| --- | --- |"+strings.Repeat(" --- |", 2*len(stores)-1))
 	value := strings.Repeat("v", size)
-	for _, st := range stores {
-		if _, own := st.(*runner); own {
-			continue // it has no keys
-		}
-		if err := fill(ctx, st, s.keys, value); err != nil {
-			return fmt.Errorf("%s: %w", st.name(), err)
+	if slices.ContainsFunc(t.operations, operation.reads) {
+		for _, st := range stores {
+			if err := fill(ctx, st, s.keys, value); err != nil {
+				return fmt.Errorf("%s: %w", st.name(), err)
+			}
 		}
 	}
 	for _, op := range t.operations {
-		numbers := s.clients
-		if op.fires() {
-			numbers = numbers[len(numbers)-1:]
-		}
-		for _, clients := range numbers {
+		for _, clients := range op.clients(s) {
 			cells := make([]figures, len(stores))
 			for range s.rounds {
 				for i, st := range stores {
@@ -310,7 +335,8 @@ func (t table) printCells(ctx context.Context, s *settings, out io.Writer, store
 			for i := range stores {
 				fmt.Fprintf(out, " %s", &cells[i])
 				if i == 0 {
-					fmt.Fprint(out, exceeded(cells[i].cost(), costGoals[t.name][op][clients]))
+					fmt.Fprint(out, exceeded(cells[i].cost(), costGoals[t.name][op][clients]),
+						exceeded(cells[i].quantile(0.5), latencyGoals[t.name][op][clients]))
 				}
 				fmt.Fprint(out, " |")
 			}

@@ -58,7 +58,6 @@ func (p *processes) add(name string, c *launcher.Process, start func() error) er
 // cpu returns the total user and system CPU time of all processes and their direct children, from /proc. The
 // resolution is 10 ms. It returns false if the time cannot be read.
 func (p *processes) cpu() (time.Duration, bool) {
-	var ticks int64
 	var pids []string
 	for _, c := range p.all {
 		id := strconv.Itoa(c.Pid())
@@ -68,6 +67,12 @@ func (p *processes) cpu() (time.Duration, bool) {
 		}
 		pids = append(append(pids, id), strings.Fields(string(children))...)
 	}
+	return cpuTime(pids...)
+}
+
+// cpuTime returns the total user and system CPU time of some processes; see processes.cpu.
+func cpuTime(pids ...string) (time.Duration, bool) {
+	var ticks int64
 	for _, id := range pids {
 		text, err := os.ReadFile("/proc/" + id + "/stat")
 		if err != nil {
@@ -140,7 +145,7 @@ func find(name, program, dir string) (path string, p *processes, err error) {
 }
 
 // startSelf starts this program again as a server at a free address. The argument role is the name of the flag that
-// selects the server. The function value returns the value of the flag for an address.
+// selects the server. The function value returns the value of this flag for the chosen address.
 func startSelf(role, dir string, value func(address string) string) (p *processes, address string, err error) {
 	self, err := os.Executable()
 	if err != nil {

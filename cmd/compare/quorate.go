@@ -26,44 +26,33 @@ type quorate struct {
 	conns   []client
 }
 
-func openQuorate(ctx context.Context, s *settings, dir string) (store, error) {
-	return startQuorate(ctx, "quorate", s.quorate, 3, s, dir)
+// findQuorate finds the Quorate program of a system: the one to measure, or the other one if the title is "beside". It
+// returns no processes if the other one is not given.
+func findQuorate(title string, s *settings, dir string) (program string, p *processes, err error) {
+	name := s.quorate
+	if title == "beside" {
+		if name = s.beside; name == "" {
+			return "", nil, nil
+		}
+	}
+	return find(title, name, dir)
 }
 
-// openBeside starts another Quorate program, if one is given.
-func openBeside(ctx context.Context, s *settings, dir string) (store, error) {
-	if s.beside == "" {
-		return nil, nil
+// openQuorate starts a cluster of n nodes and waits until all of them vote. The title is that of findQuorate.
+func openQuorate(title string, n int) opener {
+	return func(ctx context.Context, s *settings, dir string) (store, error) {
+		program, p, err := findQuorate(title, s, dir)
+		if p == nil || err != nil {
+			return nil, err
+		}
+		q := &quorate{processes: p, title: title, program: program, version: firstLine(program, "version"),
+			args: s.quorateArgs, bare: s.bare}
+		if q.cluster, err = p.startCluster(ctx, program, n, s.quorateArgs...); err != nil {
+			defer p.end()
+			return nil, p.failed(err)
+		}
+		return q, nil
 	}
-	return startQuorate(ctx, "beside", s.beside, 3, s, dir)
-}
-
-// openOne starts a single node.
-func openOne(ctx context.Context, s *settings, dir string) (store, error) {
-	return startQuorate(ctx, "quorate", s.quorate, 1, s, dir)
-}
-
-// openOneBeside starts a single node of another Quorate program, if one is given.
-func openOneBeside(ctx context.Context, s *settings, dir string) (store, error) {
-	if s.beside == "" {
-		return nil, nil
-	}
-	return startQuorate(ctx, "beside", s.beside, 1, s, dir)
-}
-
-// startQuorate starts a cluster of size nodes and waits until all of them vote.
-func startQuorate(ctx context.Context, title, name string, size int, s *settings, dir string) (store, error) {
-	program, p, err := find(title, name, dir)
-	if err != nil {
-		return nil, err
-	}
-	q := &quorate{processes: p, title: title, program: program, version: firstLine(program, "version"),
-		args: s.quorateArgs, bare: s.bare}
-	if q.cluster, err = p.startCluster(ctx, program, size, s.quorateArgs...); err != nil {
-		defer p.end()
-		return nil, p.failed(err)
-	}
-	return q, nil
 }
 
 // startCluster starts a cluster of Quorate with additional flags, and waits until all nodes vote.
@@ -80,6 +69,14 @@ func (p *processes) startCluster(ctx context.Context, program string, size int, 
 		}
 	}
 	return c, c.Formed(ctx, func(string) {})
+}
+
+// addressesOf returns the addresses of the HTTP API of all nodes.
+func addressesOf(c *launcher.Cluster) (addresses []string) {
+	for _, n := range c.Nodes {
+		addresses = append(addresses, n.Address())
+	}
+	return addresses
 }
 
 func (q *quorate) name() string { return q.title }
