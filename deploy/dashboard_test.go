@@ -21,6 +21,7 @@ type dashboard struct {
 	Panels []struct {
 		ID          int
 		Type, Title string
+		Description string
 		Targets     []struct{ Expr, LegendFormat string }
 	}
 	Templating struct{ List []variable }
@@ -94,7 +95,8 @@ func TestDashboard_QueriesUseExistingMetrics(t *testing.T) {
 		}
 	}
 	if want := []string{"Overview", "Writes", "Reads", "Raft", "Gossip", "Calls", "Bindings", "Runtime",
-		"Watches and locks", "Configuration items", "Actors", "Jobs and reminders"}; !slices.Equal(rows, want) {
+		"Watches and locks", "Configuration items", "Actors", "Jobs and reminders",
+		"Workflows", "Topics"}; !slices.Equal(rows, want) {
 		t.Errorf("rows %q, not %q", rows, want)
 	}
 }
@@ -213,4 +215,13 @@ func TestDashboardAndAlerts_ParseInPromtool(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, ".", promtool, "check", "rules", "--lint=none", file)
+}
+
+// A panel says what its numbers mean, and which of them are bad.
+func TestDashboard_EveryPanelHasADescription(t *testing.T) {
+	for _, p := range readDashboard(t).Panels {
+		if p.Type != "row" && len(p.Description) < 20 {
+			t.Errorf("panel %d %q has no description", p.ID, p.Title)
+		}
+	}
 }

@@ -1,5 +1,3 @@
-// Package deploy_test checks the files of this folder against the product: names of metrics,
-// settings and pages. It also checks them with promtool, systemd and other tools.
 package deploy_test
 
 import (
@@ -170,10 +168,10 @@ func TestAlerts_UseExistingMetricsAndLinkRunbooks(t *testing.T) {
 		for _, problem := range problems(a.Expr, known) {
 			t.Errorf("%s: %s", a.Alert, problem)
 		}
-		if want := "docs/troubleshooting.md#" + strings.ToLower(a.Alert); a.Annotations["runbook"] != want ||
-			!strings.Contains(page, "\n### "+a.Alert+"\n") {
+		want := "https://github.com/quorate/quorate/blob/main/docs/troubleshooting.md#" + strings.ToLower(a.Alert)
+		if a.Annotations["runbook_url"] != want || !strings.Contains(page, "\n### "+a.Alert+"\n") {
 			t.Errorf("%s: its runbook is %q; it should be %s, a heading of that page", a.Alert,
-				a.Annotations["runbook"], want)
+				a.Annotations["runbook_url"], want)
 		}
 		if !slices.Contains([]string{"warning", "critical"}, a.Labels["severity"]) || a.Annotations["summary"] == "" {
 			t.Errorf("%s: severity %q, summary %q", a.Alert, a.Labels["severity"], a.Annotations["summary"])

@@ -13,6 +13,7 @@ import (
 	"github.com/goreleaser/nfpm/v2"
 	"github.com/goreleaser/nfpm/v2/deb"
 	"github.com/goreleaser/nfpm/v2/files"
+	"golang.org/x/mod/semver"
 )
 
 // debian writes the Debian package of a platform.
@@ -66,15 +67,12 @@ func (r release) debian(p platform, binary string) error {
 	return errors.Join(deb.Default.Package(info, f), f.Close())
 }
 
-// debianVersion returns the version in dpkg's format: without the leading v, and with a "~" before a pre-release. dpkg
-// then sorts a pre-release before its release. A build of a branch has no version number, and gets a version that
-// sorts before all others.
+// debianVersion returns the version in dpkg's format, with a "~" before a pre-release: dpkg then sorts 0.9.0~dev before
+// 0.9.0. A version that does not begin with a number sorts before all others.
 func (r release) debianVersion() string {
-	v := strings.TrimPrefix(r.version, "v")
-	if v == "" || v[0] < '0' || v[0] > '9' || v == r.version {
-		v = "0~" + strings.TrimPrefix(r.version, "v")
-	} else {
-		v = strings.Replace(v, "-", "~", 1)
+	v := "0~" + r.version
+	if semver.IsValid("v" + r.version) {
+		v = strings.Replace(r.version, "-", "~", 1)
 	}
 	return strings.Map(func(c rune) rune {
 		if c == '-' || c == '_' || c == '/' {

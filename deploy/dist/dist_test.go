@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -20,9 +21,10 @@ import (
 	"testing"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-const testVersion = "v0.0.1-test.1"
+const testVersion = "0.0.1-test.1"
 
 // built builds the files for Linux on this machine's architecture.
 func built(t *testing.T) (dir string) {
@@ -98,6 +100,7 @@ func TestDist_ArchiveSumsAndBillOfMaterials(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
+	t.Run("image", func(t *testing.T) { runImage(t, filepath.Join(dir, name+".image.tar")) })
 	t.Run("package", func(t *testing.T) { installPackage(t, dir) })
 }
 
@@ -111,7 +114,7 @@ func checkSums(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if len(lines) != 3 || len(entries) != len(lines)+1 {
+	if len(lines) != 4 || len(entries) != len(lines)+1 {
 		t.Errorf("%d sums of %d files", len(lines), len(entries))
 	}
 	for _, line := range lines {
@@ -151,6 +154,54 @@ func checkBOM(t *testing.T, path, binary string) {
 	}
 	if m := bom.Metadata.Component; m.Name != "quorate" || m.Version != testVersion {
 		t.Errorf("it describes %s %s", m.Name, m.Version)
+	}
+}
+
+// runImage compares the image with the Dockerfile of make image. If a Docker engine answers, it loads and runs the
+// image.
+func runImage(t *testing.T, path string) {
+	img, err := tarball.ImageFromPath(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../container/Dockerfile.prebuilt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Config
+	health := fmt.Sprintf("--interval=%.0fs --timeout=%.0fs --start-period=%.0fs --retries=%d", c.Healthcheck.
+		Interval.Seconds(), c.Healthcheck.Timeout.Seconds(), c.Healthcheck.StartPeriod.Seconds(), c.Healthcheck.Retries)
+	got := fmt.Sprintf("ENV %s\nUSER %s\nVOLUME %s\nEXPOSE %s\nHEALTHCHECK %s CMD [%q, %q]\nSTOPSIGNAL %s\n"+
+		"ENTRYPOINT [%q]\nCMD [%q]\n", strings.Join(c.Env, " "), c.User,
+		strings.Join(slices.Sorted(maps.Keys(c.Volumes)), " "),
+		strings.Join(slices.Sorted(maps.Keys(c.ExposedPorts)), " "), health, c.Healthcheck.Test[1],
+		c.Healthcheck.Test[2], c.StopSignal, c.Entrypoint[0], c.Cmd[0])
+	if _, want, _ := strings.Cut(string(text), "/\nENV"); "ENV"+want != got {
+		t.Errorf("the image has:\n%s\nthe Dockerfile has:\nENV%s", got, want)
+	}
+	if exec.CommandContext(t.Context(), "docker", "version").Run() != nil {
+		t.Skip("no Docker engine answers")
+	}
+	docker := func(args ...string) string {
+		out, err := exec.Command("docker", args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("docker %q: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	docker("load", "-i", path)
+	tag := "quorate:" + testVersion
+	defer docker("image", "rm", tag)
+	if out := docker("run", "--rm", tag, "version"); !strings.HasPrefix(out, "quorate "+testVersion+" ") {
+		t.Errorf("the image runs %q", out)
+	}
+	out := docker("run", "--rm", "--network", "none", "--read-only", tag, "config", "validate")
+	if !strings.Contains(out, "valid") {
+		t.Errorf("%s", out)
 	}
 }
 
@@ -235,7 +286,7 @@ func traces() string {
 
 func TestDebianVersion_IsOrdered(t *testing.T) {
 	for version, want := range map[string]string{
-		"v1.2.3": "1.2.3", "v1.2.3-rc.1": "1.2.3~rc.1", "v1.2.3-4-gabc-dirty": "1.2.3~4.gabc.dirty",
+		"1.2.3": "1.2.3", "1.2.3-rc.1": "1.2.3~rc.1", "1.2.3-dev+1385e1d.dirty": "1.2.3~dev+1385e1d.dirty",
 		"devel": "0~devel", "1385e1d": "0~1385e1d",
 	} {
 		if got := (release{version: version}).debianVersion(); got != want {

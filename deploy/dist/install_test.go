@@ -116,7 +116,7 @@ func TestInstall_FromProxyFetchesOnlyWhatIsLinked(t *testing.T) {
 	}
 	binary := filepath.Join(bin, "quorate")
 	out, err := exec.CommandContext(t.Context(), binary, "version").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), version) {
+	if err != nil || !strings.HasPrefix(string(out), "quorate "+strings.TrimPrefix(version, "v")+" ") {
 		t.Errorf("%v: %s", err, out)
 	}
 	info, err := buildinfo.ReadFile(binary)

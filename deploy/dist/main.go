@@ -1,7 +1,7 @@
-// Command dist builds the files of a release: archives with checksums, a bill of materials for each archive, and
-// Debian packages.
+// Command dist builds the files of a release: archives with checksums, a bill of materials for each archive, Debian
+// packages and container images as files.
 //
-//	dist -version v1.2.3 -out ../../bin/dist
+//	dist -version 1.2.3 -out ../../bin/dist
 //
 // Run it in deploy/dist. By default it reads the sources two directories above. It writes to the directory of -out.
 package main
@@ -31,7 +31,8 @@ func platforms() []platform {
 
 // release is what is built.
 type release struct {
-	version string
+	version string // without a leading v
+	certs   string // file with the certificates that images trust
 	root    string // of the sources
 	out     string // directory of the results
 	time    time.Time
@@ -48,17 +49,19 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("dist", flag.ContinueOnError)
-	version := flags.String("version", "", "version of the release, for example v1.2.3")
+	version := flags.String("version", "", "version of the release, for example 1.2.3")
 	root := flags.String("root", "../..", "directory of the sources")
 	out := flags.String("out", "../../bin/dist", "directory of the results, which is emptied first")
+	certs := flags.String("certs", "/etc/ssl/certs/ca-certificates.crt", "certificates that the images trust")
 	only := flags.String("only", "", "build only one platform, for example linux/amd64")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *version == "" {
-		return errors.New("no version: give -version v1.2.3")
+		return errors.New("no version: give -version 1.2.3")
 	}
-	r := release{version: *version, root: *root, out: *out, time: commitTime(ctx, *root)}
+	r := release{version: strings.TrimPrefix(*version, "v"), certs: *certs, root: *root, out: *out,
+		time: commitTime(ctx, *root)}
 	if err := os.RemoveAll(r.out); err != nil {
 		return err
 	}
@@ -111,6 +114,9 @@ func (r release) build(ctx context.Context, p platform) error {
 	}
 	if p.os != "linux" {
 		return nil
+	}
+	if err := r.image(p, binary); err != nil {
+		return err
 	}
 	return r.debian(p, binary)
 }
