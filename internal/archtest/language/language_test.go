@@ -1,7 +1,3 @@
-// Package language_test checks that the repository does not use the words of a word list, and has no line of more than
-// 120 columns. It looks for unwanted words in Go comments, string literals, documentation and files that deploy the
-// product. It checks the length of lines in Go files, pages, style sheets, YAML, scripts and Makefiles. Test data,
-// golden files and generated files are not checked.
 package language_test
 
 import (

@@ -23,8 +23,8 @@ type File struct {
 
 // Names returns the paths of the regular files of the repository, with slashes, in lexical order. The argument is the
 // root of the repository. In a git checkout, Names returns only tracked files: a new file is checked after git add.
-// Elsewhere it returns all files except those in bin: in an unpacked archive, without git, or if git refuses to read a
-// checkout of another user.
+// In all other cases, it returns all files except those in bin. Examples are an unpacked archive, a machine without
+// git, and a checkout of another user, which git refuses to read.
 func Names(root string) ([]string, error) {
 	if _, err := os.Lstat(filepath.Join(root, ".git")); err == nil {
 		if out, err := tracked(root); err == nil {
@@ -67,7 +67,8 @@ func walk(root string) (out []string, err error) {
 	return out, err
 }
 
-// GoFiles returns those names that are Go files of the module, without test data and nested modules.
+// GoFiles returns the names of the Go files of the module that are among names. Test data and nested modules are left
+// out.
 func GoFiles(names []string) (out []string) {
 	var nested []string
 	for _, name := range names {
