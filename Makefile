@@ -2,7 +2,11 @@
 
 GO       ?= go
 BIN      := bin
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# A commit with the tag of the number is a release. All others are development builds: 0.9.0-dev+1385e1d0a2b4.
+NUMBER   := $(shell cat cmd/quorate/VERSION)
+COMMIT   := $(shell git describe --always --abbrev=12 --exclude='*' --dirty=.dirty 2>/dev/null)
+TAG      := $(shell git describe --tags --exact-match --match v$(NUMBER) --dirty 2>/dev/null)
+VERSION  ?= $(NUMBER)$(if $(filter v$(NUMBER),$(TAG)),,-dev$(addprefix +,$(COMMIT)))
 FUZZTIME ?= 30s
 FAULTS   ?= 15
 DURATION ?= 30m
@@ -42,17 +46,16 @@ VULN     := $(GO) tool -modfile=internal/tools/go.mod govulncheck
 #   G304  a file opened by a variable name: every path comes from the settings of the operator
 #   G404  math/rand: internal/archtest lists the packages that may use it, none of which makes secrets
 # A correct line is excluded with: // #nosec G402 -- and the reason.
-SECURITY := $(GO) tool -modfile=internal/tools/go.mod gosec -quiet -exclude=G101,G103,G104,G204,G304,G404 \
-  -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist -exclude-dir=cmd/lab/browsertest \
-  -exclude-dir=component/state/mongodb/ferretdb
+SECURITY := .ci/security -exclude=G101,G103,G104,G204,G304,G404
 VULNDB   ?= https://vuln.go.dev
 GOFMT     = $(shell $(GO) env GOROOT)/bin/gofmt
 
 .DEFAULT_GOAL := help
 
 .PHONY: help build lab run flags test test-long test-modules race verify simulate simulate-actors lint check \
-  vuln tidy bench timeline soak bench-check console-test stores-test compare faults prove docs-test \
-  fuzz golden demo demo-actors cluster dist dist-test image shop-image containers clean
+  simulate-topics simulate-workflows vuln tidy bench timeline soak bench-check console-test stores-test compare \
+  faults prove docs-test fuzz golden demo demo-actors demo-workflow cluster dist dist-test image shop-image \
+  containers clean
 
 help: ## print this help
 	@echo "Quorate. Most used: make run, make test."
@@ -121,12 +124,20 @@ simulate-actors: ## simulate hosts of actors in virtual time with SEEDS schedule
 	QUORATE_SIM_SEEDS=$(or $(SEEDS),3000) QUORATE_SIM_SEED=$(SEED) \
 	  $(GO) test -count 1 -timeout 24h ./raftfsm -run TestSimulation_ActorsHaveOneOwner -v
 
+simulate-topics: ## simulate topics in virtual time with SEEDS schedules, from SEED on (default: 2000 from 0)
+	QUORATE_SIM_SEEDS=$(or $(SEEDS),2000) QUORATE_SIM_SEED=$(SEED) \
+	  $(GO) test -count 1 -timeout 24h ./raftfsm/group -run TestSimulation_TopicsKeepGuarantees -v
+
+simulate-workflows: ## simulate workflows in virtual time with SEEDS schedules, from SEED on (default: 1000 from 0)
+	QUORATE_SIM_SEEDS=$(or $(SEEDS),1000) QUORATE_SIM_SEED=$(SEED) \
+	  $(GO) test -count 1 -timeout 24h ./raftfsm/group -run TestSimulation_WorkflowsKeepGuarantees -v
+
 lint: ## gofmt, go vet, staticcheck and gosec
 	@unformatted=$$($(GOFMT) -l .); \
 	if [ -n "$$unformatted" ]; then echo "gofmt -w these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(LINT) ./...
-	$(SECURITY) ./...
+	$(SECURITY)
 
 check: ## everything a change must pass: .ci/run
 	.ci/run
@@ -149,7 +160,7 @@ soak: ## save at 80 % of the highest rate for a minute (DURATION=1m): latencies,
 	QUORATE_SOAK=$(if $(filter command line,$(origin DURATION)),$(DURATION),1m) \
 	  $(GO) test -run '^$$' -bench BenchmarkSoak -benchtime 1x -timeout 24h ./node
 
-bench-check: lab ## compare the processor time per request with node/testdata/costs.txt (UPDATE=1 writes it; Linux)
+bench-check: lab ## compare the processor time per request with node/testdata/costs (UPDATE=1 writes it; Linux)
 	$(GO) test -run '^$$' -bench 'BenchmarkCost$$' -benchtime 10000x -count 3 ./node >$(BIN)/costs.txt
 	$(BIN)/lab bench-check $(if $(UPDATE),-update) <$(BIN)/costs.txt
 
@@ -167,7 +178,7 @@ stores-test: ## test outside stores on servers in containers (needs Docker)
 	  $(GO) test -count=1 -timeout 2h -v -run OnServer ./component/state/... || status=$$?; \
 	  docker compose -f deploy/compose/stores.yaml down -v; exit $$status
 
-compare: build ## compare with etcd, Redis, nginx and daprd (ETCD=etcd RUN='-clients 64 -tables call,hops')
+compare: build ## compare with etcd, Redis, nginx, NATS and daprd (ETCD=etcd RUN='-clients 64 -tables call,hops')
 	cd cmd/compare && $(GO) run . -quorate $(abspath $(BIN))/quorate -etcd '$(ETCD)' -redis '$(REDIS)' \
 	  -etcd-tool '$(ETCDTOOL)' -daprd '$(DAPRD)' -placement '$(PLACEMENT)' \
 	  -scheduler '$(SCHEDULER)' -nginx '$(NGINX)' $(RUN)
@@ -197,7 +208,8 @@ fuzz: ## run every fuzz target for FUZZTIME (30s) each
 	done; exit $$code
 
 golden: ## rewrite the expected files of tests; read the diff before you commit it
-	$(GO) test $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
+	$(GO) test -timeout 30m \
+	  $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
 
 demo: lab ## show state, calls and the kill -9 of a leader on three nodes, in a minute (RUN=-stay keeps them running)
 	$(BIN)/lab demo -binary $(BIN)/quorate $(RUN)
@@ -205,11 +217,14 @@ demo: lab ## show state, calls and the kill -9 of a leader on three nodes, in a 
 demo-actors: lab ## run a bank of actors on three nodes, kill them, check the books (RUN='-duration 5m' is longer)
 	$(BIN)/lab demo-actors -binary $(BIN)/quorate $(RUN)
 
+demo-workflow: lab ## run a shop of workflows on three nodes, kill workers and leaders, check the books
+	$(BIN)/lab demo-workflow -binary $(BIN)/quorate $(RUN)
+
 cluster: lab ## start three nodes on 127.0.0.1 and print what to try (RUN='-dir d' keeps data)
 	$(BIN)/lab cluster -binary $(abspath $(BIN))/quorate $(RUN)
 
-dist: ## build the files of a release in bin/dist: archives, checksums, bills of materials, Debian packages
-	cd deploy/dist && $(GO) run . -version '$(VERSION)' -out ../../$(BIN)/dist
+dist: ## build the files of a release in bin/dist: archives, Debian packages, images, checksums
+	cd deploy/dist && $(GO) run . -version '$(VERSION)' -certs '$(CERTS)' -out ../../$(BIN)/dist
 
 dist-test: ## test archives and packages, and go install from a module proxy made of files (minutes)
 	cd deploy/dist && $(GO) test -count=1 -timeout 30m -v ./...

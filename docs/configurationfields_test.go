@@ -26,6 +26,7 @@ func configurationFields() []configurationField {
 	rules := func(list, protocol string) string {
 		return "api: {" + list + ": [{name: state, version: v1, protocol: " + protocol + "}]}"
 	}
+	kept := func(status string) string { return "workflow: {stateRetentionPolicy: {" + status + ": 1h}}" }
 	return []configurationField{
 		{"accessControl.defaultAction", "accessControl: {}", "accessControl: {defaultAction: deny}"},
 		{"accessControl.trustDomain", "accessControl: {}", "accessControl: {trustDomain: t}"},
@@ -90,7 +91,22 @@ func configurationFields() []configurationField {
 		{"components.deny", "components: {}", "components: {deny: [bindings.http]}"},
 		{"nameResolution", "", "nameResolution: {component: mdns, version: v1, configuration: {}}"},
 		{"wasm.strictSandbox", "", "wasm: {strictSandbox: true}"},
-		{"workflow", "", "workflow: {maxConcurrentWorkflowInvocations: 5}"},
+		{"workflow.maxConcurrentWorkflowInvocations", "workflow: {}",
+			"workflow: {maxConcurrentWorkflowInvocations: 5}"},
+		{"workflow.maxConcurrentActivityInvocations", "workflow: {}",
+			"workflow: {maxConcurrentActivityInvocations: 5}"},
+		{"workflow.stateRetentionPolicy.anyTerminal", "workflow: {}", kept("anyTerminal")},
+		{"workflow.stateRetentionPolicy.completed", "workflow: {}", kept("completed")},
+		{"workflow.stateRetentionPolicy.failed", "workflow: {}", kept("failed")},
+		{"workflow.stateRetentionPolicy.terminated", "workflow: {}", kept("terminated")},
+		{"workflow.globalMaxConcurrentWorkflowInvocations", "workflow: {}",
+			"workflow: {globalMaxConcurrentWorkflowInvocations: 5}"},
+		{"workflow.globalMaxConcurrentActivityInvocations", "workflow: {}",
+			"workflow: {globalMaxConcurrentActivityInvocations: 5}"},
+		{"workflow.workflowConcurrencyLimits", "workflow: {}",
+			"workflow: {workflowConcurrencyLimits: [{name: a, maxConcurrent: 1}]}"},
+		{"workflow.activityConcurrencyLimits", "workflow: {}",
+			"workflow: {activityConcurrencyLimits: [{name: a, maxConcurrent: 1}]}"},
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	patience = 4 * time.Minute // for one line; machines that test are slow
-	prompt   = "\x01"          // stands around what the shell says about a line
+	patience = 15 * time.Minute // for one line; a busy machine compiles the tests of a line for minutes
+	prompt   = "\x01"           // stands around what the shell says about a line
 )
 
 // TestPages_CommandsPrintWhatPagesShow executes every command of every page, in a clean clone with an empty home
@@ -68,7 +68,7 @@ func goEnvironment(t *testing.T) []string {
 	}
 	v := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return []string{"GOCACHE=" + v[0], "GOMODCACHE=" + v[1], "GOPATH=" + v[2], "GOROOT=" + v[3], "GOPROXY=off",
-		"GOTOOLCHAIN=local", "GOFLAGS=" + os.Getenv("GOFLAGS")}
+		"GOTOOLCHAIN=local", "GOFLAGS=" + os.Getenv("GOFLAGS"), "CGO_ENABLED=" + os.Getenv("CGO_ENABLED")}
 }
 
 // inside is the program in the sandbox. It executes the commands of a page and prints the result.
@@ -365,7 +365,8 @@ func (r *reader) shell(host string) (*shell, error) {
 		"LANG=C.UTF-8",
 		"PATH=" + r.machine.folder("path") + ":" + os.Getenv("PATH"),
 	}
-	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOROOT", "GOPROXY", "GOTOOLCHAIN", "GOFLAGS"} {
+	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOROOT", "GOPROXY", "GOTOOLCHAIN", "GOFLAGS",
+		"CGO_ENABLED"} {
 		env = append(env, name+"="+os.Getenv(name))
 	}
 	if host != "" {

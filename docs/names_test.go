@@ -156,10 +156,11 @@ var (
 	variableName = regexp.MustCompile(`\b(?:QUORATE|DAPR|APP|OTEL)_[A-Z][A-Z_]*[A-Z]\b`)
 	metricName   = regexp.MustCompile(`\bquorate_[a-z0-9_]+`)
 	codeName     = regexp.MustCompile(`\bERR_[A-Z_]+\b`)
-	pathName     = regexp.MustCompile("/(?:v1\\.0/|livez|readyz|openapi\\.json)(?:\\{[^}]*\\}|[^\\s`'\"()<>|,;\\[?…])*")
-	assigned     = regexp.MustCompile(`^(sudo -u \w+ |[A-Z_]+=\S* )+`)
-	histogram    = regexp.MustCompile(`_(bucket|sum|count)$`)
-	inBraces     = regexp.MustCompile(`\{[^}]*\}`)
+	pathName     = regexp.MustCompile("/(?:v1\\.0/|livez|readyz|openapi\\.json)" +
+		"(?:\\{[^}]*\\}|[^\\s`'\"()<>|,;\\[?…])*")
+	assigned  = regexp.MustCompile(`^(sudo -u \w+ |[A-Z_]+=\S* )+`)
+	histogram = regexp.MustCompile(`_(bucket|sum|count)$`)
+	inBraces  = regexp.MustCompile(`\{[^}]*\}`)
 )
 
 // foreign are commands of others: their flags are not ours.
@@ -331,7 +332,7 @@ func TestNames_FindsUnknown(t *testing.T) {
 		"make coffee":                               true,
 		"ERR_STATE_LOST":                            true,
 		"QUORATE_LUCK":                              true,
-		"/v1.0/workflows/a":                         true,
+		"/v1.0/conversations/a":                     true,
 		"/v1.0/state":                               true,
 		"quorate_raft_luck":                         true,
 		"TestNothingOfTheKind":                      true,
