@@ -21,6 +21,7 @@ import (
 const (
 	systemStore   = kv.SystemStore // a restore does not change it
 	removedPrefix = "removed/"
+	removalsKey   = "removals" // its revision changes with every tombstone
 )
 
 // tombstone returns the write that records a server as removed.
@@ -28,15 +29,32 @@ func tombstone(server string) command.Op {
 	return command.Op{Kind: command.OpSet, Store: systemStore, Key: removedPrefix + server, Value: []byte("{}")}
 }
 
-// MarkRemoved permanently records in the group gid that an operator has removed a server. It returns the errors of a
-// strong write.
-func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string) error {
-	a, err := h.router.write(ctx, gid, &command.Request{Kind: command.KindWrite, Ops: []command.Op{tombstone(server)}},
-		group.Committed)
+// MarkRemoved permanently records in the group gid that an operator has removed a server. The parameter seen is what
+// Removals returned before the caller decided. If a server has been marked since, MarkRemoved changes nothing and
+// returns fault.Conflict. So of two removals that each relied on the other server, one fails, also if leadership moved
+// between them. MarkRemoved also returns the errors of a strong write.
+func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string, seen uint64) error {
+	next := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: systemStore, Key: removalsKey,
+		Value: []byte("{}")}
+	if seen > 0 {
+		next.Cond, next.Revision = command.CondRevision, seen
+	}
+	a, err := h.router.write(ctx, gid, &command.Request{Kind: command.KindWrite,
+		Ops: []command.Op{next, tombstone(server)}}, group.Committed)
 	if err != nil {
 		return err
 	}
 	return outcome(&a.Result, nil)
+}
+
+// Removals returns a revision that changes with every MarkRemoved, as far as the replica of this node knows. It is 0
+// before the first one. The tombstones up to this revision are in what RemovedServers returns afterwards.
+func (h *Host) Removals(gid uint32) (uint64, error) {
+	v, err := h.groups[gid].Machine().Get(systemStore, removalsKey, 0)
+	if err != nil || !v.Found {
+		return 0, err
+	}
+	return v.Revision, nil
 }
 
 // RemovedServers returns the servers for which the group gid has a tombstone. It reads the replica of this node,

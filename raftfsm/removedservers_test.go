@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/peercalls"
 )
@@ -23,7 +24,18 @@ func TestMarkRemoved_ReachesEveryReplicaAndSurvivesRestore(t *testing.T) {
 	mark := func(server string) {
 		t.Helper()
 		for g := range uint32(2) {
-			must(t, side.MarkRemoved(t.Context(), g, server)) // any node can do this
+			var seen uint64
+			eventually(t, func() (err error) { // the replica may be behind the group's leader
+				if seen, err = lead.Removals(g); err != nil {
+					return err
+				}
+				return side.MarkRemoved(t.Context(), g, server, seen) // any node can do this
+			})
+			for _, stale := range []uint64{0, seen, seen + 1} {
+				if err := side.MarkRemoved(t.Context(), g, "n7.a", stale); !fault.Is(err, fault.Conflict) {
+					t.Errorf("marked after another server was marked: %v", err)
+				}
+			}
 		}
 	}
 	marked := func(want ...string) {

@@ -72,7 +72,6 @@ type Controller struct {
 	voters     *voterCount
 	waitingFor atomic.Pointer[string] // why this node belongs to no cluster yet
 	inside     atomic.Bool            // the node has been a working member of a cluster
-	removing   []chan struct{}        // by group, with one slot each; held by mark
 }
 
 // New returns a Controller and registers its metrics. Run starts it.
@@ -80,9 +79,6 @@ func New(o Options) *Controller {
 	p := parts{opts: o, host: o.Host, net: o.Network, log: o.Logger, now: o.Now}
 	voters := newVoterCount(p)
 	ctl := &Controller{parts: p, reconciler: newReconciler(p, voters), voters: voters}
-	for range o.Host.Groups() {
-		ctl.removing = append(ctl.removing, make(chan struct{}, 1))
-	}
 	o.Registerer.MustRegister(newLagCollector(ctl.reconciler))
 	return ctl
 }

@@ -183,17 +183,12 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 }
 
 // mark checks whether the group g, which this node leads, can lose a server. If so, and unless c.Dry is set, it commits
-// the tombstone of the server. It handles one server of a group at a time: otherwise two removals could be allowed that
-// the group cannot lose together.
+// the tombstone of the server. If another server is marked at the same time, by this leader or by the next one, mark
+// returns fault.Unavailable: otherwise two removals could be allowed that the group cannot lose together.
 func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) error {
-	if slot := ctl.removing[c.Group]; !c.Dry {
-		select {
-		case slot <- struct{}{}:
-			defer func() { <-slot }()
-		case <-ctx.Done():
-			return &fault.Error{Code: fault.Timeout, Op: opRemove, Key: c.Server, Err: context.Cause(ctx),
-				Msg: "the removal of another server has not ended in time"}
-		}
+	seen, err := ctl.host.Removals(c.Group)
+	if err != nil {
+		return err
 	}
 	in := ctl.reconciler.look(ctx, c.Group, g)
 	if why := placement.Removable(in, c.Server); why != "" {
@@ -203,7 +198,12 @@ func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) e
 		return nil
 	}
 	ctl.log.Info("a server is removed on request", "group", c.Group, "server", c.Server)
-	if err := ctl.host.MarkRemoved(ctx, c.Group, c.Server); err != nil {
+	err = ctl.host.MarkRemoved(ctx, c.Group, c.Server, seen)
+	if fault.Is(err, fault.Conflict) {
+		return &fault.Error{Code: fault.Unavailable, Op: opRemove, Key: c.Server, Err: err,
+			Msg: "another server is being removed at the same time"}
+	}
+	if err != nil {
 		return err
 	}
 	ctl.reconciler.hurry()
