@@ -506,7 +506,7 @@ func playEverySeed(t *testing.T, n uint64, play func(seed uint64) (simTotals, er
 
 // Each guard is switched off in turn. The checks must find the fault.
 func TestSimulation_FindsDisabledGuard(t *testing.T) {
-	const enough = 200 // seeds; one or two are usually enough, and twenty for the gap
+	const enough = 200 // seeds; one to three are usually enough
 	for name, b := range map[string]simBreak{
 		"a leader confirms its term before a read":    {slow: true, reads: true},
 		"synced log entries survive a crash":          {disk: "log"},

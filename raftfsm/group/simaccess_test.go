@@ -177,19 +177,19 @@ func simTry[T any](ctx context.Context, a *simAccess, limit time.Duration, f fun
 	var none T
 	id, l, ok := a.pick()
 	if !ok || a.ended() {
-		after(a.s.net.delay(false))
+		after(a.s.net.delay(false, false))
 		return none, fault.New(fault.Unavailable, "test", "the server is down")
 	}
 	answer := make(chan reply[T], 1)
 	a.s.net.work.Go(func() {
-		after(a.s.net.delay(false))
+		after(a.s.net.delay(false, false))
 		if l.wire.dead() || !a.whole(id, false) {
 			return
 		}
 		serving, cancel := context.WithTimeout(context.Background(), 2*limit)
 		defer cancel()
 		value, err := f(serving, l)
-		after(a.s.net.delay(false))
+		after(a.s.net.delay(false, false))
 		if !l.wire.dead() && a.whole(id, true) {
 			answer <- reply[T]{value, err}
 		}

@@ -35,10 +35,14 @@ var errRefused = errors.New("no server is connected there")
 // after waits for d of virtual time.
 func after(d time.Duration) { <-time.After(d) }
 
-// delay returns how long a message takes. The parameter raft is true for a message that changes logs or roles.
-func (n *simNet) delay(bulk bool) time.Duration {
+// delay returns how long a message takes. The parameter bulk is true for entries and snapshots, and first for the
+// entries from 1 on, which a new server gets.
+func (n *simNet) delay(bulk, first bool) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.harsh && first && n.rnd.IntN(5) != 0 {
+		return time.Duration(300+n.rnd.IntN(8000)) * time.Millisecond
+	}
 	if n.rnd.IntN(60) == 0 && !n.calm {
 		return time.Duration(50+n.rnd.IntN(900)) * time.Millisecond
 	}
@@ -157,7 +161,7 @@ type reply[T any] struct {
 }
 
 // exchange sends a request and waits for the response.
-func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, bulk bool,
+func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, bulk, first bool,
 	handle func(*simWire) (T, error)) (T, error) {
 	var none T
 	if w.dead() {
@@ -166,7 +170,7 @@ func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, bulk boo
 	copies := w.net.copies(bulk)
 	back := make(chan reply[T], copies)
 	send := func() {
-		after(w.net.delay(bulk))
+		after(w.net.delay(bulk, first))
 		if w.dead() && !w.net.harsh || !w.net.whole(w.id, to) {
 			return
 		}
@@ -176,7 +180,7 @@ func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, bulk boo
 			return
 		}
 		value, err := handle(target)
-		after(w.net.delay(false))
+		after(w.net.delay(false, false))
 		if !target.dead() && w.net.whole(to, w.id) {
 			back <- reply[T]{value, err}
 		}
@@ -201,7 +205,8 @@ func rpc[T any](w *simWire, to raft.ServerAddress, limit time.Duration, command 
 	resp *T) error {
 	a, appends := command.(*raft.AppendEntriesRequest)
 	bulk := data != nil || appends && len(a.Entries) > 0
-	got, err := exchange(w, raft.ServerID(to), limit, bulk, func(target *simWire) (*T, error) {
+	first := appends && len(a.Entries) > 0 && a.PrevLogEntry == 0
+	got, err := exchange(w, raft.ServerID(to), limit, bulk, first, func(target *simWire) (*T, error) {
 		answer := make(chan raft.RPCResponse, 1)
 		req := raft.RPC{Command: command, RespChan: answer}
 		if data != nil {
@@ -312,7 +317,7 @@ func (s *simStream) Read(p []byte) (int, error) {
 
 // query is an exchange with the group of the other server.
 func query[T any](w *simWire, to raft.ServerID, question func(*Group) (T, error)) (T, error) {
-	return exchange(w, to, simTimeout, false, func(target *simWire) (T, error) {
+	return exchange(w, to, simTimeout, false, false, func(target *simWire) (T, error) {
 		if g := target.open(); g != nil {
 			return question(g)
 		}
