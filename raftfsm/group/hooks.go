@@ -188,6 +188,9 @@ func (t *tampered) ApplyBatch(batch []*raft.Log) []any {
 // follower gives the transport access to the group. It is used only while Raft runs.
 type follower struct{ g *Group }
 
+// Term returns the current term of this server.
+func (f follower) Term() uint64 { return f.g.raft.CurrentTerm() }
+
 // Known returns the last index of this server's log, which a follower adds to its answer to a heartbeat. It returns
 // false if this server does not follow the given leader in the given term. It never blocks.
 func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {

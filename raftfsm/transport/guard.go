@@ -3,6 +3,7 @@ package transport
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -42,6 +43,10 @@ import (
 //     that has not received the newest configuration, no leader could be elected any more.
 //  10. This server exchanges no messages with another server until the other one has reported what it has seen of
 //     earlier incarnations of this server (see Witness).
+//  11. A server sends nothing as leader of an earlier term than its own. Raft may send one more request after this
+//     server was deposed. Raft then fills the request with what the log and the snapshots hold by now, which may be
+//     of the next term. Without this rule, a follower could store an entry or a snapshot of a term before it has
+//     stored the term itself, and would refuse its own data after a restart (see raftlog.CheckTerm).
 //
 // Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
 // announce.
@@ -88,6 +93,8 @@ type Log interface {
 
 // Follower is the group as the requests of a leader need it. It is called only after Start.
 type Follower interface {
+	// Term returns the current term of this server. An entry of a later term is stored only after Term has changed.
+	Term() uint64
 	// Known returns the last log index, and whether this server follows the given leader in the given term.
 	Known(term uint64, leader raft.ServerID) (lastLog uint64, ok bool)
 	// Announced records the commit index that the leader of the given term has sent. Only one goroutine calls it.
@@ -360,8 +367,18 @@ func (g *Guard) heartbeat(rpc raft.RPC) {
 	}
 }
 
-// silenced returns an error while the local disk hangs. This server then sends nothing as leader.
-func (g *Guard) silenced() error {
+// silenced returns an error if this server must send nothing as leader of the given term: while the local disk hangs,
+// or if the server knows a later term.
+func (g *Guard) silenced(term uint64) error {
+	select {
+	case <-g.started: // the only voter may lead before Start
+	case <-g.stop:
+		return fault.New(fault.Unavailable, "group.transport", "this server stops")
+	}
+	if now := g.group.Term(); now > term {
+		return fault.New(fault.NotLeader, "group.transport",
+			fmt.Sprintf("this server led in term %d, and the term is %d now", term, now))
+	}
 	d := g.log.Stalled()
 	if d <= g.limit {
 		return nil
@@ -397,7 +414,7 @@ func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 		if err == nil {
 			break
 		}
-		if pause > lastRepeat || g.silenced() != nil {
+		if pause > lastRepeat || g.silenced(args.Term) != nil {
 			return err
 		}
 		select {
@@ -426,7 +443,7 @@ func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 // not know the commit index. So the first heartbeat that it answers makes the group announce the commit index.
 func (g *Guard) beat(id raft.ServerID, address raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
-	err := errors.Join(g.silenced(), g.peers.Passes(id))
+	err := errors.Join(g.silenced(args.Term), g.peers.Passes(id))
 	if err == nil {
 		err = g.inner.AppendEntries(id, address, args, resp)
 	}
@@ -441,7 +458,7 @@ func (g *Guard) beat(id raft.ServerID, address raft.ServerAddress, args *raft.Ap
 // deliver sends a request with entries or a commit index once, unless the local disk hangs.
 func (g *Guard) deliver(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
-	if err := errors.Join(g.silenced(), g.peers.Passes(id)); err != nil {
+	if err := errors.Join(g.silenced(args.Term), g.peers.Passes(id)); err != nil {
 		return err
 	}
 	g.acked.sending(id, args)
@@ -461,7 +478,7 @@ func (g *Guard) deliver(id raft.ServerID, to raft.ServerAddress, args *raft.Appe
 // the leader of this term, and the commit index is not above this entry. So it is safe if it arrives late or twice,
 // like any append without entries.
 func (g *Guard) Announce(term, commit uint64) {
-	if g.silenced() != nil {
+	if g.silenced(term) != nil {
 		return
 	}
 	for id, r := range g.acked.unsent(term, commit) {
@@ -531,7 +548,7 @@ func (g *Guard) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *ra
 // InstallSnapshot sends a snapshot, unless the local disk hangs.
 func (g *Guard) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest,
 	resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	if err := errors.Join(g.silenced(), g.peers.Passes(id)); err != nil {
+	if err := errors.Join(g.silenced(args.Term), g.peers.Passes(id)); err != nil {
 		return err
 	}
 	if g.state.Wrong() {

@@ -74,6 +74,7 @@ const (
 
 // fakeGroup implements the interfaces of the group and of its log for a guard.
 type fakeGroup struct {
+	term     uint64
 	known    func(term uint64, leader raft.ServerID) bool // nil = never
 	stalled  time.Duration
 	abstains bool
@@ -81,6 +82,8 @@ type fakeGroup struct {
 	heard    []string
 	retained raftlog.Retained
 }
+
+func (f *fakeGroup) Term() uint64 { return f.term }
 
 func (f *fakeGroup) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	return lastHere, f.known != nil && f.known(term, leader)
@@ -233,6 +236,8 @@ func TestGuard_StopsSendingWhileDiskHangs(t *testing.T) {
 	inner := newFakeTransport()
 	group := &fakeGroup{}
 	g := guarded(votingTransport{inner}, group)
+	g.Start()
+	defer g.Close()
 	sends := map[string]struct {
 		silent bool // while the disk hangs
 		call   func() error
@@ -269,6 +274,38 @@ func TestGuard_StopsSendingWhileDiskHangs(t *testing.T) {
 				t.Errorf("%s: the transport's answer became %v", name, err)
 			}
 		}
+	}
+}
+
+// Raft fills the last request of a deposed leader with what the next leader has written.
+func TestGuard_DeposedLeaderSendsNothing(t *testing.T) {
+	inner := newFakeTransport()
+	group := &fakeGroup{term: 3}
+	g := guarded(inner, group)
+	g.Start()
+	defer g.Close()
+	send := func() {
+		t.Helper()
+		for _, err := range []error{
+			g.AppendEntries("b", "b", &raft.AppendEntriesRequest{Term: 3}, &raft.AppendEntriesResponse{}),
+			g.AppendEntries("b", "b", &raft.AppendEntriesRequest{Term: 3, PrevLogEntry: 8, PrevLogTerm: 4,
+				LeaderCommitIndex: 8}, &raft.AppendEntriesResponse{}),
+			g.InstallSnapshot("b", "b", &raft.InstallSnapshotRequest{Term: 3, LastLogIndex: 8, LastLogTerm: 4},
+				&raft.InstallSnapshotResponse{}, bytes.NewReader(nil)),
+		} {
+			if group.term > 3 {
+				wantCode(t, err, fault.NotLeader)
+			} else if !errors.Is(err, errSent) {
+				t.Errorf("the transport's answer became %v", err)
+			}
+		}
+	}
+	send()
+	group.term = 4
+	inner.sent.Store(0)
+	send()
+	if n := inner.sent.Load(); n != 0 {
+		t.Errorf("sent %d requests of a term that has ended", n)
 	}
 }
 
