@@ -164,23 +164,38 @@ func add(t *testing.T, n *node.Node, id string) (int, string) {
 	return code, text
 }
 
-// adding calls an actor until the returned function is called, which returns the number of calls. Each must succeed.
-func adding(t *testing.T, n *node.Node, id string) (stop func() int) {
-	end, count := make(chan struct{}), make(chan int, 1)
+// tally counts calls. The outcome of a call is unknown if its host lost its lease meanwhile, as on a busy machine.
+type tally struct{ done, unknown int }
+
+// fits reports whether text is the count of an actor after these calls and others more.
+func (c tally) fits(text string, others int) bool {
+	n, err := strconv.Atoi(text)
+	return err == nil && n >= c.done+others && n <= c.done+c.unknown+others
+}
+
+// adding calls an actor until the returned function is called, which returns the number of calls. None may fail.
+func adding(t *testing.T, n *node.Node, id string) (stop func() tally) {
+	end, count := make(chan struct{}), make(chan tally, 1)
 	go func() {
-		for calls := 0; ; calls++ {
+		var calls tally
+		for {
 			select {
 			case <-end:
 				count <- calls
 				return
 			default:
 			}
-			if code, text := add(t, n, id); code != http.StatusOK {
+			switch code, text := add(t, n, id); {
+			case code == http.StatusOK:
+				calls.done++
+			case strings.Contains(text, "the host lost its lease"):
+				calls.unknown++
+			default:
 				t.Errorf("a call failed: %d %s", code, text)
 			}
 		}
 	}()
-	return func() int {
+	return func() tally {
 		close(end)
 		return <-count
 	}
@@ -288,9 +303,9 @@ func TestActors_NodeThatStopsHandsThemOver(t *testing.T) {
 		}
 		return fmt.Errorf("no other node serves the actor")
 	})
-	want := 1 + stop()
-	if _, text := add(t, nodes[second], "a"); text != fmt.Sprint(want+1) {
-		t.Errorf("after %d acknowledged calls the next count is %s", want, text)
+	calls := stop()
+	if _, text := add(t, nodes[second], "a"); !calls.fits(text, 2) {
+		t.Errorf("after 1 call and %+v the next count is %s", calls, text)
 	}
 	apps[owner].mu.Lock()
 	defer apps[owner].mu.Unlock()
@@ -360,10 +375,10 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 		}
 		return nil
 	})
-	if n := 1 + stop(); apps[0].overlap || apps[1].overlap || apps[2].overlap {
-		t.Errorf("turns overlap in %d calls", n)
-	} else if _, text := add(t, nodes[0], "0"); text != fmt.Sprint(n+1) {
-		t.Errorf("after %d acknowledged calls the next count is %s", n, text)
+	if calls := stop(); apps[0].overlap || apps[1].overlap || apps[2].overlap {
+		t.Errorf("turns overlap in %+v", calls)
+	} else if _, text := add(t, nodes[0], "0"); !calls.fits(text, 2) {
+		t.Errorf("after 1 call and %+v the next count is %s", calls, text)
 	}
 	for _, wrong := range []schema.ActorMove{
 		{Type: "Counter", ID: "0", Node: to}, {Type: "Counter", ID: "0", Node: "nosuch"},
@@ -461,7 +476,7 @@ func TestActors_SpreadWhenAHostJoins(t *testing.T) {
 			t.Fatal(code, text)
 		}
 	}
-	var stop []func() int
+	var stop []func() tally
 	for i := range 6 { // the others are idle
 		stop = append(stop, adding(t, nodes[i%3], fmt.Sprint(i)))
 	}
@@ -479,12 +494,12 @@ func TestActors_SpreadWhenAHostJoins(t *testing.T) {
 		return nil
 	})
 	for i := range all {
-		calls := 1
+		var calls tally
 		if i < len(stop) {
-			calls += stop[i]()
+			calls = stop[i]()
 		}
-		if _, text := add(t, nodes[2], fmt.Sprint(i)); text != fmt.Sprint(calls+1) {
-			t.Errorf("after %d acknowledged calls of actor %d the next count is %s", calls, i, text)
+		if _, text := add(t, nodes[2], fmt.Sprint(i)); !calls.fits(text, 2) {
+			t.Errorf("after 1 call and %+v of actor %d the next count is %s", calls, i, text)
 		}
 	}
 	for i, a := range apps {
