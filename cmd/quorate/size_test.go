@@ -46,7 +46,7 @@ func TestBinary_ConsoleIsSmall(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it links the binary twice")
 	}
-	const most = 400 << 10
+	const most = 512 << 10
 	size := linked(t) - linked(t, "-overlay", withoutConsole(t))
 	t.Logf("the console has %d bytes", size)
 	if size > most {
