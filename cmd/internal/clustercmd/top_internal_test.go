@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -95,7 +96,7 @@ func TestTop_FitsTheWidth(t *testing.T) {
 
 // A resized terminal shows the same look again. Words that do not fit continue on the next line.
 func TestTop_ScreenIsResized(t *testing.T) {
-	screen := tcell.NewSimulationScreen("UTF-8")
+	screen := &watched{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
 	if err := screen.Init(); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func TestTop_ScreenIsResized(t *testing.T) {
 			t.Fatal(err)
 		}
 		testutil.Eventually(t, func() error {
-			got := shown(screen)
+			got := screen.shown()
 			if !strings.Contains(got, "76.1 GiB") || strings.Count(got, "x") < 60 {
 				return fmt.Errorf("width %d: something is cut:\n%s", width, got)
 			}
@@ -130,7 +131,7 @@ func TestTop_ScreenIsResized(t *testing.T) {
 
 // The screen shows the newest look. Arrows scroll within the text, and q ends the command.
 func TestTop_Screen(t *testing.T) {
-	screen := tcell.NewSimulationScreen("UTF-8")
+	screen := &watched{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
 	if err := screen.Init(); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func TestTop_Screen(t *testing.T) {
 	shows := func(want string) {
 		t.Helper()
 		testutil.Eventually(t, func() error {
-			if got := shown(screen); !strings.Contains(got, want) {
+			if got := screen.shown(); !strings.Contains(got, want) {
 				return fmt.Errorf("%q is not on the screen:\n%s", want, got)
 			}
 			return nil
@@ -175,9 +176,17 @@ func TestTop_Screen(t *testing.T) {
 	screen.Fini()
 }
 
-// shown returns the text on a screen.
-func shown(screen tcell.SimulationScreen) string {
-	cells, width, _ := screen.GetContents()
+// watched is a screen whose text can be read while another goroutine draws.
+type watched struct {
+	tcell.SimulationScreen
+	mu   sync.Mutex
+	text string
+}
+
+// Show implements tcell.Screen.
+func (w *watched) Show() {
+	w.SimulationScreen.Show()
+	cells, width, _ := w.GetContents()
 	var b strings.Builder
 	for i, c := range cells {
 		if i > 0 && i%width == 0 {
@@ -187,5 +196,14 @@ func shown(screen tcell.SimulationScreen) string {
 			b.WriteRune(r)
 		}
 	}
-	return b.String()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text = b.String()
+}
+
+// shown returns the text on the screen.
+func (w *watched) shown() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text
 }
