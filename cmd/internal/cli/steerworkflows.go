@@ -188,12 +188,17 @@ func (m *Main) workflowsPurgeCommand() *cobra.Command {
 		Example: "  quorate workflows purge shop order-7\n" +
 			"  quorate workflows purge shop --status completed --older-than 720h"}
 	m.steer(c, func(ctx context.Context, a *command.AdminClient, namespace string, args []string) (any, string, error) {
+		if err := command.RefuseEmpty(c, "name", "prefix", "status"); err != nil {
+			return nil, "", err
+		}
 		r.App, r.Namespace = args[0], namespace
 		selects := r.Name != "" || r.Prefix != "" || len(r.Statuses) > 0 || older != 0
 		word, what := r.App, "the id of the application"
 		switch {
 		case len(args) == 2 && (selects || all):
 			return nil, "", command.Usagef("name one instance, or select some with flags, not both")
+		case len(args) == 2 && args[1] == "":
+			return nil, "", command.Usagef("the id of the instance is empty")
 		case len(args) == 2:
 			r.ID, word, what = args[1], args[1], "the id of the instance"
 		case r.Force:

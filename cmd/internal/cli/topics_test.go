@@ -282,6 +282,9 @@ func TestTopics_ReplayRedriveDelete(t *testing.T) {
 		"acknowledged. It is deleted.\nType the name of", "topics", "delete", "orders", "--group", "shop")
 	c.want(1, "", "topic orders of pubsub has no consumer group \"none\"", "topics", "delete", "orders", "--group",
 		"none")
+	// A script with an unset variable must not delete the topic instead of a group, or move messages elsewhere.
+	c.want(2, "", "--group is empty", "topics", "delete", "orders", "--group", "", "--force", "--yes")
+	c.want(2, "", "--to is empty", "topics", "redrive", "failed", "--to", "")
 	c.want(1, "", "topic orders is in use (use --force)", "topics", "delete", "orders", "--yes")
 	c.want(1, "", "has no topic none", "topics", "delete", "none", "--yes")
 }

@@ -239,13 +239,17 @@ func (m *Main) operation(ctx context.Context, a *command.AdminClient, path strin
 
 func (m *Main) topicsDeleteCommand() *cobra.Command {
 	yes, r := false, schema.TopicDelete{}
-	c := m.topicAction(&cobra.Command{Use: "delete topic [flags]", Short: "Delete a topic or a consumer group",
+	var c *cobra.Command
+	c = m.topicAction(&cobra.Command{Use: "delete topic [flags]", Short: "Delete a topic or a consumer group",
 		Args: cobra.ExactArgs(1),
 		Long: "Delete a topic with its messages and consumer groups, or with --group only that group. You confirm\n" +
 			"by typing the name of the topic. It is refused while there are subscribers. With --force, they go on\n" +
 			"with an empty topic. The next publish creates the topic again.",
 		Example: "  quorate topics delete old-orders\n  quorate topics delete orders --group former-app --yes",
 	}, func(ctx context.Context, a *command.AdminClient, pubsub string, args []string, asJSON bool) error {
+		if err := command.RefuseEmpty(c, "group"); err != nil {
+			return err
+		}
 		r.PubSub, r.Topic = pubsub, args[0]
 		known, cancel := context.WithTimeout(ctx, command.AdminTime)
 		t, err := askTopic(known, a, pubsub, args[0])
@@ -297,7 +301,8 @@ func (m *Main) topicsDeleteCommand() *cobra.Command {
 
 func (m *Main) topicsRedriveCommand() *cobra.Command {
 	to := ""
-	c := m.topicAction(&cobra.Command{Use: "redrive topic [flags]", Short: "Move dead letters back to their topics",
+	var c *cobra.Command
+	c = m.topicAction(&cobra.Command{Use: "redrive topic [flags]", Short: "Move dead letters back to their topics",
 		Args: cobra.ExactArgs(1),
 		Long: "Move the messages of a dead-letter topic back to the topics that they come from, where every\n" +
 			"consumer group gets them again. A message is moved in one step, so none is lost or moved twice,\n" +
@@ -306,6 +311,9 @@ func (m *Main) topicsRedriveCommand() *cobra.Command {
 			"until you name it.",
 		Example: "  quorate topics redrive failed-orders\n  quorate topics redrive failed --to orders",
 	}, func(ctx context.Context, a *command.AdminClient, pubsub string, args []string, asJSON bool) error {
+		if err := command.RefuseEmpty(c, "to"); err != nil {
+			return err
+		}
 		sum, err := m.operation(ctx, a, adminapi.TopicRedrivePath,
 			schema.TopicRedrive{PubSub: pubsub, Topic: args[0], To: to}, "messages moved")
 		if err != nil {

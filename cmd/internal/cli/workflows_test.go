@@ -79,6 +79,11 @@ func TestWorkflows_Changes(t *testing.T) {
 	c.want(2, "", "nothing is selected", append(purge, "--yes")...)
 	c.want(2, "", "--force needs the id of an instance", append(purge, "--all", "--force")...)
 	c.want(2, "", "not both", append(purge, "a", "--all")...)
+	// A script with an unset variable must not purge more than it names.
+	c.want(2, "", "the id of the instance is empty", append(purge, "", "--yes")...)
+	c.want(2, "", "--name is empty", append(purge, "--name", "", "--status", "completed", "--yes")...)
+	c.want(2, "", "--prefix is empty", append(purge, "--prefix=", "--all", "--yes")...)
+	c.want(2, "", "--status is empty", append(purge, "--status=", "--older-than", "720h", "--yes")...)
 	c.stdin = "other\n"
 	c.want(1, "", "not confirmed; nothing was changed", append(purge, "a")...)
 	c.stdin = "a\n"

@@ -31,6 +31,17 @@ func Usagef(format string, args ...any) error {
 	return Usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
+// RefuseEmpty returns an error of wrong use if one of the flags was given without a value. A script with an unset
+// variable would otherwise change more than it means to.
+func RefuseEmpty(c *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := c.Flags().Lookup(name); f.Changed && (f.Value.String() == "" || f.Value.String() == "[]") {
+			return Usagef("--%s is empty (give it a value, or leave it out)", name)
+		}
+	}
+	return nil
+}
+
 // Group is the action of a command that only has subcommands. For an unknown subcommand, it suggests the
 // subcommand whose field SuggestFor has the unknown name. Without such a subcommand, it suggests one with a similar
 // name.
