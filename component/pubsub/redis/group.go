@@ -232,14 +232,17 @@ func (g *group) drop(i *item) {
 	g.changed.Fire()
 }
 
-// next removes the oldest item from the queue and returns it; nil = the queue is empty. It drops items whose lease has
-// ended, because another process may have claimed them. The caller holds g.mu.
+// expired reports whether the lease of an item has ended. Another process may have claimed the message then.
+func (i *item) expired(now time.Time) bool { return !i.lease.IsZero() && !now.Before(i.lease) }
+
+// next removes the oldest item from the queue and returns it; nil = the queue is empty. It drops expired items. The
+// caller holds g.mu.
 func (g *group) next(now time.Time) *item {
 	for len(g.queue) > 0 {
 		i := g.queue[0]
 		g.queue[0] = nil
 		g.queue = g.queue[1:]
-		if i.lease.IsZero() || now.Before(i.lease) {
+		if !i.expired(now) {
 			return i
 		}
 		g.drop(i)
@@ -247,21 +250,38 @@ func (g *group) next(now time.Time) *item {
 	return nil
 }
 
+// dropExpired drops the expired items of the queue. To renew them or to give them back would take them from a process
+// that handles them. The caller holds g.mu.
+func (g *group) dropExpired(now time.Time) {
+	g.queue = slices.DeleteFunc(g.queue, func(i *item) bool {
+		if i.expired(now) {
+			g.drop(i)
+		}
+		return i.expired(now)
+	})
+}
+
 // renew keeps the messages of this process from being idle.
 func (g *group) renew() {
 	for g.wait(g.broker.set.processing / 3) {
-		g.mu.Lock()
-		ids := make([]position, 0, len(g.items))
-		for id := range g.items {
-			ids = append(ids, id)
-		}
-		g.mu.Unlock()
-		for part := range slices.Chunk(ids, portion) {
+		for part := range slices.Chunk(g.owned(time.Now()), portion) {
 			if !g.renewSome(part) {
 				break
 			}
 		}
 	}
+}
+
+// owned returns the ids of the messages that this process has.
+func (g *group) owned(now time.Time) []position {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dropExpired(now)
+	ids := make([]position, 0, len(g.items))
+	for id := range g.items {
+		ids = append(ids, id)
+	}
+	return ids
 }
 
 // renewSome renews some messages, and reports whether Redis answered.
@@ -310,6 +330,7 @@ func (g *group) end() {
 // release gives the messages back that no member has.
 func (g *group) release() {
 	g.mu.Lock()
+	g.dropExpired(time.Now())
 	items := g.queue
 	g.queue = nil
 	for _, i := range items {
