@@ -87,6 +87,15 @@ func (s *hubServer) ended(ctx context.Context, err error) error {
 	return refusal(err, codes.Unknown, codes.Unknown)
 }
 
+// created converts the error of a call that creates an instance. It is ended, except if the instance may exist: a
+// client that repeated the call could create a second one.
+func (s *hubServer) created(ctx context.Context, err error, missing, invalid codes.Code) error {
+	if s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
+		return errClosing()
+	}
+	return refusal(err, missing, invalid)
+}
+
 // Hello answers the keepalive calls of workers.
 func (s *hubServer) Hello(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {
 	return &emptypb.Empty{}, nil
@@ -102,7 +111,7 @@ func (s *hubServer) StartInstance(ctx context.Context,
 	defer cancel()
 	id, err := s.workflows.StartInstance(parked, in)
 	if err != nil {
-		return nil, s.ended(ctx, err)
+		return nil, s.created(ctx, err, codes.Unknown, codes.Unknown)
 	}
 	return &protos.CreateInstanceResponse{InstanceId: id}, nil
 }
@@ -214,10 +223,7 @@ func (s *hubServer) RerunWorkflowFromEvent(ctx context.Context,
 	defer cancel()
 	id, err := s.workflows.Rerun(parked, in)
 	if err != nil {
-		if s.life.Err() != nil && ctx.Err() == nil {
-			return nil, errClosing()
-		}
-		return nil, refusal(err, codes.NotFound, codes.InvalidArgument)
+		return nil, s.created(ctx, err, codes.NotFound, codes.InvalidArgument)
 	}
 	return &protos.RerunWorkflowFromEventResponse{NewInstanceID: id}, nil
 }
