@@ -281,3 +281,18 @@ func TestAdmin_PurgesWhatASelectionNames(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 }
+
+// partly is an engine whose purge of a selection leaves an instance out.
+type partly struct{ *workflowtest.Memory }
+
+func (partly) PurgeMatching(context.Context, string, workflow.Filter, bool) (int, bool, error) {
+	return 7, false, fault.New(fault.Invalid, "test", "instance a has a child that runs")
+}
+
+func TestAdmin_PurgeThatLeavesInstancesOutSaysWhatItRemoved(t *testing.T) {
+	f := newFixture(t)
+	f.start("shop", "a", "order")
+	f.Engine = partly{f.engine}
+	_, err := f.PurgeWorkflows(t.Context(), schema.WorkflowPurge{WorkflowRef: schema.WorkflowRef{App: "shop"}})
+	f.refused(err, fault.Invalid, "instance a has a child that runs (instances that were removed: 7)")
+}

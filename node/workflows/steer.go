@@ -310,7 +310,18 @@ func (a *Admin) PurgeWorkflows(ctx context.Context, r schema.WorkflowPurge) (p s
 	if limit.Err() != nil && ctx.Err() == nil && removed > 0 {
 		complete, err = false, nil // the caller repeats the request
 	}
-	return schema.WorkflowsPurged{Removed: removed, More: !complete}, err
+	return schema.WorkflowsPurged{Removed: removed, More: !complete}, withRemoved(err, removed)
+}
+
+// withRemoved adds to an error how many instances were removed, because an answer with an error has nothing else.
+func withRemoved(err error, removed int) error {
+	e, ok := fault.As(err)
+	if !ok || removed == 0 {
+		return err
+	}
+	out := *e
+	out.Msg += " (instances that were removed: " + strconv.Itoa(removed) + ")"
+	return &out
 }
 
 // purgeOne removes one instance and its children.
@@ -329,7 +340,7 @@ func (a *Admin) purgeOne(ctx context.Context, op string, r *schema.WorkflowPurge
 	if p.Removed > 0 {
 		a.Logger.Info("workflows were purged by an operator", "app_id", o.ID, "instance", r.ID, "instances", p.Removed)
 	}
-	return p, err
+	return p, withRemoved(err, p.Removed)
 }
 
 // RerunWorkflow implements admin.Workflows.
