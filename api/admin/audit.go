@@ -20,8 +20,8 @@ func audited(next http.Handler, log *slog.Logger) http.Handler {
 		defer func() {
 			outcome := "done"
 			switch {
-			case seen.status == 0:
-				outcome = "broken off"
+			case seen.status == 0, seen.broken && (r.Method != http.MethodGet || r.Context().Err() == nil):
+				outcome = "broken off" // the end of a read by its reader is the usual one
 			case seen.status >= http.StatusBadRequest:
 				outcome = "refused or failed"
 			}
@@ -83,6 +83,7 @@ func audits(r *http.Request) bool {
 type witness struct {
 	http.ResponseWriter
 	status int
+	broken bool // the answer has ended with an error after its status
 }
 
 func (w *witness) WriteHeader(status int) {

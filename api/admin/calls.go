@@ -76,6 +76,9 @@ func stream[T any](h *handler, w http.ResponseWriter, broken func(json.RawMessag
 	case !begun:
 		h.answer(w, nil, err)
 	default:
+		if seen, ok := w.(*witness); ok {
+			seen.broken = true
+		}
 		_ = send(broken(fault.Marshal(err))) // the client may have gone
 	}
 }
