@@ -149,13 +149,24 @@ func notInID(c rune) bool {
 	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-'
 }
 
-// Trace returns the trace context of a traceparent.
+// Trace returns the trace context of a traceparent, or nil if that is not one of W3C Trace Context. A header may have
+// any bytes, but the engine stores only texts that are valid UTF-8.
 func Trace(traceparent string) *protos.TraceContext {
-	if api.TraceID(traceparent) == "" {
+	if !isTraceparent(traceparent) {
 		return nil
 	}
 	//lint:ignore SA1019 older workers read it
 	return &protos.TraceContext{TraceParent: traceparent, SpanID: strings.Split(traceparent, "-")[2]}
+}
+
+func isTraceparent(text string) bool {
+	const length = 55 // of version 00; later versions may add fields
+	if api.TraceID(text) == "" || !utf8.ValidString(text) ||
+		len(text) > length && (text[:2] == "00" || text[length] != '-') {
+		return false
+	}
+	parent := text[36:52]
+	return strings.Trim(text[:2]+parent+text[53:length], "0123456789abcdef") == "" && strings.Trim(parent, "0") != ""
 }
 
 func checkName(what, name string) error {

@@ -269,3 +269,25 @@ func TestService_StartSucceedsOnceTheInstanceExists(t *testing.T) {
 		t.Errorf("the rerun is answered with %q, %v", id, err)
 	}
 }
+
+// A traceparent is a header, which may have any bytes. One that is malformed is ignored, as W3C Trace Context says.
+func TestTrace_IgnoresMalformedParents(t *testing.T) {
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+	for _, parent := range []string{"00-" + id + "-\xff\xfef067aa0ba902b-01", "00-" + id + "-00f067aa0ba902b7-\xff1",
+		"00-" + id + "-00f067aa0ba902b7-01\xff", "00-" + id + "-0-f067aa0ba902b7-01",
+		"x0-" + id + "-00f067aa0ba902b7-01",
+		"00-" + id + "-0000000000000000-01", "00-" + id + "-00f067aa0ba902b7-01-more", "", "00-" + id} {
+		if c := workflows.Trace(parent); c != nil {
+			t.Errorf("%q became %v", parent, c)
+		}
+	}
+	for parent, want := range map[string]string{
+		"00-" + id + "-00f067aa0ba902b7-01":      "00-" + id + "-00f067aa0ba902b7-01",
+		"cc-" + id + "-00f067aa0ba902b7-01-more": "cc-" + id + "-00f067aa0ba902b7-01-more",
+	} {
+		//lint:ignore SA1019 older workers read it
+		if c := workflows.Trace(parent); c.GetTraceParent() != want || c.GetSpanID() != "00f067aa0ba902b7" {
+			t.Errorf("%q became %v", parent, c)
+		}
+	}
+}
