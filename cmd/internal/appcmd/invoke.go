@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/net/http/httpguts"
 
 	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/api/admin/schema"
@@ -108,21 +109,38 @@ func (in call) body(stdin io.Reader) ([]byte, error) {
 	return nil, nil
 }
 
+// parse returns the headers of the call and its path at the API. It returns an error for a call that cannot be sent.
+func (in call) parse() (header http.Header, address string, err error) {
+	if !httpguts.ValidHeaderFieldName(in.verb) { // both are tokens of HTTP
+		return nil, "", command.Usagef("the verb %q is not valid", in.verb)
+	}
+	header = http.Header{}
+	for _, h := range in.headers {
+		name, value, ok := strings.Cut(h, ":")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		switch {
+		case !ok || name == "":
+			return nil, "", command.Usagef("the header %q is not name:value", h)
+		case !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value):
+			return nil, "", command.Usagef("the header %q is not valid", h)
+		}
+		header.Add(name, value)
+	}
+	method := strings.ReplaceAll(strings.TrimPrefix(in.method, "/"), " ", "%20")
+	address = "/v1.0/invoke/" + url.PathEscape(in.app) + "/method/" + strings.TrimSuffix(method, "?")
+	if u, err := url.Parse(address); err != nil || u.Fragment != "" || strings.HasSuffix(method, "#") {
+		return nil, "", command.Usagef("the method %q is not a path of a URL (escape %%, # and control characters)",
+			in.method)
+	}
+	return header, address, nil
+}
+
 // invoke calls the method and prints the answer. An answer with a status of 300 and above is an error.
 func (m *commands) invoke(ctx context.Context, client *command.APIClient, config node.Config, in call,
 	body []byte) error {
-	header := http.Header{}
-	for _, h := range in.headers {
-		name, value, ok := strings.Cut(h, ":")
-		if !ok || strings.TrimSpace(name) == "" {
-			return command.Usagef("the header %q is not name:value", h)
-		}
-		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
-	}
-	method, query, _ := strings.Cut(strings.TrimPrefix(in.method, "/"), "?")
-	address := "/v1.0/invoke/" + url.PathEscape(in.app) + "/method/" + method
-	if query != "" {
-		address += "?" + query
+	header, address, err := in.parse()
+	if err != nil {
+		return err
 	}
 	status, text, err := client.Call(ctx, strings.ToUpper(in.verb), address, header, body, maxAnswer)
 	if err != nil {
