@@ -95,6 +95,9 @@ func (s topicService) ListTopics(ctx context.Context, name, topic string) (all [
 	if name != "" {
 		return s.listOf(ctx, name, topic)
 	}
+	if topic != "" {
+		return nil, fault.New(fault.Invalid, "node.Topics", "the pubsub component of the topic is not named")
+	}
 	if !s.components.Loaded() {
 		return nil, fault.New(fault.Unavailable, "node.Topics", "this node has not opened its components")
 	}
