@@ -27,8 +27,8 @@ const (
 	opPurge  = "purge_workflow"
 )
 
-// maxObserved is the maximum number of running activities that an observed engine remembers. The results of further
-// activities are not reported to the observer.
+// maxObserved is the maximum number of running activities that an observed engine remembers. For each further one, it
+// forgets another one, whose result is not reported to the observer.
 const maxObserved = 10_000
 
 // Observed returns an engine that reports its calls to observer. If observer is nil, it returns e.
@@ -147,6 +147,16 @@ func (o *observed) CompleteActivity(ctx context.Context, app string, r *protos.A
 	return nil
 }
 
+// forgetOne forgets any of the activities. Some are never completed under their token, and must not keep out others.
+// The caller holds o.mu.
+func (o *observed) forgetOne() {
+	for token, one := range o.began {
+		delete(o.began, token)
+		delete(one.of.tokens, token)
+		return
+	}
+}
+
 // observedStream is a stream of work that reports its activities to the observer. Only one goroutine may call Next.
 // Another goroutine may call Close.
 type observedStream struct {
@@ -160,10 +170,11 @@ func (s *observedStream) Next(ctx context.Context) (*protos.WorkItem, error) {
 	item, err := s.Stream.Next(ctx)
 	if a := item.GetActivityRequest(); err == nil && a != nil {
 		s.by.mu.Lock()
-		if len(s.by.began) < maxObserved {
-			s.by.began[item.GetCompletionToken()] = execution{a.GetName(), time.Now(), s}
-			s.tokens[item.GetCompletionToken()] = struct{}{}
+		if len(s.by.began) >= maxObserved {
+			s.by.forgetOne()
 		}
+		s.by.began[item.GetCompletionToken()] = execution{a.GetName(), time.Now(), s}
+		s.tokens[item.GetCompletionToken()] = struct{}{}
 		s.by.mu.Unlock()
 	}
 	return item, err
