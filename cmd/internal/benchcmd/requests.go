@@ -149,7 +149,10 @@ func (m *commands) getCommand() *cobra.Command {
 		if err := p.claimStore(ctx); err != nil {
 			return l, err
 		}
-		return l, p.fill(ctx)
+		if err := p.fill(ctx); err != nil {
+			return l, errors.Join(err, p.clean(ctx))
+		}
+		return l, nil
 	})
 }
 

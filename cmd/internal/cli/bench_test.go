@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -71,6 +72,36 @@ func TestBench_RefusesUnsuitableFlags(t *testing.T) {
 		c.want(2, "", want, slices.Concat([]string{"bench", "save", "statestore"}, flags)...)
 	}
 	c.want(1, "", "state store statestor is not found (did you mean statestore?)", "bench", "get", "statestor")
+}
+
+// A benchmark that cannot save all of its keys deletes those that it has saved.
+func TestBench_DeletesItsKeysAfterAFailedStart(t *testing.T) {
+	c := newConsole(t)
+	saves, deleted := 0, ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodGet:
+			_, _ = w.Write([]byte(`{"keys":[]}`))
+		case strings.HasSuffix(r.URL.Path, "/transaction"):
+			body, _ := io.ReadAll(r.Body)
+			deleted += string(body)
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			if saves++; saves > 1 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}
+	}))
+	defer server.Close()
+	c.want(1, "", "status 503", "bench", "get", "statestore", "--keys", "150", "--address", server.URL)
+	if !strings.Contains(deleted, `"delete","request":{"key":"quorate-bench-0"}`) {
+		t.Errorf("%d saves, and deleted was %q", saves, deleted)
+	}
+	deleted, saves = "", 0
+	c.want(1, "", "status 503", "bench", "get", "statestore", "--keys", "150", "--keep", "--address", server.URL)
+	if deleted != "" {
+		t.Errorf("with --keep, deleted was %q", deleted)
+	}
 }
 
 // A run in which no request succeeds ends with an error. The report counts the failures.
