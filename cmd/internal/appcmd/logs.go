@@ -113,11 +113,13 @@ func runs(runtimeDir, path string) bool {
 // tail is not negative, it prints only the last tail lines of both together.
 func printOutput(w io.Writer, f *os.File, tail int) error {
 	parts := []io.Reader{f}
-	old, _, err := userfile.Open(f.Name() + oldSuffix)
+	old, info, err := userfile.Open(f.Name() + oldSuffix)
 	switch {
 	case err == nil:
 		defer func() { _ = old.Close() }()
-		parts = []io.Reader{old, f}
+		if mine, err := f.Stat(); err != nil || !os.SameFile(mine, info) { // otherwise f was replaced just now
+			parts = []io.Reader{old, f}
+		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return fault.Wrap(err, opRuns, "the output of the application cannot be read")
 	}

@@ -123,6 +123,32 @@ func TestOutput_EndedRunsAreRemovedExceptTheNewest(t *testing.T) {
 	}
 }
 
+// The file may be replaced after quorate logs has opened it. No line is printed twice then.
+func TestPrintOutput_WhileTheFileIsReplaced(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "x.log")
+	if err := os.WriteFile(path, []byte("1\n2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, path+oldSuffix); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := printOutput(&out, f, -1); err != nil || out.String() != "1\n2\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	if err := followOutput(t.Context(), &out, f, func() bool { return false }); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPrintOutput_Tail(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x.log")
