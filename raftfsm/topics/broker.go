@@ -302,7 +302,8 @@ func (b *Broker) Subscribe(ctx context.Context, r pubsub.SubscribeRequest) (pubs
 
 func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, error) {
 	s := &subscription{b: b, topic: r.Topic, group: r.Group, concurrency: b.opts.Concurrency, newest: b.opts.Newest,
-		groupTTL: b.opts.GroupTTL, held: map[string]*held{}, changed: make(chan struct{})}
+		unsettled: min(r.Unsettled, maxWindow), groupTTL: b.opts.GroupTTL, held: map[string]*held{},
+		changed: make(chan struct{})}
 	for name, check := range map[string]func(string) error{metadataConcurrency: checkConcurrency,
 		metadataInitial: checkInitial, metadataGroupTTL: checkGroupTTL} {
 		text := r.Metadata[name]
@@ -322,7 +323,7 @@ func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, err
 			s.concurrency, _ = strconv.Atoi(text)
 		}
 	}
-	s.window = 2 * s.concurrency
+	s.window = min(2*max(s.concurrency, s.unsettled), maxWindow)
 	return s, nil
 }
 

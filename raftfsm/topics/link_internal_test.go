@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
@@ -231,6 +232,30 @@ func TestSubscription_OutcomeIsOfNewestAttempt(t *testing.T) {
 	if got := <-f.settled; got.Offset != 5 || got.Attempt != 2 || got.Outcome != pubsub.Failed {
 		t.Errorf("the outcome is %+v", got)
 	}
+}
+
+// A member collects a batch with several calls of Receive. Those that it already holds leave room for the others.
+func TestSubscription_ReceiveFillsBatch(t *testing.T) {
+	b := NewBroker(nil, "s", BrokerOptions{})
+	s, err := b.newSubscription(&pubsub.SubscribeRequest{Topic: "orders", Group: "app", Unsettled: 100})
+	testutil.Must(t, err)
+	if s.window != 200 {
+		t.Errorf("the leader hands out up to %d messages", s.window)
+	}
+	for got := 0; got < 100; got += 10 {
+		for range 10 {
+			s.buffer = append(s.buffer, &held{})
+		}
+		if n := s.allowed(100 - got); n != 10 {
+			t.Fatalf("with %d of 100 messages, Receive returns %d of 10", got, n)
+		}
+		list, err := s.Receive(t.Context(), 100-got)
+		testutil.Must(t, err)
+		if len(list) != 10 {
+			t.Fatalf("%d messages", len(list))
+		}
+	}
+	testutil.Must(t, b.Close())
 }
 
 // until waits for a state that is guarded by mu. The state must last until the test goes on.

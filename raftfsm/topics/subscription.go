@@ -17,6 +17,7 @@ type subscription struct {
 	id           uint64
 	topic, group string
 	concurrency  int
+	unsettled    int // see pubsub.SubscribeRequest
 	newest       bool
 	groupTTL     time.Duration
 	links        []*link
@@ -104,7 +105,7 @@ func (s *subscription) Receive(ctx context.Context, limit int) ([]pubsub.Deliver
 			return nil, fault.New(fault.Unavailable, opReceive, "the subscription is closed")
 		}
 		s.widen(limit)
-		if n := min(limit, len(s.buffer), max(s.concurrency, limit)-s.out); n > 0 {
+		if n := s.allowed(limit); n > 0 {
 			list := make([]pubsub.Delivery, n)
 			for i, h := range s.buffer[:n] {
 				h.given, list[i] = true, h.delivery
@@ -121,6 +122,11 @@ func (s *subscription) Receive(ctx context.Context, limit int) ([]pubsub.Deliver
 		case <-ctx.Done():
 		}
 	}
+}
+
+// allowed returns how many messages a Receive with this limit may return now. The caller holds s.mu.
+func (s *subscription) allowed(limit int) int {
+	return min(limit, len(s.buffer), max(s.concurrency, s.unsettled, limit)-s.out)
 }
 
 // widen makes the window fit the limit of a Receive. The caller holds s.mu.
