@@ -2,6 +2,8 @@ package raftfsm_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -98,5 +100,34 @@ func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
 		closeHost(t, h)
 		o.Registerer = prometheus.NewRegistry()
 		h = open(t, o)
+	}
+}
+
+// asked records which servers are asked, and never answers.
+type asked chan string
+
+// Call implements raftfsm.Peers.
+func (a asked) Call(_ context.Context, server, _ string, _ []byte) ([]byte, error) {
+	a <- server
+	return nil, errors.New("no answer")
+}
+
+// A server that calls itself is reported as a copied data directory.
+func TestFindLeader_AsksOnlyOthers(t *testing.T) {
+	t.Parallel()
+	peers := make(asked, 3)
+	o := options(t, t.TempDir())
+	o.Peers = peers
+	h := open(t, o)
+	if got := h.FindLeader(t.Context(), 0, []string{"a", h.Identity().Server, "b"}); got != "" {
+		t.Errorf("the leader is %q", got)
+	}
+	if n := len(peers); n != 2 {
+		t.Errorf("asked %d servers, want 2", n)
+	}
+	for range len(peers) {
+		if server := <-peers; server == h.Identity().Server {
+			t.Error("the server asked itself")
+		}
 	}
 }
