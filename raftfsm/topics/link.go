@@ -41,6 +41,16 @@ type outgoing struct {
 	leave  uint64
 	settle Settle
 	sent   func(leases uint64) // see Keeper.Settle; nil = nothing
+	apart  bool                // it shares calls with settlements of its consumer group only; see refused
+}
+
+// goesWith reports whether two settlements may be in one call.
+func (o *outgoing) goesWith(p *outgoing) bool {
+	return o.leave == 0 && p.leave == 0 && o.apart == p.apart && (!o.apart || o.compareGroup(p) == 0)
+}
+
+func (o *outgoing) compareGroup(p *outgoing) int {
+	return cmp.Or(cmp.Compare(o.settle.Topic.Name, p.settle.Topic.Name), cmp.Compare(o.settle.Group, p.settle.Group))
 }
 
 // forgotten is a delivery that was settled while a pull was in flight. The leader may have handed the message out
@@ -259,7 +269,7 @@ func (l *link) send(o outgoing) {
 func (l *link) start() {
 	for len(l.queue) > 0 && l.b.sending.Err() == nil {
 		n := 0
-		for n < len(l.queue) && n < maxCall && l.queue[n].leave == 0 {
+		for n < len(l.queue) && n < maxCall && l.queue[0].goesWith(&l.queue[n]) {
 			n++
 		}
 		if n == 0 && l.calls > 0 || l.calls >= maxCalls || l.leaving {
@@ -273,7 +283,7 @@ func (l *link) start() {
 	}
 }
 
-// call sends a part of the queue. It repeats the call until the leader has answered.
+// call sends a part of the queue. It repeats the call while there is no leader.
 func (l *link) call(part []outgoing) {
 	c := call{what: callLeave, join: Join{ID: part[0].leave}}
 	if part[0].leave == 0 {
@@ -288,6 +298,10 @@ func (l *link) call(part []outgoing) {
 		if leases = a.Number; err == nil {
 			break
 		}
+		if c.what == callSettle && !absent(err) {
+			l.refused(part)
+			return
+		}
 		sleep(l.b.sending, linkPause)
 	}
 	for i := range part {
@@ -295,9 +309,29 @@ func (l *link) call(part []outgoing) {
 			part[i].sent(leases)
 		}
 	}
+	l.returned()
+}
+
+// returned sends more after a call has returned.
+func (l *link) returned() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.calls--
 	l.leaving = false
+	l.start()
+}
+
+// refused sends settlements again after a pause. The leader has refused all of them, perhaps because it cannot read a
+// record of one consumer group. So the pause holds up no other call, and the groups no longer share calls.
+func (l *link) refused(part []outgoing) {
+	l.returned()
+	sleep(l.b.sending, linkPause)
+	for i := range part {
+		part[i].apart = true
+	}
+	slices.SortStableFunc(part, func(o, p outgoing) int { return o.compareGroup(&p) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = append(l.queue, part...)
 	l.start()
 }

@@ -332,3 +332,69 @@ func TestLink_LogsAReasonOnce(t *testing.T) {
 		}
 	})
 }
+
+// corruptGroup is a leader that cannot read the records of one consumer group.
+type corruptGroup struct {
+	records.Access
+	mu      sync.Mutex
+	group   string // "" = it can read all
+	settled []Settle
+	calls   int
+}
+
+func (l *corruptGroup) Ask(_ context.Context, gid uint32, _ string, body []byte) ([]byte, bool, error) {
+	c, err := readCall(&lenprefix.Reader{Rest: body}, gid)
+	if err != nil {
+		return nil, false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls++
+	for i := range c.settles {
+		if c.settles[i].Group == l.group {
+			return nil, false, fault.New(fault.Corrupt, "test", "a record cannot be decoded")
+		}
+	}
+	l.settled = append(l.settled, c.settles...)
+	return appendAnswer([]byte{1}, &Answer{}), false, nil
+}
+
+// The leader cannot read one consumer group. The outcomes of other groups reach it, although some of them share a call
+// with those of this group. The outcomes of this group are sent until the leader can read it.
+func TestLink_CorruptGroupHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leader := &corruptGroup{group: "bad"}
+		b := NewBroker(leader, "s", BrokerOptions{})
+		l := newLink(b, 0)
+		answered := map[string]int{}
+		send := func(groups ...string) {
+			l.mu.Lock()
+			for _, g := range groups {
+				l.queue = append(l.queue, outgoing{settle: Settle{Topic: orders, Group: g},
+					sent: func(uint64) { l.mu.Lock(); answered[g]++; l.mu.Unlock() }})
+			}
+			l.start()
+			l.mu.Unlock()
+		}
+		for range maxCalls {
+			send("bad")
+		}
+		send("good", "bad", "good", "bad")
+		l.send(outgoing{leave: 1})
+		send("good")
+		<-time.After(time.Minute)
+		leader.mu.Lock()
+		l.mu.Lock()
+		if answered["good"] != 3 || answered["bad"] != 0 || len(leader.settled) != 3 {
+			t.Errorf("answered: %v; stored: %v", answered, leader.settled)
+		}
+		leader.group = ""
+		leader.mu.Unlock()
+		l.mu.Unlock()
+		<-time.After(time.Second)
+		testutil.Must(t, b.Close())
+		if answered["bad"] != maxCalls+2 || len(leader.settled) != maxCalls+5 {
+			t.Errorf("answered: %v; stored: %d", answered, len(leader.settled))
+		}
+	})
+}
