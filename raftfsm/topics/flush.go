@@ -251,8 +251,8 @@ func (k *Keeper) pause(d time.Duration) {
 // reloaded replaces the items of c by those in the log. It then restores the leases, and the settlements that are not
 // in the log yet.
 func (k *Keeper) reloaded(c *consumer) error {
+	before := *c // load replaces its maps and lists, and does not change them
 	old, settled, now := c.items, c.settled, k.group.Now()
-	unrecorded, tails, tailed := c.unrecorded, c.tails, c.tailed
 	var known []uint64 // what must be in memory again
 	for offset, i := range old {
 		if i.lease != nil {
@@ -271,8 +271,7 @@ func (k *Keeper) reloaded(c *consumer) error {
 		_, err = c.unsettled(k.machine, known[n], now)
 	}
 	if err != nil {
-		c.items, c.unrecorded, c.settled = old, unrecorded, settled // for the next try
-		c.tails, c.tailed = tails, tailed
+		*c = before // until the next try, members keep what they have
 		return err
 	}
 	if !found {
