@@ -1,7 +1,10 @@
 package topics
 
 import (
+	"context"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/internal/fault"
@@ -44,6 +47,55 @@ func TestKeeper_FailedReloadKeepsLeases(t *testing.T) {
 		l.answer()
 		if a, _ = l.next("node", a.Number); len(a.List) != 0 {
 			t.Errorf("handed out after the group was read: %v", a.List)
+		}
+	})
+}
+
+// A member changes the concurrency of the group, but the tails cannot be read. The next attempt changes it.
+func TestKeeper_ConcurrencyChangesAfterFailedRead(t *testing.T) {
+	withLab(t, func(t *testing.T, l *lab) {
+		l.server(l.Members[0]).keeper.opts.open = 4
+		join := func(concurrency int) (err error) {
+			l.run(func(ctx context.Context) error {
+				_, err = l.Join(ctx, "node", true, &Join{ID: 1, Topic: orders, Group: "g", Concurrency: concurrency,
+					Window: 4, RetryBackoff: time.Second})
+				return nil
+			})
+			return err
+		}
+		if err := join(10); err != nil {
+			t.Fatal(err)
+		}
+		var sent []uint64
+		for n := range 20 {
+			sent = append(sent, l.publishTo(orders, pubsub.Message{Key: []string{"a", "b"}[n%2]})...)
+		}
+		a, _ := l.next("node", 0)
+		number := a.Number
+		for i := range a.List {
+			l.run(func(ctx context.Context) error {
+				_, err := l.Settle(ctx, "node", []Settle{{Topic: orders, Group: "g", Offset: a.List[i].Offset,
+					Attempt: 1, Lease: a.List[i].Lease, Outcome: pubsub.Failed}})
+				return err
+			})
+		}
+		items, tailed := l.tailsOf()
+		if tailed == 0 {
+			t.Fatal("no message is in a tail")
+		}
+		l.damage(command.OpSet)
+		if err := join(1); !fault.Is(err, fault.Corrupt) {
+			t.Fatalf("the join returns %v", err)
+		}
+		if i, n := l.tailsOf(); i != items || n != tailed {
+			t.Errorf("%d items and %d in tails, want %d and %d", i, n, items, tailed)
+		}
+		l.damage(command.OpDelete)
+		if err := join(1); err != nil {
+			t.Fatal(err)
+		}
+		if handled := l.deliveries("node", &number, func(*Handed) bool { return false }); !slices.Equal(handled, sent) {
+			t.Errorf("handled %v, want %v", handled, sent)
 		}
 	})
 }

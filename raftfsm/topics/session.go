@@ -231,8 +231,10 @@ func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Gro
 		k.lookBy(c.t, now+useStep(max(c.lifetime, 1)))
 	}
 	if c.concurrency != j.Concurrency {
+		before := c.concurrency
 		c.concurrency = j.Concurrency
 		if err := c.regroup(k.machine); err != nil {
+			c.concurrency = before // so that the next Join tries again
 			return false, nil, err
 		}
 		c.rebuild()

@@ -218,23 +218,27 @@ func (c *consumer) loadParked(m *kv.Machine, now uint64) error {
 	})
 }
 
-// regroup finds the tails again after the concurrency of the group has changed.
+// regroup finds the tails again after the concurrency of the group has changed. After an error, nothing has changed.
 func (c *consumer) regroup(m *kv.Machine) error {
 	if len(c.tails) == 0 {
 		return nil
 	}
-	c.tails, c.tailed = map[string][]uint64{}, 0
+	tails, tailed := map[string][]uint64{}, 0
 	err := c.eachParked(m, func(offset, _ uint64, p *parked) {
 		if c.items[offset] == nil && p.isTail() {
 			name := c.queueOf(p.item(offset, 0))
-			c.tails[name] = append(c.tails[name], offset)
-			c.tailed++
+			tails[name] = append(tails[name], offset)
+			tailed++
 		}
 	})
+	if err != nil {
+		return err
+	}
+	c.tails, c.tailed = tails, tailed
 	for _, i := range c.items {
 		i.tailed = false // those without a record are in no tail any more
 	}
-	return err
+	return nil
 }
 
 // eachParked calls f for the parked records of the group, in the order of their offsets.
