@@ -9,17 +9,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// followers is a transport whose servers accept every append, and which keeps the requests.
+// followers is a transport whose servers accept every append unless refuses is set, and which keeps the requests.
 type followers struct {
 	*fakeTransport
-	got  chan *raft.AppendEntriesRequest
-	fail error
+	got     chan *raft.AppendEntriesRequest
+	fail    error
+	refuses bool
 }
 
 func (f *followers) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, r *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
 	f.got <- r
-	resp.Success = true
+	resp.Success = !f.refuses
 	return f.fail
 }
 
@@ -70,14 +71,17 @@ func TestAnnounce_IsRepeatedAfterAFailure(t *testing.T) {
 	f := &followers{fakeTransport: newFakeTransport(), got: make(chan *raft.AppendEntriesRequest, 10)}
 	g := guardOver(t, f)
 	f.append(t, g, 1, 10)
-	for _, fail := range []error{errors.New("no connection"), nil} {
-		f.fail = fail
+	for n, answer := range []struct {
+		fail    error
+		refuses bool
+	}{{fail: errors.New("no connection")}, {refuses: true}, {}} {
+		f.fail, f.refuses = answer.fail, answer.refuses
 		g.Announce(4, 11)
 		g.sending.Wait()
 		select {
 		case <-f.got:
 		default:
-			t.Errorf("nothing was sent; the transport would return %v", fail)
+			t.Errorf("announcement %d was not sent", n+1)
 		}
 	}
 }

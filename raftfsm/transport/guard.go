@@ -483,11 +483,12 @@ func (g *Guard) Announce(term, commit uint64) {
 	}
 	for id, r := range g.acked.unsent(term, commit) {
 		g.sending.Go(func() {
+			var resp raft.AppendEntriesResponse
 			err := g.peers.Passes(id)
 			if err == nil {
-				err = g.inner.AppendEntries(id, raft.ServerAddress(id), r, &raft.AppendEntriesResponse{})
+				err = g.inner.AppendEntries(id, raft.ServerAddress(id), r, &resp)
 			}
-			if err != nil { // the next append carries the index, at the latest after Raft's commit timeout
+			if err != nil || !resp.Success { // the next append carries the index, at the latest after Raft's commit timeout
 				g.acked.failed(id)
 			}
 		})
