@@ -253,30 +253,39 @@ func (s *Subscriber) settle(ctx context.Context, from pubsub.Subscription, d *pu
 	}
 }
 
-// forwardSome publishes the received events in order, and settles them. If ctx ends, it continues for up to
-// settleTime, unless the Subscriber cancels its deliveries.
+// forwardSome publishes the received events, and settles them. If ctx ends, it continues for up to settleTime, unless
+// the Subscriber cancels its deliveries.
+//
+// A broker may publish an event although it has refused an earlier one of the request. So each request has one event of
+// a sequence at most, and the next one is published only after that.
 func (s *Subscriber) forwardSome(ctx context.Context, r *relay, from pubsub.Subscription, list []pubsub.Delivery,
 	warn func(what string, err error)) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(s.work, cancel)()
-	messages := make([]pubsub.Message, len(list))
-	for n := range list {
-		messages[n] = list[n].Message
-	}
-	errs := s.publishSome(ctx, r, messages)
-	held := map[string]bool{} // sequences with an event that was not published
-	for n := range list {
-		d, outcome := &list[n], pubsub.Acknowledged
-		switch {
-		case errs[n] == nil:
-		case held[d.Sequence] && d.Sequence != "":
-			outcome = pubsub.Released
-		default:
-			outcome, held[d.Sequence] = pubsub.Failed, true
-			warn(notPublished, errs[n])
+	for waiting := sequences(list); len(waiting) > 0; {
+		messages := make([]pubsub.Message, len(waiting))
+		for n := range waiting {
+			messages[n] = waiting[n][0].Message
 		}
-		s.settle(ctx, from, d, outcome, warn)
+		errs := s.publishSome(work, r, messages)
+		var next [][]pubsub.Delivery
+		for n, sequence := range waiting {
+			outcome, later := pubsub.Acknowledged, sequence[1:]
+			if errs[n] != nil {
+				outcome = pubsub.Failed
+				warn(notPublished, errs[n])
+			}
+			s.settle(work, from, &sequence[0], outcome, warn)
+			if errs[n] == nil && ctx.Err() == nil && len(later) > 0 {
+				next = append(next, later)
+				continue
+			}
+			for k := range later {
+				s.settle(work, from, &later[k], pubsub.Released, warn)
+			}
+		}
+		waiting = next
 	}
 }
 

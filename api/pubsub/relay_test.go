@@ -151,6 +151,32 @@ func TestRelay_RepeatsWhatFails(t *testing.T) {
 	})
 }
 
+// The target refuses an event. Later events of its key wait for it, while those of other keys are published at once.
+func TestRelay_KeepsOrderOfAKeyAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := 0
+		r := newRelay(t, func(_ int, m *broker.Message) error {
+			if strings.Contains(string(m.Data), `"data":"a2"`) && refused < 3 {
+				refused++
+				return fault.New(fault.Unavailable, "test", "the broker is away")
+			}
+			return nil
+		}, broker.Topics{})
+		for _, v := range []string{"a1", "a2", "b1", "a3", "b2", "a4"} {
+			r.set(t, v[:1], v)
+		}
+		r.subscriber.Open(nil)
+		synctest.Wait()
+		if got := r.target.data(); !slices.Equal(got, []string{"a1", "b1", "b2"}) {
+			t.Errorf("published at once: %q", got)
+		}
+		<-time.After(time.Minute)
+		if got := r.target.data(); !slices.Equal(got, []string{"a1", "b1", "b2", "a2", "a3", "a4"}) {
+			t.Errorf("published %q", got)
+		}
+	})
+}
+
 func TestRelay_CloseCutsPublishThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRelay(t, nil, broker.Topics{})
