@@ -51,8 +51,8 @@ type receiver struct {
 	wire    wire
 	single  bool  // the client sends one message
 	limit   int64 // bytes of a message
-	// lost is called for a message that exceeds a limit, with its beginning. nil = nothing.
-	lost func(beginning []byte, why error)
+	// lost is called for a message that exceeds a limit. It may read the message, but not keep it. nil = nothing.
+	lost func(message io.Reader, why error)
 
 	mu      sync.Mutex // guards the fields below; a proxied call receives and finishes in different goroutines
 	share   admission.Share
@@ -94,11 +94,7 @@ func (r *receiver) receive(m any) error {
 		err := status.Errorf(codes.ResourceExhausted,
 			"grpc: received message larger than max (%d vs. %d)", size, r.limit)
 		if r.lost != nil {
-			beginning := make([]byte, min(size, firstPiece))
-			if wrong := r.pieces(beginning, false); wrong != nil {
-				return wrong
-			}
-			r.lost(r.unpackBeginning(head[0], beginning), err)
+			r.lost(r.unpacked(head[0], &oversized{r, size}), err)
 		}
 		return err
 	}
@@ -306,29 +302,43 @@ func (r *receiver) unpack(flag byte, data *[]byte) (*[]byte, error) {
 	case int64(len(out)) > r.limit:
 		err := status.Errorf(codes.ResourceExhausted, "grpc: message after decompression larger than max %d", r.limit)
 		if r.lost != nil {
-			r.lost(out, err)
+			r.lost(io.MultiReader(bytes.NewReader(out), from), err)
 		}
 		return data, err
 	}
 	return &out, nil
 }
 
-// unpackBeginning decompresses the beginning of a message, as far as possible.
-func (r *receiver) unpackBeginning(flag byte, data []byte) []byte {
+// oversized reads a message that exceeds the limit, piece by piece.
+type oversized struct {
+	from *receiver
+	left int64
+}
+
+// Read implements io.Reader.
+func (o *oversized) Read(b []byte) (int, error) {
+	b = b[:min(int64(len(b)), o.left)]
+	if len(b) == 0 {
+		return 0, io.EOF
+	}
+	if err := o.from.pieces(b, false); err != nil {
+		return 0, err
+	}
+	o.left -= int64(len(b))
+	return len(b), nil
+}
+
+// unpacked returns a reader of the decompressed message; an empty one if it cannot be decompressed.
+func (r *receiver) unpacked(flag byte, message io.Reader) io.Reader {
 	if flag == 0 {
-		return data
+		return message
 	}
-	c := encoding.GetCompressor(r.wire.RecvCompress())
-	if c == nil {
-		return nil
+	if c := encoding.GetCompressor(r.wire.RecvCompress()); c != nil {
+		if from, err := c.Decompress(message); err == nil {
+			return from
+		}
 	}
-	from, err := c.Decompress(bytes.NewReader(data))
-	if err != nil {
-		return nil
-	}
-	out := make([]byte, firstPiece)
-	n, _ := io.ReadFull(from, out) // the end of the message is missing
-	return out[:n]
+	return bytes.NewReader(nil)
 }
 
 // decode decodes data into m. Before a large message, it counts the elements in data and reserves memory for them: an
@@ -342,7 +352,7 @@ func (r *receiver) decode(data []byte, m any) error {
 		t := tally{state: r.server.state, shapes: &r.server.shapes}
 		if err := t.message(out.ProtoReflect().Descriptor(), data); err != nil {
 			if r.lost != nil {
-				r.lost(data, err)
+				r.lost(bytes.NewReader(data), err)
 			}
 			return err
 		}

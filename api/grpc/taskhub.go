@@ -1,8 +1,12 @@
 package grpc
 
 import (
+	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
+	"math"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -248,45 +252,93 @@ func (s *hubServer) CompleteOrchestratorTask(ctx context.Context,
 	return s.CompleteWorkflowTask(ctx, in)
 }
 
+// maxLost bounds how much of an answer that exceeds a limit is read, as a multiple of the limit. What follows the
+// payload, such as the completion token, is not known then.
+const maxLost = 8
+
 // lost returns what happens to an answer of a worker that exceeds a limit; nil for other methods. Without it, the item
 // would stay with the worker, which does not answer again.
-func (s *hubServer) lost(ctx context.Context, method string) func(beginning []byte, why error) {
-	activity := false
+func (s *hubServer) lost(ctx context.Context, method string) func(message io.Reader, why error) {
+	activity, token := false, protowire.Number(4)
 	switch method {
 	case protos.TaskHubSidecarService_CompleteActivityTask_FullMethodName:
-		activity = true
+		activity, token = true, 5
 	case protos.TaskHubSidecarService_CompleteWorkflowTask_FullMethodName,
 		protos.TaskHubSidecarService_CompleteOrchestratorTask_FullMethodName:
 	default:
 		return nil
 	}
-	return func(beginning []byte, why error) {
-		id, task := text(beginning, 1), int32(0)
-		for b := beginning; len(b) > 0; {
-			num, typ, n := protowire.ConsumeTag(b)
-			size := 0
-			if n < 0 {
-				break
-			} else if size = protowire.ConsumeFieldValue(num, typ, b[n:]); size < 0 {
-				break
-			}
-			if v, m := protowire.ConsumeVarint(b[n:]); num == 2 && typ == protowire.VarintType && m > 0 {
-				task = int32(v) //nolint:gosec // bits of a number of the protocol
-			}
-			b = b[n+size:]
+	return func(message io.Reader, why error) {
+		a, err := readLost(io.LimitReader(message, maxLost*s.limit), token)
+		if err != nil {
+			return // the worker has gone
 		}
-		message := why.Error()
+		text := why.Error()
 		if e, ok := errors.AsType[*api.Error](why); ok {
-			message = e.Message
+			text = e.Message
 		} else if st, ok := status.FromError(why); ok {
-			message = st.Message()
+			text = st.Message()
 		}
 		if activity {
-			s.workflows.LoseResult(ctx, id, task, message)
+			s.workflows.LoseResult(ctx, &protos.ActivityResponse{InstanceId: a.id, TaskId: a.task,
+				CompletionToken: a.token}, text)
 		} else {
-			s.workflows.LoseTurn(ctx, id, message)
+			s.workflows.LoseTurn(ctx, &protos.WorkflowResponse{InstanceId: a.id, CompletionToken: a.token}, text)
 		}
 	}
+}
+
+// lostAnswer tells to which item an answer belongs.
+type lostAnswer struct {
+	id    string
+	task  int32
+	token string
+}
+
+// readLost reads an encoded answer without keeping its payload. token is the number of the field with the completion
+// token. It returns no error if the message ends early.
+func readLost(message io.Reader, token protowire.Number) (a lostAnswer, err error) {
+	from := bufio.NewReaderSize(message, firstPiece)
+	for err == nil {
+		var tag, n uint64
+		if tag, err = binary.ReadUvarint(from); err != nil {
+			break
+		}
+		num, typ := protowire.DecodeTag(tag)
+		switch typ {
+		case protowire.VarintType:
+			if n, err = binary.ReadUvarint(from); num == 2 {
+				a.task = int32(n) //nolint:gosec // bits of a number of the protocol
+			}
+		case protowire.Fixed32Type:
+			_, err = from.Discard(4)
+		case protowire.Fixed64Type:
+			_, err = from.Discard(8)
+		case protowire.BytesType:
+			if n, err = binary.ReadUvarint(from); err != nil {
+				break
+			}
+			if num != 1 && num != token || n > firstPiece {
+				_, err = io.CopyN(io.Discard, from, int64(min(n, math.MaxInt64))) //nolint:gosec // bounded
+				break
+			}
+			value := make([]byte, n)
+			if _, err = io.ReadFull(from, value); err != nil {
+				break
+			}
+			if num == 1 {
+				a.id = string(value)
+			} else {
+				a.token = string(value)
+			}
+		default:
+			return a, nil // it is no message
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
+	return a, err
 }
 
 // GetWorkItems sends work to a worker until the worker leaves or the server closes. A worker that takes nothing for

@@ -12,11 +12,24 @@ import (
 	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // A worker does not answer again after its answer was refused, because it exceeds a limit. The turn comes again, and
 // the activity fails, so the workflow goes on.
 func TestTaskHub_AnswersAboveLimitsLeaveNothingStuck(t *testing.T) {
+	withHuge(t, checkLimits)
+}
+
+// The result of an earlier attempt exceeds a limit. It does not end the attempt that another worker has.
+func TestTaskHub_LateAnswerAboveLimitsEndsNoOther(t *testing.T) {
+	withHuge(t, checkLateAnswer)
+}
+
+// withHuge runs a test with texts that exceed the limit of a message in different ways.
+func withHuge(t *testing.T, check func(t *testing.T, huge string, options ...grpc.CallOption)) {
+	t.Helper()
 	noise, random := make([]byte, 8<<20), rand.New(rand.NewPCG(1, 2)) //nolint:gosec // for a test
 	for n := range noise {
 		noise[n] = '0' + byte(random.UintN(64))
@@ -32,8 +45,50 @@ func TestTaskHub_AnswersAboveLimitsLeaveNothingStuck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			checkLimits(t, c.huge, c.options...)
+			check(t, c.huge, c.options...)
 		})
+	}
+}
+
+func checkLateAnswer(t *testing.T, huge string, options ...grpc.CallOption) {
+	t.Helper()
+	f := newFixture(t)
+	hub := protos.NewTaskHubSidecarServiceClient(f.serve(t))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	work, err := hub.GetWorkItems(ctx, &protos.GetWorkItemsRequest{})
+	testutil.Must(t, err)
+	testutil.Must(t, f.Workflows.Start(ctx, f.App.ID, &protos.CreateInstanceRequest{InstanceId: "i", Name: "order"}))
+	turn, err := work.Recv()
+	testutil.Must(t, err)
+	pay := &protos.WorkflowAction{WorkflowActionType: &protos.WorkflowAction_ScheduleTask{
+		ScheduleTask: &protos.ScheduleTaskAction{Name: "pay"}}}
+	late := &protos.WorkflowResponse{InstanceId: "i", CustomStatus: wrapperspb.String(huge), CompletionToken: "late"}
+	if _, err = hub.CompleteWorkflowTask(ctx, late, options...); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("the late answer: %v", err)
+	}
+	_, err = hub.CompleteWorkflowTask(ctx, &protos.WorkflowResponse{InstanceId: "i",
+		Actions: []*protos.WorkflowAction{pay}, CompletionToken: turn.GetCompletionToken()})
+	testutil.Must(t, err)
+	a, err := work.Recv()
+	testutil.Must(t, err)
+	if a.GetActivityRequest() == nil {
+		t.Fatalf("the turn is handed out again: %v", a)
+	}
+	result := &protos.ActivityResponse{InstanceId: "i", TaskId: a.GetActivityRequest().GetTaskId(),
+		Result: wrapperspb.String(huge), CompletionToken: "late"}
+	if _, err = hub.CompleteActivityTask(ctx, result, options...); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("the late result: %v", err)
+	}
+	result.Result, result.CompletionToken = nil, a.GetCompletionToken()
+	_, err = hub.CompleteActivityTask(ctx, result)
+	testutil.Must(t, err)
+	turn, err = work.Recv()
+	testutil.Must(t, err)
+	for _, e := range turn.GetWorkflowRequest().GetNewEvents() {
+		if e.GetTaskFailed() != nil {
+			t.Errorf("the activity has failed: %v", e)
+		}
 	}
 }
 

@@ -363,22 +363,25 @@ func (s *Service) CompleteActivity(ctx context.Context, r *protos.ActivityRespon
 }
 
 // LoseResult ends an activity whose result was not received, because it exceeds a limit: the activity fails for the
-// workflow, with the message. A worker that executes it again would return the same result.
-func (s *Service) LoseResult(ctx context.Context, id string, task int32, message string) {
-	err := s.CompleteActivity(ctx, &protos.ActivityResponse{InstanceId: id, TaskId: task,
-		FailureDetails: &protos.TaskFailureDetails{ErrorType: "ResultTooLarge", IsNonRetriable: true,
-			ErrorMessage: "the result of the activity was refused: " + message}})
-	s.warn("the result of an activity exceeds a limit, so the activity fails", id, message, err)
+// workflow, with the message. A worker that executes it again would return the same result. lost has what is known of
+// the answer: without the completion token, it could belong to an earlier attempt.
+func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse, message string) {
+	lost.FailureDetails = &protos.TaskFailureDetails{ErrorType: "ResultTooLarge", IsNonRetriable: true,
+		ErrorMessage: "the result of the activity was refused: " + message}
+	err := s.CompleteActivity(ctx, lost)
+	s.warn("the result of an activity exceeds a limit, so the activity fails", lost.GetInstanceId(), message, err)
 }
 
 // LoseTurn gives a turn back whose answer was not received, because it exceeds a limit: it is handed out again after a
-// pause. Every engine does so with an answer that has an unknown action.
-func (s *Service) LoseTurn(ctx context.Context, id, message string) {
-	err := s.CompleteTurn(ctx, &protos.WorkflowResponse{InstanceId: id, Actions: []*protos.WorkflowAction{{}}})
+// pause. Every engine does so with an answer that has an unknown action. lost has what is known of the answer.
+func (s *Service) LoseTurn(ctx context.Context, lost *protos.WorkflowResponse, message string) {
+	lost.Actions = []*protos.WorkflowAction{{}}
+	err := s.CompleteTurn(ctx, lost)
 	if err != nil && fault.CodeOf(api.AsError(err).Cause) == fault.Invalid {
 		err = nil // that is the refusal
 	}
-	s.warn("the answer of a worker exceeds a limit, so the turn is handed out again", id, message, err)
+	s.warn("the answer of a worker exceeds a limit, so the turn is handed out again", lost.GetInstanceId(), message,
+		err)
 }
 
 func (s *Service) warn(what, id, message string, err error) {
