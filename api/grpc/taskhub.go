@@ -307,7 +307,7 @@ func readLost(message io.Reader, token protowire.Number) (a lostAnswer, err erro
 		num, typ := protowire.DecodeTag(tag)
 		switch typ {
 		case protowire.VarintType:
-			if n, err = binary.ReadUvarint(from); num == 2 {
+			if n, err = binary.ReadUvarint(from); err == nil && num == 2 {
 				a.task = int32(n) //nolint:gosec // bits of a number of the protocol
 			}
 		case protowire.Fixed32Type:
