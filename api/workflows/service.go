@@ -63,9 +63,6 @@ func Owner(app api.App) string {
 	return app.Namespace + "/" + app.ID
 }
 
-// App returns the application that is served.
-func (s *Service) App() api.App { return s.o.App }
-
 // Workers returns how many streams of work the application has open on this node.
 func (s *Service) Workers() int { return s.o.Engine.Workers(s.owner) }
 

@@ -99,7 +99,7 @@ func refusesRouter(t *testing.T, s *workflows.Service, to *protos.TaskRouter) {
 func TestService_AcceptsItsOwnName(t *testing.T) {
 	for namespace, named := range map[string]string{"": "default", "default": "default", "prod": "prod"} {
 		s, m := newService(t, namespace)
-		w := workflowtest.Connect(t, m, workflows.Owner(s.App()))
+		w := workflowtest.Connect(t, m, workflows.Owner(api.App{ID: "shop", Namespace: namespace}))
 		r := &protos.CreateInstanceRequest{InstanceId: "a", Name: "order", Router: &protos.TaskRouter{
 			SourceAppID: "forged", TargetAppID: proto.String("shop"), TargetAppNamespace: proto.String(named)}}
 		done := make(chan error, 1)

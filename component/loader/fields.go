@@ -75,7 +75,7 @@ func settings(v component.Values) (state.Settings, error) {
 // outbox returns where the transactions of a store publish their events; nil = nowhere.
 func outbox(v component.Values) (*state.Outbox, error) {
 	o := &state.Outbox{PubSub: v.Text(state.MetadataOutboxPubSub), Topic: v.Text(state.MetadataOutboxTopic),
-		Internal: v.Text(state.MetadataOutboxInternal), Discard: v.Bool(state.MetadataOutboxDiscard)}
+		Internal: v.Text(state.MetadataOutboxInternal)}
 	switch {
 	case o.PubSub == "" && o.Topic == "" && o.Internal == "":
 		return nil, nil

@@ -36,7 +36,6 @@ type Outbox struct {
 	// Internal is the publish/subscribe component that has the events until they are published; empty = the runtime
 	// chooses one. It is not used if PubSub can take part in the transactions of the store.
 	Internal string
-	Discard  bool // drop such an event if its transaction is not committed in time
 }
 
 // VisibleTo reports whether app may use the store. A store may be meant for only some of the applications of a node.

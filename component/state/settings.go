@@ -19,7 +19,7 @@ const (
 	MetadataOutboxPubSub       = "outboxPublishPubsub"
 	MetadataOutboxTopic        = "outboxPublishTopic"
 	MetadataOutboxInternal     = "outboxPubsub"
-	MetadataOutboxDiscard      = "outboxDiscardWhenMissingState"
+	MetadataOutboxDiscard      = "outboxDiscardWhenMissingState" // no effect: such events are always discarded
 )
 
 // Settings are the settings in a component file that exist for every state store. The zero value has the defaults.

@@ -86,12 +86,8 @@ type work struct {
 	birth uint64
 }
 
-func (i *item) work() work {
-	if i.kind == itemTurn {
-		return work{Ref: i.ref, kind: itemTurn}
-	}
-	return work{i.ref, i.kind, i.task, i.birth}
-}
+// work returns what an item is about. An item with a turn has neither a task nor a birth.
+func (i *item) work() work { return work{i.ref, i.kind, i.task, i.birth} }
 
 // cachedHistory are the events of an instance that a leader has sent to this node.
 type cachedHistory struct {

@@ -26,9 +26,6 @@ func NewCache(bytes int64) *Cache {
 func (c *Cache) add(n int)  { c.used.Add(int64(n)) }
 func (c *Cache) full() bool { return c.used.Load() > c.limit }
 
-// Used returns how many bytes are in memory.
-func (c *Cache) Used() int64 { return c.used.Load() }
-
 // random returns a random number that is not 0.
 func random() uint64 {
 	var b [8]byte

@@ -397,7 +397,7 @@ func appendAnswer(b []byte, a *answer) []byte {
 	for _, i := range a.items {
 		b = append(b, i.kind)
 		b = lenprefix.Append(lenprefix.Append(lenprefix.Append(b, i.ref.App), i.ref.ID), i.exec)
-		for _, n := range [...]uint64{i.stream, i.number, i.generation, i.from, bits(i.task), i.birth} {
+		for _, n := range [...]uint64{i.stream, i.number, i.from, bits(i.task), i.birth} {
 			b = binary.AppendUvarint(b, n)
 		}
 		for _, list := range [...][][]byte{i.past[i.from:], i.fresh} {
@@ -417,8 +417,7 @@ func readAnswer(b []byte) (known bool, a answer, err error) {
 	known, a.proven, a.number = r.Byte() == 1, r.Byte() == 1, r.Uvarint()
 	for range r.Count() {
 		i := &item{kind: r.Byte(), ref: Ref{r.Text(), r.Text()}, exec: r.Text(), stream: r.Uvarint(),
-			number: r.Uvarint(), generation: r.Uvarint(), from: r.Uvarint(), task: unbits(r.Uvarint()),
-			birth: r.Uvarint()}
+			number: r.Uvarint(), from: r.Uvarint(), task: unbits(r.Uvarint()), birth: r.Uvarint()}
 		for _, list := range [...]*[][]byte{&i.past, &i.fresh} {
 			for range r.Count() {
 				*list = append(*list, r.Bytes())

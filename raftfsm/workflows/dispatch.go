@@ -385,8 +385,7 @@ func (c *change) deliver(s *stream, events []*protos.HistoryEvent, taken int) {
 		raw[a.event] = a.raw
 	}
 	i.folds = i.folds || i.inbox.unsaved()
-	it := &item{stream: s.id, kind: itemTurn, ref: i.Ref, exec: c.head.execution, generation: c.head.generation,
-		past: slices.Clip(i.past)}
+	it := &item{stream: s.id, kind: itemTurn, ref: i.Ref, exec: c.head.execution, past: slices.Clip(i.past)}
 	for _, e := range events {
 		b := raw[e]
 		if b == nil {

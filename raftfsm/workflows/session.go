@@ -76,17 +76,16 @@ const (
 
 // item is work for a stream.
 type item struct {
-	stream     uint64
-	kind       byte
-	ref        Ref
-	number     uint64 // of the delivery of a turn; the attempt of an activity
-	exec       string // execution id of the workflow
-	generation uint64
-	from       uint64   // events of the history that the node has had from the same leader
-	past       [][]byte // all of them; the node gets those from from on
-	fresh      [][]byte // new events of a turn; the scheduled event of an activity
-	task       int32
-	birth      uint64
+	stream uint64
+	kind   byte
+	ref    Ref
+	number uint64   // of the delivery of a turn; the attempt of an activity
+	exec   string   // execution id of the workflow
+	from   uint64   // events of the history that the node has had from the same leader
+	past   [][]byte // all of them; the node gets those from from on
+	fresh  [][]byte // new events of a turn; the scheduled event of an activity
+	task   int32
+	birth  uint64
 }
 
 func (i *item) size() (n int) {

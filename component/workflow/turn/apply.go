@@ -32,7 +32,6 @@ type applier struct {
 	out   Outcome
 	start *protos.ExecutionStartedEvent
 	trace *protos.TraceContext // parent of the spans of activities and children; nil = not traced
-	begun *protos.HistoryEvent // the event of start
 	ended *protos.HistoryEvent_ExecutionTerminated
 	// recurse reports that children end too
 	recurse   bool
@@ -72,12 +71,12 @@ func Apply(s *State, answer *protos.WorkflowResponse, now time.Time) (*Outcome, 
 
 // read reads the new events, and checks what does not depend on actions.
 func (a *applier) read(answer *protos.WorkflowResponse) error {
-	a.start, a.begun = a.History.Started(), a.History.start
+	a.start = a.History.Started()
 	a.suspended = a.History.suspended
 	for _, e := range a.New {
 		switch v := e.GetEventType().(type) {
 		case *protos.HistoryEvent_ExecutionStarted:
-			a.start, a.begun = v.ExecutionStarted, e
+			a.start = v.ExecutionStarted
 		case *protos.HistoryEvent_ExecutionTerminated:
 			if a.ended == nil {
 				a.ended = v

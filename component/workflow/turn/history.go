@@ -27,8 +27,6 @@ type pending struct {
 	// instance and router name the child.
 	instance string
 	router   *protos.TaskRouter
-	// execution is the id of the task execution.
-	execution string
 }
 
 // raised identifies an external event.
@@ -151,7 +149,7 @@ func (h *History) resolve(id int32) {
 func schedules(e *protos.HistoryEvent) (p pending, ok bool) {
 	switch v := e.GetEventType().(type) {
 	case *protos.HistoryEvent_TaskScheduled:
-		return pending{kind: task, execution: v.TaskScheduled.GetTaskExecutionId()}, true
+		return pending{kind: task}, true
 	case *protos.HistoryEvent_TimerCreated:
 		return pending{kind: timer, event: strings.ToUpper(guarded(v.TimerCreated))}, true
 	case *protos.HistoryEvent_ChildWorkflowInstanceCreated:
@@ -202,18 +200,6 @@ func (h *History) Len() int { return h.count }
 
 // Open returns the number of tasks, timers and children that have no resolution.
 func (h *History) Open() int { return len(h.open) }
-
-// OpenTasks returns the ids of activities without a result, ascending.
-func (h *History) OpenTasks() []int32 {
-	var ids []int32
-	for id, p := range h.open {
-		if p.kind == task {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	return ids
-}
 
 // Started returns the event ExecutionStarted; nil = the first turn has not run.
 func (h *History) Started() *protos.ExecutionStartedEvent { return h.start.GetExecutionStarted() }
