@@ -2,6 +2,7 @@ package topics
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -262,12 +263,7 @@ func (k *Keeper) endSession(s *session) {
 	s.end()
 	k.answered = max(k.answered, s.answers)
 	delete(k.sessions, s.id)
-	ids := make([]uint64, 0, len(s.members))
-	for id := range s.members {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	for _, id := range ids {
+	for _, id := range slices.Sorted(maps.Keys(s.members)) {
 		k.leave(s, id)
 	}
 }

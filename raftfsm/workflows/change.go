@@ -426,10 +426,7 @@ func (c *change) failed(err error) {
 		return
 	}
 	if tooLarge {
-		i.refused++
-		pause := min(firstBackoff<<min(i.refused-1, 10), lastBackoff)
-		i.retryAt = c.time().Add(pause)
-		k.after(pause, func() { k.look(i.Ref) })
+		c.backOff()
 	}
 	if len(c.sends) > 0 {
 		k.outbox.doubt(i.Ref)

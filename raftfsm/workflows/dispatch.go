@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"slices"
+	"time"
 
 	"github.com/dapr/durabletask-go/api/protos"
 	"google.golang.org/protobuf/proto"
@@ -295,8 +296,7 @@ func (c *change) hand() {
 		k.failed(err)
 		k.mu.Lock()
 		k.release(i)
-		i.retryAt = c.time().Add(lastBackoff)
-		k.after(lastBackoff, func() { k.look(i.Ref) })
+		c.retryAfter(lastBackoff)
 		k.mu.Unlock()
 		return
 	}
@@ -435,13 +435,10 @@ func (c *change) completeTurn(session string, number uint64, answer *protos.Work
 	}
 	o, err := turn.Apply(c.turnState(out.events), answer, c.time())
 	if err != nil {
-		i.refused++
-		pause := min(firstBackoff<<min(i.refused-1, 10), lastBackoff)
-		i.retryAt = c.time().Add(pause)
 		i.history, i.past, i.due = nil, nil, nil // a worker may refuse many turns, which wait in memory
 		k.mu.Lock()
 		k.totals.of(i.App).refused++
-		k.after(pause, func() { k.look(i.Ref) })
+		c.backOff()
 		k.mu.Unlock()
 		k.opts.Logger.Warn("the answer of a worker breaks the rules; the turn is handed out again", "app", i.App,
 			"instance", i.ID, "error", err)
@@ -458,6 +455,20 @@ func (c *change) completeTurn(session string, number uint64, answer *protos.Work
 	}
 	c.retention = out.stream.worker.Retention
 	c.apply(out.taken, o)
+}
+
+// backOff hands the turn of the instance out again after a pause, which doubles with each refusal. The caller holds
+// k.mu.
+func (c *change) backOff() {
+	c.i.refused++
+	c.retryAfter(min(firstBackoff<<min(c.i.refused-1, 10), lastBackoff))
+}
+
+// retryAfter hands the turn of the instance out again after a pause. The caller holds k.mu.
+func (c *change) retryAfter(pause time.Duration) {
+	i, k := c.i, c.k
+	i.retryAt = c.time().Add(pause)
+	k.after(pause, func() { k.look(i.Ref) })
 }
 
 // tooLong says why a workflow stalls.

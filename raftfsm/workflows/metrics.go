@@ -1,11 +1,11 @@
 package workflows
 
 import (
+	"maps"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/dapr/durabletask-go/api/protos"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/component/workflow/turn"
 )
@@ -234,11 +234,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 }
 
 func keys[V any](m map[string]V) []string {
-	list := make([]string, 0, len(m))
-	for app := range m {
-		list = append(list, app)
-	}
-	slices.Sort(list)
+	list := slices.Sorted(maps.Keys(m))
 	return list[:min(len(list), maxApps)]
 }
 

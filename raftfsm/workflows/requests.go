@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -290,7 +291,7 @@ func (c *change) present() (over bool, err error) {
 	return terminal(c.head.status), nil
 }
 
-// Start creates an instance.
+// start creates an instance.
 func (k *Keeper) start(ctx context.Context, r Ref, n *creation) error {
 	return k.do(ctx, r, opStart, func(c *change, reply func(error)) {
 		n.event.Timestamp = timestamppb.New(c.time())
@@ -384,7 +385,7 @@ func (c *change) addressed(execution string, e *protos.HistoryEvent) bool {
 		e.GetExecutionTerminated() != nil && execution == c.head.creation
 }
 
-// Purge removes an instance. It returns what children it had.
+// purge removes an instance.
 func (k *Keeper) purge(ctx context.Context, r Ref, force bool) error {
 	return k.do(ctx, r, opPurge, func(c *change, reply func(error)) {
 		switch {
@@ -719,13 +720,7 @@ func (k *Keeper) list(ctx context.Context, app string, f *workflow.Filter, after
 }
 
 func compareListed(a, b listed) int {
-	if a.created != b.created {
-		if a.created < b.created {
-			return -1
-		}
-		return 1
-	}
-	return compareRefs(Ref{ID: a.ID}, Ref{ID: b.ID})
+	return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.ID, b.ID))
 }
 
 func listPlace(ctx context.Context, m *kv.Machine, p place, f *workflow.Filter, after uint64, afterID string,

@@ -3,6 +3,7 @@ package workflows
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/quorate/quorate/component/workflow"
@@ -181,11 +182,7 @@ func (k *Keeper) Join(ctx context.Context, j *Join) error {
 		ended: make(chan struct{}), answers: k.group.Now() << 20, revision: res.Revisions[0]}
 	k.sessions[j.Session] = s
 	k.expireLater(s)
-	ids := make([]uint64, 0, len(j.Streams))
-	for id := range j.Streams {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
+	ids := slices.Sorted(maps.Keys(j.Streams))
 	for _, id := range ids {
 		k.addStream(s, id, j.Streams[id], j.Workers[id])
 	}
@@ -326,12 +323,8 @@ func (k *Keeper) removeStream(s *session, id uint64) {
 	delete(s.streams, id)
 	a := k.application(st.app)
 	a.streams = slices.DeleteFunc(a.streams, func(o *stream) bool { return o == st })
-	list := make([]*instance, 0, len(st.held))
-	for _, i := range st.held {
-		list = append(list, i)
-	}
-	slices.SortFunc(list, func(a, b *instance) int { return compareRefs(a.Ref, b.Ref) })
-	for _, i := range list {
+	for _, r := range slices.SortedFunc(maps.Keys(st.held), compareRefs) {
+		i := st.held[r]
 		k.release(i)
 		k.push(i.Ref, step{do: func(c *change) { c.i.folds, c.i.tried = false, 0 }})
 	}
@@ -371,17 +364,12 @@ func (k *Keeper) endSession(s *session, forget bool) {
 	if forget {
 		k.forgetSession(s.id, s.revision)
 	}
-	ids := make([]uint64, 0, len(s.streams))
-	for id := range s.streams {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	for _, id := range ids {
+	for _, id := range slices.Sorted(maps.Keys(s.streams)) {
 		k.removeStream(s, id)
 	}
 }
 
-// Answer is the answer to a pull.
+// answer is the answer to a pull.
 type answer struct {
 	number uint64 // the next pull names it; 0 = items is empty
 	proven bool   // a majority has confirmed that the server led after the pull began

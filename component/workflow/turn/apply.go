@@ -2,6 +2,7 @@ package turn
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -337,11 +338,7 @@ func (a *applier) cascade() {
 			children[e.GetEventId()] = p
 		}
 	}
-	sorted := make([]int32, 0, len(children))
-	for id := range children {
-		sorted = append(sorted, id)
-	}
-	slices.Sort(sorted)
+	sorted := slices.Sorted(maps.Keys(children))
 	reason := a.ended.ExecutionTerminated.GetInput()
 	if len(sorted)*len(reason.GetValue()) > MaxReasons {
 		reason = nil
