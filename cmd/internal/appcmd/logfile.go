@@ -2,7 +2,6 @@ package appcmd
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,14 +94,7 @@ func dropEarlier(runtimeDir, dir, app string) {
 	if err != nil {
 		return // better keep too many
 	}
-	ended := slices.DeleteFunc(outputs(dir, app), func(path string) bool {
-		for _, n := range notes {
-			if n.Run.Log == path {
-				return true
-			}
-		}
-		return false
-	})
+	ended := slices.DeleteFunc(outputs(dir, app), func(path string) bool { return writes(notes, path) })
 	for _, path := range ended[:max(0, len(ended)-1)] {
 		_ = os.Remove(path)
 		_ = os.Remove(path + oldSuffix)
@@ -123,7 +115,7 @@ func outputs(dir, app string) []string {
 			continue
 		}
 		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) || err != nil {
+		if err != nil {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/hostshare"
 	"github.com/quorate/quorate/internal/userfile"
 )
 
@@ -98,15 +100,12 @@ func (m *commands) output(c *cobra.Command, set *settings.Set, app string) (stri
 // runs reports whether the process that writes to path runs.
 func runs(runtimeDir, path string) bool {
 	notes, err := list(runtimeDir)
-	if err != nil {
-		return false
-	}
-	for _, n := range notes {
-		if n.Run.Log == path {
-			return true
-		}
-	}
-	return false
+	return err == nil && writes(notes, path)
+}
+
+// writes reports whether one of the processes writes to path.
+func writes(notes []hostshare.Note, path string) bool {
+	return slices.ContainsFunc(notes, func(n hostshare.Note) bool { return n.Run.Log == path })
 }
 
 // printOutput prints the file with the older part of an output, and then f from its current position to its end. If
@@ -136,8 +135,11 @@ func printOutput(w io.Writer, f *os.File, tail int) error {
 				last = last[1:]
 			}
 		}
-		if err != nil {
+		if err == io.EOF {
 			break
+		}
+		if err != nil {
+			return fault.Wrap(err, opRuns, "the output of the application cannot be read")
 		}
 	}
 	for _, line := range last {
@@ -160,7 +162,11 @@ func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() b
 		if _, err := io.Copy(w, f); err != nil {
 			return err
 		}
-		f = reopened(f, path)
+		next := reopened(f, path)
+		if next != f {
+			f = next
+			continue // the replacement may have output already, also the last one
+		}
 		if !live {
 			return nil
 		}

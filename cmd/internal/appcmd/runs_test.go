@@ -2,6 +2,7 @@ package appcmd
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,6 +148,9 @@ func TestPrintOutput_WhileTheFileIsReplaced(t *testing.T) {
 	if err := followOutput(t.Context(), &out, f, func() bool { return false }); err != nil {
 		t.Error(err)
 	}
+	if out.String() != "1\n2\n3\n" {
+		t.Errorf("followed to the end: %q", out.String())
+	}
 }
 
 func TestPrintOutput_Tail(t *testing.T) {
@@ -167,5 +171,19 @@ func TestPrintOutput_Tail(t *testing.T) {
 			t.Errorf("%d: %q %v", tail, out.String(), err)
 		}
 		_ = f.Close()
+	}
+}
+
+func TestPrintOutput_FailsIfTheFileCannotBeRead(t *testing.T) {
+	t.Parallel()
+	f, err := os.Create(filepath.Join(t.TempDir(), "x.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	for _, tail := range []int{-1, 3} {
+		if err := printOutput(io.Discard, f, tail); err == nil {
+			t.Errorf("tail %d: no error", tail)
+		}
 	}
 }
