@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -75,9 +74,6 @@ func (m *Main) topicAction(c *cobra.Command, run func(ctx context.Context, a *co
 	return c
 }
 
-// errEnough ends a stream.
-var errEnough = errors.New("enough")
-
 func (m *Main) topicsTailCommand() *cobra.Command {
 	from, limit, once := "", 0, false
 	c := m.topicAction(&cobra.Command{Use: "tail topic [flags]", Short: "Show messages of a topic as they come",
@@ -113,11 +109,11 @@ func (m *Main) topicsTailCommand() *cobra.Command {
 				return err
 			}
 			if shown++; limit > 0 && shown >= limit {
-				return errEnough
+				return command.ErrEnough
 			}
 			return nil
 		})
-		if ctx.Err() != nil || errors.Is(err, errEnough) {
+		if ctx.Err() != nil {
 			return nil
 		}
 		return err
@@ -132,9 +128,7 @@ func (m *Main) topicsTailCommand() *cobra.Command {
 // printMessage prints a message on one line.
 func (m *Main) printMessage(t *schema.TopicMessage, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(m.Stdout)
-		e.SetEscapeHTML(false)
-		return e.Encode(t)
+		return command.WriteJSONLine(m.Stdout, t)
 	}
 	head := strconv.FormatUint(t.Offset, 10) + "  " + t.Time.Format(time.RFC3339)
 	if t.Key != "" {

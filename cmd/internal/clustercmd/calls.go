@@ -2,7 +2,6 @@ package clustercmd
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -16,9 +15,6 @@ import (
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
 )
-
-// errEnough ends the stream of calls.
-var errEnough = errors.New("enough")
 
 func (m *commands) callsCommand() *cobra.Command {
 	set, out, f, limit := settings.New(), command.Output{}, schema.CallFilter{}, 0
@@ -54,11 +50,11 @@ func (m *commands) callsCommand() *cobra.Command {
 					return err
 				}
 				if shown++; shown == limit {
-					return errEnough
+					return command.ErrEnough
 				}
 				return nil
 			})
-		if c.Context().Err() != nil || errors.Is(err, errEnough) {
+		if c.Context().Err() != nil {
 			return nil
 		}
 		return err
@@ -91,9 +87,7 @@ func (m *commands) printCall(l *schema.CallLine, asJSON bool) error {
 			"ROUTE")
 		return err
 	case asJSON:
-		e := json.NewEncoder(m.Stdout)
-		e.SetEscapeHTML(false)
-		return e.Encode(l.Call)
+		return command.WriteJSONLine(m.Stdout, l.Call)
 	}
 	c := l.Call
 	status := c.Protocol + " " + strconv.Itoa(c.Code)

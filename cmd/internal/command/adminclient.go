@@ -198,8 +198,12 @@ func (a *AdminClient) unreachable(socket string, err error) error {
 	return e
 }
 
-// Lines sends a request whose answer is a stream of JSON lines, and passes each line to take. The function failure
-// returns the error that a line reports, or nil. There is no time limit except the end of ctx.
+// ErrEnough ends the stream of Lines without an error.
+var ErrEnough = errors.New("enough")
+
+// Lines sends a request whose answer is a stream of JSON lines, and passes each line to take, until take returns an
+// error. The function failure returns the error that a line reports, or nil. There is no time limit except the end of
+// ctx.
 func Lines[T any](ctx context.Context, a *AdminClient, method, path string, body any,
 	failure func(*T) json.RawMessage, take func(*T) error) error {
 	var sent io.Reader
@@ -223,7 +227,10 @@ func Lines[T any](ctx context.Context, a *AdminClient, method, path string, body
 			case failure(&line) != nil:
 				return fault.Unmarshal(failure(&line))
 			}
-			if err := take(&line); err != nil {
+			if err = take(&line); errors.Is(err, ErrEnough) {
+				return nil
+			}
+			if err != nil {
 				return err
 			}
 		}

@@ -66,6 +66,13 @@ func WriteJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
+// WriteJSONLine writes v as JSON on one line, without HTML escapes.
+func WriteJSONLine(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
 // Table prints rows in columns. The first row is the heading.
 func Table(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
