@@ -252,24 +252,38 @@ func faultOf(op string, err error) error {
 	return &fault.Error{Code: code, Op: op, Msg: public.Message, Hint: fault.HintOf(public.Cause)}
 }
 
-// topic finds a topic. The name in the result is the one at the broker.
-func (s topicService) topic(ctx context.Context, name, topic string) (t *topics.Admin, full string,
-	status schema.TopicStatus, err error) {
-	i, t, err := s.replicated(name)
-	if err != nil {
-		return nil, "", status, err
+// foundTopic is a topic that exists.
+type foundTopic struct {
+	*topics.Admin
+	of     *pubsub.Instance
+	full   string             // name at the broker
+	status schema.TopicStatus // without DeadTo, which only the other topics know
+}
+
+// topic finds a topic. It describes only this topic, because a description counts messages.
+func (s topicService) topic(ctx context.Context, name, topic string) (t foundTopic, err error) {
+	if t.of, t.Admin, err = s.replicated(name); err != nil {
+		return t, err
 	}
-	list, err := s.listOf(ctx, name, topic)
+	t.full = t.of.TopicOf(topic)
+	parts, err := t.Describe(ctx, t.full)
 	if err != nil {
-		return nil, "", status, err
+		return t, err
 	}
-	return t, i.TopicOf(topic), list[0], nil
+	list := s.statuses(t.of, parts)
+	if len(list) == 0 { // the error names the topics that exist
+		if list, err = s.listOf(ctx, name, topic); err != nil {
+			return t, err
+		}
+	}
+	t.status = list[0]
+	return t, nil
 }
 
 // ReadMessages implements admin.Topics. Messages may be confidential, so it logs each request.
 func (s topicService) ReadMessages(ctx context.Context, r schema.TopicRead,
 	take func(schema.TopicLine) error) error {
-	t, full, _, err := s.topic(ctx, r.PubSub, r.Topic)
+	t, err := s.topic(ctx, r.PubSub, r.Topic)
 	if err != nil {
 		return err
 	}
@@ -283,7 +297,7 @@ func (s topicService) ReadMessages(ctx context.Context, r schema.TopicRead,
 	case r.Oldest:
 		from.After = 0
 	}
-	return t.Read(ctx, full, from, r.Follow, func(e *topics.Entry) error {
+	return t.Read(ctx, t.full, from, r.Follow, func(e *topics.Entry) error {
 		m := messageOf(e)
 		return take(schema.TopicLine{Message: &m})
 	}, func() error { return take(schema.TopicLine{CaughtUp: true}) })
@@ -313,9 +327,9 @@ func messageOf(e *topics.Entry) schema.TopicMessage {
 
 // ReplayTopic implements admin.Topics.
 func (s topicService) ReplayTopic(ctx context.Context, r schema.TopicReplay) (after schema.TopicStatus, err error) {
-	t, full, before, err := s.topic(ctx, r.PubSub, r.Topic)
+	t, err := s.topic(ctx, r.PubSub, r.Topic)
 	if err == nil {
-		err = hasGroup(&before, r.Group)
+		err = hasGroup(&t.status, r.Group)
 	}
 	if err != nil {
 		return after, err
@@ -326,13 +340,16 @@ func (s topicService) ReplayTopic(ctx context.Context, r schema.TopicReplay) (af
 	} else if r.Since != nil {
 		since = *r.Since
 	}
-	if err := t.Replay(ctx, full, r.Group, offset, since); err != nil {
+	if err := t.Replay(ctx, t.full, r.Group, offset, since); err != nil {
 		return after, err
 	}
 	s.log.Info("a consumer group was moved back by an operator", "pubsub", r.PubSub, "topic", r.Topic, "group", r.Group,
 		"offset", offset, "since", since)
-	_, _, after, err = s.topic(ctx, r.PubSub, r.Topic)
-	return after, err
+	list, err := s.listOf(ctx, r.PubSub, r.Topic)
+	if err != nil {
+		return after, err
+	}
+	return list[0], nil
 }
 
 func hasGroup(t *schema.TopicStatus, group string) error {
@@ -367,19 +384,15 @@ func adding(i *pubsub.Instance, sum *schema.TopicProgress,
 // DeleteTopic implements admin.Topics.
 func (s topicService) DeleteTopic(ctx context.Context, r schema.TopicDelete,
 	report func(schema.TopicProgress) error) error {
-	i, _, err := s.replicated(r.PubSub)
-	if err != nil {
-		return err
-	}
-	t, full, before, err := s.topic(ctx, r.PubSub, r.Topic)
+	t, err := s.topic(ctx, r.PubSub, r.Topic)
 	if err == nil && r.Group != "" {
-		err = hasGroup(&before, r.Group)
+		err = hasGroup(&t.status, r.Group)
 	}
 	if err != nil {
 		return err
 	}
 	sum := schema.TopicProgress{}
-	if err := t.Remove(ctx, full, r.Group, r.Force, adding(i, &sum, report)); err != nil {
+	if err := t.Remove(ctx, t.full, r.Group, r.Force, adding(t.of, &sum, report)); err != nil {
 		return err
 	}
 	s.log.Info("a topic or a consumer group was deleted by an operator", "pubsub", r.PubSub, "topic", r.Topic, "group",
@@ -391,27 +404,25 @@ func (s topicService) DeleteTopic(ctx context.Context, r schema.TopicDelete,
 // RedriveTopic implements admin.Topics.
 func (s topicService) RedriveTopic(ctx context.Context, r schema.TopicRedrive,
 	report func(schema.TopicProgress) error) error {
-	i, _, err := s.replicated(r.PubSub)
-	if err != nil {
-		return err
-	}
-	t, full, from, err := s.topic(ctx, r.PubSub, r.Topic)
+	t, err := s.topic(ctx, r.PubSub, r.Topic)
 	if err != nil {
 		return err
 	}
 	to := ""
 	switch {
 	case r.To != "":
-		if _, to, _, err = s.topic(ctx, r.PubSub, r.To); err != nil { // a mistyped name must not become a topic
+		target, err := s.topic(ctx, r.PubSub, r.To)
+		if err != nil { // a mistyped name must not become a topic
 			return err
 		}
-	case len(from.DeadOf) == 0:
+		to = target.full
+	case len(t.status.DeadOf) == 0:
 		return &fault.Error{Code: fault.Invalid, Op: "node.RedriveTopic", Key: r.Topic,
 			Msg:  "topic " + r.Topic + " of " + r.PubSub + " has no dead letters of other topics",
 			Hint: "topics list shows where dead letters are; --to names the topic to which the messages go"}
 	}
 	sum := schema.TopicProgress{}
-	if err := t.Redrive(ctx, full, to, adding(i, &sum, report)); err != nil {
+	if err := t.Redrive(ctx, t.full, to, adding(t.of, &sum, report)); err != nil {
 		return err
 	}
 	s.log.Info("dead letters were moved back by an operator", "pubsub", r.PubSub, "topic", r.Topic, "messages",
