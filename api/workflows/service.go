@@ -110,7 +110,7 @@ func (s *Service) Start(ctx context.Context, r *StartRequest) (string, error) {
 		return "", bad(api.CodeWorkflowName, "workflow name is not configured")
 	case len(r.ID) > MaxPublicID:
 		return "", bad(api.CodeInstanceIDTooLong, "workflow instance ID exceeds the max length of 64 characters")
-	case strings.IndexFunc(r.ID, notInID) >= 0:
+	case !ValidPublicID(r.ID):
 		return "", bad(api.CodeInstanceIDInvalid, "workflow instance ID '"+api.Shorten(r.ID)+
 			"' is invalid: only alphanumeric and underscore characters are allowed")
 	}
@@ -142,8 +142,11 @@ func (s *Service) Start(ctx context.Context, r *StartRequest) (string, error) {
 
 func startFailed(name string) string { return "error starting workflow '" + api.Shorten(name) + "': " }
 
-func notInID(c rune) bool {
-	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-'
+// ValidPublicID reports whether a start over Dapr's API can name an id: at most MaxPublicID letters, digits, - and _.
+func ValidPublicID(id string) bool {
+	return len(id) <= MaxPublicID && strings.IndexFunc(id, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-'
+	}) < 0
 }
 
 // Trace returns the trace context of a traceparent, or nil if that is not one of W3C Trace Context. A header may have

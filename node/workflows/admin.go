@@ -93,10 +93,16 @@ func (a *Admin) one(ctx context.Context, op, id, namespace string) (owned, error
 
 // meant adds the word that was probably meant to an error.
 func meant(e *fault.Error, word string, candidates []string) *fault.Error {
-	if near := suggest.For(word, candidates); near != "" && near != word {
-		e.Msg += "; did you mean " + near + "?"
-	}
+	e.Msg += didYouMean(word, candidates)
 	return e
+}
+
+// didYouMean asks for the word that was probably meant; "" = none is similar.
+func didYouMean(word string, candidates []string) string {
+	if near := suggest.For(word, candidates); near != "" && near != word {
+		return "; did you mean " + near + "?"
+	}
+	return ""
 }
 
 // noInstance returns the error for an instance that does not exist.
@@ -213,7 +219,7 @@ func (a *Admin) ListWorkflows(ctx context.Context, r schema.WorkflowSelection) (
 		}
 	}
 	if len(page.Instances) == 0 && r.Name != "" {
-		page.Note = a.nameNote(ctx, fit, r.Name)
+		page.Note, _ = a.nameNote(ctx, fit, r.Name)
 	}
 	return page, nil
 }
@@ -224,27 +230,24 @@ func listedOf(o *owned, l *workflow.Listed) schema.WorkflowStatus {
 		Parent: l.Parent}
 }
 
-// nameNote returns a note if no workflow instance has the given workflow name. The note also suggests a similar name,
-// if there is one. nameNote returns "" if an instance has the name.
-func (a *Admin) nameNote(ctx context.Context, apps []owned, name string) string {
+// nameNote returns a note if no workflow instance has the given workflow name, and otherwise "". The result misspelt
+// is true if there is a similar name, which the note suggests.
+func (a *Admin) nameNote(ctx context.Context, apps []owned, name string) (note string, misspelt bool) {
 	var names []string
 	for _, o := range apps {
 		page, _, err := a.Engine.List(ctx, o.owner, workflow.Filter{}, "", maxNames)
 		if err != nil {
-			return ""
+			return "", false
 		}
 		for n := range page {
 			if page[n].Name == name {
-				return ""
+				return "", false
 			}
 			names = append(names, page[n].Name)
 		}
 	}
-	note := "no instance is of a workflow with the name " + api.ShortenName(name)
-	if near := suggest.For(name, names); near != "" {
-		note += "; did you mean " + near + "?"
-	}
-	return note
+	near := didYouMean(name, names)
+	return "no instance is of a workflow with the name " + api.ShortenName(name) + near, near != ""
 }
 
 // read calls add for the events of a history, beginning with the event at the position first. It stops when add

@@ -19,7 +19,6 @@ import (
 	apiworkflows "github.com/quorate/quorate/api/workflows"
 	"github.com/quorate/quorate/component/workflow"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/suggest"
 )
 
 // Times of a change. The handler of the admin API ends a request after 8 s.
@@ -72,10 +71,7 @@ func (a *Admin) home(ctx context.Context, op, id, namespace string) (owned, erro
 
 // newID checks the id of a new instance.
 func newID(op, id string) error {
-	ok := strings.IndexFunc(id, func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-'
-	}) < 0
-	if !ok || len(id) > apiworkflows.MaxPublicID {
+	if !apiworkflows.ValidPublicID(id) {
 		return &fault.Error{Code: fault.Invalid, Op: op, Key: id, Msg: api.ShortenName(id) +
 			" cannot be the id of a new workflow instance", Hint: "give at most " +
 			strconv.Itoa(apiworkflows.MaxPublicID) + " letters, digits, - and _"}
@@ -146,8 +142,8 @@ func (a *Admin) StartWorkflow(ctx context.Context, r schema.WorkflowStart) (c sc
 	if !r.At.IsZero() {
 		in.ScheduledStartTimestamp = timestamppb.New(r.At)
 	}
-	note := a.nameNote(ctx, []owned{o}, r.Name)
-	if !strings.Contains(note, "did you mean") {
+	note, misspelt := a.nameNote(ctx, []owned{o}, r.Name)
+	if !misspelt {
 		note = ""
 	}
 	if err := a.Engine.Start(ctx, o.owner, in); err != nil {
@@ -251,13 +247,9 @@ func (a *Admin) raise(ctx context.Context, op string, o *owned, r *schema.Workfl
 			fits = fits || strings.EqualFold(name, r.Event)
 		}
 		if !fits {
-			near := suggest.For(r.Event, waits)
-			if near != "" {
-				near = "; did you mean " + near + "?"
-			}
-			return &fault.Error{Code: fault.Conflict, Op: op, Key: r.Event, Msg: "workflow instance " + r.ID +
+			return meant(&fault.Error{Code: fault.Conflict, Op: op, Key: r.Event, Msg: "workflow instance " + r.ID +
 				" waits for " + api.Shorten(strings.Join(waits, ", ")) + ", not for the event " +
-				api.ShortenName(r.Event) + near, Hint: "add --early to store the event until it does"}
+				api.ShortenName(r.Event), Hint: "add --early to store the event until it does"}, r.Event, waits)
 		}
 	}
 	return a.Engine.Raise(ctx, o.owner, &protos.RaiseEventRequest{InstanceId: r.ID, Name: r.Event, Input: data})
