@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -146,9 +147,13 @@ func (w *flows) ShowWorkflow(ctx context.Context, r schema.WorkflowRef,
 }
 
 // topics is a console.Topics with a topic and its dead letters.
-type topics struct{ read schema.TopicRead }
+type topics struct {
+	read  schema.TopicRead
+	lists atomic.Int32 // calls of ListTopics
+}
 
-func (*topics) ListTopics(_ context.Context, pubsub, topic string) ([]schema.TopicStatus, error) {
+func (f *topics) ListTopics(_ context.Context, pubsub, topic string) ([]schema.TopicStatus, error) {
+	f.lists.Add(1)
 	since := time.Now().Add(-2 * time.Hour)
 	list := []schema.TopicStatus{
 		{PubSub: "pubsub", Topic: "<b>orders", Messages: 4, Bytes: 2048, MaxBytes: 1 << 30, RetentionMS: 86_400_000,
@@ -557,7 +562,11 @@ func TestConsole_TopicsShowLagOfGroups(t *testing.T) {
 	if _, body, _ = f.get(t, "/topics?prefix=%3Cb%3Eord"); !strings.Contains(body, "1 topic, 0 with dead letters.") {
 		t.Errorf("with a prefix: %s", body)
 	}
+	f.topics.lists.Store(0)
 	_, body, _ = f.get(t, "/topics?pubsub=pubsub&topic=%3Cb%3Eorders&prefix=none")
+	if n := f.topics.lists.Load(); n != 1 {
+		t.Errorf("a page lists the topics %d times; each time counts the messages", n)
+	}
 	for _, want := range []string{"of at most 1.0 GiB", "24 h 0 min", failed, ">77<", ">78<", "Show messages"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %q in %s", want, body)

@@ -38,14 +38,14 @@ func topicsBody(r *request) (html, error) {
 	defer cancel()
 	q := r.URL.Query()
 	pubsub, topic, prefix := q.Get("pubsub"), q.Get("topic"), q.Get("prefix")
+	list, err := r.console.config.Topics.ListTopics(ctx, pubsub, "")
 	body := html("")
 	if topic != "" {
-		body = r.topic(ctx, pubsub, topic)
+		body = r.topic(ctx, pubsub, topic, list, err)
 	}
 	body += card("choose", "Choose topics", h(`<form class="inline" method="get" action="/topics">%%<button>Show`+
 		`</button></form>`, label("Component", "pubsub", pubsub, ""), label("Prefix of the name", "prefix", prefix,
 		"")))
-	list, err := r.console.config.Topics.ListTopics(ctx, pubsub, "")
 	if err != nil {
 		return body + card("topics", "Topics", failure(textOf(err))), nil
 	}
@@ -124,17 +124,20 @@ func oldest(g *schema.TopicGroupStatus) string {
 	return age(time.Duration(g.OldestAgeMS) * time.Millisecond)
 }
 
-// topic shows one topic with its groups and, on request, its messages.
-func (r *request) topic(ctx context.Context, pubsub, topic string) html {
+// topic shows one of the topics in list with its groups and, on request, its messages. err is why there is no list.
+func (r *request) topic(ctx context.Context, pubsub, topic string, list []schema.TopicStatus, err error) html {
 	title := "Topic " + topic
-	list, err := r.console.config.Topics.ListTopics(ctx, pubsub, topic)
+	n := slices.IndexFunc(list, func(t schema.TopicStatus) bool { return t.PubSub == pubsub && t.Topic == topic })
+	if err == nil && n < 0 {
+		_, err = r.console.config.Topics.ListTopics(ctx, pubsub, topic) // says which topic may be meant
+	}
 	if err != nil {
 		return card("topic", title, failure(textOf(err)))
 	}
-	if len(list) == 0 {
+	if n < 0 {
 		return card("topic", title, failure("The component "+pubsub+" has no topic "+topic+"."))
 	}
-	t := &list[0]
+	t := &list[n]
 	var rows, newest []html
 	for i := range t.Groups {
 		g := &t.Groups[i]
