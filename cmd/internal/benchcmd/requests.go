@@ -291,30 +291,38 @@ func (p *plan) claimStore(ctx context.Context) error {
 	if p.force {
 		return nil
 	}
-	const look = 2
-	r, err := p.client.Do(ctx, http.MethodGet, p.statePath(), url.Values{"limit": {strconv.Itoa(look)}}, nil, nil)
-	if fault.Is(err, fault.NotFound) {
-		return err
-	}
-	if err != nil {
-		var e *fault.Error
-		if errors.As(err, &e) && e.Code != fault.Unavailable && e.Hint == "" {
-			e.Hint = "if this store cannot list its keys, use --force after a look at what it has"
+	q := url.Values{"limit": {"1000"}}
+	for { // the first pages may have only keys that an earlier run has kept
+		r, err := p.client.Do(ctx, http.MethodGet, p.statePath(), q, nil, nil)
+		if fault.Is(err, fault.NotFound) {
+			return err
 		}
-		return err
-	}
-	var page struct{ Keys []struct{ Key string } }
-	if err := json.Unmarshal(r.Body, &page); err != nil {
-		return command.Unreadable(p.client.Base, err)
-	}
-	for _, k := range page.Keys {
-		if !strings.HasPrefix(k.Key, keyPrefix) {
-			return &fault.Error{Code: fault.Conflict, Op: "cli.bench", Msg: "state store " + p.target +
-				" has other data of the application, for example the key " + command.Printable(k.Key),
-				Hint: "use a node for tests, or --force"}
+		if err != nil {
+			var e *fault.Error
+			if errors.As(err, &e) && e.Code != fault.Unavailable && e.Hint == "" {
+				e.Hint = "if this store cannot list its keys, use --force after a look at what it has"
+			}
+			return err
 		}
+		var page struct {
+			Keys  []struct{ Key string }
+			Token string
+		}
+		if err := json.Unmarshal(r.Body, &page); err != nil {
+			return command.Unreadable(p.client.Base, err)
+		}
+		for _, k := range page.Keys {
+			if !strings.HasPrefix(k.Key, keyPrefix) {
+				return &fault.Error{Code: fault.Conflict, Op: "cli.bench", Msg: "state store " + p.target +
+					" has other data of the application, for example the key " + command.Printable(k.Key),
+					Hint: "use a node for tests, or --force"}
+			}
+		}
+		if page.Token == "" {
+			return nil
+		}
+		q.Set("token", page.Token)
 	}
-	return nil
 }
 
 // fill saves every key of the benchmark.

@@ -60,6 +60,20 @@ func TestBench_RefusesStoreWithOtherData(t *testing.T) {
 	c.want(0, "1", "", "state", "get", "statestore", "mine")
 }
 
+// Keys that an earlier run has kept come first in a list, also a page full of them.
+func TestBench_RefusesStoreWithOtherDataAfterItsOwn(t *testing.T) {
+	c := withNode(t)
+	r := c.run("bench", "get", "statestore", "-d", "100ms", "--keys", "1100", "--size", "10", "--keep")
+	if r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if r = c.run("bench", "save", "statestore", "-d", "100ms", "--keep"); r.code != 0 {
+		t.Errorf("a store with keys of benchmarks only: %+v", r)
+	}
+	c.want(0, "", "", "state", "set", "statestore", "yours", "1")
+	c.want(1, "", "has other data of the application, for example the key yours", "bench", "save", "statestore")
+}
+
 func TestBench_RefusesUnsuitableFlags(t *testing.T) {
 	c := withNode(t)
 	for want, flags := range map[string][]string{
