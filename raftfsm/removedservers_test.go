@@ -103,19 +103,19 @@ func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
 	}
 }
 
-// asked records which servers are asked, and never answers.
-type asked chan string
+// called records which servers are called, and never answers.
+type called chan string
 
 // Call implements raftfsm.Peers.
-func (a asked) Call(_ context.Context, server, _ string, _ []byte) ([]byte, error) {
-	a <- server
+func (c called) Call(_ context.Context, server, _ string, _ []byte) ([]byte, error) {
+	c <- server
 	return nil, errors.New("no answer")
 }
 
 // A server that calls itself is reported as a copied data directory.
-func TestFindLeader_AsksOnlyOthers(t *testing.T) {
+func TestFindLeader_CallsOnlyOthers(t *testing.T) {
 	t.Parallel()
-	peers := make(asked, 3)
+	peers := make(called, 3)
 	o := options(t, t.TempDir())
 	o.Peers = peers
 	h := open(t, o)
@@ -123,11 +123,11 @@ func TestFindLeader_AsksOnlyOthers(t *testing.T) {
 		t.Errorf("the leader is %q", got)
 	}
 	if n := len(peers); n != 2 {
-		t.Errorf("asked %d servers, want 2", n)
+		t.Errorf("called %d servers, want 2", n)
 	}
 	for range len(peers) {
 		if server := <-peers; server == h.Identity().Server {
-			t.Error("the server asked itself")
+			t.Error("the server called itself")
 		}
 	}
 }

@@ -488,7 +488,8 @@ func (g *Guard) Announce(term, commit uint64) {
 			if err == nil {
 				err = g.inner.AppendEntries(id, raft.ServerAddress(id), r, &resp)
 			}
-			if err != nil || !resp.Success { // the next append carries the index, at the latest after Raft's commit timeout
+			// The next append carries the index, too, at the latest after Raft's commit timeout.
+			if err != nil || !resp.Success {
 				g.acked.failed(id)
 			}
 		})
