@@ -1,7 +1,10 @@
 package schema
 
-// oneMoreFailure is what operators read if the next failure of a voter ends the majority.
-const oneMoreFailure = "one more failure stops writes"
+// What operators read if the next failure of a voter ends the majority.
+const (
+	oneFailure     = "one failure stops writes" // all of two voters are alive
+	oneMoreFailure = "one more failure stops writes"
+)
 
 // Down returns the state of a server that is not alive, or "" if it is alive or its state was not reported.
 func (s ServerStatus) Down() string {
@@ -24,8 +27,8 @@ func CountVoters(servers []ServerStatus) (voters, down int) {
 	return voters, down
 }
 
-// Margin returns a warning if some voters of a group are down and the remaining ones are just a majority. Otherwise it
-// returns "".
+// Margin returns a warning if the voters of a group that are not down are just a majority: some of the voters are down,
+// or there are only two. Otherwise it returns "". For a single voter it returns "", too.
 func Margin(servers []ServerStatus) string { return margin(CountVoters(servers)) }
 
 // Margin is Margin for the group.
@@ -40,8 +43,12 @@ func (g VotersGroup) Margin() string {
 }
 
 func margin(voters, down int) string {
-	if down > 0 && voters-down == voters/2+1 {
+	switch {
+	case voters < 2 || voters-down != voters/2+1:
+		return ""
+	case down == 0:
+		return oneFailure
+	default:
 		return oneMoreFailure
 	}
-	return ""
 }

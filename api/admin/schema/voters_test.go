@@ -6,11 +6,11 @@ func TestMargin_WarnsBeforeTheMajorityIsLost(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		voters, down int
-		warns        bool
+		want         string
 	}{
-		"all of three": {3, 0, false}, "two of three": {3, 1, true}, "one of three": {3, 2, false},
-		"four of five": {5, 1, false}, "three of five": {5, 2, true}, "both of two": {2, 0, false},
-		"one of two": {2, 1, false}, "alone": {1, 0, false}, "three of four": {4, 1, true}, "none": {0, 0, false},
+		"all of three": {3, 0, ""}, "two of three": {3, 1, oneMoreFailure}, "one of three": {3, 2, ""},
+		"four of five": {5, 1, ""}, "three of five": {5, 2, oneMoreFailure}, "both of two": {2, 0, oneFailure},
+		"one of two": {2, 1, ""}, "alone": {1, 0, ""}, "three of four": {4, 1, oneMoreFailure}, "none": {0, 0, ""},
 	} {
 		g := VotersGroup{States: map[string]string{"other": "failed"}}
 		servers := []ServerStatus{{Node: "other", State: "failed"}} // a non-voter does not count
@@ -21,8 +21,8 @@ func TestMargin_WarnsBeforeTheMajorityIsLost(t *testing.T) {
 			}
 			servers, g.Voters = append(servers, s), append(g.Voters, s.Node)
 		}
-		if got := Margin(servers); got != g.Margin() || (got != "") != c.warns {
-			t.Errorf("%s: %q and %q", name, got, g.Margin())
+		if got := Margin(servers); got != c.want || g.Margin() != c.want {
+			t.Errorf("%s: %q and %q, want %q", name, got, g.Margin(), c.want)
 		}
 	}
 }
