@@ -25,6 +25,23 @@ func TestGossip_KilledMemberFails(t *testing.T) {
 	}
 }
 
+func TestDismiss_FailedMemberHasLeft(t *testing.T) {
+	all := cluster(t, 4)
+	for _, g := range all {
+		must(t, g.Joined(t.Context()))
+	}
+	gone := all[3].Roster().Self().ServerID
+	all[0].Dismiss(gone) // is alive: nothing changes
+	must(t, all[3].Close())
+	for _, g := range all[:3] {
+		sees(t, g, "n1 alive, n2 alive, n3 alive, n4 failed")
+	}
+	all[0].Dismiss(gone)
+	for _, g := range all[:3] {
+		sees(t, g, "n1 alive, n2 alive, n3 alive, n4 left")
+	}
+}
+
 func TestLeave_IsNeverFailed(t *testing.T) {
 	all := cluster(t, 3)
 	var seen []string

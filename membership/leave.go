@@ -54,6 +54,15 @@ func (g *Gossip) sayFarewell() {
 	}
 }
 
+// Dismiss announces to all members that the failed server with this server id has left. Without Dismiss, members show
+// the server as failed until they forget it. Dismiss is only for a server that was removed from the cluster: members
+// also show its present process as left if that process can be reached again.
+func (g *Gossip) Dismiss(serverID string) {
+	if m, ok := g.Roster().Server(serverID); ok && m.State == Failed {
+		g.farewells.say(m.Name())
+	}
+}
+
 // Close stops gossiping, and waits for the goroutines and connections of this package. Without a call of Leave, other
 // members will show this node as failed. Close is idempotent.
 func (g *Gossip) Close() error {

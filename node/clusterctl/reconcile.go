@@ -2,6 +2,7 @@ package clusterctl
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,6 +108,7 @@ func (r *reconciler) round(ctx context.Context) {
 		if !leading || !g.Leading() {
 			continue
 		}
+		r.dismiss(inputs[i])
 		for _, c := range placement.Plan(inputs[i]) {
 			if r.apply(ctx, uint32(i), g, c, r.prev(i)) {
 				r.hurry() // the next change need not wait for the pause
@@ -115,6 +117,18 @@ func (r *reconciler) round(ctx context.Context) {
 	}
 	r.spread(ctx, inputs)
 	r.publish()
+}
+
+// dismiss announces that failed servers have left which were removed from a group. Otherwise nodes would list them as
+// failed for hours, and alerts would name them.
+func (r *reconciler) dismiss(in placement.Input) {
+	for _, m := range in.Members {
+		isMember := func(s placement.Server) bool { return s.ID == m.Server }
+		if m.State == placement.Failed && slices.Contains(in.Removed, m.Server) &&
+			!slices.ContainsFunc(in.Servers, isMember) {
+			r.net.Gossip().Dismiss(m.Server)
+		}
+	}
 }
 
 // look collects the input for placement decisions about a group, such as its voters, the known nodes and the limits.
