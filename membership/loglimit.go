@@ -13,8 +13,8 @@ import (
 //
 //   - Errors become warnings, because memberlist retries.
 //   - Lines at level info become level debug.
-//   - A warning becomes level debug if it is expected (see expected), or if warningsAMinute other warnings were
-//     logged in the same minute.
+//   - A warning becomes level debug if it is expected (see expected), if the same warning was logged in the same
+//     minute, or if warningsAMinute other warnings were.
 type logLimiter struct {
 	wrapped slog.Handler
 	budget  *budget
@@ -40,7 +40,7 @@ func (c logLimiter) Handle(ctx context.Context, r slog.Record) error {
 			return nil
 		}
 	}
-	if r.Level == slog.LevelWarn && (expected(r.Message) || !c.budget.spend(r.Time)) {
+	if r.Level == slog.LevelWarn && (expected(r.Message) || !c.budget.spend(r.Time, r.Message)) {
 		r.Level = slog.LevelDebug
 		if !c.wrapped.Enabled(ctx, r.Level) {
 			return nil
@@ -74,19 +74,23 @@ func (c logLimiter) WithGroup(name string) slog.Handler {
 	return logLimiter{c.wrapped.WithGroup(name), c.budget}
 }
 
-// budget counts warnings of the current minute.
+// budget decides which warnings of the current minute are logged.
 type budget struct {
-	mu    sync.Mutex
-	since time.Time
-	spent int
+	mu     sync.Mutex
+	since  time.Time
+	logged map[string]bool // messages of this minute, at most warningsAMinute
 }
 
-func (b *budget) spend(now time.Time) bool {
+// spend reports whether a warning is to be logged.
+func (b *budget) spend(now time.Time, msg string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now.Sub(b.since) >= time.Minute {
-		b.since, b.spent = now, 0
+	if b.logged == nil || now.Sub(b.since) >= time.Minute {
+		b.since, b.logged = now, map[string]bool{}
 	}
-	b.spent++
-	return b.spent <= warningsAMinute
+	if b.logged[msg] || len(b.logged) == warningsAMinute {
+		return false
+	}
+	b.logged[msg] = true
+	return true
 }
