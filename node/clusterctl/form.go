@@ -138,8 +138,11 @@ func (ctl *Controller) form(ctx context.Context, servers []membership.Member) {
 			err = ctl.askPromise(ctx, s.ServerID)
 		}
 		if fault.Is(err, fault.Unavailable) {
-			ctl.wait("%s cannot promise that %s may form the cluster: %s (%s)", s.NodeID, self.Node,
-				fault.Text(err), network.ReachHint)
+			why := fault.Text(err)
+			if hint := network.HintFor(err); hint != "" {
+				why += " (" + hint + ")"
+			}
+			ctl.wait("%s cannot promise that %s may form the cluster: %s", s.NodeID, self.Node, why)
 			return
 		}
 		if err != nil {

@@ -207,19 +207,19 @@ func examineSettings(c *checkup, r *membership.Roster) {
 func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Member) {
 	ctx, cancel := context.WithTimeout(ctx, examineWait)
 	defer cancel()
-	way := func(check, text string) {
+	way := func(check, text, hint string) {
 		if text == "" {
 			c.add(check, m.NodeID, schema.CheckOK, "reached", "")
 		} else {
-			c.add(check, m.NodeID, schema.CheckFail, text, network.ReachHint)
+			c.add(check, m.NodeID, schema.CheckFail, text, hint)
 		}
 	}
 	udp, tcp := d.opts.Network.Gossip().Reach(ctx, m)
-	way("gossip port to (udp)", fault.Text(udp))
-	way("gossip port to (tcp)", fault.Text(tcp))
+	way("gossip port to (udp)", fault.Text(udp), network.ReachHint)
+	way("gossip port to (tcp)", fault.Text(tcp), network.ReachHint)
 	id := network.PeerID(m)
 	_, err := d.opts.Network.Port().Probe(ctx, id)
-	way("peer port to", fault.Text(err))
+	way("peer port to", fault.Text(err), network.HintFor(err))
 	if err != nil {
 		return
 	}
@@ -235,9 +235,9 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 			"read the log of that node, and run quorate doctor on it")
 		return
 	}
-	way("gossip port back (udp)", e.UDP)
-	way("gossip port back (tcp)", e.TCP)
-	way("peer port back", e.Peer)
+	way("gossip port back (udp)", e.UDP, network.ReachHint)
+	way("gossip port back (tcp)", e.TCP, network.ReachHint)
+	way("peer port back", e.Peer, network.ReachHint)
 	examineTimes(c, m.NodeID, e, sent, trip)
 }
 

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"net"
@@ -176,6 +177,15 @@ func (n *Network) resolve(_ context.Context, server string) (string, error) {
 // ReachHint says what to do if a node that runs cannot be reached.
 const ReachHint = "open this port in every firewall between the two nodes (the gossip port for TCP and UDP); if the " +
 	"address is wrong, set --advertise-address there"
+
+// HintFor returns ReachHint for the error of a call to a node that runs. If one of the two nodes refused the
+// connection, the error itself says what to do, and HintFor returns "".
+func HintFor(err error) string {
+	if _, refused := errors.AsType[*peer.Refusal](err); refused {
+		return ""
+	}
+	return ReachHint
+}
 
 // PeerID returns the id of a member on the peer port.
 func PeerID(m *membership.Member) string {
