@@ -9,15 +9,15 @@ import (
 // Actor names one actor of the application.
 type Actor struct{ Type, ID string }
 
-// ActorHosts reports which actors are active on this node. Requests for actor state need it. Implementations are safe
-// for concurrent use.
+// ActorHosts knows which actors are active on this node. State needs it for requests about actor state. Implementations
+// are safe for concurrent use.
 type ActorHosts interface {
 	// Epoch returns the condition that writes of an active actor carry, and the session token for its requests. e is
 	// nil if the actor is not active. hosts is false if the application has registered no types of actors. While the
 	// application registers its types, Epoch waits for a limited time.
 	Epoch(ctx context.Context, app string, a Actor) (e *state.ActorEpoch, token string, hosts bool)
-	// Wrote reports the result of a write with that epoch. token is the session token after the write. If moved is
-	// true, the write failed because another host owns the actor.
+	// Wrote is called after a write that carried epoch. token is the session token after the write. If moved is true,
+	// the write failed because another host owns the actor.
 	Wrote(app string, a Actor, epoch uint64, token string, moved bool)
 }
 
@@ -68,8 +68,8 @@ func (s *State) CheckActors() error {
 	return nil
 }
 
-// ActorGet reads one key of an actor from the actor state store. If the actor is not active on this node, the read is a
-// strong one, because another node may have written its state.
+// ActorGet reads one key of an actor from the actor state store. If the actor is not active on this node, the read is
+// strong, because another node may have written the state of the actor.
 func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, error) {
 	inst, failure := s.actorStore()
 	if failure != nil {
@@ -117,7 +117,8 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	return item, nil
 }
 
-// ActorTransact applies operations to the state of one actor atomically.
+// ActorTransact applies operations to the state of one actor atomically. If the application hosts actors on this node,
+// the actor must be active on this node.
 func (s *State) ActorTransact(ctx context.Context, r ActorTransactRequest) (state.Written, error) {
 	inst, failure := s.actorStore()
 	if failure != nil {

@@ -22,7 +22,7 @@ type BulkGetRequest struct {
 // Bulk is the answer of a bulk read: one item per key in the order of the request.
 type Bulk struct {
 	Items       []state.Item // Err, if set, is an *Error
-	state.Proof              // the weakest of all items
+	state.Proof              // of the item with the weakest level
 }
 
 // BulkGet reads several keys. The item of a key that cannot be read has its own error.

@@ -31,18 +31,18 @@ const (
 // CallLogRule says what a CallLog logs.
 type CallLogRule struct {
 	Enabled       bool
-	ObfuscateURLs bool // the name of the endpoint instead of the path
-	OmitHealth    bool // no health probes
+	ObfuscateURLs bool // log the pattern of the endpoint instead of the path
+	OmitHealth    bool // do not log health probes
 }
 
-// NewCallLog returns a CallLog that logs nothing yet.
+// NewCallLog returns a CallLog that writes to log. It logs nothing before Set.
 func NewCallLog(log *slog.Logger) *CallLog {
 	c := &CallLog{log: log}
 	c.readers.Store(&callReaders{})
 	return c
 }
 
-// Set replaces the rule.
+// Set replaces the rule about what c logs.
 func (c *CallLog) Set(r CallLogRule) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

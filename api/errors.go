@@ -144,8 +144,8 @@ func (o operation) failed(err error, store, key, text string) *Error {
 	}
 }
 
-// StoreText returns the error text of a store for a message. For a context error that is not wrapped, it returns a
-// more helpful text.
+// StoreText returns the text of a store's error for a message to clients. If err is a context error and not a
+// *fault.Error, the text explains the cause in more detail.
 func StoreText(err error) string {
 	if _, ok := fault.As(err); ok {
 		return fault.Text(err)
@@ -179,7 +179,7 @@ func malformed(text string) *Error {
 // MalformedRequest returns the error of a request that the HTTP or gRPC server could not decode.
 func MalformedRequest(text string) error { return malformed(text) }
 
-// BodyUnreadable returns the error of a request whose body did not arrive.
+// BodyUnreadable returns the error of a request whose body could not be read to its end. text is the message.
 func BodyUnreadable(text string) error {
 	return &Error{Kind: Malformed, Code: CodeBodyRead, Message: text}
 }
@@ -190,7 +190,7 @@ func invalid(prefix string, err error) *Error {
 	return &Error{Kind: Malformed, Code: CodeMalformed, Message: prefix + fault.Text(err), Cause: err}
 }
 
-// Exceeded returns the error of a count above its limit.
+// Exceeded returns the error of a count above its limit. The message begins with what, such as "too many keys".
 func Exceeded(what string, count, limit int) *Error {
 	e := malformed(what + ": " + strconv.Itoa(count) + "; the limit is " + strconv.Itoa(limit))
 	e.Details = Details{
@@ -321,7 +321,7 @@ func TokenInvalid() error {
 	}
 }
 
-// Forbidden returns the error of a request that a rule of the listener refuses.
+// Forbidden returns the error of a request that a rule of the listener refuses. text is the message.
 func Forbidden(text string) error {
 	return &Error{Kind: Denied, Code: CodePermissionDenied, Message: text}
 }
@@ -352,7 +352,8 @@ func notReady(code, text string) *Error {
 	return &Error{Kind: NotReady, Code: code, Message: text}
 }
 
-// Attributes pairs names with values, leaving out those that are empty.
+// Attributes returns the attributes in pairs, which has names and values in turn. It omits an attribute whose value is
+// empty.
 func Attributes(pairs ...string) []Attribute {
 	out := make([]Attribute, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -363,7 +364,7 @@ func Attributes(pairs ...string) []Attribute {
 	return out
 }
 
-// ShortenName is Shorten for a text that may be empty.
+// ShortenName is like Shorten, but returns a pair of quotes if s is empty.
 func ShortenName(s string) string {
 	if s == "" {
 		return `""`
@@ -371,7 +372,7 @@ func ShortenName(s string) string {
 	return Shorten(s)
 }
 
-// Shorten returns a caller's text for a message, shortened to a maximum length.
+// Shorten returns the text s of a caller for use in a message, shortened to a maximum length.
 func Shorten(s string) string { return fault.Shorten(s, maxShown) }
 
 // maxShown bounds a caller's text in a message, in bytes.

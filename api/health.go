@@ -54,7 +54,8 @@ func (h *Health) Started(appID string) error {
 	return waiting(CodeHealthNotReady, "the runtime is not ready", h.node.Starting())
 }
 
-// Outbound returns nil once calls of the application to the runtime can be served.
+// Outbound returns nil if the node can serve calls of the application to the runtime, and otherwise an error with the
+// reasons.
 func (h *Health) Outbound() error {
 	return waiting(CodeOutboundNotReady, "the runtime is not ready for outbound calls", h.node.OutboundStarting())
 }
@@ -65,8 +66,8 @@ func (h *Health) Ready(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, nil)
 }
 
-// Placed is like Ready, but also fails while a Raft server of this node waits to become a voter. A rolling update
-// waits for Placed after each server.
+// Placed is like Ready, but also fails while this node waits to become a voter of a Raft group. A rolling update waits
+// for Placed after each server.
 func (h *Health) Placed(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, h.node.Unplaced())
 }

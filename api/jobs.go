@@ -36,7 +36,8 @@ type JobStore interface {
 	PutJob(ctx context.Context, app App, j *Job, overwrite bool) error
 	// Job returns the record of a job. found is false if there is none.
 	Job(ctx context.Context, app App, name string) (j Job, found bool, err error)
-	// Jobs lists jobs whose names begin with prefix and sort after the name after.
+	// Jobs lists at most limit jobs, sorted by name. Their names begin with prefix and sort after the name in after.
+	// more is true if there are further jobs.
 	Jobs(ctx context.Context, app App, prefix, after string, limit int) (list []Job, more bool, err error)
 	// RemoveJob removes a job, if there is one with that name.
 	RemoveJob(ctx context.Context, app App, name string) error
@@ -96,7 +97,7 @@ func badJob(code, text string) *Error {
 	return &Error{Kind: Malformed, Code: code, Message: text, Details: Details{Reason: code}}
 }
 
-// CheckJobName returns an error for a name that no job can have, or nil.
+// CheckJobName returns an error if no job can have this name, and otherwise nil.
 func CheckJobName(name string) *Error {
 	if strings.TrimSpace(name) == "" {
 		return badJob(CodeJobNameEmpty, "the name of the job is empty")
@@ -139,7 +140,7 @@ func checkJob(j *Job) *Error {
 	return nil
 }
 
-// NameProblem returns what is wrong with the name of a job, a reminder or a timer, or "".
+// NameProblem returns what is wrong with the name of a job, a reminder or a timer. It returns "" for a valid name.
 func NameProblem(name string) string {
 	switch {
 	case name == "":
@@ -155,7 +156,7 @@ func NameProblem(name string) string {
 	return ""
 }
 
-// Get returns a job.
+// Get returns the job with the given name. If there is none, the error is of kind NotFound.
 func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 	if failure := CheckJobName(name); failure != nil {
 		return Job{}, failure
@@ -171,8 +172,8 @@ func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 	return j, nil
 }
 
-// List returns at most limit jobs whose names begin with prefix, sorted by name. It skips all names up to and
-// including lastName. limit 0 means MaxJobs. The result hasMore is true if there are further jobs.
+// List returns at most limit jobs whose names begin with prefix, sorted by name. It skips all names up to and including
+// lastName. A limit of 0 or above MaxJobs means MaxJobs. The result hasMore is true if there are further jobs.
 func (s *Jobs) List(ctx context.Context, prefix, lastName string, limit int) (list []Job, hasMore bool, err error) {
 	if failure := checkJobPrefix(prefix); failure != nil {
 		return nil, false, failure
@@ -202,7 +203,7 @@ func (s *Jobs) All(ctx context.Context) (all []Job, err error) {
 	return all, nil
 }
 
-// Delete removes a job. There need not be one.
+// Delete removes the job with the given name. It succeeds if there is no such job.
 func (s *Jobs) Delete(ctx context.Context, name string) error {
 	if failure := CheckJobName(name); failure != nil {
 		return failure

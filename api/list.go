@@ -26,7 +26,7 @@ type Page struct {
 }
 
 // List returns one page of the keys of the application. It omits actor state, which is in the same key space. If the
-// request has the metadata actorState, it returns only actor state.
+// metadata actorState of the request is true, List returns only actor state.
 func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {

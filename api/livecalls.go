@@ -59,9 +59,10 @@ type CallWatch struct {
 	ready chan<- struct{}
 }
 
-// Watch reports the requests of all APIs that use the log, until the watch is closed. Health probes are not reported.
-// When there are calls to read, the watch sends an element to ready, unless the channel is full. So ready must have a
-// buffer of one element, or be nil if nothing waits for calls. Watch returns an error if there are too many watches.
+// Watch opens a watch that receives the calls that f selects, of all APIs that use c. It does not receive health
+// probes. When there are calls to read, the watch sends an element to ready, unless the channel is full. So ready must
+// have a buffer of one element, or be nil if nothing waits for calls. Watch returns an error if there are too many
+// watches.
 func (c *CallLog) Watch(f CallFilter, ready chan<- struct{}) (*CallWatch, error) {
 	w := &CallWatch{filter: f, log: c, ready: ready}
 	c.mu.Lock()
@@ -96,8 +97,8 @@ func (w *CallWatch) Take() (calls []LiveCall, lost uint64) {
 	return calls, lost
 }
 
-// Follow passes the calls that the filter selects to take, until ctx ends or take returns an error. lost is as for
-// Take. The first call of take has no calls: they are recorded from then on.
+// Follow calls take with the calls that f selects, until ctx ends or take returns an error. lost is as for Take. The
+// first call of take has no calls. It shows that later calls are recorded.
 func (c *CallLog) Follow(ctx context.Context, f CallFilter, take func(calls []LiveCall, lost uint64) error) error {
 	ready := make(chan struct{}, 1)
 	w, err := c.Watch(f, ready)
@@ -137,7 +138,7 @@ func (w *CallWatch) add(call *LiveCall) {
 	}
 }
 
-// Watched reports whether anybody watches calls.
+// Watched reports whether a watch of calls is open.
 func (c *CallLog) Watched() bool { return c != nil && len(c.readers.Load().watches) > 0 }
 
 // show gives a call to all watches.

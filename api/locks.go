@@ -42,14 +42,14 @@ type Locks struct {
 // NewLocks returns the lock service of app.
 func NewLocks(app App, stores LockStores) *Locks { return &Locks{app: app, stores: stores} }
 
-// LockRequest concerns one lock.
+// LockRequest is a request about one lock.
 type LockRequest struct {
 	Store, Resource, Owner string
 	Expiry                 time.Duration
 	Wait                   time.Duration // how long to wait for the lock; 0 = not at all
 }
 
-// TryLock makes the owner of the request the owner of a lock, unless the lock has an owner.
+// TryLock acquires a lock for the owner in the request. If the lock has an owner, Granted of the result is false.
 func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	inst, claim, failure := l.claim(&r)
 	if failure != nil {
@@ -65,7 +65,8 @@ func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) 
 	return g, nil
 }
 
-// Renew starts the expiry of a lock anew, if the owner of the request owns it.
+// Renew restarts the expiry of a lock. If the owner in the request does not own the lock, Granted of the result is
+// false.
 func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	inst, claim, failure := l.claim(&r)
 	if failure != nil {
@@ -82,7 +83,7 @@ func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	return g, nil
 }
 
-// Unlock ends a lock, if the owner of the request owns it.
+// Unlock ends a lock, if the owner in the request owns the lock.
 func (l *Locks) Unlock(ctx context.Context, r LockRequest) (lock.Status, error) {
 	inst, failure := l.store(&r, r.Owner == "")
 	if failure != nil {

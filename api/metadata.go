@@ -94,8 +94,9 @@ type ActiveActors struct {
 	Count int
 }
 
-// Metadata describes the runtime to one application. It also has values that the application, or the tool that
-// started it, has set over the metadata API. These values are only in memory. Limits bounds their number and size.
+// Metadata describes the runtime to one application. It also has the values that were set over the metadata API, by the
+// application or by the tool that started the application. These values are only in memory. Limits bounds their number
+// and size.
 type Metadata struct {
 	app    App
 	node   NodeInfo
@@ -110,10 +111,10 @@ func NewMetadata(app App, node NodeInfo, limits Limits) *Metadata {
 	return &Metadata{app: app, node: node, limits: limits.WithDefaults(), extended: map[string]string{}}
 }
 
-// App returns the application this is about.
+// App returns the application to which m describes the runtime.
 func (m *Metadata) App() App { return m.app }
 
-// Describe returns the node's description and a copy of the values that were set.
+// Describe returns the description of the node, and a copy of the values that were set.
 func (m *Metadata) Describe() (Description, map[string]string) {
 	return m.node.Describe(), m.copyExtended()
 }
@@ -128,7 +129,7 @@ func (m *Metadata) copyExtended() map[string]string {
 	return out
 }
 
-// Set keeps value under name and replaces the one that was there.
+// Set stores value under name. It replaces an earlier value with the same name.
 func (m *Metadata) Set(name, value string) error {
 	switch limit := m.limits.ExtendedSize; {
 	case name == "":

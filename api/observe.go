@@ -2,8 +2,9 @@ package api
 
 import "time"
 
-// Observer is notified of every operation that an application has requested from a component, and of every event of an
-// input binding. ok is false if the operation or the delivery failed. Implementations are safe for concurrent use.
+// Observer is notified of operations that applications request from state stores, secret stores and output bindings,
+// and of events of input bindings. ok is false if the operation or the delivery failed. Implementations are safe for
+// concurrent use.
 type Observer interface {
 	// StateOperation is called after get, set, delete, bulk_get or transaction of a state store.
 	StateOperation(store, operation string, ok bool, took time.Duration)
@@ -11,7 +12,7 @@ type Observer interface {
 	SecretOperation(store, operation string, ok bool, took time.Duration)
 	// BindingOperation is called after an operation of an output binding.
 	BindingOperation(binding, operation string, ok bool, took time.Duration)
-	// BindingEvent is called when the application has answered to an event of an input binding.
+	// BindingEvent is called when the application has answered an event of an input binding.
 	BindingEvent(binding string, ok bool, took time.Duration)
 }
 

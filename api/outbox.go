@@ -86,15 +86,15 @@ type Outbox struct {
 	Ended      func(err error)   // is called with the outcome of the transaction; nil = not needed
 }
 
-// Done reports the outcome of the transaction.
+// Done passes the outcome of the transaction to Ended. err is nil if the transaction succeeded.
 func (o *Outbox) Done(err error) {
 	if o.Ended != nil {
 		o.Ended(err)
 	}
 }
 
-// Publish sets the topics in which transactions publish events, and returns s. It must be called before the first
-// request.
+// Publish sets the topics in which transactions publish events and acknowledge deliveries, and returns s. It must be
+// called before the first request.
 func (s *State) Publish(topics Topics) *State {
 	s.topics = topics
 	return s

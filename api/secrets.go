@@ -30,7 +30,7 @@ type Secrets struct {
 // NewSecrets returns the secrets service of app.
 func NewSecrets(app App, stores SecretStores) *Secrets { return &Secrets{app: app, stores: stores} }
 
-// SecretRequest reads one secret, or with BulkGet all of a store.
+// SecretRequest reads one secret with Get, or all secrets of a store with BulkGet.
 type SecretRequest struct {
 	Store    string
 	Name     string            // of the secret; unused for a bulk read

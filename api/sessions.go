@@ -13,12 +13,12 @@ type SessionMerger interface {
 	// MergeSessions returns a token that covers everything that a or b covers. It returns false if one of them cannot
 	// be read.
 	MergeSessions(a, b string) (string, bool)
-	// AnswerSession returns a token that covers everything that own covers, and what an answer with the token got to a
-	// request with the token sent has shown. The rest of got comes from the client and is not trusted. AnswerSession
-	// returns false if own or got cannot be read.
+	// AnswerSession returns a token that covers everything that own covers, and everything that an answer of a store
+	// has shown. sent is the token in the request, and got is the token in the answer. The part of got that comes from
+	// sent is not trusted, because clients send it. AnswerSession returns false if own or got cannot be read.
 	AnswerSession(own, sent, got string) (string, bool)
-	// VerifySession returns a token that covers everything that own covers, and what exists of the token given of a
-	// client. It returns fault.Unavailable if it cannot find out in time.
+	// VerifySession returns a token that covers everything that own covers, and the positions in given that exist.
+	// given is the token of a client. VerifySession returns fault.Unavailable if the check does not end in time.
 	VerifySession(ctx context.Context, own, given string) (string, error)
 }
 
@@ -69,8 +69,8 @@ func (s *Sessions) Begin(app App, trace, requested string) string {
 	return requested
 }
 
-// End records in the sessions of app what a store's answer has shown. begun is the token that Begin returned for the
-// request, and answered is the token of the answer. Each session then has the token that advance returns.
+// End adds to the sessions of app what the answer of a store has shown. begun is the token that Begin returned for the
+// request, and answered is the token of the answer.
 func (s *Sessions) End(app App, trace, begun, answered string) {
 	if s == nil || s.merger == nil || answered == "" {
 		return
@@ -114,8 +114,8 @@ func (s *Sessions) update(app App, trace string, change func(token string) strin
 	}
 }
 
-// Token returns the session token of app for a trace, or the token of the application's session if the trace has
-// none. It returns "" if app has no session, or sessions are disabled.
+// Token returns the token of the session of app for a trace. If the trace has no session, it returns the token of the
+// session of app for everything. It returns "" if app has no session, or if sessions are disabled.
 func (s *Sessions) Token(app App, trace string) string {
 	if s == nil || s.merger == nil {
 		return ""
@@ -146,7 +146,8 @@ func (s *Sessions) Inbound(app App, trace, token string) {
 	})
 }
 
-// Follow opens a session for the trace of an incoming call. It ignores a token that cannot be read.
+// Follow opens a session of app for the trace of an incoming call. The session begins with token. Follow does nothing
+// if the trace has a session, or if token cannot be read.
 func (s *Sessions) Follow(app App, trace, token string) {
 	if s == nil || s.merger == nil || trace == "" || token == "" {
 		return
@@ -183,7 +184,7 @@ func (s *Sessions) sessionsLocked(app App) *seenBy {
 // Verify checks the session token in the header h of a call of app. It removes positions that do not exist in the
 // store, and returns the rest merged with the session of app. Without this check, a client could make the called
 // application wait for positions that will never exist. Verify returns "" if h has no token. It returns
-// fault.Unavailable if it cannot find out in time.
+// fault.Unavailable if the check does not end in time.
 func (s *Sessions) Verify(ctx context.Context, app App, trace string, h http.Header) (string, error) {
 	given := h["Quorate-Session"]
 	if s == nil || s.merger == nil || len(given) == 0 || given[0] == "" {

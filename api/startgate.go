@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// StartGate delays requests during the start of a node until the node can serve them. A nil *StartGate delays
-// nothing. It is safe for concurrent use.
+// StartGate delays requests during the start of a node until the node can serve them. A nil *StartGate delays nothing.
+// A StartGate is safe for concurrent use.
 type StartGate struct {
 	once sync.Once
 	open chan struct{} // closed by Open
@@ -16,7 +16,7 @@ type StartGate struct {
 // NewStartGate returns a gate that is closed.
 func NewStartGate() *StartGate { return &StartGate{open: make(chan struct{})} }
 
-// Open permanently lets all requests continue. A node that stops during its start also calls it, so that the services
+// Open permanently lets all requests continue. A node that stops during its start also calls Open, so that the services
 // can refuse the waiting requests. Open is idempotent.
 func (g *StartGate) Open() {
 	if g != nil {

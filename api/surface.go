@@ -27,8 +27,8 @@ func (s *Surface) HTTP(path string) error {
 	}, "/"+strings.Join(strings.Split(strings.Trim(path, "/"), "/")[:2], "/"))
 }
 
-// GRPC returns an error if the Configuration resource disables a method of the Dapr service. method is its name
-// without the service.
+// GRPC returns an error if the Configuration resource disables a method of the Dapr service. method is the name of the
+// method without the service.
 func (s *Surface) GRPC(method string) error {
 	group, version := GroupOf(method)
 	return s.check("grpc", func(r component.APIRule) bool { return r.Name == group && r.Version == version }, method)
@@ -109,8 +109,8 @@ func grpcGroups() []grpcGroup {
 	}
 }
 
-// MethodNotServed returns the error text for a method of the Dapr service that Quorate does not serve. For a method
-// of a known building block, it names the block and what to use instead.
+// MethodNotServed returns the error text for a method of the Dapr service that Quorate does not serve. If the method
+// belongs to a known building block, the text names the block and what to use instead.
 func MethodNotServed(method string) string {
 	group, _ := GroupOf(method)
 	if group == "subscribe" {

@@ -38,8 +38,8 @@ func daprVersions() []string {
 	return []string{"v1.0", "v1.0-alpha1", "v1.0-alpha2", "v1.0-beta1"}
 }
 
-// PathNotFound returns the error for a path that has no endpoint. For a Dapr building block that Quorate does not
-// serve, it names the block and what to use instead.
+// PathNotFound returns the error for a path that has no endpoint. If the path belongs to a Dapr building block that
+// Quorate does not serve, the message names the block and what to use instead.
 func PathNotFound(path string) error {
 	for _, version := range daprVersions() {
 		rest, ok := strings.CutPrefix(path, "/"+version+"/")

@@ -45,7 +45,7 @@ type Watch struct {
 	cancel      context.CancelFunc
 }
 
-// Watch starts a watch. It counts against the limits of the listener and of the node.
+// Watch starts a watch. The watch counts against the limits of the listener and of the node.
 func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -175,7 +175,7 @@ func (w *Watch) next(ctx context.Context, wait time.Duration) (state.WatchPart, 
 // Bookmark returns the time without changes after which the client gets the position.
 func (w *Watch) Bookmark() time.Duration { return w.bookmark }
 
-// OnChange sets the function that is called whenever Poll may have something new, also when the node stops. It must
+// OnChange sets the function f, which is called whenever Poll may have something new, and when the node stops. f must
 // not block and must not use the watch. Call OnChange before the first Poll.
 func (w *Watch) OnChange(f func()) {
 	w.entry.onClose(f)
@@ -249,12 +249,12 @@ func (w *Watch) endContext() {
 	}
 }
 
-// Rest releases the context that the calls of Next and CatchUp share. The caller should call it when no such call will
-// follow for a long time.
+// Rest releases the context that the calls of Next and CatchUp share. The caller should call Rest when no further call
+// of Next or CatchUp is expected for a long time.
 func (w *Watch) Rest() { w.endContext() }
 
-// EndOf returns the public error of a watch that has ended, the reason for clients, and the position from which the
-// client can continue. If that position is empty, the client must start again with a snapshot.
+// EndOf returns the public error of a watch that has ended, the reason for clients, and the position resume, from which
+// the client can continue. If resume is empty, the client must start again with a snapshot.
 func (w *Watch) EndOf(err error) (e *Error, reason, resume string) {
 	reason = endReason(err)
 	switch reason {

@@ -44,7 +44,7 @@ func (s *settings) over(t TypeConfig) TypeConfig {
 	return t
 }
 
-// ParseConfig reads the answer of GET /dapr/config.
+// ParseConfig parses the answer of an application to GET /dapr/config.
 func ParseConfig(body []byte) (Config, error) {
 	var d declared
 	if err := json.Unmarshal(body, &d); err != nil {
@@ -76,7 +76,7 @@ func NewConfig(types []string, base TypeConfig, overrides map[string]TypeConfig)
 	return c, nil
 }
 
-// DefaultType returns the settings of a type that says nothing.
+// DefaultType returns the settings of an actor type for which the application sets nothing.
 func DefaultType() TypeConfig {
 	return TypeConfig{IdleTimeout: defaultIdle, DrainTimeout: defaultDrain, MaxDepth: defaultDepth}
 }

@@ -15,7 +15,7 @@ import (
 type Owner struct {
 	Session string // id of its session
 	Node    string
-	Server  string // its id on the peer port
+	Server  string // server id of the node, by which the peer port finds it
 }
 
 // Registration describes a host to the directory.
@@ -58,18 +58,20 @@ type Directory interface {
 	// Register begins the session of a host, or describes it anew. It returns the revision of the session, and
 	// fault.NotFound if the session that it describes has ended.
 	Register(ctx context.Context, r Registration) (revision uint64, err error)
-	// Renew renews the session of a host that has that many actors; fault.NotFound = it has ended. gives says whether
-	// the host gives actors to hosts with fewer now.
+	// Renew renews the session of a host. actors is the number of actors that the host has. gives reports whether the
+	// host transfers actors to hosts with fewer actors at the moment. Renew returns fault.NotFound if the session has
+	// ended.
 	Renew(ctx context.Context, session string, actors int, gives bool) (Advice, error)
 	// Leave ends the session of a host.
 	Leave(ctx context.Context, session string) error
 	// Activate makes a host the owner of an actor, unless another host owns it, and returns the owner.
 	Activate(ctx context.Context, session, kind, id string) (Activation, error)
-	// Locate returns the host that owns an actor, or should activate it; fault.NotFound = no host has the type.
+	// Locate returns the host that owns an actor, or the host that should activate it. It returns fault.NotFound if no
+	// host has the type.
 	Locate(ctx context.Context, kind, id string) (Owner, error)
 	// Release removes activations.
 	Release(ctx context.Context, released []Released) error
-	// Transfer makes another host the owner of activations; fault.NotFound = it takes none.
+	// Transfer makes another host the owner of activations. It returns fault.NotFound if that host accepts no actors.
 	Transfer(ctx context.Context, released []Released, to Target) error
 }
 
@@ -115,7 +117,7 @@ type App interface {
 	// Take executes one turn. It returns fault.Unavailable if the application certainly has not got the call, and
 	// fault.Indeterminate if it may have. The answer may have any status and any headers.
 	Take(ctx context.Context, t *Turn) (Answer, error)
-	// Deactivate informs the application that an actor is deactivated. An error means that it may not know it.
+	// Deactivate informs the application that an actor is deactivated. After an error, the application may not know it.
 	Deactivate(ctx context.Context, a api.Actor) error
 }
 
@@ -193,7 +195,7 @@ type Plan interface {
 	Next() (wait time.Duration, ok bool)
 }
 
-// Config says which types an application hosts, and how.
+// Config has the actor types that an application hosts, and the settings of each type.
 type Config struct {
 	Types map[string]*TypeConfig
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Options are the dependencies and settings of a Runtime. All are required.
+// Options are the dependencies and settings of a Runtime. All fields are required, except Policy, KeepActors, HostWait
+// and Holdings.
 type Options struct {
 	Directories Directories
 	Carrier     Carrier
@@ -53,7 +54,7 @@ const (
 	maxCached   = 100_000 // owners that a node remembers
 )
 
-// ReasonNoHost is the reason of an error: no node hosts the type.
+// ReasonNoHost is the reason of the error for an actor type that no node hosts.
 const ReasonNoHost = "no_host"
 
 // Runtime hosts and calls actors on one node. It is safe for concurrent use.
@@ -156,12 +157,14 @@ func (r *Runtime) host(app string) *Host {
 	return r.hosts[app]
 }
 
-// Take executes a call of an actor that this node hosts. Errors:
+// Take executes a call of an actor that this node hosts. These errors report what the application has received:
 //
-//	actor_moved    this node does not host the actor
-//	unavailable    the application has certainly not received the call
-//	indeterminate  the application may have received the call
-//	corrupt        the application has answered, but its answer was refused
+//	actor_moved    nothing, because this node does not host the actor
+//	unavailable    nothing
+//	indeterminate  perhaps the call
+//	corrupt        the call, but its answer was refused
+//
+// Take also returns the errors of calls that it refuses, such as fault.Invalid, fault.Denied and fault.Overloaded.
 func (r *Runtime) Take(ctx context.Context, target api.App, c *Call) (Answer, error) {
 	h := r.host(target.ID)
 	if h == nil {
@@ -191,8 +194,8 @@ func (r *Runtime) Take(ctx context.Context, target api.App, c *Call) (Answer, er
 	return h.take(ctx, c)
 }
 
-// Do calls an actor, wherever it is, on behalf of an application of this node. It may change the header of the call. It
-// returns *api.Error.
+// Do calls an actor on behalf of an application of this node. The actor may be on any node. Do may change the header of
+// the call. All errors are *api.Error.
 func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	if err := state.ValidateActor(c.Actor.Type, c.Actor.ID); err != nil {
 		return Answer{}, &api.Error{Kind: api.Malformed, Code: api.CodeMalformed, Message: fault.Text(err)}

@@ -55,7 +55,8 @@ func EncodeCall(target api.App, c *Call) []byte {
 	return append(appendHeader(b, c.Header), c.Body...)
 }
 
-// DecodeCall decodes what EncodeCall encodes. It does not say whether the caller is proven.
+// DecodeCall decodes what EncodeCall encodes. It does not verify the identity of the caller, so Caller.Proven of c is
+// false.
 func DecodeCall(b []byte) (target api.App, c *Call, err error) {
 	r := lenprefix.Reader{Rest: b}
 	form := r.Byte()

@@ -44,7 +44,7 @@ const (
 	remoteTime  = 6 * time.Second
 )
 
-// OpUnknown is the operation of the error about a path that the admin API does not have.
+// OpUnknown is the Op of the error for a path that the admin API does not have.
 const OpUnknown = "admin"
 
 // maxBody bounds a request to the admin API, in bytes.
@@ -147,9 +147,9 @@ func NewHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, answerTime, func(route) bool { return true })
 }
 
-// NewRemoteHandler returns the handler for admin requests that other nodes send. It serves reads, except backups,
-// configuration items, workflows and messages. It serves only two changes: leadership transfer and the number of
-// voters. It does not forward requests.
+// NewRemoteHandler returns the handler for admin requests that other nodes send. It serves reads, except those of
+// backups, configuration items, workflows, messages and API requests. It serves only two changes: leadership transfer
+// and the number of voters. It does not forward requests.
 func NewRemoteHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, remoteTime, func(r route) bool { return r.remote })
 }

@@ -16,8 +16,8 @@ const callsPath = "/v1/calls"
 
 // Calls is the part of Node that shows API requests.
 type Calls interface {
-	// WatchCalls passes the API requests of this node on that end from now on and that the filter selects. It ends
-	// only when ctx ends or take returns an error. It returns an error if too many readers watch already.
+	// WatchCalls passes to take each API request of this node that ends from now on and that f selects. It ends only
+	// when ctx ends or take returns an error. It returns an error if too many readers watch already.
 	WatchCalls(ctx context.Context, f schema.CallFilter, take func(schema.CallLine) error) error
 }
 

@@ -26,7 +26,8 @@ const (
 	version     = "/v1/"
 )
 
-// NodePath returns the path at which the admin API forwards a request for path to a node.
+// NodePath returns the path of a request that the admin API forwards to the given node. That node then serves the
+// request at path.
 func NodePath(node, path string) string {
 	return nodesPrefix + url.PathEscape(node) + "/" + strings.TrimPrefix(path, version)
 }

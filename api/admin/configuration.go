@@ -22,7 +22,7 @@ const (
 	itemsTime = 30 * time.Second
 )
 
-// ConfigurationPath returns the path of a configuration store.
+// ConfigurationPath returns the path at which the items of a configuration store are read and written.
 func ConfigurationPath(store string) string { return "/v1/configuration/" + url.PathEscape(store) }
 
 // ConfigurationWatchPath returns the path for watching a configuration store. The response has the current items, and

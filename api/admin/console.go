@@ -10,7 +10,7 @@ import (
 // ConsolePath is the path that issues links to the web console.
 const ConsolePath = "/v1/console"
 
-// Console is the part of Node that lets people sign in to the web console.
+// Console is the part of Node that creates links for signing in to the web console.
 type Console interface {
 	// ConsoleLink returns a new link that signs in one browser, once. It returns fault.Unavailable if the node serves
 	// no console.

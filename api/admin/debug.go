@@ -25,7 +25,8 @@ type Debugger interface {
 	DebugBundle(ctx context.Context, w io.Writer, profile time.Duration) error
 }
 
-// DebugBundleRequest returns the path and query of a request for a bundle.
+// DebugBundleRequest returns the path and query of a request for a debug bundle whose CPU profile lasts the given
+// number of seconds.
 func DebugBundleRequest(seconds int) string {
 	return DebugBundlePath + "?seconds=" + strconv.Itoa(seconds)
 }

@@ -28,7 +28,8 @@ const (
 // the message in base64, which needs a third more than the data.
 const maxPublished = 64 << 20
 
-// TopicPath returns the path at which topics are listed: all, those of a component, or one.
+// TopicPath returns the path at which topics are listed. If topic is empty, these are all topics of the component
+// pubsub. If pubsub is also empty, they are the topics of all components.
 func TopicPath(pubsub, topic string) string {
 	q := url.Values{}
 	if pubsub != "" {
@@ -47,15 +48,15 @@ type Topics interface {
 	ListTopics(ctx context.Context, pubsub, topic string) ([]schema.TopicStatus, error)
 	// PublishMessage publishes a message to a component of any type.
 	PublishMessage(ctx context.Context, r schema.TopicPublish) (schema.TopicPublished, error)
-	// ReadMessages passes messages of a topic on. It reports once that all messages that exist were passed on. With
-	// Follow, it ends only when ctx ends or take returns an error.
+	// ReadMessages passes the messages of a topic to take. When it has passed all messages that exist, it reports this
+	// once, with CaughtUp. With r.Follow, it ends only when ctx ends or take returns an error.
 	ReadMessages(ctx context.Context, r schema.TopicRead, take func(schema.TopicLine) error) error
 	// ReplayTopic makes a consumer group receive messages again. It returns the topic afterwards.
 	ReplayTopic(ctx context.Context, r schema.TopicReplay) (schema.TopicStatus, error)
-	// DeleteTopic deletes a topic or a consumer group, step by step. The last progress is the sum, and says that it is
-	// the end. DeleteTopic returns fault.Conflict if there are subscribers, unless the request forces it.
+	// DeleteTopic deletes a topic or a consumer group, step by step. The last progress has the totals, and its Ended is
+	// true. DeleteTopic returns fault.Conflict if there are subscribers, unless the request forces the deletion.
 	DeleteTopic(ctx context.Context, r schema.TopicDelete, report func(schema.TopicProgress) error) error
-	// RedriveTopic moves dead letters back, step by step, as DeleteTopic deletes.
+	// RedriveTopic moves dead letters back, step by step. It reports its progress as DeleteTopic does.
 	RedriveTopic(ctx context.Context, r schema.TopicRedrive, report func(schema.TopicProgress) error) error
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// VotersPath is the path of the number of voters of the cluster.
+// VotersPath is the path at which the number of voters of the cluster is read and changed.
 const VotersPath = "/v1/voters"
 
-// VoterSetting is the part of Node that knows how many servers vote.
+// VoterSetting is the part of Node that shows and changes the number of voters.
 type VoterSetting interface {
 	// Voters returns the number of voters that each group should have, and the servers that vote now.
 	Voters(ctx context.Context) (schema.VotersStatus, error)

@@ -34,7 +34,7 @@ const maxInput = 16 << 20
 // Workflows is the part of Node that shows and changes workflows. Payloads are the inputs, outputs and other data of
 // applications. Results contain payloads only if the request asks for them.
 type Workflows interface {
-	// ListWorkflows lists instances by application and time of creation.
+	// ListWorkflows lists instances in the order of application and time of creation.
 	ListWorkflows(ctx context.Context, r schema.WorkflowSelection) (schema.WorkflowPage, error)
 	// ShowWorkflow describes an instance and its steps.
 	ShowWorkflow(ctx context.Context, r schema.WorkflowRef, payloads bool) (schema.WorkflowDetail, error)

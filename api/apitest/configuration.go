@@ -83,7 +83,7 @@ func (c *ConfigurationCatalogue) ConfigurationStores() []*configuration.Instance
 // Loaded implements configurations.Stores.
 func (c *ConfigurationCatalogue) Loaded() bool { return c.Ready }
 
-// NoPolicies implements configurations.Policies without policies.
+// NoPolicies implements configurations.Policies. No store has a policy.
 type NoPolicies struct{}
 
 // Outbound implements configurations.Policies.

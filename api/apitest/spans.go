@@ -12,7 +12,7 @@ import (
 // Parent is the traceparent that the spans of Spans inject.
 const Parent = "00-11111111111111111111111111111111-2222222222222222-01"
 
-// Spans records the spans of requests. Off makes it record nothing, as without a collector.
+// Spans records the spans of requests. If Off is true, it records nothing, as without a collector.
 type Spans struct {
 	Off bool
 

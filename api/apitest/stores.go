@@ -19,7 +19,7 @@ func Instance(name string, store state.Store) *state.Instance {
 	}
 }
 
-// Stores is a StateStores. The list is sorted by name.
+// Stores implements api.StateStores. List must be sorted by name.
 type Stores struct {
 	List  []*state.Instance
 	Ready bool // false = they are not loaded yet

@@ -52,7 +52,7 @@ type World struct {
 	RequestTimeout time.Duration
 }
 
-// New creates a world; the test closes its stores.
+// New creates a World. When the test ends, its stores are closed.
 func New(t testing.TB) *World {
 	t.Helper()
 	newStore := func() *inmemory.Store {
@@ -96,7 +96,7 @@ type Services struct {
 	Logger         *slog.Logger
 }
 
-// Services makes services with the current settings of the world.
+// Services returns services with the current settings of the World.
 func (w *World) Services() Services {
 	return Services{
 		State: api.NewState(w.App, w.Stores, api.Limits{}).Fence(w.Locks),
@@ -118,7 +118,7 @@ func (w *World) Services() Services {
 	}
 }
 
-// Adapt changes the world to the one in which a transcript was recorded.
+// Adapt changes the World to the one in which the transcript with the given name was recorded.
 func (w *World) Adapt(transcript string) {
 	switch transcript {
 	case "token":
@@ -259,7 +259,7 @@ func (l *Log) String() string {
 	return l.b.String()
 }
 
-// Tokens returns API tokens. None of them may be empty.
+// Tokens returns API tokens. It panics if an element of list is empty.
 func Tokens(list ...string) *api.Tokens {
 	t, err := api.NewTokens(list)
 	if err != nil {

@@ -22,7 +22,7 @@ type Item struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// ItemOf converts an item.
+// ItemOf converts an item of a store to the form of the HTTP API.
 func ItemOf(i *configuration.Item) Item {
 	return Item{Value: i.Value, Version: i.Version, Metadata: i.Metadata}
 }

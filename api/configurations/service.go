@@ -98,7 +98,7 @@ type Change struct {
 	Delete   bool              `json:"delete,omitempty"`
 }
 
-// Changes converts the changes of a request.
+// Changes converts the changes of a request to changes for a store.
 func Changes(list []Change) []configuration.Change {
 	out := make([]configuration.Change, len(list))
 	for i := range list {
@@ -204,7 +204,7 @@ func failed(code, sentence, store string, err error) *api.Error {
 		Details: api.Details{Reason: reason, Metadata: api.Attributes("store", store)}, Cause: err}
 }
 
-// ChangesOf converts items of a store. An item of a deleted key becomes a deletion.
+// ChangesOf converts items of a store to changes. The item of a deleted key becomes a deletion.
 func ChangesOf(items []configuration.Item) []Change {
 	out := make([]Change, len(items))
 	for i := range items {

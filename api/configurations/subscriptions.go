@@ -23,7 +23,8 @@ import (
 // MaxSubscriptions is the maximum number of configuration subscriptions of one application at one node.
 const MaxSubscriptions = 128
 
-// Options are the dependencies of a Service. Receiver may be nil.
+// Options are the dependencies of a Service. All fields are required, except Callee, Sessions and Receiver. Without a
+// Receiver, SubscribeCallback returns an error.
 type Options struct {
 	App      api.App
 	Callee   api.App // the application in sessions
@@ -347,7 +348,7 @@ func deletedOf(ctx context.Context, store configuration.Store, keys []string) ([
 	return out, nil
 }
 
-// Unsubscribe ends a subscription over gRPC. It reports false if there is none with that id.
+// Unsubscribe ends a subscription over gRPC. It returns false if the store has no subscription over gRPC with that id.
 func (c *Service) Unsubscribe(store, id string) (bool, error) {
 	return c.unsubscribe(store, id, subscribedGRPC)
 }

@@ -69,7 +69,8 @@ type Console struct {
 	close    func()
 }
 
-// New returns a console. Serve its Handler, and call Close before the server is closed.
+// New returns a console. The caller serves Handler with an HTTP server. Before it closes this server, it must call
+// Close.
 func New(c Config) (*Console, error) {
 	paths, err := parseOpenAPI(c.OpenAPI)
 	if err != nil {

@@ -195,7 +195,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write writes to the connection and tells Read when the answers to refused calls are sent.
+// Write writes to the connection, and wakes Read when the answers to refused calls are sent.
 func (c *conn) Write(b []byte) (int, error) {
 	c.gate.Lock()
 	c.writing = true

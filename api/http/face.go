@@ -240,7 +240,7 @@ func (f *Face) allowed(r *http.Request) []string {
 	return out
 }
 
-// ServeHTTP serves one request: guard, route, count.
+// ServeHTTP serves one request: it checks whether the request is allowed, routes and counts it.
 func (f *Face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := f.replies.Get().(*reply)
 	*p = reply{ResponseWriter: w, start: time.Now(), count: f.metrics.refused}

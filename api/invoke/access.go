@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Access decides which callers may call an application. The nil value allows all. Immutable.
+// Access decides which callers may call an application. A nil *Access allows all calls. An Access is immutable.
 type Access struct {
 	allow    bool // the default action
 	domain   string

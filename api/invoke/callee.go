@@ -112,7 +112,7 @@ func (c *Callee) Take(in *Inbound) (Answer, error) {
 	return Answer{Response: answer, Session: c.sessions.Token(in.Target, in.Trace)}, nil
 }
 
-// Allow applies the access rules of the target of a call.
+// Allow applies the access rules of the target of a call. It returns fault.Denied if they forbid the call.
 func (c *Callee) Allow(in *Inbound) error {
 	access := (*c.access.Load())[in.Target]
 	err := access.Allow(in)

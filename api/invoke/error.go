@@ -23,7 +23,7 @@ func MethodMissing() error {
 		"the header dapr-app-id")
 }
 
-// Failed returns the error of an answer that could not be forwarded.
+// Failed returns the error of a call to target whose answer could not be forwarded because of err.
 func Failed(target string, err error) error {
 	return &api.Error{Kind: api.Failed, Code: api.CodeDirectInvoke, Cause: err,
 		Message: "failed to invoke, id: " + api.Shorten(target) + ", err: " + fault.Text(err)}

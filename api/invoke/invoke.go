@@ -76,14 +76,14 @@ type Call struct {
 	Proven bool
 }
 
-// Answer is the answer to a call. Whoever receives it must close the body, and may change the header.
+// Answer is the answer to a call. The receiver of an Answer must close the body, and may change the header.
 type Answer struct {
 	*http.Response
 	Session string // session token of the callee; empty = none
 }
 
-// Do calls the target of c and returns the answer, also if its status is an error. If ctx ends, the call ends, even
-// while the body of the answer is being read. All errors are *Error.
+// Do calls the target of c and returns the answer, even if the status of the answer is an error. If ctx ends, the call
+// ends, even while the body of the answer is being read. All errors are *api.Error.
 func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	target, external, err := i.parseTarget(c.Target, c.Proven)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/quorate/quorate/discovery/records"
 )
 
-// ParseTarget reads the target of a call, "app" in the given namespace or "app.namespace".
+// ParseTarget parses the target of a call. The target is an app id, or an app id and a namespace with a dot between
+// them. Without a dot, the application is in the given namespace. ParseTarget returns false for an invalid target.
 func ParseTarget(text, namespace string) (api.App, bool) {
 	id, ns, dotted := strings.Cut(text, ".")
 	if !dotted {
@@ -35,11 +36,12 @@ func CanonicalNamespace(ns string) string {
 type MethodPath struct {
 	Path    string // escaped; begins with a slash and has no dot segments
 	Decoded string
-	Text    string // for a gRPC application, if the caller used gRPC; otherwise "", and it gets Decoded
+	Text    string // of a call over gRPC, for a gRPC application; "" = that application gets Decoded
 }
 
 // ParseText parses the method of a gRPC call, which is not escaped and has no slash at the start. Access rules and HTTP
-// applications read escape sequences in it like those of a path. A gRPC application gets them as they are.
+// applications interpret escape sequences in text like those of a path. A gRPC application gets text unchanged, except
+// for dot segments.
 func ParseText(text string) (MethodPath, error) {
 	escaped := Escape(text)
 	if _, err := url.PathUnescape(escaped); err != nil {
@@ -98,7 +100,8 @@ func ParseMethod(escaped string) (MethodPath, error) {
 	return MethodPath{Path: path, Decoded: decoded}, nil
 }
 
-// CheckQuery rejects queries that the application may read differently.
+// CheckQuery returns an error if query contains an unescaped '#' or space, because an application may read such a query
+// differently.
 func CheckQuery(query string) error {
 	if strings.ContainsAny(query, "# ") {
 		return malformed("the query contains an unescaped '#' or space (write %23 or %20)")

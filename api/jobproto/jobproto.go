@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ToJob converts a message.
+// ToJob converts a protobuf message to a job. Record of the job is the encoded message.
 func ToJob(in *runtimev1.Job) (api.Job, error) {
 	record, err := proto.Marshal(in)
 	if err != nil {
@@ -30,7 +30,7 @@ func ToJob(in *runtimev1.Job) (api.Job, error) {
 		Record: record}, nil
 }
 
-// PolicyOf converts a failure policy; nil = none.
+// PolicyOf converts a failure policy. It returns nil if the message has no policy.
 func PolicyOf(in *commonv1.JobFailurePolicy) *api.JobPolicy {
 	switch p := in.GetPolicy().(type) {
 	case *commonv1.JobFailurePolicy_Drop:
@@ -76,7 +76,7 @@ func inSeconds(text json.RawMessage) json.RawMessage {
 	return out
 }
 
-// Decode returns the message of a stored job.
+// Decode decodes the Record of a stored job.
 func Decode(record []byte) (*runtimev1.Job, error) {
 	out := &runtimev1.Job{}
 	if err := proto.Unmarshal(record, out); err != nil {

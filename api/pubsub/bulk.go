@@ -33,7 +33,7 @@ type FailedEntry struct {
 	Error string `json:"error"`
 }
 
-// Partial is the error of a bulk of which single entries were not published.
+// Partial is the error of a bulk of which only some entries were published. Entries has the others.
 type Partial struct{ Entries []FailedEntry }
 
 // Error returns the ids of the entries.
@@ -157,13 +157,14 @@ type EntryJSON struct {
 	Metadata    map[string]string `json:"metadata"`
 }
 
-// EntriesInvalid returns the error of a body that is no list of entries.
+// EntriesInvalid returns the error of a body that is not a list of entries. why is the reason.
 func (s *Service) EntriesInvalid(r *BulkRequest, why string) *api.Error {
 	return eventsInvalid(reasonUnmarshal, "error when unmarshaling the request", r.PubSub, r.Topic, ": ", s.o.App.ID,
 		why)
 }
 
-// EntriesOf returns the entries of a body.
+// EntriesOf converts the entries of a body. It returns an error if an event does not fit its content type, or if the
+// content type is not supported.
 func (s *Service) EntriesOf(r *BulkRequest, list []EntryJSON) ([]Entry, *api.Error) {
 	out := make([]Entry, len(list))
 	for i := range list {

@@ -65,8 +65,8 @@ type itemJSON struct {
 // maxSubscriptions is how many subscriptions one application may have.
 const maxSubscriptions = 1000
 
-// ParseDefinitions reads the answer of an application to GET /dapr/subscribe. A subscription without any route is left
-// out of the result, and dropped has its topic.
+// ParseDefinitions parses the answer of an application to GET /dapr/subscribe. It omits subscriptions without any
+// route. dropped has the topics of these subscriptions.
 func ParseDefinitions(body []byte) (out []Definition, dropped []string, err error) {
 	const op = "pubsub.ParseDefinitions"
 	if len(body) == 0 {
@@ -114,7 +114,7 @@ type Subscription struct {
 	key   string        // equal for equal definitions
 }
 
-// Check checks a definition.
+// Check returns the Subscription of a valid definition. The error for any other definition names the topic.
 func (d Definition) Check() (*Subscription, error) {
 	const op = "pubsub.Check"
 	s := &Subscription{Definition: d, raw: raw(d.Metadata)}

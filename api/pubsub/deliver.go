@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Verdict is what an application says about a message that it has received.
+// Verdict is the decision of an application about a message that it has received.
 type Verdict int
 
 // The verdicts.
@@ -24,7 +24,7 @@ const (
 	Ignored                // the application has no handler; not delivered again, and no dead letter
 )
 
-// String returns the word of Dapr for a verdict.
+// String returns the word of Dapr for a verdict. For Ignored, this is "drop".
 func (v Verdict) String() string {
 	switch v {
 	case Success:

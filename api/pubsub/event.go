@@ -206,7 +206,7 @@ type Batch struct {
 	Entries       []BatchEntry
 }
 
-// BatchEntry is one message of a batch. ID is unique in it.
+// BatchEntry is one message of a Batch. EntryID is unique in the Batch.
 type BatchEntry struct {
 	*Event
 	EntryID string

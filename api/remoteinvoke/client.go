@@ -81,7 +81,7 @@ func (c *Client) Renew() { c.http.Swap(c.newHTTP()).Close() }
 // Close closes idle connections. Calls in progress continue.
 func (c *Client) Close() { c.http.Load().Close() }
 
-// Carry sends a call to the node of an instance. It implements api.Carrier.
+// Carry sends a call to the node of an instance. It implements invoke.Carrier.
 func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answer, error) {
 	r := in.Request
 	r.URL = wireURL(at.Server, r.URL)

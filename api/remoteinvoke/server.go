@@ -31,8 +31,8 @@ type ServerConfig struct {
 	Callee   *invoke.Callee
 	Logger   *slog.Logger
 
-	// Prove reports whether the authenticated identity of the connecting node proves that this node serves the
-	// application caller. If so, it also returns the trust domain of the application.
+	// Prove reports whether at, the authenticated identity of a connecting node, proves that the connecting node serves
+	// the application caller. If so, Prove also returns the trust domain of the application.
 	Prove func(at peer.Caller, caller api.App) (domain string, ok bool)
 }
 
@@ -71,7 +71,7 @@ func NewServer(c ServerConfig) *Server {
 
 type connKey struct{}
 
-// Open starts to serve.
+// Open starts to serve calls from Listener.
 func (s *Server) Open() {
 	go func() {
 		defer close(s.served)

@@ -18,8 +18,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Policies has the resiliency policy for each called application: timeout, retries and circuit breakers. It is safe
-// for concurrent use.
+// Policies has the resiliency policy for each called application: timeout, retry and circuit breaker. It is safe for
+// concurrent use.
 type Policies struct {
 	targets atomic.Pointer[map[discovery.App]*Policy]
 	plain   atomic.Pointer[Policy]
@@ -69,9 +69,9 @@ const (
 	KindBreaker = "circuitbreaker"
 )
 
-// Retry sets what is retried, and when.
+// Retry configures which failed calls are retried, and when.
 type Retry struct {
-	Pause       time.Duration // before each, or before the first
+	Pause       time.Duration // before each retry, or before the first one if Exponential
 	MaxPause    time.Duration // of a growing pause
 	Exponential bool          // the pause doubles, with jitter
 	Max         int           // retries; negative = no limit
@@ -79,7 +79,7 @@ type Retry struct {
 	Codes       StatusSet     // gRPC codes of failures; empty = all
 }
 
-// StatusSet are ranges of statuses, both ends included.
+// StatusSet is a set of statuses. Each element is a range that includes both ends.
 type StatusSet [][2]int
 
 // Has reports whether a status is in the set.
@@ -185,7 +185,8 @@ func (l *AttemptTimer) Answered() {
 // Passed reports whether the timeout has expired.
 func (l *AttemptTimer) Passed() bool { return l != nil && l.passed.Load() }
 
-// Explain adds the timeout to err if it was the cause.
+// Explain stops the timeout. If the timeout was the cause of err, Explain returns an error that names the timeout.
+// Otherwise, or if err is fault.Unavailable, it returns err.
 func (l *AttemptTimer) Explain(err error) error {
 	if l == nil {
 		return err
@@ -219,7 +220,7 @@ func NewBudget() *Budget {
 	return b
 }
 
-// Earn counts a call.
+// Earn adds a fraction of a retry to the budget, up to the maximum. It is called once for each call of the service.
 func (b *Budget) Earn() {
 	if b.tenths.Load() < budgetMax {
 		b.tenths.Add(budgetEarns)

@@ -73,7 +73,7 @@ func (s *Service) GetInstance(ctx context.Context, r *protos.GetInstanceRequest)
 	return state, hub("", err)
 }
 
-// WaitFor returns the state of an instance as soon as its status satisfies until.
+// WaitFor waits until the status of an instance satisfies the condition until, and returns the state of the instance.
 func (s *Service) WaitFor(ctx context.Context, r *protos.GetInstanceRequest,
 	until workflow.Until) (*protos.WorkflowState, error) {
 	owner, err := s.to(r.GetInstanceId(), r.GetRouter())
@@ -137,8 +137,8 @@ func (s *Service) change(ctx context.Context, id string, router *protos.TaskRout
 // purgeFailed begins the messages about a purge.
 const purgeFailed = "failed to purge workflow state: "
 
-// PurgeInstances removes one instance, or the instances that match a filter, and returns how many. If complete is
-// false, instances that match are left.
+// PurgeInstances removes one instance, or the instances that match a filter. removed is the number of removed
+// instances. If complete is false, some matching instances are left.
 func (s *Service) PurgeInstances(ctx context.Context, r *protos.PurgeInstancesRequest) (removed int, complete bool,
 	err error) {
 	if f := r.GetPurgeInstanceFilter(); f != nil {
@@ -362,9 +362,9 @@ func (s *Service) CompleteActivity(ctx context.Context, r *protos.ActivityRespon
 	return hub("", s.o.Engine.CompleteActivity(ctx, s.owner, r))
 }
 
-// LoseResult ends an activity whose result was not received, because it exceeds a limit: the activity fails for the
-// workflow, with the message. A worker that executes it again would return the same result. lost has what is known of
-// the answer: without the completion token, it could belong to an earlier attempt.
+// LoseResult ends an activity whose result was not received, because the result exceeds a limit. For the workflow, the
+// activity fails with the given message. It is not executed again, because a worker would return the same result. lost
+// has what is known of the answer. Without the completion token, the answer could belong to an earlier attempt.
 func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse, message string) {
 	lost.FailureDetails = &protos.TaskFailureDetails{ErrorType: "ResultTooLarge", IsNonRetriable: true,
 		ErrorMessage: "the result of the activity was refused: " + message}
@@ -372,8 +372,9 @@ func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse,
 	s.warn("the result of an activity exceeds a limit, so the activity fails", lost.GetInstanceId(), message, err)
 }
 
-// LoseTurn gives a turn back whose answer was not received, because it exceeds a limit: it is handed out again after a
-// pause. Every engine does so with an answer that has an unknown action. lost has what is known of the answer.
+// LoseTurn makes the engine hand out a turn again after a pause. It is for a turn whose answer was not received,
+// because the answer exceeds a limit. LoseTurn passes an answer with an unknown action to the engine, and every engine
+// refuses such an answer. lost has what is known of the answer.
 func (s *Service) LoseTurn(ctx context.Context, lost *protos.WorkflowResponse, message string) {
 	lost.Actions = []*protos.WorkflowAction{{}}
 	err := s.CompleteTurn(ctx, lost)

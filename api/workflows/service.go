@@ -142,15 +142,15 @@ func (s *Service) Start(ctx context.Context, r *StartRequest) (string, error) {
 
 func startFailed(name string) string { return "error starting workflow '" + api.Shorten(name) + "': " }
 
-// ValidPublicID reports whether a start over Dapr's API can name an id: at most MaxPublicID letters, digits, - and _.
+// ValidPublicID reports whether a start over Dapr's API may use id: at most MaxPublicID letters, digits, - and _.
 func ValidPublicID(id string) bool {
 	return len(id) <= MaxPublicID && strings.IndexFunc(id, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-'
 	}) < 0
 }
 
-// Trace returns the trace context of a traceparent, or nil if that is not one of W3C Trace Context. A header may have
-// any bytes, but the engine stores only texts that are valid UTF-8.
+// Trace converts a traceparent to a trace context. It returns nil if traceparent does not follow W3C Trace Context. A
+// header may have any bytes, but the engine stores only texts that are valid UTF-8.
 func Trace(traceparent string) *protos.TraceContext {
 	if !isTraceparent(traceparent) {
 		return nil
@@ -232,7 +232,7 @@ func (s *Service) Get(ctx context.Context, id, app string) (*protos.WorkflowStat
 	return state, nil
 }
 
-// Terminate ends an instance and its children. It returns when that is stored.
+// Terminate ends an instance and its children. It returns when the request is stored.
 func (s *Service) Terminate(ctx context.Context, id, app string) error {
 	owner, err := s.at(id, app)
 	if err != nil {
@@ -242,7 +242,7 @@ func (s *Service) Terminate(ctx context.Context, id, app string) error {
 	return named(api.CodeTerminateWorkflow, "error terminating workflow '"+api.Shorten(id)+"': ", id, err)
 }
 
-// Pause suspends an instance. It returns when that is stored.
+// Pause suspends an instance. It returns when the request is stored.
 func (s *Service) Pause(ctx context.Context, id, app string) error {
 	owner, err := s.at(id, app)
 	if err != nil {
@@ -252,7 +252,7 @@ func (s *Service) Pause(ctx context.Context, id, app string) error {
 	return failed(api.CodePauseWorkflow, "error pausing workflow "+api.Shorten(id)+": ", err)
 }
 
-// Resume lets a suspended instance go on. It returns when that is stored.
+// Resume lets a suspended instance go on. It returns when the request is stored.
 func (s *Service) Resume(ctx context.Context, id, app string) error {
 	owner, err := s.at(id, app)
 	if err != nil {

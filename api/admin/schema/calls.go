@@ -14,11 +14,11 @@ type CallFilter struct {
 	Least  time.Duration // only calls that took at least this long
 }
 
-// CallLine is one line of the stream of API requests. It has one of the fields, except the first line, which is empty:
-// calls are recorded from then on.
+// CallLine is one line of the stream of API requests. The first line has no field; it shows that later requests are
+// recorded. Every other line has exactly one field.
 type CallLine struct {
 	Call  *LiveCall       `json:"call,omitempty"`
-	Lost  uint64          `json:"lost,omitempty"`  // earlier calls that came too fast
+	Lost  uint64          `json:"lost,omitempty"`  // earlier calls that were dropped because they came too fast
 	Error json.RawMessage `json:"error,omitempty"` // as the body of an error; the last line
 }
 

@@ -17,6 +17,6 @@ type LockStatus struct {
 type LockReleaseRequest struct {
 	Store    string  `json:"store"`
 	Resource string  `json:"resource"`
-	Prefix   *string `json:"prefix,omitempty"`   // null = the only one that has such a lock
+	Prefix   *string `json:"prefix,omitempty"`   // null = the only prefix with such a lock
 	Revision string  `json:"revision,omitempty"` // only if the lock still has this token; empty = any
 }

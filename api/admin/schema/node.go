@@ -234,13 +234,13 @@ type CheckResult struct {
 	Fix   string     `json:"fix,omitempty"` // what to do about it
 }
 
-// Checkup is what the doctor found.
+// Checkup has the results of all checks of the doctor.
 type Checkup struct {
 	Node   string        `json:"node,omitempty"` // empty where no node runs
 	Checks []CheckResult `json:"checks"`
 }
 
-// Worst is the worst outcome of all checks.
+// Worst returns the worst outcome of all checks.
 func (c Checkup) Worst() CheckLevel {
 	worst := CheckOK
 	for _, r := range c.Checks {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Rates are figures of one node per second, between two views.
+// Rates are averages of one node between two of its views. The counts are per second.
 type Rates struct {
 	Known    bool // false = there is only one view yet
 	Requests float64
@@ -40,7 +40,8 @@ func RatesBetween(older, newer *NodeView) Rates {
 	}
 }
 
-// Grown returns the growth of a counter.
+// Grown returns the increase of a counter between its older value from and its newer value to. If to is the smaller
+// one, the counter began again at 0, and the increase is to.
 func Grown(from, to uint64) uint64 {
 	if to < from {
 		return to // the counter began again
@@ -48,7 +49,8 @@ func Grown(from, to uint64) uint64 {
 	return to - from
 }
 
-// Since returns what was added to h since it was o.
+// Since returns the values that were added to h since its earlier state o. If o has a different number of bounds, Since
+// returns h.
 func (h Histogram) Since(o Histogram) Histogram {
 	if len(o.Counts) != len(h.Counts) {
 		return h

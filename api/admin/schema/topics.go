@@ -18,7 +18,7 @@ type TopicStatus struct {
 	DeadTo      []string           `json:"deadTo,omitempty"`    // topics that have got its dead letters
 	Groups      []TopicGroupStatus `json:"groups"`              // by name
 	Parts       []TopicPart        `json:"parts"`               // one for each Raft group that has messages of it
-	Estimated   bool               `json:"estimated,omitempty"` // with messages whose TTL has ended
+	Estimated   bool               `json:"estimated,omitempty"` // the counts include messages whose TTL has ended
 }
 
 // TopicPart is the part of a topic in one Raft group.
@@ -33,10 +33,10 @@ type TopicGroupStatus struct {
 	Group       string     `json:"group"`
 	Subscribers uint64     `json:"subscribers"`                    // that receive messages now
 	Lag         uint64     `json:"lag"`                            // messages that are not acknowledged
-	Capped      bool       `json:"capped,omitempty"`               // there are more of them
-	Retried     uint64     `json:"retried"`                        // of these: have failed and are delivered again
-	Delayed     uint64     `json:"delayed"`                        // of these: their time has not come
-	Oldest      *time.Time `json:"oldestUnacknowledged,omitempty"` // the oldest other one waits since
+	Capped      bool       `json:"capped,omitempty"`               // there are more than Lag
+	Retried     uint64     `json:"retried"`                        // of Lag: have failed and are delivered again
+	Delayed     uint64     `json:"delayed"`                        // of Lag: their time to be delivered has not come
+	Oldest      *time.Time `json:"oldestUnacknowledged,omitempty"` // since when the oldest other message of Lag waits
 	OldestAgeMS int64      `json:"oldestUnacknowledgedAgeMs,omitempty"`
 }
 
@@ -56,18 +56,18 @@ type TopicPublished struct {
 	Bytes  int    `json:"bytes"` // of the data
 }
 
-// TopicRead asks for messages of a topic. At most one of Offset, Since and Oldest is set. It says where reading
-// begins.
+// TopicRead asks for messages of a topic. Reading begins where Offset, Since or Oldest says. At most one of these
+// fields is set.
 type TopicRead struct {
 	PubSub string
 	Topic  string
 	Offset *uint64    // the first offset, in each Raft group
 	Since  *time.Time // messages that were published since
-	Oldest bool       // the oldest message; without any of the three, only messages that are published later
+	Oldest bool       // the oldest message; if none of the three is set, only messages that are published later
 	Follow bool       // wait for messages that are published later
 }
 
-// TopicLine is one line of an answer that is a stream. It has one of the fields.
+// TopicLine is one line of an answer that is a stream. Each line has exactly one field.
 type TopicLine struct {
 	Message  *TopicMessage   `json:"message,omitempty"`
 	CaughtUp bool            `json:"caughtUp,omitempty"` // all messages that exist were sent
@@ -109,17 +109,17 @@ type TopicDelete struct {
 	Force  bool   `json:"force,omitempty"` // also if there are subscribers
 }
 
-// TopicRedrive moves dead letters back.
+// TopicRedrive moves dead letters back to the topics that they come from, or to one topic.
 type TopicRedrive struct {
 	PubSub string `json:"pubsub"`
 	Topic  string `json:"topic"`        // with the dead letters
 	To     string `json:"to,omitempty"` // empty = where each of them comes from
 }
 
-// TopicProgress is how far an operation on a topic is.
+// TopicProgress is the progress of an operation on a topic.
 type TopicProgress struct {
 	Done    uint64            `json:"done"`            // messages that were moved, or records that were deleted
 	Skipped uint64            `json:"skipped"`         // messages that stay, because their source is not known
 	To      map[string]uint64 `json:"to,omitempty"`    // how many messages were moved to which topic
-	Ended   bool              `json:"ended,omitempty"` // this is the end
+	Ended   bool              `json:"ended,omitempty"` // the operation has ended
 }

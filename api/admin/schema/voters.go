@@ -31,7 +31,7 @@ func CountVoters(servers []ServerStatus) (voters, down int) {
 // or there are only two. Otherwise it returns "". For a single voter it returns "", too.
 func Margin(servers []ServerStatus) string { return margin(CountVoters(servers)) }
 
-// Margin is Margin for the group.
+// Margin returns the same warning as the function Margin, for the group g.
 func (g VotersGroup) Margin() string {
 	down := 0
 	for _, node := range g.Voters {

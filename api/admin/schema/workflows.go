@@ -32,7 +32,7 @@ type WorkflowStatus struct {
 	Parent  string    `json:"parent,omitempty"` // the id of the parent
 }
 
-// WorkflowPage is a part of a list of instances, by application and time of creation.
+// WorkflowPage is one page of a list of instances, in the order of application and time of creation.
 type WorkflowPage struct {
 	Instances []WorkflowStatus `json:"instances"`
 	Next      string           `json:"next,omitempty"` // token of the next page; empty = there is none
@@ -69,14 +69,14 @@ type WorkflowDetail struct {
 	Custom *string `json:"customStatus,omitempty"`
 }
 
-// WorkflowStep is an activity, a timer, a wait, a child or a mark in the history of an instance.
+// WorkflowStep is one step in the history of an instance, such as an activity, a timer, a wait or a child.
 type WorkflowStep struct {
 	Kind    string           `json:"kind"` // see the constants StepActivity and following
 	EventID int32            `json:"eventId"`
 	Name    string           `json:"name,omitempty"`
 	Begin   time.Time        `json:"begin"`
 	End     time.Time        `json:"end,omitzero"` // zero = it goes on
-	Due     time.Time        `json:"due,omitzero"` // of a timer, or the end of the patience of a wait
+	Due     time.Time        `json:"due,omitzero"` // of a timer; of a wait: when it times out
 	Outcome string           `json:"outcome,omitempty"`
 	Attempt int              `json:"attempt,omitempty"` // of an activity that is retried; 1 = the first
 	App     string           `json:"app,omitempty"`     // whose workers run it; empty = those of the application
@@ -109,7 +109,7 @@ const (
 	StepDone      = "done"
 )
 
-// WorkflowEvent is an event of a history.
+// WorkflowEvent is one event in the history of an instance.
 type WorkflowEvent struct {
 	Position int              `json:"position"` // in the history, from 0
 	ID       int32            `json:"id"`       // -1 = an event of the engine
@@ -125,7 +125,7 @@ type WorkflowEvent struct {
 	Cut int `json:"cut,omitempty"`
 }
 
-// WorkflowHistory is a part of a history.
+// WorkflowHistory is a part of the history of an instance.
 type WorkflowHistory struct {
 	Events []WorkflowEvent `json:"events"`
 	More   bool            `json:"more,omitempty"`
@@ -145,7 +145,7 @@ type WorkflowChange struct {
 	Action       string  `json:"action"`                 // see the constants WorkflowRaise and following
 	Event        string  `json:"event,omitempty"`        // of WorkflowRaise
 	Data         *string `json:"data,omitempty"`         // JSON: of the event, or the result of WorkflowTerminate
-	Early        bool    `json:"early,omitempty"`        // WorkflowRaise: also if it waits for other events only
+	Early        bool    `json:"early,omitempty"`        // WorkflowRaise: even if it waits only for other events
 	Reason       string  `json:"reason,omitempty"`       // of WorkflowPause and WorkflowResume
 	KeepChildren bool    `json:"keepChildren,omitempty"` // of WorkflowTerminate
 }
@@ -179,10 +179,10 @@ type WorkflowPurge struct {
 // WorkflowsPurged is the result of a WorkflowPurge.
 type WorkflowsPurged struct {
 	Removed int  `json:"removed"`        // children included
-	More    bool `json:"more,omitempty"` // there are more: repeat the request
+	More    bool `json:"more,omitempty"` // some are left: repeat the request
 }
 
-// WorkflowRerun starts a new instance from an event of the history of one that has ended.
+// WorkflowRerun starts a new instance that repeats an ended instance from an event of its history on.
 type WorkflowRerun struct {
 	WorkflowRef
 	Event uint32  `json:"event"`           // id of the event that runs again

@@ -16,7 +16,7 @@ type active struct {
 // draining is far above any number of requests.
 const draining = 1 << 62
 
-// Enter counts one more request. It returns false after drain was called.
+// Enter counts one more request in progress. After drain was called, Enter counts nothing and returns false.
 func (a *active) Enter() bool {
 	if a.count.Add(1) < draining {
 		return true
@@ -25,7 +25,7 @@ func (a *active) Enter() bool {
 	return false
 }
 
-// Leave counts one request less.
+// Leave counts one request in progress less.
 func (a *active) Leave() {
 	if a.count.Add(-1) == draining {
 		a.last.Do(func() { close(a.channel()) })

@@ -45,7 +45,7 @@ type Config struct {
 	Cut    prometheus.Counter // connections closed because of the limit; nil = not measured
 }
 
-// Server listens and serves one handler. Open it once; Close it once or more.
+// Server listens and serves one handler. Open must be called once. Close may be called several times.
 type Server struct {
 	config Config
 	http   http.Server

@@ -42,7 +42,8 @@ type Bulk struct {
 	Metadata    map[string]string `json:"metadata"`
 }
 
-// Check returns nil if the body is valid JSON, and otherwise the error of Decode. It allocates no memory for values.
+// Check returns nil if body begins with a valid JSON value, and otherwise the error of Decode. It allocates no memory
+// for values.
 func Check(body []byte) error { return Decode(body, new(nothing)) }
 
 // nothing accepts any JSON value and ignores it.
@@ -51,7 +52,7 @@ type nothing struct{}
 // UnmarshalJSON ignores its argument. The decoder calls it with valid JSON only.
 func (nothing) UnmarshalJSON([]byte) error { return nil }
 
-// DecodeSave decodes the body of a save, a list of n items.
+// DecodeSave decodes the body of a save, which is a list of items. n is their number, from TallyItems.
 func DecodeSave(body []byte, n int) ([]api.Item, error) {
 	in, ok := plainSave(body, n)
 	if !ok {
@@ -69,8 +70,8 @@ func DecodeSave(body []byte, n int) ([]api.Item, error) {
 	return items, nil
 }
 
-// DecodeTransaction decodes the body of a state transaction. The field "operations" must be present, but the list may
-// be empty.
+// DecodeTransaction decodes the body of a state transaction. It returns the operations and the metadata of the request.
+// The field "operations" must be present, but the list may be empty.
 func DecodeTransaction(body []byte) ([]api.Operation, map[string]string, error) {
 	var in transactionBody
 	if err := Decode(body, &in); err != nil {
@@ -83,8 +84,9 @@ func DecodeTransaction(body []byte) ([]api.Operation, map[string]string, error) 
 	return operations, in.Metadata, err
 }
 
-// DecodeOperations decodes the body of an actor transaction, a list of n operations. An upsert without a value saves
-// JSON null, because the Python and JavaScript SDKs omit the values None and undefined.
+// DecodeOperations decodes the body of an actor transaction, which is a list of operations. n is their number, from
+// TallyOperations. An upsert without a value saves JSON null, because the Python and JavaScript SDKs omit the values
+// None and undefined.
 func DecodeOperations(body []byte, n int) ([]api.Operation, error) {
 	in := make([]operationBody, 0, n)
 	if err := Decode(body, &in); err != nil {
@@ -133,7 +135,7 @@ func itemName(index, count int) string {
 	return "item " + strconv.Itoa(index) + ": "
 }
 
-// Decode reads the first JSON value of body; what follows it is ignored.
+// Decode decodes the first JSON value of body, and ignores what follows the value. The whole body must be valid UTF-8.
 func Decode(body []byte, into any) error {
 	if !utf8.Valid(body) {
 		return api.MalformedRequest("the body is not valid UTF-8 (send bytes as a base64 string with metadata " +

@@ -45,7 +45,7 @@ func AppendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// AppendField appends a comma, name and value. It does not escape name.
+// AppendField appends a comma and a member of a JSON object. It does not escape name.
 func AppendField(dst []byte, name, value string) []byte {
 	dst = append(dst, ',', '"')
 	dst = append(dst, name...)
@@ -87,6 +87,7 @@ func appendBulkItem(dst []byte, item *state.Item) []byte {
 	return append(dst, '}')
 }
 
+// AppendBase64 appends value as a JSON string in base64.
 func AppendBase64(dst, value []byte) []byte {
 	dst = append(dst, '"')
 	dst = base64.StdEncoding.AppendEncode(dst, value)
@@ -148,7 +149,7 @@ const (
 	typeBadRequest   = `{"@type":"type.googleapis.com/google.rpc.BadRequest","field_violations":[`
 )
 
-// AppendError appends an error body without its closing brace.
+// AppendError appends the body of an error, without its closing brace. The caller may append more members.
 func AppendError(dst []byte, e *api.Error) []byte {
 	dst = append(dst, `{"errorCode":`...)
 	dst = AppendString(dst, e.Code)

@@ -23,7 +23,7 @@ const (
 	decodedFree  = 2 << 10
 )
 
-// Memory returns the bytes that decoding takes, not counting copies of the body.
+// Memory returns how many bytes of memory the decoding of the body needs, not counting copies of the body.
 func (t *Tally) Memory() int64 {
 	return max(int64(t.List)*decodedItem+int64(t.entries)*decodedEntry-decodedFree, 0)
 }

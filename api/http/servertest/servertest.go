@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/api/http/httpserver"
 )
 
-// Open opens a server on loopback. Its end aborts the requests that are still being served.
+// Open opens a server on loopback. The end of the test aborts the requests that are still being served.
 func Open(t *testing.T, c httpserver.Config) *httpserver.Server {
 	t.Helper()
 	c.Logger = slog.New(slog.DiscardHandler)
@@ -33,7 +33,7 @@ func Open(t *testing.T, c httpserver.Config) *httpserver.Server {
 	return server
 }
 
-// Dial opens a connection to an address or a base URL.
+// Dial opens a connection to an address or a base URL. The connection is closed when the test ends.
 func Dial(t testing.TB, address string) net.Conn {
 	t.Helper()
 	var dialer net.Dialer

@@ -39,10 +39,10 @@ import (
 	"unicode/utf8"
 )
 
-// Header is one line of a request's header.
+// Header is one line in the header of a request.
 type Header struct{ Name, Value string }
 
-// Request is one request. Target is the request line's path and query, as written.
+// Request is one request. Target is the path and query of the request line, as written.
 type Request struct {
 	Method, Target string
 	Header         []Header
@@ -56,7 +56,7 @@ type Response struct {
 	Body   []byte
 }
 
-// Step is one exchange and the claim that it checks.
+// Step is one exchange. Title is the claim that the exchange checks.
 type Step struct {
 	Title    string
 	Request  Request
@@ -69,7 +69,7 @@ type Script struct {
 	Steps   []Step
 }
 
-// Parse reads a file.
+// Parse parses the content of a file.
 func Parse(data []byte) (Script, error) {
 	var s Script
 	blocks := bytes.Split(append([]byte{'\n'}, data...), []byte("\n== "))
@@ -163,7 +163,7 @@ func (p *part) content() []byte {
 	return []byte(strings.Join(p.body, "\n"))
 }
 
-// Format writes a file that Parse reads as s.
+// Format returns the content of a file for s. Parse returns s for this content.
 func (s Script) Format() []byte {
 	var b bytes.Buffer
 	if s.Comment != "" {

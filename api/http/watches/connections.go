@@ -40,7 +40,7 @@ type Connections struct {
 	conns map[net.Conn]struct{}
 }
 
-// NewConnections returns the Connections of a listener. They have no goroutine while there are no watches.
+// NewConnections returns the Connections of a listener. Without watches, they have no goroutine.
 func NewConnections(o Options) *Connections {
 	return &Connections{requests: o.Requests, limiter: o.Limiter, stall: o.Stall, loop: newLoop(o.Life, o.Logger),
 		conns: map[net.Conn]struct{}{}}
@@ -57,7 +57,7 @@ func WithConnections(ctx context.Context, c *Connections) context.Context {
 	return context.WithValue(ctx, connectionsKey{}, c)
 }
 
-// WithConn returns the context of a connection. ConnOf returns the connection.
+// WithConn returns a context from which ConnOf returns the connection c.
 func WithConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
@@ -182,7 +182,7 @@ func (t *Connections) None() bool {
 }
 
 // CloseSoon ends the watches whose clients have closed their connections, without waiting for the next tick. The
-// listener calls it when it begins to close.
+// listener calls CloseSoon when the listener begins to close.
 func (t *Connections) CloseSoon() { t.loop.closeSoon() }
 
 // CloseAll closes all connections, so that their writes return.
