@@ -35,7 +35,7 @@ const DefaultInitTimeout = 5 * time.Second
 // DefaultVersion is the version of a component that does not set one.
 const DefaultVersion = "v1"
 
-// Document is one recognised document of a file.
+// Document is one document of a file, whose kind is one of the constants of type Kind.
 type Document struct {
 	Kind       Kind
 	APIVersion string

@@ -15,7 +15,7 @@ type AccessControl struct {
 	Pos           Pos
 }
 
-// NeedsIdentity reports whether a decision depends on the caller.
+// NeedsIdentity reports whether the decisions depend on the identity of the caller.
 func (a *AccessControl) NeedsIdentity() bool { return a != nil && len(a.Policies) > 0 }
 
 // AccessPolicy is the rule for calls of one application.
@@ -36,7 +36,7 @@ type AccessOperation struct {
 	Pos    Pos
 }
 
-// Action is the action of a rule.
+// Action is what a rule does with a call: Allow or Deny.
 type Action string
 
 // The actions.

@@ -10,7 +10,7 @@ import (
 // store the applications of the node may read.
 type SecretScope struct {
 	Store       string
-	DenyDefault bool     // unnamed secrets are denied
+	DenyDefault bool     // secrets that are in neither list are denied
 	Allowed     []string // if not empty, exactly these can be read
 	Denied      []string
 	Pos         Pos

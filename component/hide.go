@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Hide replaces each of the values by "***" wherever it appears in text. It also finds a value that is quoted or
-// URL-escaped.
+// Hide returns text with each of the values replaced by "***". It also replaces a value that is quoted or URL-escaped.
 func Hide(text string, values []string) string {
 	for _, form := range forms(values) {
 		if form == "" {

@@ -135,10 +135,10 @@ func validHeader(name string) bool {
 	})
 }
 
-// SecretStore returns the name of the secret store of its references; empty = none.
+// SecretStore returns the name of the secret store that the references of the endpoint use; empty = none.
 func (e HTTPEndpoint) SecretStore() string { return e.spec.SecretStore }
 
-// CheckSecretStore is that of Spec.
+// CheckSecretStore does for the references of the endpoint what Spec.CheckSecretStore does for those of a component.
 func (e HTTPEndpoint) CheckSecretStore(find func(store string) error) error {
 	return e.spec.CheckSecretStore(find)
 }
@@ -193,7 +193,8 @@ func (e HTTPEndpoint) invalid(text string) error {
 		Msg: e.Pos.String() + ": HTTPEndpoint " + e.Name + ": " + text}
 }
 
-// Digest returns a digest of the endpoint and the values of its references.
+// Digest returns a digest of the endpoint, with the headers and the client certificate in s. If the digests of two
+// endpoints are equal, their connections can be kept.
 func (e HTTPEndpoint) Digest(s EndpointSettings) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %q %d %v\n", e.BaseURL, e.Scopes, e.reneg, s.Header)

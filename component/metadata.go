@@ -20,7 +20,7 @@ type Property struct {
 // Metadata is the metadata of one component, in the order of the file. No two names are equal when case is ignored.
 type Metadata []Property
 
-// Lookup finds a property. The case of name is ignored.
+// Lookup returns the property with the given name. It ignores the case of name.
 func (m Metadata) Lookup(name string) (Property, bool) {
 	for _, p := range m {
 		if strings.EqualFold(p.Name, name) {
@@ -62,7 +62,7 @@ func (v Values) Text(name string) string { return v.value(name).text }
 // Bool returns a field of kind Bool.
 func (v Values) Bool(name string) bool { return v.value(name).number != 0 }
 
-// Int returns a field of kind Int or, in bytes, Size.
+// Int returns a field of kind Int, or a field of kind Size in bytes.
 func (v Values) Int(name string) int64 { return v.value(name).number }
 
 // Duration returns a field of kind Duration.

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Sources provide the values of references. Every field is required.
+// Sources has what is needed to replace references and placeholders by their values. All fields are required.
 type Sources struct {
 	Placeholders Placeholders
 	// Env looks up an environment variable.
@@ -21,9 +21,10 @@ type Sources struct {
 // by spaces or commas. If it is set, envRef may refer only to the variables in the list.
 const EnvKeys = "DAPR_ENV_KEYS"
 
-// Resolve replaces references and placeholders by their values. It returns fault.NotFound if an environment variable
-// is not set, and fault.Denied if components must not read the variable. If a secret cannot be read, the error has
-// the code of that failure. The error names file, line and component, and never contains a value.
+// Resolve replaces references and placeholders by their values. It returns fault.NotFound if an environment variable is
+// not set, and fault.Denied if components must not read the variable. It returns fault.Invalid if a reference is
+// malformed, or a placeholder has no value. If a secret cannot be read, the error has the code of that failure. All
+// errors name file, line and component, and never contain a value.
 func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {

@@ -67,7 +67,8 @@ func (r Registry[F]) Find(typ, version string) (F, error) {
 	return zero, e
 }
 
-// Has reports whether the table names the type and version, not only all types of its block.
+// Has reports whether the table names this type and version. An entry for all types of a block, such as "state.*", does
+// not count.
 func (r Registry[F]) Has(typ, version string) bool {
 	_, named := r.entries[registryKey(typ, version)]
 	return named

@@ -21,13 +21,13 @@ type TripCounts struct{ Requests, TotalFailures, ConsecutiveFailures uint32 }
 // tripNode evaluates one node of a parsed expression for the counters c. The value of a comparison is 0 or 1.
 type tripNode func(c TripCounts) float64
 
-// String is the condition as it was written.
+// String returns the condition as it was written.
 func (t *TripCondition) String() string { return t.text }
 
-// IsTrue reports whether the condition is true. A division by zero makes it false.
+// IsTrue reports whether the condition is true for the counts c. A division by zero makes the condition false.
 func (t *TripCondition) IsTrue(c TripCounts) bool { return t.root(c) == 1 }
 
-// ParseTripCondition reads a condition.
+// ParseTripCondition parses the text of a condition.
 func ParseTripCondition(text string) (*TripCondition, error) {
 	p := tripParser{rest: text}
 	p.next()

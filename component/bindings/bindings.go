@@ -18,17 +18,18 @@ type Request struct {
 	Metadata  map[string]string // may be nil
 }
 
-// Response is the answer of the outside system.
+// Response is the answer of the external system.
 type Response struct {
 	Data     []byte
 	Metadata map[string]string // may be nil; passed to the application on errors too
 }
 
-// Output sends data to an external system. All methods are safe for concurrent use and return when ctx ends. Errors
-// are *fault.Error and never contain a secret:
+// Output sends data to an external system. All methods are safe for concurrent use and return when ctx ends. Errors are
+// *fault.Error and never contain a secret:
 //
 //	invalid       data, metadata or operation of the request are wrong
 //	denied        the system refused the credentials
+//	too_large     the request or the response exceeds a limit
 //	overloaded    the system requested a delay longer than ctx allows
 //	unavailable   the system cannot be reached, or failed
 //	timeout       the system did not answer in time; it may have executed the operation
@@ -56,7 +57,7 @@ type Sink interface {
 	Deliver(ctx context.Context, e Event) ([]byte, error)
 }
 
-// Input receives from an outside system.
+// Input receives events from an external system.
 type Input interface {
 	// Start begins to receive events. It returns when the source is set up; ctx applies only until then. The source
 	// sends events to sink until Close. Start may be called again after an error, but not after a success.

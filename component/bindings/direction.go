@@ -6,11 +6,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// MetadataDirection limits a binding that has two sides to one of them.
+// MetadataDirection is the metadata name of the direction. It limits a binding with two sides to one of them.
 const MetadataDirection = "direction"
 
-// MetadataRoute is the metadata name of the application path that receives the events. The default path is the
-// component's name.
+// MetadataRoute is the metadata name of the application path that receives the events. The default path is the name of
+// the component.
 const MetadataRoute = "route"
 
 // Direction says whether a binding is used as input, output or both. The zero value means that the component does

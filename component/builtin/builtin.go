@@ -94,7 +94,7 @@ func HistoryFields() []component.Field {
 	}
 }
 
-// HistoryBounds reads HistoryFields.
+// HistoryBounds returns the bounds that the values of HistoryFields set.
 func HistoryBounds(v component.Values) state.HistoryBounds {
 	return state.HistoryBounds{Bytes: v.Int(state.MetadataWatchHistory), Age: v.Duration(state.MetadataWatchHistoryAge)}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckKey returns fault.Invalid if a key cannot be used.
+// CheckKey returns an error if a key cannot be used: fault.TooLarge if it is too long, and otherwise fault.Invalid.
 func CheckKey(key string) error {
 	why := ""
 	switch {

@@ -18,8 +18,8 @@ const (
 	itemCost    = 128
 )
 
-// Tally adds up the size of the items that one read returns. An external server may be hostile, and the limit bounds
-// the memory for its answer. The zero value is empty.
+// Tally adds up the size of the items that one read returns. A limit for this size bounds the memory for the answer of
+// an external server, which may be hostile. The zero value is empty.
 type Tally struct{ size int }
 
 // Add adds an item. It returns fault.TooLarge if all items together have more than 64 MiB.
@@ -43,7 +43,7 @@ const (
 	DefaultMaxValueSize = 256 << 10 // bytes of a value, unless the component sets another limit
 )
 
-// VersionAbsent as the version of a change means: only if the key does not exist.
+// VersionAbsent is the version of a change that is made only if the key does not exist.
 const VersionAbsent = "0"
 
 // Item is one configuration value. In a subscription, an Item without a version means that the key was deleted.
@@ -65,7 +65,7 @@ type GetRequest struct {
 	Metadata map[string]string
 }
 
-// Found is the answer to a GetRequest: the items that exist, by key.
+// Found is the answer to a GetRequest. It has the items that exist, sorted by key.
 type Found struct {
 	Items   []Item
 	Session string // token to send with later requests; empty if the store has no sessions
@@ -74,7 +74,7 @@ type Found struct {
 // SubscribeRequest asks for the changes of items.
 type SubscribeRequest struct {
 	Keys     []string // empty = all, also those that are created later
-	Initial  bool     // first the current items
+	Initial  bool     // deliver the current items first
 	Metadata map[string]string
 }
 
@@ -108,7 +108,7 @@ type Store interface {
 
 // Change is a change of one item.
 type Change struct {
-	Item        // Version is a condition: only if it is current; empty = none; VersionAbsent
+	Item        // Version is a condition: the change needs this current version; empty = none; see VersionAbsent
 	Delete bool // removes the key; deleting an absent key is no error, unless Version is set
 }
 

@@ -37,7 +37,7 @@ func NewQueue(end func()) *Queue {
 		drop: drop}
 }
 
-// TellPresent sets the function of Present. Call it before the subscription is used.
+// TellPresent sets the function that Present calls. It must be called before the subscription is used.
 func (q *Queue) TellPresent(present func() []string) { q.present = present }
 
 // Present implements Subscription.
@@ -48,7 +48,7 @@ func (q *Queue) Present() []string {
 	return q.present()
 }
 
-// Put adds changes. An empty queue accepts the changes of one call, however many they are.
+// Put adds changes. If the queue is empty, Put accepts any number of changes.
 func (q *Queue) Put(items ...Item) {
 	q.mu.Lock()
 	if q.err == nil {
@@ -78,7 +78,7 @@ func (q *Queue) add(items []Item) {
 // Overflow implements Subscription.
 func (q *Queue) Overflow() context.Context { return q.overflow }
 
-// Fail ends the subscription with an error, after what waits was delivered.
+// Fail ends the subscription with err. Next first delivers the changes that wait.
 func (q *Queue) Fail(err error) {
 	q.mu.Lock()
 	if q.err == nil {

@@ -90,7 +90,7 @@ func (s *Set) listBinding(u *unit, i *bindings.Instance) {
 	s.statuses = append(s.statuses, status)
 }
 
-// Binding returns the binding with a name, as spelt in request paths.
+// Binding returns the binding with the given component name. Case matters.
 func (s *Set) Binding(name string) (*bindings.Instance, bool) {
 	for _, i := range s.bindings {
 		if i.Name == name {

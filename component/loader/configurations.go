@@ -80,7 +80,7 @@ func writersOf(u *unit) (out []string) {
 	return out
 }
 
-// ConfigurationStore returns the configuration store with a name, as spelt in request paths.
+// ConfigurationStore returns the configuration store with the given component name. Case matters.
 func (s *Set) ConfigurationStore(name string) (*configuration.Instance, bool) {
 	for _, i := range s.configurations {
 		if i.Name == name {

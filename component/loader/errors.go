@@ -57,7 +57,7 @@ type joined struct {
 	parts []error
 }
 
-// Error returns the texts of all.
+// Error returns the texts of all joined errors.
 func (j *joined) Error() string { return j.whole.Text() }
 
 // Unwrap returns the fault with the joined text, then every cause.

@@ -29,8 +29,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Factories are the component types that can be opened. Each map has the factories by type name; case is ignored.
-// The type name includes a version above v1, as in "state.example/v2".
+// Factories are the component types that can be opened. Each map has the factories by type name. The case of the name
+// is ignored. A version above v1 is part of the name, as in "state.example/v2".
 type Factories struct {
 	State         map[string]StateFactory
 	SecretStores  map[string]SecretStoreFactory

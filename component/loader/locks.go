@@ -75,7 +75,7 @@ func (s *Set) listLocks(u *unit, i *lock.Instance) {
 	s.statuses = append(s.statuses, statusOf(u.spec, component.Ready, ""))
 }
 
-// LockStore returns the lock store with a name, as spelt in request paths.
+// LockStore returns the lock store with the given component name. Case matters.
 func (s *Set) LockStore(name string) (*lock.Instance, bool) {
 	for _, i := range s.locks {
 		if i.Name == name {

@@ -26,7 +26,7 @@ func (p *opening) filterOf(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// Middleware returns the middleware with a name.
+// Middleware returns the middleware with the given component name. Case matters.
 func (s *Set) Middleware(name string) (*middleware.Instance, bool) {
 	for _, i := range s.filters {
 		if i.Name == name {

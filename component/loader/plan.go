@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Plan is what the files configure, before anything is opened. It is immutable.
+// Plan describes what a node has to open according to the files. Nothing is open yet. A Plan is immutable.
 type Plan struct {
 	// Warnings are problems that do not stop a start.
 	Warnings []component.Problem
@@ -51,8 +51,8 @@ func (p *Plan) report(log *slog.Logger) {
 }
 
 // Read reads the files and performs all checks that do not require an open component. For invalid files it returns the
-// same error as Open, which lists the problems of all files. After an error, the plan may be nil, and only its
-// warnings are valid.
+// same error as Open, which lists the problems of all files. After an error, the plan may be nil. If it is not nil,
+// only its Warnings are valid.
 func Read(o Options) (*Plan, error) {
 	if err := o.validate(); err != nil {
 		return nil, err

@@ -96,7 +96,7 @@ func topicsOf(v component.Values) (t pubsub.Topics, err error) {
 	return t, err
 }
 
-// PubSub returns the publish/subscribe component with a name, as spelt in request paths.
+// PubSub returns the publish/subscribe component with the given name. Case matters.
 func (s *Set) PubSub(name string) (*pubsub.Instance, bool) {
 	for _, i := range s.pubsubs {
 		if i.Name == name {
@@ -106,8 +106,8 @@ func (s *Set) PubSub(name string) (*pubsub.Instance, bool) {
 	return nil, false
 }
 
-// Subscriptions returns the documents of kind Subscription that apply to this node, in the order of the files. Those of
-// v1alpha1 and v2alpha1 are mixed.
+// Subscriptions returns the documents of kind Subscription that apply to this node, in the order of the files.
+// Documents of the versions v1alpha1 and v2alpha1 are in the same list.
 func (s *Set) Subscriptions() []component.Subscription { return slices.Clone(s.subscriptions) }
 
 // PubSubs returns the publish/subscribe components in the order of their opening.

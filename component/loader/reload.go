@@ -35,7 +35,7 @@ func (c Changes) Any() bool {
 	return len(c.Added)+len(c.Changed)+len(c.Removed) > 0 || c.Documents || c.Subscriptions
 }
 
-// Close closes the components of the previous set that are not in the new set. Call it when no request uses these
+// Close closes the components of the previous set that are not in the new set. Call Close when no request uses these
 // components any more.
 func (c Changes) Close() error {
 	var errs []error

@@ -65,7 +65,7 @@ type entry struct {
 	list    func(*Set, *unit) // adds it to the lists of another set
 }
 
-// Ignored returns why components with ignoreErrors could not be opened.
+// Ignored returns the errors of components with ignoreErrors that could not be opened.
 func (s *Set) Ignored() []error { return slices.Clone(s.ignored) }
 
 // add adds an open component, which list adds to the lists of a set.
@@ -80,7 +80,7 @@ func newSet(plan *Plan) *Set {
 		entries: map[entryKey]*entry{}}
 }
 
-// StateStore returns the state store with a name, as spelt in request paths.
+// StateStore returns the state store with the given component name. Case matters.
 func (s *Set) StateStore(name string) (*state.Instance, bool) {
 	for _, i := range s.stores {
 		if i.Name == name {
@@ -90,7 +90,7 @@ func (s *Set) StateStore(name string) (*state.Instance, bool) {
 	return nil, false
 }
 
-// StateStores returns the state stores in the order they were declared.
+// StateStores returns the state stores in the order in which they were declared.
 func (s *Set) StateStores() []*state.Instance { return slices.Clone(s.stores) }
 
 // ActorStore returns the store with the actor state.
@@ -103,7 +103,7 @@ func (s *Set) ActorStore() (*state.Instance, bool) {
 	return nil, false
 }
 
-// SecretStore returns the secret store with a name, as spelt in request paths.
+// SecretStore returns the secret store with the given component name. Case matters.
 func (s *Set) SecretStore(name string) (*secretstores.Instance, bool) {
 	for _, i := range s.secrets {
 		if i.Name == name {

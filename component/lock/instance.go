@@ -7,8 +7,9 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Metadata names of every lock store.
-const MetadataKeyPrefix = "keyPrefix" // which applications share locks; see state.ParseKeyPrefix
+// MetadataKeyPrefix is the metadata name of the key prefix of a lock store. The key prefix determines which
+// applications share locks (see state.ParseKeyPrefix).
+const MetadataKeyPrefix = "keyPrefix"
 
 // Instance is one opened lock store with the settings of its component file. It is immutable.
 type Instance struct {
@@ -28,7 +29,7 @@ func (i *Instance) VisibleTo(app string) bool {
 	return len(i.Scopes) == 0 || slices.Contains(i.Scopes, app)
 }
 
-// KeyOf returns the key of an application's lock.
+// KeyOf returns the key of the lock that the application app uses for resource.
 func (i *Instance) KeyOf(app, resource string) Key {
 	prefix := i.KeyPrefix.Prefix(state.Owner{App: app, Namespace: i.Namespace, Store: i.Name})
 	return Key{Prefix: strings.TrimSuffix(prefix, state.Separator), Resource: resource}

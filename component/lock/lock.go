@@ -1,5 +1,6 @@
-// Package lock defines the contract of a lock store, which grants exclusive locks. A lock has one owner at a time
-// and expires. The package contains only types and the bounds of a claim.
+// Package lock defines the contract of a lock store, which grants exclusive locks. A lock has one owner at a time and
+// expires. The package owns the request and answer types, the bounds of a claim, and a wrapper that adds metrics to a
+// store. It starts no goroutines.
 package lock
 
 import (
@@ -23,7 +24,7 @@ type Key struct {
 	Resource string
 }
 
-// Claim is a wish for a lock.
+// Claim is a request for a lock.
 type Claim struct {
 	Key
 	Owner  string        // who owns the lock afterwards
@@ -49,7 +50,7 @@ func (c *Claim) Check(op string) error {
 	return e
 }
 
-// Grant is the result of a Claim.
+// Grant is the result of a Claim, or the state of a lock.
 type Grant struct {
 	Granted bool
 	// Token is greater than the token of every earlier owner of the lock; 0 = the store has no tokens.

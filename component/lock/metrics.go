@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics are the metrics of all lock stores of a process. Safe for concurrent use.
+// Metrics are the metrics of all lock stores of a process. They are safe for concurrent use.
 type Metrics struct {
 	operations *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
@@ -36,7 +36,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Instrument makes the store of i count its operations.
+// Instrument makes the store of i record metrics. Name of i is the value of the label store.
 func (m *Metrics) Instrument(i *Instance) {
 	c := counted{Store: i.Store, metrics: m, name: i.Name}
 	if l, ok := i.Store.(Leaser); ok {

@@ -27,7 +27,7 @@ type Refusal struct {
 // Error returns the message.
 func (r *Refusal) Error() string { return r.Message }
 
-// Instance is one component.
+// Instance is one opened middleware with the settings of its component file.
 type Instance struct {
 	Name   string // component name
 	Type   string // in lower case

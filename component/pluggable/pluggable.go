@@ -25,10 +25,10 @@ import (
 // DefaultFolder is the folder of the sockets in Dapr.
 const DefaultFolder = "/tmp/dapr-components-sockets"
 
-// Fields declares the metadata. The component takes every name.
+// Fields declares the metadata. A pluggable component accepts every name.
 func Fields() []component.Field { return []component.Field{{Rest: true}} }
 
-// Options are the settings of one component. All are required, except BuiltIn.
+// Options are the settings of one component. All fields except BuiltIn are required.
 type Options struct {
 	Folder     string // of the sockets
 	Name       string // of the component; the process distinguishes its components by this name

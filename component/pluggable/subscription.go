@@ -288,8 +288,8 @@ func (m *member) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Outcome)
 	return nil
 }
 
-// DeadLetter implements pubsub.Subscription. It publishes the message before it acknowledges the delivery. A message of
-// another publisher may be larger than what may be published here. As it was received, it can be received again.
+// DeadLetter implements pubsub.Subscription. It publishes the message before it acknowledges the delivery. It does not
+// check the size of the message, because a message that was received can be received again.
 func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic string) error {
 	m.mu.Lock()
 	held := m.held[d.Ref]

@@ -41,7 +41,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Instrument makes the broker of i count what it does.
+// Instrument makes the broker of i record metrics. Name of i is the value of the label pubsub.
 func (m *Metrics) Instrument(i *Instance) {
 	i.Broker = &counted{Broker: i.Broker, metrics: m, name: i.Name}
 }
@@ -70,7 +70,8 @@ func (c *counted) Publish(ctx context.Context, r PublishRequest) ([]Failure, err
 	return failures, nil
 }
 
-// Staged counts messages that were published with a transaction, or not if err is not nil.
+// Staged counts the messages of a transaction as published by b, or as failed if err is not nil. It does nothing if b
+// does not record metrics.
 func Staged(b Broker, messages int, err error) {
 	c, ok := b.(*counted)
 	if !ok {

@@ -30,10 +30,10 @@ type Message struct {
 	DeliverAt   time.Time         // the message is not delivered before; zero = at once
 }
 
-// MessageCost is the memory of a message besides its texts, in bytes.
+// MessageCost is the memory that a message needs in addition to its texts, in bytes.
 const MessageCost = 256
 
-// Size returns the memory that the message takes, in bytes.
+// Size returns how much memory the message needs, in bytes.
 func (m *Message) Size() int64 {
 	size := MessageCost + len(m.ID) + len(m.Data) + len(m.ContentType) + len(m.Key)
 	for name, value := range m.Metadata {
@@ -64,7 +64,7 @@ type SubscribeRequest struct {
 	Unsettled int
 }
 
-// Outcome is what became of a delivery.
+// Outcome is the result of a delivery.
 type Outcome int
 
 // The outcomes.
@@ -97,7 +97,7 @@ type Delivery struct {
 	Sequence string
 	Attempt  int    // 1 = the first
 	Ref      string // identifies the delivery to the broker; opaque
-	Token    string // acknowledges the delivery in a state transaction; "" = the broker cannot do that
+	Token    string // for acknowledging the delivery in a state transaction; "" = the broker cannot do that
 }
 
 // Subscription receives the messages of one member of a group. It is safe for concurrent use.
@@ -130,8 +130,8 @@ type Abilities struct {
 
 // Stager is implemented by brokers that can take part in transactions of state stores.
 type Stager interface {
-	// StagePublish returns the effect that publishes messages with a transaction. A transaction that the topic has no
-	// room for is refused with fault.Overloaded.
+	// StagePublish returns the effect that publishes messages with a transaction. If the topic has no room for the
+	// messages, the transaction fails with fault.Overloaded.
 	StagePublish(ctx context.Context, r PublishRequest) (state.Effect, error)
 	// StageAck returns the effect that acknowledges a delivery with a transaction. StageAck or the transaction returns
 	// fault.DeliverySettled if the token is not of a delivery to the group, or the message is settled or has failed
@@ -143,7 +143,8 @@ type Stager interface {
 type AckRequest struct {
 	Token string // Delivery.Token, or anything else that a client has sent
 	Group string // of the application that sends it
-	// Allowed reports whether the application may subscribe to a topic, under its name at the broker; nil = to all.
+	// Allowed reports whether the application may subscribe to a topic, under its name at the broker. nil = the
+	// application may subscribe to all topics.
 	Allowed func(topic string) bool
 }
 

@@ -14,7 +14,7 @@ type Gate struct {
 	closed atomic.Bool
 }
 
-// Enter returns nil if a call may begin: the store is open and ctx has not ended.
+// Enter returns nil if a call may begin. It returns an error if the store is closed, or if ctx has ended.
 func (g *Gate) Enter(ctx context.Context) error {
 	switch {
 	case g.closed.Load():
@@ -26,7 +26,7 @@ func (g *Gate) Enter(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the gate and returns true the first time.
+// Close closes the gate. It returns true if the gate was open.
 func (g *Gate) Close() bool { return !g.closed.Swap(true) }
 
 // Text returns a secret value as text. If the value is not valid UTF-8, Text encodes it as base64, because a JSON
@@ -38,7 +38,7 @@ func Text(value []byte) string {
 	return base64.StdEncoding.EncodeToString(value)
 }
 
-// Absent returns the error for a secret that does not exist.
+// Absent returns the error for a secret that does not exist. msg is the reason.
 func Absent(name, msg string) error {
 	return &fault.Error{Code: fault.NotFound, Op: "secretstores.Get", Msg: msg, Key: name}
 }

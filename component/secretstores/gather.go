@@ -49,7 +49,7 @@ func Gather(ctx context.Context, names []string,
 	return out, nil
 }
 
-// Fits refuses a bulk read of more than MaxBulk secrets.
+// Fits returns fault.TooLarge if count, the number of secrets in a bulk read, is above MaxBulk.
 func Fits(count int) error {
 	if count <= MaxBulk {
 		return nil

@@ -47,7 +47,7 @@ const (
 // Feature is a capability as GET /v1.0/metadata names it.
 type Feature string
 
-// FeatureMultipleKeyValues marks stores whose secrets can have several keys.
+// FeatureMultipleKeyValues is the feature of stores whose secrets can have several keys.
 const FeatureMultipleKeyValues Feature = "MULTIPLE_KEY_VALUES_PER_SECRET"
 
 // Featurer is implemented by stores that report their capabilities.

@@ -2,7 +2,8 @@ package state
 
 import "slices"
 
-// Abilities are the optional interfaces of a store. A field is nil if the store does not implement that interface.
+// Abilities are the optional interfaces of a store, except Pinger, which wrappers do not implement. A field is nil if
+// the store does not implement that interface.
 type Abilities struct {
 	Transactor Transactor
 	BulkGetter BulkGetter
@@ -11,8 +12,8 @@ type Abilities struct {
 	Watcher    Watcher
 }
 
-// AbilitiesOf returns the optional interfaces of a store. Use it instead of a type assertion, which fails for a
-// store inside a wrapper.
+// AbilitiesOf returns the abilities of a store. Use it instead of a type assertion, which fails for a store inside a
+// wrapper.
 func AbilitiesOf(s Store) Abilities {
 	if w, ok := s.(*wrapped); ok {
 		return w.abilities

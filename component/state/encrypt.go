@@ -13,7 +13,7 @@ const (
 )
 
 // Encrypted wraps a store so that values are encrypted and authenticated in it. Keys, expiry times and ETags are not
-// encrypted, and the wrapper does not change them. The wrapper implements the same optional interfaces as the store.
+// encrypted, and the wrapper does not change them. The wrapper has the same Abilities as the store.
 //
 // A read returns fault.Unimplemented if a newer version of Quorate has encrypted the value in a newer format. It
 // returns fault.Corrupt in these cases:

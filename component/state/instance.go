@@ -50,8 +50,8 @@ func (i *Instance) StoredKey(app, key string) string {
 	return i.KeyPrefix.Stored(i.owner(app), key)
 }
 
-// StoredPrefix returns the prefix of the stored keys for all keys of app that begin with prefix. It is empty only if
-// prefix is empty and keyPrefix is "none".
+// StoredPrefix returns the prefix of the stored keys for all keys of app that begin with prefix. The result is empty
+// only if prefix is empty and keyPrefix is "none".
 func (i *Instance) StoredPrefix(app, prefix string) string {
 	return i.KeyPrefix.Stored(i.owner(app), prefix)
 }

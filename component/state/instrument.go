@@ -2,9 +2,8 @@ package state
 
 import "context"
 
-// Instrument wraps store in a store that records metrics of its calls. name is the value of the label store.
-// fallback is the level that the store uses for DefaultConsistency. The wrapper implements the same optional
-// interfaces as store.
+// Instrument wraps store in a store that records metrics of its calls. name is the value of the label store. fallback
+// is the level that the store uses for DefaultConsistency. The wrapper has the same Abilities as store.
 func (m *Metrics) Instrument(store Store, name string, fallback Consistency) Store {
 	below := AbilitiesOf(store)
 	offered := [operations]bool{

@@ -24,7 +24,7 @@ func PrefixOf(key string) string {
 	return prefix
 }
 
-// MaxKeyPrefix is the longest literal key prefix, in bytes.
+// MaxKeyPrefix is the maximum length of a literal key prefix, in bytes.
 const MaxKeyPrefix = 256
 
 // Owner has the parts of which a key prefix can be made.
@@ -120,7 +120,7 @@ func (p KeyPrefix) String() string {
 // Prefix returns the prefix of the stored keys of the owner o, including the separator. It is empty for KeyPrefixNone.
 func (p KeyPrefix) Prefix(o Owner) string { return p.Stored(o, "") }
 
-// Stored returns the stored key of o's key.
+// Stored returns the stored key for a key of the owner o.
 func (p KeyPrefix) Stored(o Owner, key string) string {
 	switch p.strategy {
 	case byNamespace:
@@ -138,7 +138,8 @@ func (p KeyPrefix) Stored(o Owner, key string) string {
 }
 
 // Original is the inverse of Stored. It returns false if stored is not a stored key of the owner o. It also returns
-// false for a key of actor state. Such a key may have the prefix of o, but the rest of the key contains Separator.
+// false for a key of actor state. The prefix of such a key may be that of o, but the rest of the key contains
+// Separator.
 func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	key, ok := strings.CutPrefix(stored, p.Prefix(o))
 	if !ok || key == "" || strings.Contains(key, Separator) {

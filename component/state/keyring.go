@@ -44,7 +44,7 @@ const (
 	maxTypeSize = 255
 )
 
-// SealOverhead is how many bytes longer a sealed value of JSON text is.
+// SealOverhead is the number of bytes by which encryption makes JSON text longer.
 const SealOverhead = sealHead + 1 + tagSize
 
 type keyID [keyIDSize]byte
@@ -96,10 +96,10 @@ func NewKeyRing(primary, secondary string) (*KeyRing, error) {
 	return ring, nil
 }
 
-// String hides the keys.
+// String returns a text that does not contain the keys.
 func (r *KeyRing) String() string { return "(key ring)" }
 
-// GoString hides the keys from %#v.
+// GoString returns the same text for the format %#v.
 func (r *KeyRing) GoString() string { return r.String() }
 
 func newValueKey(raw []byte) *valueKey {

@@ -97,7 +97,7 @@ func outcomeOf(err error) outcome {
 	}
 }
 
-// Metrics are the metrics of all state stores of a process. It is safe for concurrent use.
+// Metrics are the metrics of all state stores of a process. They are safe for concurrent use.
 type Metrics struct {
 	requests  *prometheus.CounterVec
 	duration  *prometheus.HistogramVec

@@ -24,7 +24,7 @@ const (
 	pingDown    = time.Second // between two pings while the server does not answer
 )
 
-// MonitorOptions are the settings of Monitored.
+// MonitorOptions are the arguments of Monitored besides the store.
 type MonitorOptions struct {
 	Name    string       // of the store
 	Logger  *slog.Logger // it names the store
@@ -46,10 +46,10 @@ type Monitor struct {
 	err   error
 }
 
-// Monitored wraps a store whose server can fail. It returns the wrapper and a monitor, whose goroutine pings the
-// server until Close. If an operation fails with the code unavailable, the wrapper marks the error so that IsOutside
-// recognises it. While the server is down, the error also says since when. If store does not implement Pinger,
-// Monitored returns store itself and a nil Monitor.
+// Monitored wraps a store whose server can fail. It returns the wrapper and a monitor, whose goroutine pings the server
+// until Close. If an operation fails with the code unavailable, the wrapper marks the error so that IsOutside
+// recognises it. While the server is down, the error text also contains the time of the failure. If store does not
+// implement Pinger, Monitored returns store itself and a nil Monitor.
 func Monitored(store Store, o MonitorOptions) (Store, *Monitor) {
 	p, ok := store.(Pinger)
 	if !ok {
@@ -74,8 +74,8 @@ func (m *Monitor) Close() {
 	m.o.Metrics.monitored(m.o.Name, -1)
 }
 
-// Down reports whether the server is down. If it is, the text reason says since when, names the cause and tells how to
-// fix it.
+// Down reports whether the server is down. If it is down, reason contains the time of the failure, the cause, and how
+// to fix it.
 func (m *Monitor) Down() (reason string, down bool) {
 	since, err := m.state()
 	if err == nil {

@@ -32,7 +32,8 @@ type Settings struct {
 	Outbox             *Outbox // nil = none
 }
 
-// Consistency returns the level of a request: its own, or the default.
+// Consistency returns the level that applies to a request: the level in the request, or otherwise the default of the
+// store.
 func (s Settings) Consistency(asked Consistency) Consistency {
 	switch {
 	case asked != DefaultConsistency:
@@ -45,8 +46,8 @@ func (s Settings) Consistency(asked Consistency) Consistency {
 
 // WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and MaxValueSize. The caller must apply
 // the other settings. If a value is larger than MaxValueSize, the wrapper returns fault.TooLarge with the key. The
-// wrapper implements the same optional interfaces as the store. If none of the three settings has an effect,
-// WithSettings returns the store itself.
+// wrapper has the same Abilities as the store. If none of the three settings has an effect, WithSettings returns the
+// store itself.
 func WithSettings(store Store, s Settings) Store {
 	if s.Consistency(DefaultConsistency) == Eventual && s.DefaultTTL == 0 && s.MaxValueSize == 0 {
 		return store

@@ -45,7 +45,8 @@ const (
 	Stale        Level = "stale"        // no promise
 )
 
-// Proof is the level at which an answer was given. The zero value promises nothing.
+// Proof has the consistency level of an answer, and the session token for later requests. The zero value promises
+// nothing.
 type Proof struct {
 	Level   Level
 	Age     time.Duration // upper bound of the answer's age, for eventual reads; negative = unknown
@@ -168,7 +169,7 @@ type Operation struct {
 // effects are applied together, or none of them is. The other component creates the effect, for a store of an Instance
 // whose Effects is true. The store returns fault.Unimplemented for an effect that it does not know.
 type Effect interface {
-	// Effect describes it for errors, such as "events for the topic orders".
+	// Effect returns a description of the effect for errors, such as "events for the topic orders".
 	Effect() string
 }
 
@@ -193,7 +194,7 @@ type Written struct {
 }
 
 // Store is implemented by every state store. All methods are safe for concurrent use and return when ctx ends. Errors
-// are *fault.Error:
+// are *fault.Error. These are the most important codes:
 //
 //	conflict       an ETag or create-only condition failed; Key names the key; nothing was changed
 //	lock_lost      a lock of the request no longer has its token; nothing was changed
@@ -204,6 +205,8 @@ type Written struct {
 //	overloaded     not executed: too many requests are waiting
 //	timeout        not executed in time
 //	indeterminate  it is not known whether the request was executed
+//
+// An error can have another code, such as denied, corrupt or internal.
 type Store interface {
 	// Get reads one key. An absent key is an Item for which Found is false, not an error.
 	Get(ctx context.Context, r GetRequest) (Item, error)
@@ -231,7 +234,7 @@ type BulkGetRequest struct {
 	ReadOptions
 }
 
-// ValuesTooLarge is the error of a bulk read whose values exceed max bytes together.
+// ValuesTooLarge returns the error of a bulk read whose values together exceed max bytes.
 func ValuesTooLarge(op string, max int64) error {
 	return &fault.Error{Code: fault.TooLarge, Op: op, Msg: "the values of the keys exceed " +
 		strconv.FormatInt(max, 10) + " bytes together",
@@ -259,7 +262,7 @@ type Page struct {
 	Proof
 }
 
-// Lister is implemented by stores that list keys in order.
+// Lister is implemented by stores that can list keys in byte order.
 type Lister interface {
 	List(ctx context.Context, r ListRequest) (Page, error)
 }

@@ -39,7 +39,7 @@ func (b HistoryBounds) WithDefaults() HistoryBounds {
 	return b
 }
 
-// Position is a point in the sequence of changes of a store: everything up to Revision.
+// Position is a point in the sequence of changes of a store. It includes all changes up to Revision.
 type Position struct {
 	Cluster  string // 8 hexadecimal digits of the cluster; empty = not checked
 	Revision uint64
@@ -88,10 +88,10 @@ type Change struct {
 	Deleted  bool   // the key was removed
 	Expired  bool   // removed because it had expired
 	Last     bool   // the last change of its request
-	Position uint64 // 0, or everything up to it was delivered
+	Position uint64 // everything up to this revision was delivered; 0 = not known
 }
 
-// WatchPart is what a Watch delivers at once.
+// WatchPart is a part of the changes of a watch, as one call of Next or Poll returns it.
 type WatchPart struct {
 	Items   []Change // of a snapshot
 	Synced  bool     // the snapshot is complete, as of Seen
@@ -101,7 +101,7 @@ type WatchPart struct {
 
 // Watch is a running watch. Only one goroutine may use it.
 type Watch interface {
-	// Position returns what was delivered.
+	// Position returns the position up to which everything was delivered.
 	Position() Position
 	// Newest returns the revision of the newest change in the watched history that this node knows. The change may
 	// have a key that the watch does not match. Newest is safe for concurrent use.
@@ -122,7 +122,7 @@ type Watch interface {
 	Close()
 }
 
-// Readiness is what Poll has found.
+// Readiness is the state of a watch that Poll has found.
 type Readiness int
 
 // The values of Readiness.
@@ -155,7 +155,7 @@ type WatchEnd struct {
 	Current uint64 // the newest position
 }
 
-// Error says what happened and what to do.
+// Error describes why the watch has ended, and what to do.
 func (e *WatchEnd) Error() string {
 	switch e.Reason {
 	case WatchCompacted:

@@ -9,13 +9,13 @@ func NoInstance(id string) *fault.Error {
 	return &fault.Error{Code: fault.NotFound, Op: "workflow", Msg: "no such instance exists", Key: id}
 }
 
-// AlreadyRuns returns the error of a start whose id an instance has that is not terminal.
+// AlreadyRuns returns the error of a start with the id of an instance that is not terminal.
 func AlreadyRuns(id string) *fault.Error {
 	return &fault.Error{Code: fault.Conflict, Op: "workflow",
 		Msg: "an active workflow with ID '" + id + "' already exists", Key: id}
 }
 
-// AlreadyExists returns the error of a start that requires an id which no instance has had.
+// AlreadyExists returns the error of a start that must not replace the terminal instance with the same id.
 func AlreadyExists(id string) *fault.Error {
 	return &fault.Error{Code: fault.Conflict, Op: "workflow", Msg: "a workflow with ID '" + id +
 		"' already exists and the create enforces instance ID uniqueness", Key: id}

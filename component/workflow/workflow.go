@@ -18,7 +18,7 @@ import (
 // concurrent use and return when ctx ends. Errors are *fault.Error with these codes:
 //
 //   - NotFound: there is no such instance, see NoInstance
-//   - Conflict: an instance with this id exists, see AlreadyRuns and AlreadyExists
+//   - Conflict: an instance with this id exists, see AlreadyRuns, AlreadyExists and ChildRuns
 //   - Invalid: the request is wrong, or the state of the instance does not allow it, see Stalled and NotTerminal
 //   - TooLarge, Overloaded, Unavailable, Timeout: certainly not done
 //   - Indeterminate: may or may not have been done
@@ -46,8 +46,9 @@ type Engine interface {
 	// Purge removes an instance, with its children if recursive, and returns how many were removed. It returns
 	// NotTerminal if the instance runs, except with force.
 	Purge(ctx context.Context, app, id string, recursive, force bool) (removed int, err error)
-	// PurgeMatching removes terminal instances that match a filter, and returns how many. If complete is false, there
-	// are more. Those with a child that runs are left out if recursive, and the first of them is the error.
+	// PurgeMatching removes terminal instances that match a filter, and returns how many. If complete is false, some
+	// matching instances are left. If recursive is true, instances with a running child are also left, and err is the
+	// error for the first of them.
 	PurgeMatching(ctx context.Context, app string, f Filter, recursive bool) (removed int, complete bool, err error)
 	// List returns instances that match a filter, in the order of their creation. The parameter after is "" or the
 	// token of the previous page. The result next is "" on the last page.
@@ -55,17 +56,17 @@ type Engine interface {
 	// Applications returns the applications that have instances or workers, by id. After a purge, an application may
 	// stay in the list without instances.
 	Applications(ctx context.Context) ([]Application, error)
-	// History returns at most limit committed events of an instance from the event with the given position on, which
-	// counts from 0. The inbox is not part of it. The result more reports whether there are later events.
+	// History returns at most limit committed events of an instance. first is the position of the first of them, from
+	// 0. Events in the inbox are not committed. more is true if there are later events.
 	History(ctx context.Context, app, id string, first, limit int) (events []*protos.HistoryEvent, more bool, err error)
 	// Rerun creates an instance from the history of a terminal one, as turn.Rerun describes, and returns its id.
 	Rerun(ctx context.Context, app string, r *protos.RerunWorkflowFromEventRequest) (id string, err error)
 
 	// Work opens a stream of work for a worker of the application. Close gives back what the stream has not completed.
 	Work(ctx context.Context, app string, w Worker) (Stream, error)
-	// CompleteTurn stores the answer of a worker to a WorkflowRequest. It returns an error of code Invalid for an
-	// answer that breaks the rules; the turn is handed out again later. An answer with the token of another turn is
-	// ignored.
+	// CompleteTurn stores the answer of a worker to a WorkflowRequest. If the answer breaks the rules, CompleteTurn
+	// returns an error with the code Invalid, and the turn is handed out again later. An answer with the token of
+	// another turn is ignored.
 	CompleteTurn(ctx context.Context, app string, r *protos.WorkflowResponse) error
 	// CompleteActivity stores the result of an activity. The result of a task that has one already is ignored.
 	CompleteActivity(ctx context.Context, app string, r *protos.ActivityResponse) error
@@ -94,11 +95,12 @@ type Worker struct {
 	Retention Retention
 }
 
-// Retention is how long an instance is kept after it has ended. This depends on the status with which it has ended; 0 =
-// it is kept until it is purged.
+// Retention is how long an instance is kept after it has ended, by the status with which it has ended. 0 = until it is
+// purged.
 type Retention struct{ Completed, Failed, Terminated time.Duration }
 
-// Of returns how long an instance with a terminal status is kept.
+// Of returns how long an instance with the terminal status s is kept. Terminated applies to all statuses except
+// completed and failed.
 func (r Retention) Of(s protos.OrchestrationStatus) time.Duration {
 	switch s {
 	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_COMPLETED:

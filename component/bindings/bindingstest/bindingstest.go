@@ -176,7 +176,7 @@ type Sink struct {
 // NewSink returns a sink that is ready and handles everything.
 func NewSink() *Sink { return &Sink{changed: make(chan struct{})} }
 
-// Fail makes deliveries fail with err, or succeed if it is nil.
+// Fail makes deliveries fail with err, or succeed if err is nil.
 func (s *Sink) Fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +197,7 @@ func (s *Sink) Ready() bool {
 	return !s.paused
 }
 
-// Deliver keeps the event, unless it fails.
+// Deliver records the event, unless Fail has set an error.
 func (s *Sink) Deliver(_ context.Context, e bindings.Event) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +217,7 @@ func (s *Sink) Events() []bindings.Event {
 	return slices.Clone(s.events)
 }
 
-// Wait returns the events once there are n.
+// Wait waits until there are at least n events, and returns all events.
 func (s *Sink) Wait(t *testing.T, n int) []bindings.Event {
 	t.Helper()
 	late := time.After(limit)

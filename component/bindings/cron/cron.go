@@ -48,7 +48,7 @@ func Fields() []component.Field {
 	}
 }
 
-// Options are what a binding is opened from. All but Namespace are required.
+// Options are the settings of a binding. All fields except Namespace are required.
 type Options struct {
 	Name, Namespace string // component name and the node's namespace
 	Metadata        component.Values
@@ -82,7 +82,7 @@ type clock struct {
 	running  sync.WaitGroup
 }
 
-// Start begins with the first tick after now.
+// Start implements bindings.Input. The first event is for the first tick after the call.
 func (c *clock) Start(_ context.Context, sink bindings.Sink) error {
 	var err error = fault.New(fault.Internal, "cron.Start", "it has been started already")
 	c.once.Do(func() {

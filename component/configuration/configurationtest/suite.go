@@ -22,15 +22,15 @@ type Subject interface {
 	Delete(t *testing.T, keys ...string)
 }
 
-// Traits say what a store can do.
+// Traits describe what a store can do.
 type Traits struct {
 	Metadata    bool // items have metadata
 	EmptyValues bool // a value may be empty
-	NoVersions  bool // versions are not made by the store
+	NoVersions  bool // the store does not make versions
 	Writes      bool // the store implements configuration.Writer
 }
 
-// Written changes the items of a store with its own Write.
+// Written is a Subject that changes the items of a store with the method Write of the store.
 type Written struct{ configuration.Writer }
 
 // Set implements Subject.
@@ -123,7 +123,7 @@ func expect(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// Seen is what a subscription has delivered.
+// Seen has the changes that a subscription has delivered.
 type Seen struct {
 	sub     configuration.Subscription
 	Values  map[string]string
@@ -131,7 +131,7 @@ type Seen struct {
 	All     []configuration.Item
 }
 
-// Listen subscribes.
+// Listen subscribes to keys. Without keys, it subscribes to all items.
 func Listen(t *testing.T, s configuration.Store, keys ...string) *Seen {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -144,7 +144,7 @@ func Listen(t *testing.T, s configuration.Store, keys ...string) *Seen {
 	return &Seen{sub: sub, Values: map[string]string{}, Deleted: map[string]bool{}}
 }
 
-// Until reads changes until done returns true.
+// Until reads changes until done returns true. what names the expected changes in the error of the test.
 func (s *Seen) Until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -165,7 +165,7 @@ func (s *Seen) Until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// Value reads changes until a key has a value.
+// Value reads changes until the value of key is value.
 func (s *Seen) Value(t *testing.T, key, value string) {
 	t.Helper()
 	s.Until(t, key+"="+value, func() bool { return s.Values[key] == value })

@@ -34,7 +34,7 @@ type Source interface {
 	Listen(ctx context.Context, channel string, reports Reports) error
 }
 
-// Reports are called by a Source.
+// Reports has the functions that a Source calls.
 type Reports struct {
 	Ready   func()               // every change from now on is reported
 	Silent  func(why string)     // changes are not reported; Listen still waits until ctx ends
@@ -45,8 +45,8 @@ type Reports struct {
 type Options struct {
 	Source Source
 	Logger *slog.Logger
-	Check  time.Duration // between reads of all keys while changes are reported; 0 = one minute
-	Poll   time.Duration // the same while they are not; 0 = 5 s
+	Check  time.Duration // pause between reads of all keys while changes are reported; 0 = one minute
+	Poll   time.Duration // pause between these reads while changes are not reported; 0 = 5 s
 }
 
 // The pauses between attempts to connect.
@@ -104,8 +104,8 @@ type subscriber struct {
 // sum identifies an item with its version and metadata.
 type sum [sha256.Size]byte
 
-// Subscribe starts a subscription and returns when it has read the current items. If initial is true, the subscription
-// first delivers these items.
+// Subscribe starts a subscription and returns when it has read the current items. name is the channel of the server on
+// which changes are reported. If initial is true, the subscription first delivers the current items.
 func (h *Hub) Subscribe(ctx context.Context, name string, keys []string, initial bool) (configuration.Subscription,
 	error) {
 	sub := &subscriber{keys: slices.Clone(keys), known: map[string]sum{}}

@@ -50,7 +50,7 @@ type Options struct {
 	Logger       *slog.Logger
 }
 
-// Store implements configuration.Store and configuration.Writer. Safe for concurrent use.
+// Store implements configuration.Store and configuration.Writer. It is safe for concurrent use.
 type Store struct {
 	options Options
 	backing Backing
@@ -74,7 +74,7 @@ func New(o Options) *Store {
 	return &Store{options: o, backing: o.Backing}
 }
 
-// Close implements configuration.Store. It closes the backing too.
+// Close implements configuration.Store. It also closes the backing store.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true

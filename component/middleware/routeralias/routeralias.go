@@ -30,7 +30,7 @@ func Fields() []component.Field {
 	}}}
 }
 
-// Aliases rewrites paths.
+// Aliases rewrites the paths of requests that match an alias.
 type Aliases struct {
 	routes []route // longer patterns first
 }

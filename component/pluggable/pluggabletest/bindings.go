@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// Output is a server of the service of an output binding. It answers with its request.
+// Output serves an output binding. It answers each call with the data and the metadata of the request.
 type Output struct {
 	components.UnimplementedOutputBindingServer
 
@@ -26,7 +26,7 @@ type Output struct {
 	instances *Instances
 }
 
-// Register is a Service.
+// Register registers the output binding at server. The method value o.Register is a Service.
 func (o *Output) Register(server *grpc.Server, i *Instances) {
 	o.instances = i
 	components.RegisterOutputBindingServer(server, o)
@@ -62,7 +62,7 @@ func (o *Output) Invoke(ctx context.Context, r *components.InvokeRequest) (*comp
 	return &components.InvokeResponse{Data: r.GetData(), Metadata: meta, ContentType: "application/json"}, nil
 }
 
-// Input is a server of the service of an input binding.
+// Input serves an input binding.
 type Input struct {
 	components.UnimplementedInputBindingServer
 
@@ -81,7 +81,7 @@ type inputStream struct {
 	waiting map[string]chan *components.ReadRequest
 }
 
-// Register is a Service.
+// Register registers the input binding at server. The method value in.Register is a Service.
 func (in *Input) Register(server *grpc.Server, i *Instances) {
 	in.mu.Lock()
 	in.instances, in.stream, in.changed = i, nil, make(chan struct{})

@@ -51,8 +51,8 @@ const (
 	NoReflection
 )
 
-// Service registers a service of a component at a server. The service calls i.Init in its Init, and i.Check in all
-// other calls.
+// Service registers a service of a component at a server. The service calls i.Init when it is initialised, and i.Check
+// in all other calls.
 type Service func(s *grpc.Server, i *Instances)
 
 // Process is a process with components.
@@ -68,7 +68,7 @@ type Process struct {
 	served sync.WaitGroup
 }
 
-// New returns a process that is not started. The socket is folder/name.sock.
+// New returns a process that is not started. The path of its socket is folder/name.sock.
 func New(t testing.TB, folder, name string, services ...Service) *Process {
 	p := &Process{Path: filepath.Join(folder, name+".sock"), Services: services, Instances: &Instances{}, t: t}
 	t.Cleanup(p.Kill)
@@ -115,7 +115,7 @@ func (p *Process) Run() {
 // Kill ends the process at once. Its socket stays, without a listener.
 func (p *Process) Kill() { p.stop((*grpc.Server).Stop) }
 
-// Leave ends the process when its calls have ended.
+// Leave waits for the calls in progress, and then ends the process.
 func (p *Process) Leave() { p.stop((*grpc.Server).GracefulStop) }
 
 func (p *Process) stop(how func(*grpc.Server)) {
@@ -138,7 +138,7 @@ type Instances struct {
 	refuse error
 }
 
-// Init is called by the Init of a service.
+// Init records that a component was initialised with properties. It returns the error that Refuse has set, or nil.
 func (i *Instances) Init(ctx context.Context, properties map[string]string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -151,7 +151,7 @@ func (i *Instances) Init(ctx context.Context, properties map[string]string) erro
 	return nil
 }
 
-// Check is called by all other calls. It fails if Init was not called for the component.
+// Check returns an error if Init was not called for the component. Services call it in all other calls.
 func (i *Instances) Check(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -175,7 +175,7 @@ func (i *Instances) Inits() (int, map[string]string) {
 	return i.inits, maps.Clone(i.last)
 }
 
-// Names returns the components that are initialised.
+// Names returns the names of the components that are initialised.
 func (i *Instances) Names() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/component/pubsub"
 )
 
-// PubSub is a server of the service of a publish/subscribe component. Its messages are in a broker of the test.
+// PubSub serves a publish/subscribe component. The messages are in Broker, which belongs to the test.
 type PubSub struct {
 	components.UnimplementedPubSubServer
 
@@ -32,7 +32,7 @@ type PubSub struct {
 	ends map[chan struct{}]bool
 }
 
-// Register is a Service.
+// Register registers the publish/subscribe component at server. The method value p.Register is a Service.
 func (p *PubSub) Register(server *grpc.Server, i *Instances) {
 	p.mu.Lock()
 	p.instances, p.ends = i, map[chan struct{}]bool{}

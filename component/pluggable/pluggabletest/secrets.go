@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Secrets is a server of the service of a secret store.
+// Secrets serves a secret store.
 type Secrets struct {
 	components.UnimplementedSecretStoreServer
 
@@ -22,7 +22,7 @@ type Secrets struct {
 	instances *Instances
 }
 
-// Register is a Service.
+// Register registers the secret store at server. The method value s.Register is a Service.
 func (s *Secrets) Register(server *grpc.Server, i *Instances) {
 	s.instances = i
 	components.RegisterSecretStoreServer(server, s)

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// State is a server of the services of a state store.
+// State serves a state store.
 type State struct {
 	components.UnimplementedStateStoreServer
 	components.UnimplementedTransactionalStateStoreServer
@@ -37,7 +37,7 @@ type State struct {
 	instances *Instances
 }
 
-// Register is a Service.
+// Register registers the state store at server. The method value s.Register is a Service.
 func (s *State) Register(server *grpc.Server, i *Instances) {
 	s.instances = i
 	components.RegisterStateStoreServer(server, s)
@@ -251,7 +251,7 @@ func failed(err error) error {
 	return status.Error(code, fault.Text(err))
 }
 
-// ETagError returns the status of a write with a wrong ETag.
+// ETagError returns the error of a write with a wrong ETag, with the given code.
 func ETagError(code codes.Code) error {
 	s, err := status.New(code, "possible etag mismatch").WithDetails(&errdetails.BadRequest{
 		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "etag", Description: "mismatch"}}})

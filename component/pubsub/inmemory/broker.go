@@ -45,7 +45,7 @@ type Options struct {
 	RedeliverInterval time.Duration // wait before the second attempt, doubled up to a minute; 0 = one second
 }
 
-// Broker holds topics. Open creates one. Safe for concurrent use.
+// Broker has the topics of one process. It is safe for concurrent use.
 type Broker struct {
 	maxBytes    int64
 	concurrency int

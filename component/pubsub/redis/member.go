@@ -18,8 +18,8 @@ type member struct {
 
 var _ pubsub.Subscription = (*member)(nil)
 
-// Receive implements pubsub.Subscription. It returns an error of Redis only if the cause cannot end by itself (see
-// passes).
+// Receive implements pubsub.Subscription. It returns an error of Redis only if the cause of the error does not go away
+// by itself (see passes).
 func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, error) {
 	const op = "redis.Receive"
 	for {

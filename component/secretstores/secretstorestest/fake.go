@@ -21,7 +21,7 @@ type Fake struct {
 	trouble  func(http.ResponseWriter, *http.Request) bool
 }
 
-// NewFake starts a service over TLS; it ends with the test.
+// NewFake starts a service over TLS. The service ends with the test.
 func NewFake(t testing.TB, h http.Handler) *Fake {
 	t.Helper()
 	f := &Fake{}

@@ -27,7 +27,8 @@ type Options struct {
 	Absent string
 	// Metadata is passed with every request; may be nil.
 	Metadata map[string]string
-	// Twins are further spellings of secrets. The store must refuse them, because its scopes would not match them.
+	// Twins are other spellings of the names of secrets. The store must refuse them, because the scopes of a store
+	// would not match them.
 	Twins []string
 }
 

@@ -30,8 +30,8 @@ import (
 type Page struct {
 	Changes  []state.Change
 	Kept     bool   // there is a history
-	ID       uint64 // differs from that of any other history
-	Floor    uint64 // the changes after it are kept
+	ID       uint64 // identifies the history: no other history has this ID
+	Floor    uint64 // all changes after this revision are kept
 	Revision uint64 // newest revision of the store
 	Restored uint64 // grows with every restore
 	// Seen is the revision up to which Changes contains every change after the requested position. It is 0 if the
@@ -54,7 +54,7 @@ type Source interface {
 	Cluster() string
 }
 
-// Scan reads items as of one moment.
+// Scan reads the items of a prefix as of one moment.
 type Scan interface {
 	Revision() uint64
 	Next(ctx context.Context, maxBytes int) (items []state.Change, more bool, err error)

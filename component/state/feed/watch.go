@@ -30,7 +30,8 @@ type watch struct {
 	askedAt uint64
 }
 
-// Watch starts a watch of the changes that source provides. name identifies the source within the hub.
+// Watch starts a watch of the changes that source provides. name identifies source within the hub: watches with the
+// same name share one topic.
 func (h *Hub) Watch(ctx context.Context, name string, source Source, r state.WatchRequest) (state.Watch, error) {
 	if c := source.Cluster(); r.Resume && r.From.Cluster != "" && r.From.Cluster != c {
 		return nil, state.ErrForeignPosition(r.From, c)

@@ -30,8 +30,8 @@ type Options struct {
 	History    state.HistoryBounds
 }
 
-// Store implements state.Store and all optional interfaces. Every read and write is linearizable, because one lock
-// guards the only copy of the data.
+// Store implements state.Store and all optional interfaces except state.Pinger. Every read and write is linearizable,
+// because one lock guards the only copy of the data.
 type Store struct {
 	clock  clock
 	bounds state.HistoryBounds

@@ -45,8 +45,8 @@ type Options struct {
 	Actors bool
 }
 
-// Store implements state.Store and all optional interfaces. A standalone MongoDB server has no transactions. With
-// such a server, Transact returns an error, and Set writes several items one by one.
+// Store implements state.Store and all optional interfaces except state.Watcher. A standalone MongoDB server has no
+// transactions. With such a server, Transact returns an error, and Set writes several items one by one.
 type Store struct {
 	client     *mongo.Client
 	settings   settings

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/component"
 )
 
-// ParseInterval parses a duration like Dapr. A whole number is in seconds.
+// ParseInterval parses a duration as Dapr does. A whole number means seconds.
 func ParseInterval(text string) (time.Duration, error) {
 	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
 		return time.Duration(n) * time.Second, nil
@@ -20,13 +20,13 @@ func ParseInterval(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// CheckInterval checks the text of a field that ParseInterval parses.
+// CheckInterval returns an error if ParseInterval cannot parse text.
 func CheckInterval(text string) error {
 	_, err := ParseInterval(text)
 	return err
 }
 
-// CheckTimeout is CheckInterval for a field that must be at least a second.
+// CheckTimeout returns an error unless text is a duration of at least a second, in the format of ParseInterval.
 func CheckTimeout(text string) error {
 	d, err := ParseInterval(text)
 	if err == nil && d < time.Second {
@@ -35,13 +35,15 @@ func CheckTimeout(text string) error {
 	return err
 }
 
-// Interval returns the duration of a field that was checked.
+// Interval returns the duration in the field with the given name. The field must have passed CheckInterval or
+// CheckTimeout.
 func Interval(m component.Values, name string) time.Duration {
 	d, _ := ParseInterval(m.Text(name))
 	return d
 }
 
-// Number returns a check that a field is a whole number within bounds.
+// Number returns a function for component.Field.Check. The function returns an error unless the text is a whole number
+// from least to most.
 func Number(least, most int64) func(string) error {
 	return func(text string) error {
 		if n, err := strconv.ParseInt(text, 10, 64); err != nil || n < least || n > most {

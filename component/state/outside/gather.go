@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Reader reads keys of a database.
+// Reader reads keys from a database.
 type Reader interface {
 	// ReadOne reads a key.
 	ReadOne(ctx context.Context, key string) (state.Item, error)
@@ -52,7 +52,8 @@ func NewGatherer(r Reader) *Gatherer {
 	return g
 }
 
-// Get reads a key. An error is that of a read of this key alone, or that of ctx.
+// Get reads a key. If a read of several keys fails, Get reads the key again by itself, so an error of another key has
+// no effect. If ctx ends while the key waits, Get returns the error of ctx.
 func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
 	g.mu.Lock()
 	if g.running < maxReads {
@@ -134,8 +135,8 @@ func (g *Gatherer) run() {
 	}
 }
 
-// Wait waits until no read is in progress. The caller must close the client first, so that reads end. Other goroutines
-// may still call Get while Wait waits.
+// Wait waits until no read is in progress. The caller must close the client first, so that reads end. During Wait,
+// other goroutines may still call Get.
 func (g *Gatherer) Wait() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

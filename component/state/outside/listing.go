@@ -29,7 +29,7 @@ type Unordered interface {
 }
 
 // Listing lists the keys of a database in order, page by page. A scan for one page takes as long as a scan for many
-// pages. So Listing keeps the additional keys of a scan for the following pages. It is safe for concurrent use.
+// pages. So Listing keeps the additional keys of a scan for the following pages. A Listing is safe for concurrent use.
 type Listing struct {
 	db Unordered
 
@@ -45,8 +45,8 @@ type Listing struct {
 func NewListing(db Unordered) *Listing { return &Listing{db: db} }
 
 // Page returns a page of keys. The first page comes from a new scan. A later page may come from a scan that is up to a
-// minute old. It omits keys that were deleted since the scan, and it may miss keys that were created since then. scope
-// is the part of the metadata that determines which items are listed.
+// minute old. Such a page omits keys that were deleted since the scan, and may miss keys that were created since then.
+// scope is the part of the metadata that determines which items are listed.
 func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (state.Page, error) {
 	limit := r.Limit
 	if limit <= 0 || limit > maxPage {

@@ -30,8 +30,9 @@ func NewETag(bytes bool) string {
 	return id.String()
 }
 
-// ContentType returns the content type of a value from its ETag, a UUID from NewETag or from Dapr. It returns
-// OctetStream for a UUID of version 8, and for every value that is not valid JSON. Dapr does not write version 8.
+// ContentType returns the content type of a value with the given ETag, which is a UUID from NewETag or from Dapr. It
+// returns OctetStream for a UUID of version 8, and for every value that is not valid JSON. Dapr does not write version
+// 8.
 func ContentType(etag string, value []byte) string {
 	const version = 14 // position of the version in the text
 	if len(etag) > version && etag[version] == '8' || !json.Valid(value) {
@@ -40,7 +41,7 @@ func ContentType(etag string, value []byte) string {
 	return ""
 }
 
-// Creates reports whether an operation needs an absent key.
+// Creates reports whether an operation succeeds only if the key does not exist.
 func Creates(o *state.Operation) bool {
 	return o.ETag == "" && o.Concurrency == state.FirstWrite && o.Kind == state.Upsert
 }
@@ -102,7 +103,8 @@ func Removal(r state.DeleteRequest) state.Operation {
 		Metadata: r.Metadata}}
 }
 
-// Last returns the index of the last operation of every key, which decides about it.
+// Last returns the index of the last operation on each key. This operation determines whether the key exists
+// afterwards, and its value.
 func Last(ops []state.Operation) map[string]int {
 	last := make(map[string]int, len(ops))
 	for i := range ops {
@@ -148,8 +150,8 @@ func Successor(prefix string) string {
 
 // Wait calls probe until it returns nil or another error than fault.Unavailable, and returns the last result. It pauses
 // 200 ms between the calls, and stops about 400 ms before the deadline of ctx. Without a deadline it calls probe only
-// once. The last call may fail only because too little time is left. If it returns fault.Timeout, or fault.Unavailable
-// after ctx has ended, Wait returns the previous error, which has more information.
+// once. The last call may fail only because too little time is left. If this call returns fault.Timeout, or
+// fault.Unavailable after ctx has ended, Wait returns the error of the call before, which has more information.
 func Wait(ctx context.Context, probe func(context.Context) error) error {
 	const pause = 200 * time.Millisecond
 	var last error

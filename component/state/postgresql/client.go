@@ -24,7 +24,7 @@ const largestNotification = 64 << 10
 // settings and errors as a Store, but no tables. It is safe for concurrent use.
 type Client struct{ store *Store }
 
-// Dial connects to PostgreSQL and tries again until ctx ends. The metadata are ClientFields.
+// Dial connects to PostgreSQL and tries again until ctx ends. o.Metadata has the values of ClientFields.
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	set, err := readConnection(o.Metadata)
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *Client) ping(ctx context.Context, conn *pgx.Conn) error {
 	return conn.Ping(ctx)
 }
 
-// Where names the server in messages.
+// Where returns the address of the server, for messages.
 func (c *Client) Where() string { return c.store.settings.where() }
 
 // Close closes the connections.

@@ -51,7 +51,7 @@ type Options struct {
 	LargestValue int64
 }
 
-// Store implements state.Store and all optional interfaces.
+// Store implements state.Store and all optional interfaces except state.Watcher.
 type Store struct {
 	pool     *pgxpool.Pool
 	settings settings

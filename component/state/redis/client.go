@@ -27,8 +27,8 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	return &Client{s}, nil
 }
 
-// ClientFields returns the metadata fields for a component that uses Redis but is not a state store. These are all
-// fields of state.redis. Those that only a state store supports are marked as refused.
+// ClientFields returns the metadata fields for a component that uses Redis but is not a state store. These are the
+// fields of state.redis. The fields that only a state store supports are marked as refused.
 func ClientFields() []component.Field {
 	out := Fields()
 	for i, f := range out {

@@ -8,7 +8,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Command is a command about one key, which is one of its arguments.
+// Command has the name and the arguments of a command. One of the arguments is the key that the command is about.
 type Command []any
 
 // Reply is the response to a command, or its error. Value is nil if Redis had nothing to return.
@@ -76,8 +76,8 @@ func (c *Client) sendAll(ctx context.Context, op, key string, commands []Command
 	return out, repeatable
 }
 
-// Wait sends a blocking command once, and waits for the reply at most until the deadline of ctx. Use it with a client
-// of Waiting, because a blocking command keeps its connection busy.
+// Wait sends a blocking command once, and waits for the reply at most until the deadline of ctx. A blocking command
+// keeps its connection busy, so use Wait with a client that Waiting has returned.
 func (c *Client) Wait(ctx context.Context, op, key string, args Command) (any, error) {
 	if err := given(ctx, op); err != nil {
 		return nil, err

@@ -47,7 +47,7 @@ type Options struct {
 	LargestValue int64
 }
 
-// Store implements state.Store and all optional interfaces.
+// Store implements state.Store and all optional interfaces except state.Watcher.
 type Store struct {
 	client   goredis.UniversalClient
 	settings settings

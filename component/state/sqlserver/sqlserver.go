@@ -2,8 +2,8 @@
 // Server or Azure SQL.
 //
 // It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of SQL
-// Server's errors to fault codes. The file dial.go makes the connections: they do TLS instead of the client library,
-// and check what SQL Server sends. One goroutine removes expired rows. Each call to the database runs in its own
+// Server's errors to fault codes. The file dial.go makes the connections. It does TLS in place of the client library,
+// and checks what SQL Server sends. One goroutine removes expired rows. Each call to the database runs in its own
 // goroutine, because the client library may return seconds after the context has ended. Close waits for all goroutines.
 //
 // The ETag of a row is its rowversion in hexadecimal. In v1, every value is in a text column. In v2, a value that is
@@ -58,7 +58,7 @@ type Options struct {
 	LargestValue int64
 }
 
-// Store implements state.Store and all optional interfaces.
+// Store implements state.Store and all optional interfaces except state.Watcher.
 type Store struct {
 	db        *sql.DB
 	settings  settings

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// Put returns an unconditional write of a value.
+// Put returns an unconditional write of value to key.
 func Put(key, value string) state.Write { return state.Write{Key: key, Value: []byte(value)} }
 
 // Set writes items at the level strong.
@@ -27,7 +27,7 @@ func Get(ctx context.Context, s state.Store, key string) (state.Item, error) {
 	return s.Get(ctx, state.GetRequest{Key: key, ReadOptions: strong()})
 }
 
-// WantValue checks that a key has a value, and returns the item.
+// WantValue checks that the value of key is value, and returns the item.
 func WantValue(t testing.TB, s state.Store, key, value string) state.Item {
 	t.Helper()
 	item, err := Get(t.Context(), s, key)
@@ -37,7 +37,7 @@ func WantValue(t testing.TB, s state.Store, key, value string) state.Item {
 	return item
 }
 
-// WantFault checks the code of an error, and that its text has all parts.
+// WantFault checks that err has the given code, and that its text contains all parts.
 func WantFault(t testing.TB, err error, code fault.Code, parts ...string) {
 	t.Helper()
 	if !fault.Is(err, code) {
@@ -50,9 +50,10 @@ func WantFault(t testing.TB, err error, code fault.Code, parts ...string) {
 	}
 }
 
-// WantOpenFault checks that open fails with an error as in WantFault, and returns the error. A store that does not
-// reach its server retries until its context ends. So the context of open ends after one second. If it ends before the
-// expected error, as on a busy machine, WantOpenFault calls open again with four times the last duration.
+// WantOpenFault checks that open returns an error with the given code and parts (see WantFault), and returns the error.
+// A store that does not reach its server retries until its context ends. So the context of open ends after one second.
+// If the context ends before the expected error, as on a busy machine, WantOpenFault calls open again with four times
+// the last duration.
 func WantOpenFault(t testing.TB, open func(context.Context) error, code fault.Code, parts ...string) error {
 	t.Helper()
 	for patience := time.Second; ; patience *= 4 {

@@ -22,8 +22,8 @@ func Hostile(t testing.TB, serve func(net.Conn)) string {
 	return l.Address()
 }
 
-// Bounded calls f. The test fails if the process allocates more than limit bytes during the call. Memory that has been
-// freed again is counted too.
+// Bounded calls f. The test fails if the process allocates more than limit bytes during the call. This includes memory
+// that is freed during the call.
 func Bounded(t testing.TB, limit uint64, f func()) {
 	t.Helper()
 	var before, after runtime.MemStats

@@ -48,7 +48,7 @@ func (l *Listener) Start(t testing.TB, serve func(net.Conn)) {
 	})
 }
 
-// Address returns the address since the first Start.
+// Address returns the address. It stays the same after the first Start.
 func (l *Listener) Address() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,5 +66,5 @@ func (l *Listener) Close() {
 	}
 }
 
-// Wait waits for the goroutines after Close.
+// Wait waits until the goroutines have ended. It must be called after Close.
 func (l *Listener) Wait() { l.done.Wait() }

@@ -58,7 +58,7 @@ func (r *Recording) More(n int) {
 	r.wait(func() (int, string) { return goal - r.done, "calls" })
 }
 
-// Failed waits until n calls have failed with one of the codes, since the start.
+// Failed waits until n calls since the start of the recording have failed with one of the codes.
 func (r *Recording) Failed(n int, codes ...fault.Code) {
 	r.t.Helper()
 	r.wait(func() (int, string) {
@@ -154,7 +154,7 @@ func (r *Recording) call(id int, in keyCall, seen map[string]seenValue) error {
 	return err
 }
 
-// CheckOutage stops the only server of a store with the function kill, and starts it again with the function restart.
+// CheckOutage stops the only server of a store with the function stop, and starts it again with the function restart.
 // It checks that errors during the outage have the right code, and that the error text of a read contains message.
 func CheckOutage(t *testing.T, store state.Store, stop, restart func(), message string) {
 	t.Helper()

@@ -21,9 +21,9 @@ import (
 
 // Clock is the clock of the stores under test. The suite controls it.
 type Clock struct {
-	// Now returns the stores' time.
+	// Now returns the time of the stores.
 	Now func() time.Time
-	// Advance moves it forward. When it returns, reads see the new time.
+	// Advance moves the clock forward. When it returns, reads see the new time.
 	Advance func(time.Duration)
 }
 

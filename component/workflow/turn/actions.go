@@ -118,8 +118,7 @@ func beside(owner, app string) string {
 	return app
 }
 
-// ValidApp reports whether a text can be the id of an application: 1 to 256 letters, digits, dots, dashes and
-// underscores.
+// ValidApp reports whether app can be the id of an application: 1 to 256 letters, digits, dots, dashes and underscores.
 func ValidApp(app string) bool {
 	if app == "" || len(app) > 256 {
 		return false
@@ -224,7 +223,8 @@ func (a *applier) key(purpose string, id int32) string {
 	return a.App + "\x00" + a.ID + "\x00" + a.execution() + "\x00" + purpose + strconv.Itoa(int(id))
 }
 
-// ChildID returns the id of a child that the workflow has not named.
+// ChildID returns the id of a child for which the workflow sets no id. action is the id of the action that starts the
+// child.
 func ChildID(parent string, action int32) string { return fmt.Sprintf("%s:%04x", parent, action) }
 
 func (a *applier) child(action *protos.WorkflowAction, c *protos.CreateChildWorkflowAction) error {

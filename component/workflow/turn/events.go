@@ -73,8 +73,8 @@ func sameCreation(a, b *protos.ExecutionStartedEvent) bool {
 	return pa == nil && pb == nil && id != "" && id == b.GetWorkflowInstance().GetExecutionId().GetValue()
 }
 
-// Refused returns the message that reports to the parent that its child could not be started. ok is false if start has
-// no parent. The parameter key is the key of the message that should have started the child.
+// Refused returns the message that informs the parent that its child could not be started. ok is false if start has no
+// parent. The parameter key is the key of the message that should have started the child.
 func Refused(app, key string, start *protos.ExecutionStartedEvent, errorType, message string,
 	now time.Time) (m Message, ok bool) {
 	p := start.GetParentInstance()
@@ -132,7 +132,7 @@ func NextRaised(last, now time.Time) time.Time {
 	return last.Add(1)
 }
 
-// Terminated, Suspended and Resumed return the events of the requests of these names.
+// Terminated returns the event of a termination. If recurse is true, the children of the instance are also terminated.
 func Terminated(reason *wrapperspb.StringValue, recurse bool, now time.Time) *protos.HistoryEvent {
 	return event(-1, now, &protos.HistoryEvent{EventType: &protos.HistoryEvent_ExecutionTerminated{
 		ExecutionTerminated: &protos.ExecutionTerminatedEvent{Input: reason, Recurse: recurse}}})
@@ -150,13 +150,15 @@ func Resumed(reason *wrapperspb.StringValue, now time.Time) *protos.HistoryEvent
 		ExecutionResumed: &protos.ExecutionResumedEvent{Input: reason}}})
 }
 
-// Pauses reports whether an instance is suspended after an event.
+// Pauses reports whether an instance is suspended after the event e. suspended is whether the instance was suspended
+// before.
 func Pauses(suspended bool, e *protos.HistoryEvent) bool {
 	return (suspended || e.GetExecutionSuspended() != nil) && e.GetExecutionResumed() == nil
 }
 
-// Repeats reports whether an event would suspend an instance that is suspended when its inbox has been consumed, or
-// resume one that is not. SDKs count on that: they keep a second suspension, and suspend again after the resumption.
+// Repeats reports whether the event e would suspend an instance that is suspended, or resume one that is not. suspended
+// is whether the instance is suspended after all events of its inbox. An engine drops such an event, because an SDK
+// would keep a second suspension, and suspend the workflow again after the resumption.
 func Repeats(e *protos.HistoryEvent, suspended bool) bool {
 	return suspended && e.GetExecutionSuspended() != nil || !suspended && e.GetExecutionResumed() != nil
 }

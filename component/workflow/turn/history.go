@@ -61,7 +61,7 @@ func Read(events []*protos.HistoryEvent) *History {
 	return h
 }
 
-// Add continues the history with events.
+// Add adds events to the end of the history.
 func (h *History) Add(events ...*protos.HistoryEvent) {
 	for _, e := range events {
 		h.add(e)
@@ -198,7 +198,7 @@ func when(e *protos.HistoryEvent) time.Time {
 // Len returns the number of events.
 func (h *History) Len() int { return h.count }
 
-// Open returns the number of tasks, timers and children that have no resolution.
+// Open returns the number of tasks, timers and children that have not ended.
 func (h *History) Open() int { return len(h.open) }
 
 // Started returns the event ExecutionStarted; nil = the first turn has not run.

@@ -13,8 +13,8 @@ import (
 // MaxTrace bounds a trace context, in bytes: every activity and every child of an instance carries it.
 const MaxTrace = 1024
 
-// Traced makes an instance have a span of its own, below the trace context of its start. Its children, and its later
-// generations, have one, too. An instance without a trace context stays without a span.
+// Traced gives an instance its own trace span, whose parent is the trace context in start. The children and the later
+// generations of the instance then also have spans. If start has no trace context, Traced does nothing.
 func Traced(start *protos.ExecutionStartedEvent) {
 	if start.GetParentTraceContext() != nil {
 		start.WorkflowSpanID = wrapperspb.String(spanID(start.GetWorkflowInstance().GetExecutionId().GetValue()))
@@ -28,8 +28,8 @@ func spanID(execution string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Context returns the parent of the spans of an instance's activities, timers and children: the span of the instance,
-// or the parent of the instance if it has no span. It returns nil for an instance that is not traced.
+// Context returns the parent of the spans of the activities, timers and children of an instance. The parent is the span
+// of the instance. If the instance has no span, it is the trace context in start, or nil without one.
 func Context(start *protos.ExecutionStartedEvent) *protos.TraceContext {
 	parent, span := start.GetParentTraceContext(), start.GetWorkflowSpanID().GetValue()
 	parts := strings.Split(parent.GetTraceParent(), "-")
@@ -41,7 +41,7 @@ func Context(start *protos.ExecutionStartedEvent) *protos.TraceContext {
 	return &protos.TraceContext{TraceParent: strings.Join(parts, "-"), SpanID: span, TraceState: parent.GetTraceState()}
 }
 
-// Bounded returns a trace context, or nil if it is too large.
+// Bounded returns the trace context c, or nil if c is larger than MaxTrace.
 func Bounded(c *protos.TraceContext) *protos.TraceContext {
 	if proto.Size(c) > MaxTrace {
 		return nil

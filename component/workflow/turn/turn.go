@@ -76,7 +76,7 @@ type Task struct {
 	Event *protos.HistoryEvent // TaskScheduled
 }
 
-// Timer is an event for the inbox at a time.
+// Timer is an event that is put into the inbox of the instance at the time FireAt.
 type Timer struct {
 	ID     int32
 	FireAt time.Time

@@ -28,7 +28,7 @@ const (
 	stalled    = protos.OrchestrationStatus_ORCHESTRATION_STATUS_STALLED
 )
 
-// Test runs the suite against an engine. Every part of it uses applications of its own.
+// Test runs the suite against an engine. Each part of the suite uses its own applications.
 func Test(t *testing.T, e workflow.Engine) {
 	for _, part := range []struct {
 		name string

@@ -16,8 +16,8 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = 30 * time.Second
 
-// Worker is a worker that a test drives by hand: the test takes each item and answers it. It is not safe for concurrent
-// use.
+// Worker is a worker that a test drives by hand: the test takes each item of work and answers it. It is not safe for
+// concurrent use.
 type Worker struct {
 	t      testing.TB
 	engine workflow.Engine
@@ -29,13 +29,13 @@ type Worker struct {
 	activities []*Activity
 }
 
-// Connect opens a stream of work. The test closes it.
+// Connect opens a stream of work. The stream is closed when the test ends.
 func Connect(t testing.TB, e workflow.Engine, app string) *Worker {
 	t.Helper()
 	return ConnectAs(t, e, app, workflow.Worker{})
 }
 
-// ConnectAs is Connect for a worker with bounds.
+// ConnectAs is like Connect, for a worker with the properties in as.
 func ConnectAs(t testing.TB, e workflow.Engine, app string, as workflow.Worker) *Worker {
 	t.Helper()
 	w := &Worker{t: t, engine: e, app: app, worker: as}
@@ -65,14 +65,14 @@ func (w *Worker) Disconnect() {
 	w.turns, w.activities = nil, nil
 }
 
-// Turn is a turn that the worker has.
+// Turn is a turn that the worker has taken.
 type Turn struct {
 	*protos.WorkflowRequest
 	Token string
 	w     *Worker
 }
 
-// Activity is an activity that the worker has.
+// Activity is an activity that the worker has taken.
 type Activity struct {
 	*protos.ActivityRequest
 	Token string
@@ -110,7 +110,7 @@ func (w *Worker) take(within time.Duration) error {
 	return nil
 }
 
-// Turn takes the next turn of an instance.
+// Turn waits for the next turn of the instance with the given id, and takes it.
 func (w *Worker) Turn(id string) *Turn {
 	w.t.Helper()
 	for {
@@ -126,7 +126,7 @@ func (w *Worker) Turn(id string) *Turn {
 	}
 }
 
-// Activity takes the next activity with a name.
+// Activity waits for the next activity with the given name, and takes it.
 func (w *Worker) Activity(name string) *Activity {
 	w.t.Helper()
 	for {
@@ -142,7 +142,7 @@ func (w *Worker) Activity(name string) *Activity {
 	}
 }
 
-// Idle fails the test if work comes.
+// Idle fails the test if the worker has work that the test has not taken, or gets work within 300 ms.
 func (w *Worker) Idle() {
 	w.t.Helper()
 	if err := w.take(300 * time.Millisecond); err == nil || len(w.turns)+len(w.activities) > 0 {
@@ -202,7 +202,7 @@ func Sleep(id int32, d time.Duration) *protos.WorkflowAction {
 		CreateTimer: &protos.CreateTimerAction{FireAt: timestamppb.New(time.Now().Add(d))}}}
 }
 
-// Await creates a timer that guards an external event.
+// Await creates the timer of a wait for an external event. The wait times out after d.
 func Await(id int32, event string, d time.Duration) *protos.WorkflowAction {
 	a := Sleep(id, d)
 	a.GetCreateTimer().Origin = &protos.CreateTimerAction_ExternalEvent{
@@ -248,7 +248,7 @@ func End(id int32, s protos.OrchestrationStatus, result string,
 			CarryoverEvents: carried}}}
 }
 
-// In lets an action take place in another application.
+// In changes the action a so that it applies to the application app, and returns a.
 func In(app string, a *protos.WorkflowAction) *protos.WorkflowAction {
 	a.Router = &protos.TaskRouter{TargetAppID: proto.String(app)}
 	return a

@@ -78,7 +78,7 @@ func Fields() []component.Field {
 	}
 }
 
-// Options configure a binding. All but Namespace, Direction and Transport are required.
+// Options configure a binding. All fields except Namespace, Direction and Transport are required.
 type Options struct {
 	Name, Namespace string // component name and the node's namespace
 	Direction       bindings.Direction

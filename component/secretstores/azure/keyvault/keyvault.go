@@ -22,7 +22,7 @@ import (
 // Type is the component type.
 const Type = "secretstores.azure.keyvault"
 
-// MetadataMaxResults bounds how many secrets a bulk read returns.
+// MetadataMaxResults is the name of the request metadata that limits how many secrets a bulk read returns.
 const MetadataMaxResults = "maxresults"
 
 // Options configure a store: vault and identity.

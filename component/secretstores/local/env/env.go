@@ -20,10 +20,10 @@ type Options struct {
 	Prefix   string                           // of the variables that are secrets; it is no part of their names here
 	Lookup   func(name string) (string, bool) // finds a variable. Required
 	List     func() []string                  // all variables as "NAME=value". Required
-	Reserved func(name string) bool           // tells variables that belong to the runtime. Required
+	Reserved func(name string) bool           // reports whether a variable belongs to the runtime. Required
 }
 
-// Store shows variables. It is safe for concurrent use.
+// Store serves environment variables as secrets. It is safe for concurrent use.
 type Store struct {
 	options Options
 	gate    secretstores.Gate

@@ -38,7 +38,7 @@ type Options struct {
 	Logger      *slog.Logger
 }
 
-// Store is an open file. It is safe for concurrent use.
+// Store serves the secrets in a file. It is safe for concurrent use.
 type Store struct {
 	options Options
 	gate    secretstores.Gate

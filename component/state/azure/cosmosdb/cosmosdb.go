@@ -44,7 +44,7 @@ type Options struct {
 	Now      func() time.Time // nil = time.Now
 }
 
-// Store implements state.Store, state.Transactor, state.BulkGetter and state.Lister.
+// Store implements state.Store and all optional interfaces except state.Watcher.
 type Store struct {
 	client    *azcosmos.Client
 	container *azcosmos.ContainerClient
@@ -159,7 +159,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// PingInterval implements state.Pinger: each request costs request units.
+// PingInterval implements state.Pinger. It returns 0, because each request costs request units.
 func (s *Store) PingInterval() time.Duration { return 0 }
 
 // status returns the HTTP status of an answer; 0 = there was none.

@@ -63,8 +63,8 @@ func command(t testing.TB, program string, args ...string) *exec.Cmd {
 	return c
 }
 
-// Owner returns the user who runs PostgreSQL. differs is true if this user is not the user of the test. Then the test
-// runs as root, as which PostgreSQL refuses to run.
+// Owner returns the ids of the user who runs PostgreSQL, which refuses to run as root. If the test runs as root, this
+// is another user and differs is true. Otherwise it is the user of the test, and the ids are not set.
 func Owner(t testing.TB) (uid, gid uint32, differs bool) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -251,7 +251,7 @@ func (s *Server) Do(sql string, args ...any) string {
 	return out
 }
 
-// Try is Do for a statement that may fail.
+// Try is like Do, but returns an error instead of ending the test.
 func (s *Server) Try(ctx context.Context, sql string, args ...any) (string, error) {
 	c, err := pgx.Connect(ctx, s.URL())
 	if err != nil {

@@ -43,7 +43,7 @@ func Start(t testing.TB, flags ...string) *Server {
 	return s
 }
 
-// StartDurable is Start for a server that keeps each acknowledged write when it is killed.
+// StartDurable is like Start, but the server loses no acknowledged write when it is killed.
 func StartDurable(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	return Start(t, append([]string{"--appendonly", "yes", "--appendfsync", "always"}, flags...)...)
@@ -158,7 +158,7 @@ func (s *Server) Flag(name string) string {
 	return ""
 }
 
-// LaunchMember starts a server of a Redis Cluster, which knows no other server yet.
+// LaunchMember starts a server with support for Redis Cluster. The server knows no other server yet.
 func LaunchMember(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	return Launch(t, append([]string{"--cluster-enabled", "yes", "--cluster-config-file",
@@ -166,7 +166,7 @@ func LaunchMember(t testing.TB, flags ...string) *Server {
 		"2000"}, flags...)...)
 }
 
-// Meet adds the server to the Redis Cluster of another one.
+// Meet adds the server s to the Redis Cluster of the server other.
 func (s *Server) Meet(other *Server) {
 	s.T.Helper()
 	host, port, _ := net.SplitHostPort(other.Address)

@@ -19,7 +19,7 @@ const (
 	MediaBatch = "application/cloudevents-batch+json; charset=utf-8"
 )
 
-// Delivery is one attempt to deliver.
+// Delivery is one attempt to deliver events to an endpoint.
 type Delivery struct {
 	Endpoint string
 	Method   string // empty = POST
@@ -28,14 +28,14 @@ type Delivery struct {
 	Body     []byte
 }
 
-// Answer is the answer of the endpoint.
+// Answer is the answer of the endpoint to an attempt.
 type Answer struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header"`
 	Body   string      `json:"body"`
 }
 
-// Attempt makes one attempt.
+// Attempt makes the attempt d, and returns the answer of the endpoint.
 func (f *Fake) Attempt(ctx context.Context, d Delivery) (Answer, error) {
 	method := d.Method
 	if method == "" {

@@ -27,7 +27,8 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// Config is the tenant and application of the fake. Empty fields have the values of Default.
+// Config is the tenant and application of the fake. Empty texts have the values of Default. If Key is nil, New creates
+// one.
 type Config struct {
 	Tenant, Client, Secret, AccessKey string
 	Key                               *rsa.PrivateKey // signs tokens
@@ -118,7 +119,7 @@ func (f *Fake) Close() {
 	f.service.Close()
 }
 
-// Transport trusts the service.
+// Transport returns a transport that trusts the certificate of the service.
 func (f *Fake) Transport() *http.Transport {
 	t, ok := f.service.Client().Transport.(*http.Transport)
 	if !ok {
@@ -157,7 +158,8 @@ func (f *Fake) Requests(part string) []Request {
 	return slices.DeleteFunc(slices.Clone(f.requests), func(r Request) bool { return part != "" && r.Part != part })
 }
 
-// Refuse sets the answers to the next requests of a method to a part.
+// Refuse replaces the answers to the next requests with the given method to a part of the service. Each element of with
+// is the answer to one request.
 func (f *Fake) Refuse(part, method string, with ...Refusal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,7 +173,7 @@ func (f *Fake) HideKeys(hidden bool) {
 	f.hidden = hidden
 }
 
-// SetSubscription adds an event subscription as if it had been created elsewhere.
+// SetSubscription adds an event subscription, as if another client had created it.
 func (f *Fake) SetSubscription(scope, name string, properties map[string]any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// KeyID names the key of the tenant.
+// KeyID is the id of the signing key of the tenant.
 const KeyID = "key-1"
 
 func (f *Fake) issuer() string { return f.URL + "/" + f.Tenant + "/v2.0" }
@@ -60,19 +60,20 @@ func (f *Fake) token(w http.ResponseWriter, _ *http.Request, body []byte) {
 	}
 }
 
-// Claims returns the claims of a delivery's token.
+// Claims returns the claims of the token in a delivery.
 func (f *Fake) Claims() jwt.MapClaims {
 	now := time.Now()
 	return jwt.MapClaims{"iss": f.issuer(), "aud": f.Client, "appid": "4962773b-9cdb-44cf-a8bf-237846a00ab7",
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix()}
 }
 
-// Sign returns a token with claims, signed with the tenant's key unless key or id are set.
+// Sign returns a token with the given claims. The token is signed with key, and id is the id of the key in the header
+// of the token.
 func (f *Fake) Sign(claims jwt.MapClaims, key *rsa.PrivateKey, id string) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodRS256, claims)
 	t.Header["kid"] = id
 	return t.SignedString(key)
 }
 
-// Token returns a token as deliveries carry it.
+// Token returns a valid token for a delivery.
 func (f *Fake) Token() (string, error) { return f.Sign(f.Claims(), f.Key, KeyID) }
