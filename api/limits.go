@@ -32,7 +32,7 @@ const (
 // MaxMetadata is the maximum number of entries in the metadata of one item, operation or request.
 const MaxMetadata = 1_000
 
-// CheckMetadata refuses metadata with too many entries.
+// CheckMetadata returns an error if metadata has too many entries.
 func CheckMetadata(entries int) error {
 	if entries > MaxMetadata {
 		return Exceeded("too many entries in one metadata", entries, MaxMetadata)
@@ -49,7 +49,7 @@ func (s *State) CheckItems(n int) error {
 	return nil
 }
 
-// CheckKeys refuses a bulk read of too many keys.
+// CheckKeys returns an error if n keys are too many for a bulk read.
 func (s *State) CheckKeys(n int) error {
 	if n > s.limits.BulkKeys {
 		return Exceeded("too many keys in one bulk read", n, s.limits.BulkKeys)
@@ -57,7 +57,7 @@ func (s *State) CheckKeys(n int) error {
 	return nil
 }
 
-// CheckDeletes refuses a delete of too many keys.
+// CheckDeletes returns an error if n keys are too many for a delete.
 func (s *State) CheckDeletes(n int) error {
 	if n > s.limits.BulkKeys {
 		return Exceeded("too many keys in one delete", n, s.limits.BulkKeys)
@@ -73,8 +73,8 @@ func CheckElements(n int) error {
 	return nil
 }
 
-// CheckOperations returns an error if a transaction has too many operations. If the store cannot be used or does not
-// support transactions, the error says that instead.
+// CheckOperations returns an error if n operations are too many for a transaction. If the store cannot be used or does
+// not support transactions, the error reports that instead.
 func (s *State) CheckOperations(store string, n int) error {
 	if n <= s.limits.Operations {
 		return nil
@@ -83,7 +83,7 @@ func (s *State) CheckOperations(store string, n int) error {
 	return s.tooMany(inst, failure, n)
 }
 
-// CheckActorOperations is CheckOperations for actor transactions.
+// CheckActorOperations does the same as CheckOperations, for a transaction of the actor state store.
 func (s *State) CheckActorOperations(n int) error {
 	if n <= s.limits.Operations {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// ListRequest pages through the application's own keys in byte order.
+// ListRequest pages through the application's own keys, in the order of the store (see state.Lister).
 type ListRequest struct {
 	Store  string
 	Prefix string // of the application's own keys; may be empty

@@ -36,7 +36,7 @@ func hashTokens(tokens []string) ([][sha256.Size]byte, error) {
 	return out, nil
 }
 
-// Required reports whether requests must carry a token. It never changes.
+// Required reports whether requests must carry a token. The result never changes.
 func (t *Tokens) Required() bool { return t != nil && len(*t.hashes.Load()) > 0 }
 
 // Set replaces the valid tokens for all further requests. It returns fault.Invalid if the present or the new list is

@@ -142,7 +142,8 @@ func (s *Service) SetReminder(ctx context.Context, r *Reminder, overwrite bool) 
 	return reminderFailed(api.CodeReminderCreate, "error creating actor reminder "+api.Shorten(r.Name), r.Actor, err)
 }
 
-// Reminder returns a reminder. All errors are *api.Error.
+// Reminder returns the reminder of the actor a with the given name. If there is none, the error is of kind
+// api.NotFound. All errors are *api.Error.
 func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Reminder, error) {
 	if err := checkReminderName(a, name); err != nil {
 		return Reminder{}, err

@@ -67,7 +67,8 @@ func Get[T any](ctx context.Context, c Cluster, node, path string) (T, error) {
 }
 
 // Serve passes the request r to h, and returns the body of the response. sender is the id of the node that has
-// forwarded r. h must come from NewRemoteHandler. If h refuses the request, Serve returns its error as a *fault.Error.
+// forwarded r. h must come from NewRemoteHandler. If h refuses the request, Serve returns the error of h as a
+// *fault.Error.
 func Serve(ctx context.Context, h http.Handler, sender string, r Request) ([]byte, error) {
 	req, err := http.NewRequestWithContext(context.WithValue(ctx, remoteKey{}, sender), r.Method, r.Path,
 		bytes.NewReader(r.Body))

@@ -25,7 +25,7 @@ type lockMethods struct {
 	locks *api.Locks
 }
 
-// TryLockAlpha1 makes a caller the owner of a lock, unless the lock has an owner.
+// TryLockAlpha1 acquires a lock for the lock owner in the request, unless the lock has an owner.
 func (s *lockMethods) TryLockAlpha1(ctx context.Context,
 	in *runtimev1.TryLockRequest) (*runtimev1.TryLockResponse, error) {
 	g, err := s.locks.TryLock(ctx, api.LockRequest{Store: in.GetStoreName(), Resource: in.GetResourceId(),
@@ -40,7 +40,7 @@ func (s *lockMethods) TryLockAlpha1(ctx context.Context,
 	return &runtimev1.TryLockResponse{Success: g.Granted}, nil
 }
 
-// UnlockAlpha1 ends a lock, if the caller owns it.
+// UnlockAlpha1 ends a lock, if the lock owner in the request owns the lock.
 func (s *lockMethods) UnlockAlpha1(ctx context.Context,
 	in *runtimev1.UnlockRequest) (*runtimev1.UnlockResponse, error) {
 	status, err := s.locks.Unlock(ctx, api.LockRequest{Store: in.GetStoreName(), Resource: in.GetResourceId(),

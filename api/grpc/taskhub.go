@@ -168,7 +168,7 @@ func (s *hubServer) TerminateInstance(ctx context.Context,
 	return &protos.TerminateResponse{}, s.ended(ctx, s.workflows.TerminateInstance(parked, in))
 }
 
-// SuspendInstance suspends an instance and waits until it is suspended.
+// SuspendInstance suspends an instance and waits until it is suspended or has ended.
 func (s *hubServer) SuspendInstance(ctx context.Context,
 	in *protos.SuspendRequest) (*protos.SuspendResponse, error) {
 	parked, cancel := s.bound(ctx)
@@ -176,7 +176,7 @@ func (s *hubServer) SuspendInstance(ctx context.Context,
 	return &protos.SuspendResponse{}, s.ended(ctx, s.workflows.SuspendInstance(parked, in))
 }
 
-// ResumeInstance lets a suspended instance go on and waits until it runs.
+// ResumeInstance lets a suspended instance go on and waits until it runs or has ended.
 func (s *hubServer) ResumeInstance(ctx context.Context, in *protos.ResumeRequest) (*protos.ResumeResponse, error) {
 	parked, cancel := s.bound(ctx)
 	defer cancel()

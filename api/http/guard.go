@@ -48,8 +48,8 @@ func foreignHost(fix string) error {
 }
 
 // LocalHost returns a handler that passes requests to handler. It answers 403 unless the Host header is an IP address,
-// localhost or empty. The API makes the same check if it listens on a loopback address and needs no token; localHost
-// says why. The error text ends with fix, which says how to allow host names.
+// localhost or empty. The API makes the same check if it listens on a loopback address and needs no token (see
+// localHost for the reason). The error text ends with fix, which describes how to allow host names.
 func LocalHost(handler http.Handler, fix string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if localHost(r.Host) {

@@ -20,7 +20,7 @@ type Body struct {
 // NewBody returns the body of r.
 func NewBody(r *http.Request) *Body { return &Body{ReadCloser: r.Body, length: r.ContentLength} }
 
-// Read reads and counts.
+// Read reads from the body and counts the bytes.
 func (b *Body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.count.Add(int64(n))

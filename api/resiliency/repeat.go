@@ -6,8 +6,8 @@ import (
 )
 
 // Repeat calls the function attempt until it succeeds, the policy permits no more retries, or ctx ends. It returns the
-// error of the last attempt. The timeout of the policy applies to each attempt. With a nil policy, Repeat makes one
-// attempt without a timeout.
+// error of the last attempt. The timeout of the policy applies to each attempt. A policy without Retry permits no
+// retries. With a nil policy, Repeat makes one attempt without a timeout.
 func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error) error {
 	if p == nil {
 		return attempt(ctx)

@@ -48,7 +48,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Instrument makes the input and the output of i record metrics. Name of i is the value of the label binding.
+// Instrument makes the input and the output of i record metrics. The value of the label binding is i.Name.
 func (m *Metrics) Instrument(i *Instance) {
 	if i.Output != nil {
 		i.Output = &countedOutput{Output: i.Output, metrics: m, name: i.Name}

@@ -38,7 +38,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Instrument makes the store of i record metrics. Name of i is the value of the label store.
+// Instrument makes the store of i record metrics. The value of the label store is i.Name.
 func (m *Metrics) Instrument(i *Instance) {
 	c := counted{Store: i.Store, metrics: m, name: i.Name}
 	if w, ok := i.Store.(Writer); ok {

@@ -205,7 +205,7 @@ func (s *store) item(op, key string, a answered) (state.Item, error) {
 	return out, nil
 }
 
-// BulkGet implements state.BulkGetter. A process that leaves a key out does not have it.
+// BulkGet implements state.BulkGetter. A key that the process leaves out of its answer does not exist.
 func (s *store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op = "pluggable.BulkGet"
 	if err := s.gate.Enter(ctx, op); err != nil {

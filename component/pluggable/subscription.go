@@ -304,7 +304,7 @@ func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic strin
 }
 
 // Close implements pubsub.Subscription. It ends the sending side of the stream first, so that the process reads all
-// acknowledgements. When the process ends the stream, it releases what is not settled.
+// acknowledgements. When the process ends the stream, it releases the deliveries that are not settled.
 func (m *member) Close() {
 	m.mu.Lock()
 	m.closed = true

@@ -41,7 +41,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Instrument makes the broker of i record metrics. Name of i is the value of the label pubsub.
+// Instrument makes the broker of i record metrics. The value of the label pubsub is i.Name.
 func (m *Metrics) Instrument(i *Instance) {
 	i.Broker = &counted{Broker: i.Broker, metrics: m, name: i.Name}
 }

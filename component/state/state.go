@@ -247,7 +247,7 @@ type BulkGetter interface {
 	BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error)
 }
 
-// ListRequest pages through the stored keys that start with Prefix, in byte order.
+// ListRequest pages through the stored keys that start with Prefix, in the order of the store (see Lister).
 type ListRequest struct {
 	Prefix string // stored key prefix, never empty for an application's own listing
 	After  string // stored key to continue after; empty = from the start
@@ -262,7 +262,8 @@ type Page struct {
 	Proof
 }
 
-// Lister is implemented by stores that can list keys in byte order.
+// Lister is implemented by stores that can list keys in order. This is byte order, or in state.sqlserver the order of
+// UTF-16 code units.
 type Lister interface {
 	List(ctx context.Context, r ListRequest) (Page, error)
 }

@@ -190,7 +190,7 @@ type output struct {
 	token, tokenHeader string
 }
 
-// Operations lists "create", which is POST, and the methods.
+// Operations lists "create", which means POST, and the HTTP methods.
 func (o *output) Operations() []string {
 	return []string{"create", "get", "head", "post", "put", "patch", "delete", "options", "trace"}
 }

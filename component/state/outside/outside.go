@@ -194,7 +194,7 @@ func (g *Gate) Close() bool { return g.closed.CompareAndSwap(false, true) }
 // Closed reports whether the gate is closed.
 func (g *Gate) Closed() bool { return g.closed.Load() }
 
-// Enter returns an error if the caller has given up already, or the store is closed.
+// Enter returns an error if ctx has ended or the store is closed.
 func (g *Gate) Enter(ctx context.Context, op string) error {
 	if err := ctx.Err(); err != nil {
 		return &fault.Error{Code: fault.Timeout, Op: op, Msg: "the request was given up", Err: err}
@@ -205,7 +205,7 @@ func (g *Gate) Enter(ctx context.Context, op string) error {
 	return nil
 }
 
-// ErrClosed is the error of a call to a closed store.
+// ErrClosed returns the error of a call to a closed store.
 func ErrClosed(op string) error {
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
 }
@@ -221,9 +221,9 @@ func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
 	return e
 }
 
-// RemoveExpired removes expired rows from databases that do not do it themselves. It calls remove once per interval
-// until ctx ends. If remove fails, it logs a warning with the name of the table, and tries again after the next
-// interval.
+// RemoveExpired removes expired rows from databases that do not remove such rows themselves. It calls remove once per
+// interval until ctx ends. If remove fails, RemoveExpired logs a warning with the name of the table, and tries again
+// after the next interval.
 func RemoveExpired(ctx context.Context, every time.Duration, log *slog.Logger, table string,
 	remove func(context.Context) error) {
 	ticker := time.NewTicker(every)

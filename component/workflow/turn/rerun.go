@@ -22,9 +22,9 @@ type Fork struct {
 }
 
 // Rerun returns a new instance that repeats a terminal instance of the application app, beginning with the event that
-// the request names. The new history ends with this event. Activities, timers and children without a result up to there
-// begin again, and a child gets a new id. The parameters id and execution are the instance id and the execution id of
-// the new instance.
+// the request names. The new history ends with this event. Activities, timers and children that have no result before
+// this event begin again, and a child gets a new id. The parameters id and execution are the instance id and the
+// execution id of the new instance.
 func Rerun(app, namespace string, events []*protos.HistoryEvent, r *protos.RerunWorkflowFromEventRequest, id,
 	execution string, now time.Time) (*Fork, error) {
 	source := r.GetSourceInstanceID()

@@ -108,7 +108,7 @@ func (all *Servers) Start(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// Close removes what Start copies. A package calls Close after its tests.
+// Close removes the database that Start copies. A package calls Close after its tests.
 func (all *Servers) Close() {
 	if all.home != "" {
 		_ = os.RemoveAll(all.home)
