@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Method is the call between nodes about the directory of actors.
+// Method is the name of the call between nodes about the directory of actors.
 const Method = "raft.actor"
 
 // What Method does. The numbers are part of the protocol.
@@ -25,8 +25,8 @@ const (
 	callTransfer = 8 // makes a host the owner of actors that their owner gives up
 )
 
-// Serve answers a call about the actor directory of a group that this server leads. Every node, including this one,
-// may send such a call.
+// Serve executes the call in r, which is about the actor directory of this group, and returns the encoded answer. Any
+// node may send such a call. Serve returns fault.NotLeader if this server does not lead the group.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error) {
 	switch what := r.Byte(); what {
 	case callRegister:

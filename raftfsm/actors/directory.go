@@ -48,8 +48,8 @@ func (d *Directory) ask(ctx context.Context, what byte, rest func([]byte) []byte
 	return &lenprefix.Reader{Rest: out}, gid, err
 }
 
-// Register begins the session of a host and returns the revision of the session. In an existing session, it updates
-// the actor types and the draining state. It returns fault.NotFound if the session that h describes has ended.
+// Register begins the session of a host and returns the revision of the session. If the session exists, Register only
+// updates its actor types and its draining state. It returns fault.NotFound if the session that h describes has ended.
 func (d *Directory) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	h.Scope, h.App = d.scope, d.app
 	f, _, err := d.ask(ctx, callRegister, func(b []byte) []byte { return encodeHost(b, &h) })
@@ -85,14 +85,16 @@ func (d *Directory) Leave(ctx context.Context, host string) error {
 	return err
 }
 
-// Activated is the answer to the request of a host for an actor.
+// Activated is the result of Directory.Activate.
 type Activated struct {
 	Owner   Host
 	Epoch   uint64
 	Session string // token with which reads see all writes of earlier owners
 }
 
-// Activate makes host the owner of an actor that has no owner. It returns the owner, which may be another host.
+// Activate makes host the owner of an actor that has no owner. host is a session id. Activate returns the owner,
+// which may be another host. It returns fault.NotFound if the session of host has ended, and fault.Unavailable if
+// host accepts no more actors.
 func (d *Directory) Activate(ctx context.Context, host, kind, id string) (Activated, error) {
 	a := d.actor(kind, id)
 	f, gid, err := d.ask(ctx, callActivate, func(b []byte) []byte { return appendActor(lenprefix.Append(b, host), &a) })
@@ -109,7 +111,8 @@ func (d *Directory) Activate(ctx context.Context, host, kind, id string) (Activa
 }
 
 // Locate returns the owner of an actor. For an actor without an owner, it returns the host that should activate the
-// actor. The answer may be out of date. Locate returns fault.NotFound if no host has actors of this type.
+// actor; prefer is the id of the node to prefer (see Keeper.Locate). The answer may be out of date. Locate returns
+// fault.NotFound if no host has actors of this type.
 func (d *Directory) Locate(ctx context.Context, kind, id, prefer string) (Host, error) {
 	a := d.actor(kind, id)
 	f, _, err := d.ask(ctx, callLocate, func(b []byte) []byte { return appendActor(lenprefix.Append(b, prefer), &a) })
@@ -123,13 +126,13 @@ func (d *Directory) Locate(ctx context.Context, kind, id, prefer string) (Host, 
 	return h, nil
 }
 
-// Released is an activation that its host gives up.
+// Released identifies an activation that its host releases or transfers to another host.
 type Released struct {
 	Type, ID string
 	Epoch    uint64
 }
 
-// Release removes activations. It leaves records with other epochs as they are.
+// Release removes the given activations. If an actor's record has another epoch, Release leaves the record as it is.
 func (d *Directory) Release(ctx context.Context, released []Released) error {
 	_, _, err := d.ask(ctx, callRelease, func(b []byte) []byte { return d.appendReleased(b, released) })
 	return err
@@ -155,13 +158,13 @@ func (d *Directory) Transfer(ctx context.Context, released []Released, newOwner 
 	return err
 }
 
-// HostLoad is a host that has a session.
+// HostLoad is a host that has a session, with the number of its actors.
 type HostLoad struct {
 	Host
-	Count int // of its actors
+	Count int // number of actors
 }
 
-// Hosts returns the hosts of the application, and how many actors they have.
+// Hosts returns the hosts of the application that have a session, and the number of actors of each.
 func (d *Directory) Hosts(ctx context.Context) ([]HostLoad, error) {
 	f, _, err := d.ask(ctx, callHosts, func(b []byte) []byte { return lenprefix.Append(b, d.scope) })
 	if err != nil {

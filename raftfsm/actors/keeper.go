@@ -257,8 +257,8 @@ func errEnded(op string) error {
 }
 
 // Register begins the session of h and returns the revision of the session. If h already has a revision, Register
-// only replaces the description of that session. It returns fault.NotFound if that session has ended. A new session
-// with the same id would be wrong: the host may not know of the end, and would keep its actors.
+// only replaces the description of that session. It returns fault.NotFound if that session has ended. It does not
+// begin a new session with the same id, because the host may not know of the end, and would keep its actors.
 func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opRegister)
@@ -403,7 +403,7 @@ func (k *Keeper) end(ctx context.Context, s *session) error {
 	return nil
 }
 
-// Leave ends the session of a host at its own request.
+// Leave ends the session of a host that has requested this.
 func (k *Keeper) Leave(ctx context.Context, host string) error {
 	k.mu.Lock()
 	_, err := k.enterLocked(opRelease)
@@ -467,7 +467,7 @@ func (k *Keeper) removeEnded(m *kv.Machine, keys []string, gone map[string]bool)
 	return k.Release(k.closing, owned)
 }
 
-// Release removes activations that have these epochs. It leaves others as they are.
+// Release removes the given activations. If an actor's record has another epoch, Release leaves the record as it is.
 func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 	if len(owned) == 0 {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Placed is the answer to the request of a host for an actor.
+// Placed is the result of Keeper.Activate.
 type Placed struct {
 	Owner    Host
 	Epoch    uint64
@@ -16,7 +16,8 @@ type Placed struct {
 }
 
 // Activate makes a host the owner of an actor, and returns the owner. If another host with a session owns the actor,
-// that host remains the owner. Activate returns fault.NotFound if the session of the host has ended.
+// that host remains the owner. Activate returns fault.NotFound if the session of the host has ended, and
+// fault.Unavailable if the host accepts no more actors.
 func (k *Keeper) Activate(ctx context.Context, host string, a Actor) (Placed, error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opActivate)
@@ -75,9 +76,9 @@ func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 }
 
 // Locate returns the owner of an actor. For an actor without an owner, it returns the host that should activate the
-// actor. This is the host with the fewest actors, and among equals a host on the preferred node. Only hosts with the
-// actor's type count; without any, Locate returns fault.NotFound. The answer may be out of date: only a host knows
-// whether it still owns an actor.
+// actor: the host with the fewest actors and, if several have equally few, a host on the node prefer. Only hosts of
+// the actor's type count; without any, Locate returns fault.NotFound. The answer may be out of date: only a host
+// knows whether it still owns an actor.
 func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opLocate)

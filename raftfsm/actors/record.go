@@ -15,14 +15,14 @@ import (
 const (
 	// RenewEvery is the interval at which a host renews its session.
 	RenewEvery = 200 * time.Millisecond
-	// Lease is how long a host may serve after it has sent a renewal that was answered.
+	// Lease is how long a host may serve after an answered renewal, counted from when the host sent that renewal.
 	Lease = 800 * time.Millisecond
 	// Patience is how long the leader waits for a renewal before it ends the session.
 	Patience = 1200 * time.Millisecond
-	// Takeover is how long a new leader waits for the first renewal. It is longer than any lease that an earlier
-	// leader has granted. An earlier leader answers a renewal only after a majority has confirmed its term, so before
-	// the election of the new leader. The lease then ends at most 880 ms after the election, if clocks differ in speed
-	// by at most 10 %.
+	// Takeover is how long a new leader waits for the first renewal of a session. It is longer than any lease that an
+	// earlier leader has granted. An earlier leader answers a renewal only after a majority has confirmed its term,
+	// so before the new leader is elected. The lease then ends at most 880 ms after the election, if clocks differ in
+	// speed by at most 10 %.
 	Takeover = time.Second
 )
 
@@ -73,7 +73,7 @@ func ParseKey(key string) (a Actor, ok bool) {
 	return Actor{Scope: rest[:at[0]], Type: rest[at[0]+1 : at[1]], ID: rest[at[1]+1:]}, true
 }
 
-// Host is an application on one node that hosts actors.
+// Host is one application on one node, in its role as a host of actors.
 type Host struct {
 	ID       string // of the session; never used again
 	Scope    string
@@ -105,10 +105,10 @@ func (h *Host) shares(o *Host) bool {
 
 func text(b []byte, s string) []byte { return append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 
-// Append encodes the host except its revision.
+// Append appends the encoded host to b. The encoding does not contain the revision.
 func (h *Host) Append(b []byte) []byte { return h.appendDescription(h.appendSession(text(b, h.ID))) }
 
-// ReadHost decodes what Append encodes.
+// ReadHost decodes a host that Host.Append has encoded.
 func ReadHost(r *lenprefix.Reader) Host {
 	h := Host{ID: r.Text()}
 	h.readSession(r)
@@ -139,7 +139,8 @@ func (h *Host) readDescription(r *lenprefix.Reader) {
 	}
 }
 
-// ParseHost reads the records of a host. The result found is false if its session has ended.
+// ParseHost decodes the session record and the description of the host with the given id. The result found is false
+// if the session of the host has ended.
 func ParseHost(id string, session, description kv.Value) (h Host, found bool, err error) {
 	if !session.Found || !description.Found {
 		return h, false, nil
@@ -160,7 +161,7 @@ type Activation struct {
 	Epoch uint64
 }
 
-// ParseActivation reads an activation record. The result found is false if there is none.
+// ParseActivation decodes an activation record. The result found is false if v is that of an absent record.
 func ParseActivation(v kv.Value) (a Activation, found bool, err error) {
 	if !v.Found {
 		return a, false, nil
@@ -178,8 +179,8 @@ func errRecord(what string) error {
 		what + " that cannot be decoded", Hint: "run the newest version on every server"}
 }
 
-// Check returns operations that make a write fail if the activation of the actor does not have this epoch. They also
-// make it fail if the host's session with this revision has ended.
+// Check returns operations to add to a write. The write then fails if the activation of the actor does not have this
+// epoch, or if the session of the host with this revision has ended.
 func Check(a Actor, epoch uint64, host string, revision uint64) []command.Op {
 	return []command.Op{
 		{Kind: command.OpCheck, Cond: command.CondRevision, Revision: epoch, Store: kv.LockStore, Key: a.Key()},

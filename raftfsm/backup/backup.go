@@ -27,7 +27,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Version is the newest form of the file that this build writes and reads.
+// Version is the version of the file format. This build writes and reads only this version.
 const Version = 1
 
 const (
@@ -72,7 +72,7 @@ type Formats struct {
 	File    uint32 `json:"file"`    // this file
 }
 
-// Group is the state of one group that the file holds.
+// Group describes the backed up state of one group.
 type Group struct {
 	ID       uint32 `json:"id"`
 	Index    uint64 `json:"index"`    // the leader's commit index; the state is at least as new
@@ -90,7 +90,7 @@ type Record struct {
 	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
 }
 
-// Remembered is the remembered result of a request, which its client may retry.
+// Remembered is the stored result of a request with a client id. A client that retries the request gets this result.
 type Remembered struct {
 	Key         string
 	ExpireAt    uint64
@@ -98,7 +98,7 @@ type Remembered struct {
 	Result      []byte
 }
 
-// Totals are counts of a group or of the file.
+// Totals are the counts of one group, or of the whole file.
 type Totals struct {
 	Keys       uint64 `json:"keys"`
 	Remembered uint64 `json:"remembered"`

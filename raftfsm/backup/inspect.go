@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// Summary is the content of a file, in numbers. All of the file was verified.
+// Summary describes a backup file that was verified completely, with the numbers of its keys and bytes.
 type Summary struct {
 	Header
 	Totals Totals         `json:"totals"`

@@ -42,7 +42,7 @@ func NewKey() Key {
 	return Key{keyPrefix + hex.EncodeToString(b[:])}
 }
 
-// Reveal returns the key as text, for the file that holds it.
+// Reveal returns the key in plain text, as it is written to a key file.
 func (k Key) Reveal() string { return k.passphrase }
 
 // String hides the key.

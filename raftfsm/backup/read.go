@@ -45,13 +45,14 @@ func (a place) before(b place) bool {
 	return a.store < b.store || a.store == b.store && a.key < b.key
 }
 
-// Part is the next piece of a file. Exactly one of its groups of fields is set.
+// Part is the next piece of a file. Group is always set. Exactly one of Begins, Records, Remembered and Ends is set
+// too.
 type Part struct {
 	Group      uint32
 	Begins     bool         // the group begins
 	Records    []Record     // some of its records
 	Remembered []Remembered // some of its remembered results
-	Ends       bool         // the group ends, and holds Totals
+	Ends       bool         // the group ends; Totals is set too
 	Totals     Totals
 }
 

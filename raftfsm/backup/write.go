@@ -46,13 +46,14 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 	return b, b.json(frameHeader, h)
 }
 
-// Begin begins the next group.
+// Begin begins the group with the given id. The groups must follow each other in ascending order, without gaps.
 func (b *Writer) Begin(group uint32) error {
 	b.group = sums{}
 	return b.json(frameBegin, begin{ID: group})
 }
 
-// Records writes records. Their keys must be in ascending byte order of store and key.
+// Records writes records of the current group. All records of a group must be in ascending byte order of store and
+// key.
 func (b *Writer) Records(records []Record) error {
 	if len(records) == 0 {
 		return nil
@@ -82,7 +83,7 @@ func (b *Writer) Records(records []Record) error {
 	return b.flush()
 }
 
-// Remembered writes remembered results, oldest first.
+// Remembered writes stored results of requests with a client id, oldest first.
 func (b *Writer) Remembered(list []Remembered) error {
 	if len(list) == 0 {
 		return nil
@@ -99,7 +100,7 @@ func (b *Writer) Remembered(list []Remembered) error {
 	return b.flush()
 }
 
-// End ends the group.
+// End ends the current group and returns its counts.
 func (b *Writer) End() (Totals, error) {
 	t := b.group.Totals
 	b.whole.Keys += t.Keys
@@ -107,7 +108,7 @@ func (b *Writer) End() (Totals, error) {
 	return t, b.json(frameEnd, end{Totals: t, Sum: sumText(b.group.crc)})
 }
 
-// Close writes the trailer. It does not close the underlying writer.
+// Close writes the trailer and returns the counts of the whole file. It does not close the underlying writer.
 func (b *Writer) Close() (Totals, error) {
 	t := b.whole.Totals
 	return t, b.json(frameTrailer, end{Totals: t, Sum: sumText(b.whole.crc)})
