@@ -47,7 +47,7 @@ const (
 	CondNone     Cond = 0 // unconditional
 	CondRevision Cond = 1 // the key exists, has not expired, and its revision is Op.Revision
 	CondAbsent   Cond = 2 // the key does not exist or has expired
-	// CondNever always fails: the ETag was no revision of this store, so it matches nothing.
+	// CondNever never holds. It stands for an ETag that cannot be a revision of this store.
 	CondNever Cond = 3
 )
 
@@ -72,9 +72,9 @@ type Request struct {
 	Watch   *Watch   // KindWatch
 }
 
-// RequestID lets the state machine apply a request only once, even if its origin retries it. Origin is the number
-// that KindRegister has assigned; 0 means that the request is never retried. Seq counts from 1 for each origin. The
-// origin never retries requests with a Seq up to Done, so the machine deletes their results.
+// RequestID lets the state machine apply a request only once, even if the origin of the request retries it. Origin is
+// the number that KindRegister has assigned; 0 means that the request is never retried. Seq counts from 1 for each
+// origin. The origin never retries requests with a Seq up to Done, so the machine deletes their results.
 type RequestID struct {
 	Origin uint64
 	Seq    uint64
@@ -93,7 +93,7 @@ type ClientID struct {
 // It is part of the format: every replica must use the same value.
 const ClientResultLife = 10 * 60 * 1000
 
-// Op changes one key.
+// Op is an operation on one key. It changes or checks the key.
 type Op struct {
 	Kind        OpKind
 	Cond        Cond

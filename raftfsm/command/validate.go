@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Limits bounds the operations a caller may submit, in bytes. Zero means no bound.
+// Limits are the maximum sizes in bytes of the parts of an operation. Zero means no limit.
 type Limits struct {
 	Key         int // stored key
 	Value       int

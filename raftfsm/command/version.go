@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// First is the version that every build understands.
+// First is the oldest format version, which every build understands.
 const First = 1
 
 // VersionOf returns the version of an encoded batch, or 0 if the bytes are no batch.
@@ -16,7 +16,7 @@ func VersionOf(batch []byte) uint8 {
 	return batch[1]
 }
 
-// Needs returns the lowest version that can hold a request, encoded by AppendRequest.
+// Needs returns the lowest version that can represent an encoded request. encoded is the output of AppendRequest.
 func Needs(encoded []byte) uint8 {
 	_, n := binary.Uvarint(encoded)
 	if n <= 0 || n >= len(encoded) {

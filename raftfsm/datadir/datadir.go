@@ -60,7 +60,7 @@ func missing(dir string) (out []string) {
 	}
 }
 
-// Group returns the folder of a group.
+// Group returns the path of the folder of a group. dir is the data directory.
 func Group(dir string, gid uint32) string {
 	return filepath.Join(groups(dir), strconv.FormatUint(uint64(gid), 10))
 }

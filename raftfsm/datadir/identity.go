@@ -41,7 +41,7 @@ type Identity struct {
 	Forming    bool           `json:"forming,omitempty"` // this server is forming the cluster and has not finished
 	// server that has the promise to form a cluster with this one
 	Promised string `json:"promised,omitempty"`
-	Made     bool   `json:"made"` // every group was created with its floor: a missing one was lost
+	Made     bool   `json:"made"` // every group and its floor file were created: a missing one was lost
 	// of the cluster; changes with each rescue. Servers of different epochs refuse each other
 	Epoch    uint64 `json:"epoch,omitempty"`
 	Rescuing uint64 `json:"rescuing,omitempty"` // epoch of an unfinished rescue; 0 = none
@@ -69,8 +69,12 @@ func (id *Identity) Tag() uint64 {
 }
 
 // ReadIdentity reads the identity of a directory. It returns nil without an error for an empty directory. It returns
-// fault.Corrupt if the file is damaged. It returns fault.Invalid if a newer version of Quorate wrote the file, or if
-// the directory contains other files but no identity.
+// fault.Corrupt if the file is damaged, and fault.Internal if the file or the directory cannot be read. It returns
+// fault.Invalid in these cases:
+//
+//   - A newer version of Quorate wrote the file.
+//   - The cluster uses a format of log entries that this build does not know.
+//   - The directory contains other files but no identity.
 func ReadIdentity(dir string) (*Identity, error) {
 	path := filepath.Join(dir, identityName)
 	body, err := durable.Read(path)
@@ -129,7 +133,7 @@ func badIdentity(path, why string) error {
 		Hint: "restore the directory from a backup, or empty it to start as a new server"}
 }
 
-// Write makes the identity durable.
+// Write writes the identity to the data directory dir. The identity is durable when Write returns nil.
 func (id *Identity) Write(dir string) error {
 	id.Version = identityVersion
 	body, err := json.Marshal(id)

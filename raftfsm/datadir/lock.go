@@ -53,8 +53,8 @@ const (
 	lockPause = 10 * time.Millisecond
 )
 
-// LockDir locks a data directory without waiting for long. If another process has the lock, it returns an error that
-// names that process.
+// LockDir locks a data directory. If another process keeps the lock for a few retries, about 50 ms, LockDir returns
+// fault.Unavailable with the id of that process.
 func LockDir(dir string) (*Lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/signal"
 )
 
-// Space measures the free bytes on the disk of a data directory. The disk becomes low when fewer than min bytes, the
-// reserve, are free. It stays low until 1.5 times min is free. The methods are safe for concurrent use, except
+// Space measures the free bytes on the disk of a data directory. The disk becomes low when fewer bytes than the
+// reserve are free. It stays low until 1.5 times the reserve is free. The methods are safe for concurrent use, except
 // Measure and Watch, which only one goroutine may call at a time.
 //
 // Watch measures at intervals. A busy server can write more than the reserve in one interval. So Space also counts
@@ -59,8 +59,8 @@ const (
 	unknownBudget = 1 << 62
 )
 
-// NewSpace returns a Space for the disk of dir. minimum is the number of free bytes below which the disk is low. The
-// function free measures the free bytes on the disk of a directory; nil = ask the operating system.
+// NewSpace returns a Space for the disk of dir. minimum is the reserve in bytes. The function free measures the free
+// bytes on the disk of a directory; nil = ask the operating system.
 func NewSpace(dir string, minimum uint64, free func(dir string) (uint64, error), logger *slog.Logger) *Space {
 	if free == nil {
 		free = freeBytes
@@ -139,7 +139,7 @@ func (s *Space) EnoughToStart() error {
 // Low returns an error if the disk is low, and nil if it has enough space to store values.
 func (s *Space) Low() *fault.Error { return s.full.Load() }
 
-// Free returns the free bytes as last measured; 0 if that has never succeeded.
+// Free returns the free bytes according to the last measurement that has succeeded; 0 = none has.
 func (s *Space) Free() uint64 { return s.left.Load() }
 
 // Measured returns the free bytes according to the last measurement, and the reserve. With fewer free bytes than the
@@ -148,8 +148,8 @@ func (s *Space) Measured() (free, reserve uint64, known bool) {
 	return s.left.Load(), s.min, s.known.Load()
 }
 
-// Watch measures the free space once per period, and when Admit or Wrote needs it. It calls a callback after each
-// measurement. It returns when stop is closed, and may be called only once.
+// Watch measures the free space once per period, and when Admit or Wrote needs it. After each measurement, it calls
+// its callback, the parameter then. It returns when stop is closed, and may be called only once.
 func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
 	defer close(s.ended)
 	t := time.NewTicker(period)
@@ -193,9 +193,9 @@ func (s *Space) look() {
 // Wrote has counted the bytes, or when they will not be written.
 //
 // If the bytes could use up the reserve, Admit waits until Watch has measured and called its callback. If the disk is
-// then low, Admit returns nil, because the callback has decided whether values can be stored. Otherwise Admit waits
-// until enough earlier writes have ended. It returns fault.ReadOnly if the write is too large for the free space,
-// fault.Timeout if ctx ends, and fault.Unavailable if Watch ends.
+// then low, Admit admits the write, because the callback has decided whether values can be stored. Otherwise Admit
+// waits until enough earlier writes have ended. It returns fault.ReadOnly if the write is too large for the free
+// space, fault.Timeout if ctx ends, and fault.Unavailable if Watch ends.
 func (s *Space) Admit(ctx context.Context, n uint64) (done func(), err error) {
 	s.mu.Lock()
 	for before := s.looks; ; s.mu.Lock() {

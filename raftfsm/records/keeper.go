@@ -28,8 +28,8 @@ type Group interface {
 
 // Updates runs the update function of a keeper in the background, whenever an update was requested. After the last
 // request, the function is called at least once more. It is never called twice at the same time. Request does not
-// wait for an update, so the caller may hold a lock that the update needs. The zero value is not started and ignores
-// requests. Updates is safe for concurrent use.
+// wait for an update, so the caller may hold a lock that the update needs. Before Start and after Stop, requests are
+// ignored. Updates is safe for concurrent use.
 type Updates struct {
 	mu      sync.Mutex
 	start   func(func()) // nil until Start and after Stop
@@ -38,8 +38,8 @@ type Updates struct {
 	again   bool // it is to repeat that
 }
 
-// Start begins to execute requests, and makes the first request itself. The function start must run its argument on a
-// new goroutine. The keeper must wait for this goroutine when it closes.
+// Start begins to execute requests by calls of the function update, and makes the first request itself. The function
+// start must run its argument on a new goroutine. The keeper must wait for this goroutine when it closes.
 func (u *Updates) Start(start func(func()), update func()) {
 	u.mu.Lock()
 	u.start, u.update = start, update
@@ -54,7 +54,7 @@ func (u *Updates) Stop() {
 	u.start = nil
 }
 
-// Request makes an update begin after this call.
+// Request requests an update, which begins after the call of Request.
 func (u *Updates) Request() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -68,7 +68,7 @@ func (u *Updates) Request() {
 	}
 }
 
-// Idle reports whether no update runs.
+// Idle reports whether no update is running.
 func (u *Updates) Idle() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -68,15 +68,15 @@ func AskNumber(ctx context.Context, a Access, gid uint32, method string, body []
 	return n, repeated, err
 }
 
-// Truncated returns the error of a call or an answer that cannot be decoded.
+// Truncated returns the error for a call of the given method, or for its answer, that cannot be decoded.
 func Truncated(method string) error {
 	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is truncated")
 }
 
-// Number encodes the answer of a call that AskNumber has sent.
+// Number encodes n as the answer to a call of AskNumber.
 func Number(n uint64) []byte { return binary.AppendUvarint(nil, n) }
 
-// Bit is 1 for true and 0 for false.
+// Bit returns 1 for true and 0 for false.
 func Bit(v bool) uint64 {
 	if v {
 		return 1

@@ -78,8 +78,8 @@ func (t *Cache) MergeIf(a, b string, cluster Cluster, accept func(Seen) bool) (s
 	return token, true
 }
 
-// After returns the token for session s after it has seen position n. token is the current token of s, or empty if it
-// is not known. If n does not change the session, After returns token unchanged.
+// After returns the token of the session s with the position n added. token is the current token of s, or empty if it
+// is not known. If n does not change s, After returns that token.
 func (t *Cache) After(token string, s Session, n Seen, cluster Cluster) string {
 	if token != "" && s.Holds(n) {
 		return token

@@ -31,7 +31,7 @@ const (
 // MaxGroups is the maximum number of groups of a cluster.
 const MaxGroups = 256
 
-// Cluster is the cluster of a token.
+// Cluster identifies the cluster to which a token belongs.
 type Cluster struct {
 	Tag    uint64 // see datadir.Identity.Tag
 	Groups uint32 // number of groups; 0 = not known yet
@@ -53,7 +53,7 @@ type Seen struct {
 	Committed bool
 }
 
-// Session is a decoded token; nil is the empty one.
+// Session is a decoded token. A nil Session has no positions.
 type Session []Seen
 
 // Parse decodes a token. If the token belongs to another cluster, or names a group that the cluster does not have, the
@@ -97,7 +97,7 @@ func malformed(why string) error {
 		Hint: "send the Quorate-Session header of an earlier answer unchanged, or none"}
 }
 
-// Of returns what the session has seen of a group.
+// Of returns the position of the group g in the session. It returns false if the session has none.
 func (s Session) Of(g uint32) (Seen, bool) {
 	for i := range s {
 		if s[i].Group == g {
@@ -116,13 +116,14 @@ func (s Seen) Before(n Seen) bool {
 	return n.Pos.Index > s.Pos.Index
 }
 
-// Holds reports whether adding n would not change the session.
+// Holds reports whether the session already has n, or a position of the same group that n does not replace.
 func (s Session) Holds(n Seen) bool {
 	e, ok := s.Of(n.Group)
 	return ok && (e == n || !e.Before(n))
 }
 
-// With returns the session with n added. The receiver is not changed.
+// With returns the session with n added. It keeps the existing position of the group if n does not replace it (see
+// Seen.Before). The receiver is not changed.
 func (s Session) With(n Seen) Session {
 	out := make(Session, 0, len(s)+1)
 	placed := false
@@ -142,7 +143,7 @@ func (s Session) With(n Seen) Session {
 	return out
 }
 
-// Without returns the session without its position of a group.
+// Without returns the session without its position of the group g.
 func (s Session) Without(g uint32) Session {
 	out := make(Session, 0, len(s))
 	for _, e := range s {
