@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Method is the call between nodes about due work.
+// Method is the name of the call between nodes about due work.
 const Method = "raft.due"
 
 // What Method does. The numbers are part of the protocol.
@@ -66,7 +66,8 @@ func ReadCall(r *lenprefix.Reader) (c Call, err error) {
 	return c, nil
 }
 
-// Serve answers a call about due work of the group that this server leads.
+// Serve executes a call about due work of this group, and returns the encoded answer. It returns fault.NotLeader if
+// this server does not lead the group.
 func (k *Keeper) Serve(ctx context.Context, c *Call) (answer []byte, err error) {
 	p := &c.put
 	n, ok := uint64(0), false

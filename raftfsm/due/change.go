@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// OpPut is the operation of errors of Put.
+// OpPut is the operation that errors of Put name (see fault.Error).
 const OpPut = "due.Put"
 
 const (
@@ -17,7 +17,7 @@ const (
 	opRun    = "due.Run"
 )
 
-// Put is a wish to store work.
+// Put describes work to store.
 type Put struct {
 	Home
 	Name      string
@@ -72,9 +72,10 @@ func inField(name string, err error) error { return invalid(name + ": " + fault.
 
 // Put stores work and returns its revision. It must be called at the leader. It returns fault.Conflict if work with
 // this name exists and p.Overwrite is false, and fault.Overloaded if its Home has reached the limit of stored work.
+// It also returns the errors of p.Resolve.
 //
-// Work with the same Spec.Request was stored by an earlier attempt of the same call. Put then changes nothing and
-// returns the revision of that work.
+// If work with this name and the same Spec.Request exists, an earlier attempt of the same call has stored it. Put
+// then changes nothing and returns the revision of that work.
 //
 // If p.ID is set, the group stores the result of the call under this ID. If the work is changed concurrently, the
 // stored result is a failure, and Put returns revision 0. The caller must then repeat the call with another ID.
@@ -155,8 +156,9 @@ func (k *Keeper) Remove(ctx context.Context, h Home, name string) (removed bool,
 	}
 }
 
-// RemoveAs is Remove with the id of the request. If id is set, the log applies a repeated call only once. So the
-// repeated call does not remove work that was put after the first call.
+// RemoveAs works like Remove, but returns one of the constants RemovedNone to RemovedUnknown. If id is set, the log
+// applies a repeated call with this id only once. So the repeated call does not remove work that was put after the
+// first call.
 func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, name string) (n uint64, err error) {
 	g, err := k.leader(opRemove)
 	if err != nil {

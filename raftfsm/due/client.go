@@ -31,7 +31,8 @@ func (d Client) Deliver(kind byte, to Deliverer) {
 }
 
 // Put stores work and returns its revision. It returns fault.Conflict if work with this name exists and p.Overwrite
-// is false, and fault.Invalid if the times cannot be parsed. It also returns the errors of a strong write.
+// is false, fault.Invalid if a time or the schedule of p is not valid, and fault.Overloaded if the Home has reached
+// the limit of stored work. It also returns the errors of a strong write.
 func (d Client) Put(ctx context.Context, p Put) (revision uint64, err error) {
 	gid, err := d.group(ctx, p.Home)
 	if err != nil {
@@ -62,7 +63,7 @@ func (d Client) RemovePrefix(ctx context.Context, h Home, prefix string) error {
 	return err
 }
 
-// Remove removes work. The result removed is false if there was none.
+// Remove removes the work with this name. The result removed is false if there was no such work.
 func (d Client) Remove(ctx context.Context, h Home, name string) (removed bool, err error) {
 	gid, err := d.group(ctx, h)
 	if err != nil {
@@ -83,13 +84,13 @@ func (d Client) Remove(ctx context.Context, h Home, name string) (removed bool, 
 	return removed, err
 }
 
-// Run makes the present tick of work due now. The result found is false if there is no such work.
+// Run makes the next tick of the work with this name due now. The result found is false if there is no such work.
 func (d Client) Run(ctx context.Context, h Home, name string) (found bool, err error) {
 	n, _, err := d.ask(ctx, &Call{what: callRun, put: Put{Home: h, Name: name}})
 	return n == 1, err
 }
 
-// Get returns work as of now. The result found is false if there is none.
+// Get reads the work with this name. The read is linearizable. The result found is false if there is no such work.
 func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found bool, err error) {
 	all, err := d.read(ctx, h, []string{name})
 	if err != nil || len(all) == 0 {
@@ -98,9 +99,9 @@ func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found boo
 	return all[0], true, nil
 }
 
-// List returns up to limit items of the due work of h, in byte order of their names. It returns only names that begin
-// with prefix and come after the given name. The result hasMore is true if further items exist. limit is at most
-// records.MaxPage. The list of names is linearizable; the items are read afterwards.
+// List returns up to limit items of the due work of h, in byte order of their names. It returns only items whose
+// names begin with prefix and come after the name after. The result hasMore is true if further items exist. limit is
+// at most records.MaxPage. The list of names is linearizable; the items are read afterwards.
 func (d Client) List(ctx context.Context, h Home, prefix, after string, limit int) (list []Work, hasMore bool,
 	err error) {
 	gid, err := d.group(ctx, h)
@@ -125,7 +126,7 @@ func (d Client) List(ctx context.Context, h Home, prefix, after string, limit in
 
 const dueChunk = 16 // work that is read at once: each may have 1 MiB, and the size of an answer is limited
 
-// Homes returns the homes of a kind that have work, in no order.
+// Homes returns the homes of a kind that have work, in no particular order.
 func (d Client) Homes(ctx context.Context, kind byte) (homes []Home, err error) {
 	n, err := d.access.Groups(ctx)
 	if err != nil {

@@ -252,7 +252,7 @@ func (k *Keeper) report(w, next *Work, outcome string, failure error) {
 	}
 }
 
-// KindName returns the name of a kind.
+// KindName returns the name of a kind: "job" or "reminder".
 func KindName(kind byte) string {
 	if kind == KindReminder {
 		return "reminder"

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Tick is one tick of work that is due.
+// Tick is one occurrence of due work, for example one run of a job.
 type Tick struct {
 	Home
 	Name     string
@@ -76,7 +76,7 @@ const (
 type Options struct {
 	Logger   *slog.Logger
 	Observer Observer // nil = none
-	MaxJobs  int      // that an application may have; 0 = MaxJobs
+	MaxJobs  int      // maximum number of jobs of an application; 0 = the constant MaxJobs
 	// AfterFunc is time.AfterFunc or a replacement for tests. nil = time.AfterFunc.
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
 }
@@ -150,7 +150,7 @@ func (k *Keeper) Attach(g records.Group) {
 	k.updates.Start(k.running.Go, k.update)
 }
 
-// Deliver sets what delivers the ticks of a kind. Work of a kind without Deliverer waits.
+// Deliver makes d the Deliverer of the ticks of a kind. Work of a kind without Deliverer waits.
 func (k *Keeper) Deliver(kind byte, d Deliverer) {
 	k.mu.Lock()
 	k.deliverers[kind] = d

@@ -49,7 +49,7 @@ func (h Home) indexKey(at uint64, name string) string {
 func (h Home) stateKey(name string) string { return h.table(tableState) + name }
 func (h Home) specKey(name string) string  { return h.table(tableSpec) + name }
 
-// Keys returns the keys of the records in kv.DueStore that Parse needs.
+// Keys returns the keys in kv.DueStore of the records of the work with this name. Parse needs these records.
 func (h Home) Keys(name string) []string { return []string{h.stateKey(name), h.specKey(name)} }
 
 // States returns the key prefix in kv.DueStore for the states of the due work of h. The rest of each key is the name
@@ -92,8 +92,9 @@ const (
 // DefaultPolicy returns the policy of work that was put without one.
 func DefaultPolicy() Policy { return Policy{Retries: defaultRetries, Interval: defaultInterval} }
 
-// NewPolicy returns a policy for failed ticks. retries is the number of attempts after the first one; nil = no
-// limit. interval is the pause between attempts. If retry is false, a tick is dropped when its first attempt fails.
+// NewPolicy returns a policy for failed ticks. retries is the number of attempts after the first one; nil = no limit.
+// interval is the pause between attempts; it is raised to MinEvery if it is shorter. If retry is false, a tick is
+// dropped when its first attempt fails.
 func NewPolicy(retry bool, retries *uint32, interval time.Duration) Policy {
 	p := Policy{Forever: retry && retries == nil, Interval: max(interval, MinEvery)}
 	if retry && retries != nil {
@@ -102,7 +103,7 @@ func NewPolicy(retry bool, retries *uint32, interval time.Duration) Policy {
 	return p
 }
 
-// Spec is what was put. It does not change until the next Put.
+// Spec is the part of due work that a Put has described. It does not change until the next Put with the same name.
 type Spec struct {
 	Schedule string // of ParseSchedule or ParsePeriod; empty = one tick
 	Repeats  uint64 // ticks in all; 0 = no limit
@@ -114,9 +115,9 @@ type Spec struct {
 	Revision uint64 // of the record; identifies the work
 }
 
-// State is how far work has come.
+// State is the progress of due work.
 type State struct {
-	Ticks   uint64 // that are done or dropped
+	Ticks   uint64 // number of ticks that are done or dropped
 	Due     uint64 // when the present tick is due by the schedule, in Unix milliseconds of cluster time
 	At      uint64 // when it is handed out: Due, or the time of the next attempt
 	Attempt uint64 // failed attempts of the present tick
@@ -125,7 +126,7 @@ type State struct {
 	Revision uint64 // of the record
 }
 
-// Work is due work as it is stored.
+// Work is due work as the group stores it.
 type Work struct {
 	Home
 	Name  string
@@ -164,7 +165,8 @@ func (s *State) encode() []byte {
 	return appendText(b, s.Error)
 }
 
-// Parse reads the records of Home.Keys. The result found is false if there is no such work.
+// Parse decodes work from its records, which are in the order of Home.Keys. The result found is false if there is no
+// such work.
 func Parse(h Home, name string, records []kv.Value) (w Work, found bool, err error) {
 	state, spec := records[0], records[1]
 	if !state.Found || !spec.Found {
@@ -198,7 +200,7 @@ func parseState(v kv.Value) (s State, ok bool) {
 	return s, version == recordVersion && !r.Bad
 }
 
-// Read reads work from a replica. The result found is false if there is no such work.
+// Read reads the work with this name from the replica m. The result found is false if there is no such work.
 func Read(m *kv.Machine, h Home, name string) (w Work, found bool, err error) {
 	records, err := m.GetMany(kv.DueStore, h.Keys(name), 0)
 	if err != nil {

@@ -22,7 +22,7 @@ const maxTime = 253402300799999
 
 const everyWord = "@every "
 
-// Schedule says when the ticks after the first one are due. The zero Schedule has none.
+// Schedule says when the ticks of repeated work are due. The zero Schedule repeats nothing.
 type Schedule struct {
 	every  time.Duration // period; 0 = another form
 	period Span          // with years or months
@@ -71,7 +71,8 @@ func ParseSchedule(text string) (Schedule, error) {
 	return Schedule{cron: s}, nil
 }
 
-// Every returns the schedule with a tick in each period of length d.
+// Every returns the schedule with one tick in each period of length d. It returns fault.Invalid if d is shorter than
+// MinEvery.
 func Every(d time.Duration) (Schedule, error) {
 	if d < MinEvery {
 		return Schedule{}, invalid("the period is shorter than " + MinEvery.String())
@@ -138,7 +139,7 @@ func nextEvery(last, after, every uint64) uint64 {
 	return last + ((after-last)/every+1)*every
 }
 
-// Span is a length of time with a calendar part.
+// Span is a length of time that may contain calendar months.
 type Span struct {
 	Months int // years included
 	Rest   time.Duration
