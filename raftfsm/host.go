@@ -94,7 +94,7 @@ func (NoCluster) NewestFormat(string) (version uint8, known bool) { return comma
 // DiskOf returns DiskUnknown.
 func (NoCluster) DiskOf(string) DiskState { return DiskUnknown }
 
-// NoLeader explains nothing.
+// NoLeader returns no reason and no hint.
 func (NoCluster) NoLeader(uint32) (why, hint string) { return "", "" }
 
 const (
@@ -123,7 +123,8 @@ func (o Options) directory() datadir.Settings {
 		Cluster: o.Cluster, Engine: o.Engine, Bootstrap: o.Bootstrap, Logger: o.Logger}
 }
 
-// Host is the part of one node in the Raft groups of its cluster. Safe for concurrent use.
+// Host gives a node access to the Raft groups of its cluster. On a server, it also runs the replicas of this server.
+// It is safe for concurrent use.
 type Host struct {
 	opts    Options
 	lock    *datadir.Lock
@@ -168,8 +169,8 @@ func Open(ctx context.Context, o Options) (*Host, error) {
 // Identity returns the identity stored in the data directory.
 func (h *Host) Identity() datadir.Identity { return h.node.current() }
 
-// Groups returns the groups of this node, indexed by partition. It is empty on a node without data, and on a server
-// that was removed from its cluster. The caller must not change the slice.
+// Groups returns the groups of this node, indexed by partition. The slice is empty on a node without data, and on a
+// server that was removed from its cluster. The caller must not change the slice.
 func (h *Host) Groups() []*group.Group { return h.groups }
 
 // Partitions returns the number of groups of the cluster. A node without data returns 0 until it has reached a
@@ -179,7 +180,7 @@ func (h *Host) Partitions() uint32 { return h.replica.partitions() }
 // Leader returns the leader of a group as far as this node knows; empty if it knows none.
 func (h *Host) Leader(gid uint32) string { return string(h.replica.Leader(gid)) }
 
-// Route returns how a node without replicas reaches a group. It is empty on a server.
+// Route returns how a node without replicas reaches a group. On a server, the result is the zero Route.
 func (h *Host) Route(gid uint32) peercalls.Route { return h.replica.route(gid) }
 
 // WritesAllowed returns nil if values can be stored in the group gid. Otherwise it returns an error that names the
@@ -217,9 +218,9 @@ func (h *Host) Ready(id uint32) error {
 	return h.replica.ready(id)
 }
 
-// Serve answers a call from another node and never forwards it. It returns fault.NotLeader for a call that only the
-// leader can answer, if this server does not lead. It returns fault.Unavailable for a call that was cancelled before it
-// began. The caller may then repeat the call at another server.
+// Serve answers a call from another node. It never forwards the call. It returns fault.NotLeader if only the leader
+// can answer the call and this server does not lead. It returns fault.Unavailable for a call that was cancelled
+// before it began. The caller may then repeat the call at another server.
 func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte, error) {
 	if err := h.node.allowed(); err != nil {
 		return nil, err

@@ -177,8 +177,8 @@ func (h *Host) Supersede(epoch uint64) error {
 func (h *Host) Promise(candidate string) error { return h.node.promise(candidate) }
 
 // Form creates a cluster with this server as its only member. The server leads every group when Form returns nil.
-// Form returns fault.Conflict if the server already belongs to a cluster. The next Open completes an interrupted
-// Form.
+// Form returns fault.Conflict if the server already belongs to a cluster. If Form is interrupted, the next Open
+// completes it.
 func (h *Host) Form(ctx context.Context) error {
 	err := h.node.amend(func(id *datadir.Identity) error {
 		if id.Cluster != "" {

@@ -17,13 +17,14 @@ const notePrefix = "note/"
 // noteGroup is the group that holds all notes.
 const noteGroup = 0
 
-// Note is a record about the cluster.
+// Note is a small record about the cluster, for example the progress of scheduled backups.
 type Note struct {
 	Value    []byte // nil = there is none
 	Revision uint64 // 0 = there is none
 }
 
-// Note reads a note with a linearizable read. The errors are those of a strong read.
+// Note reads the note with the given name with a linearizable read. It returns the zero Note if there is no such
+// note. The errors are those of a strong read.
 func (h *Host) Note(ctx context.Context, name string) (Note, error) {
 	if _, err := h.replica.waitPartitions(ctx); err != nil {
 		return Note{}, err
@@ -60,9 +61,9 @@ func (h *Host) NoteNames(ctx context.Context, prefix string) (names []string, er
 	}
 }
 
-// SetNote writes a note if the existing note has the given revision. Revision 0 means that no note with this name
-// may exist. SetNote returns the new revision, or fault.Conflict if the revision differs. It also returns the errors
-// of a strong write.
+// SetNote writes a note if the existing note has the given revision. Revision 0 means that no note with this name may
+// exist. SetNote returns the new revision, or fault.Conflict if the existing revision is another one. It also returns
+// the errors of a strong write.
 func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision uint64) (uint64, error) {
 	if _, err := h.replica.waitPartitions(ctx); err != nil {
 		return 0, err

@@ -47,8 +47,9 @@ func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string, seen 
 	return outcome(&a.Result, nil)
 }
 
-// Removals returns a revision that changes with every MarkRemoved, as far as the replica of this node knows. It is 0
-// before the first one. The tombstones up to this revision are in what RemovedServers returns afterwards.
+// Removals returns a revision that changes with every MarkRemoved, as far as the replica of this node knows. The
+// revision is 0 before the first MarkRemoved. A later call of RemovedServers returns all servers that were marked up
+// to this revision.
 func (h *Host) Removals(gid uint32) (uint64, error) {
 	v, err := h.groups[gid].Machine().Get(systemStore, removalsKey, 0)
 	if err != nil || !v.Found {
@@ -57,7 +58,7 @@ func (h *Host) Removals(gid uint32) (uint64, error) {
 	return v.Revision, nil
 }
 
-// RemovedServers returns the servers for which the group gid has a tombstone. It reads the replica of this node,
+// RemovedServers returns the servers that MarkRemoved has marked in the group gid. It reads the replica of this node,
 // which may lag behind the leader. The list is incomplete if the replica is closed or is being replaced.
 func (h *Host) RemovedServers(gid uint32) []string {
 	if int(gid) >= len(h.groups) {
@@ -78,11 +79,11 @@ func (h *Host) RemovedServers(gid uint32) []string {
 	return out
 }
 
-// Standing returns what this server knows about another server in one group.
+// Standing is what this server knows about another server in one group.
 type Standing struct {
-	Member  bool // it is in the newest configuration
+	Member  bool // the other server is in the newest configuration
 	Settled bool // that configuration is committed
-	Removed bool // it has a tombstone
+	Removed bool // MarkRemoved has marked the other server
 }
 
 // Standing returns what this server knows about another server's membership in a group. The other server has left

@@ -13,12 +13,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// RescueOptions configure Rescue. Dir and Logger are required.
+// RescueOptions configure Rescue. Dir, Logger and Agree are required.
 type RescueOptions struct {
 	Dir    string // data directory of a stopped server
 	Logger *slog.Logger
-	// Agree receives the content of the directory before Rescue changes anything. It returns whether to continue. It
-	// is required.
+	// Agree receives the content of the directory before Rescue changes anything. It returns whether to continue.
 	Agree func(Survey) (bool, error)
 	Step  func(step string) // crash points, for tests
 }
@@ -40,16 +39,17 @@ func (s *Survey) Alone() bool {
 	return s.Identity.Rescuing == 0
 }
 
-// Rescue makes the server in o.Dir the only voter of all its groups. Use it for a cluster that has permanently lost
-// a majority of its voters. The server must not be running. Its data becomes the data of the cluster, including log
-// entries that were never committed.
+// Rescue makes the server in o.Dir the only voter of all its groups. Use it for a cluster that has permanently lost a
+// majority of its voters. The server must not be running. Its data becomes the data of the cluster, including log
+// entries that were never committed. If o.Agree returns false, Rescue changes nothing.
 //
 // Rescue raises the revision counters, so that no ETag is used twice. It also starts a new epoch. Servers of the old
 // epoch are refused until their data directories are emptied. After an interrupted Rescue, the server does not start
 // until Rescue is run again.
 //
-// Rescue returns fault.Unavailable if the server is running, fault.Invalid if the directory belongs to no cluster,
-// and fault.Corrupt if the directory is damaged.
+// Rescue returns fault.Unavailable if the server is running, and fault.Corrupt if the directory is damaged. It
+// returns fault.Invalid if the directory belongs to no cluster, if a newer version of Quorate has used it, or if an
+// operator has removed the server from the cluster. It also returns the errors of o.Agree.
 func Rescue(o RescueOptions) (s Survey, err error) {
 	lock, err := datadir.LockDir(o.Dir)
 	if err != nil {

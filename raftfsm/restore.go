@@ -24,7 +24,7 @@ const (
 // restoreSlack is how many bytes a step of a restore may add to the largest write.
 const restoreSlack = 1 << 10
 
-// Restored describes what a restore has put in place.
+// Restored describes the backup that a restore has put in place.
 type Restored struct {
 	Header backup.Header // of the backup
 	Totals backup.Totals

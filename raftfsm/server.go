@@ -174,7 +174,7 @@ type groupServer struct {
 	group  uint32
 }
 
-// Owner returns the cluster in the identity of the server, all of which is durable.
+// Owner returns the cluster that the stored identity of this server names.
 func (g groupServer) Owner() raftlog.Owner {
 	id := g.server.node.current()
 	return ownerOf(&id)
@@ -190,7 +190,7 @@ func (g groupServer) FreeDisk() uint64 { return g.server.space.Free() }
 
 func (g groupServer) Wrote(bytes int) { g.server.space.Wrote(uint64(bytes)) } //nolint:gosec // not negative
 
-// Newest returns the answer of Options.Cluster.
+// Newest returns the result of Cluster.NewestFormat (see Options.Cluster).
 func (g groupServer) Newest(id raft.ServerID) (version uint8, known bool) {
 	return g.server.opts.Cluster.NewestFormat(string(id))
 }

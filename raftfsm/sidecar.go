@@ -22,7 +22,7 @@ import (
 // id after the last dot is hexadecimal.
 const sidecarSuffix = ".sidecar"
 
-// SidecarID returns the id by which other nodes know a node without replicas.
+// SidecarID returns the id by which other nodes know the node without replicas that has the given node id.
 func SidecarID(node string) string { return node + sidecarSuffix }
 
 // sidecar implements replica for a node without data: it reads and writes through servers.

@@ -177,7 +177,7 @@ func (s *Store) bulkGet(ctx context.Context, p uint32, r *state.BulkGetRequest, 
 	return nil
 }
 
-// List returns one page of the keys that begin with the prefix. If the cluster has several partitions, the prefix must
+// List returns one page of the keys that begin with r.Prefix. If the cluster has several partitions, the prefix must
 // contain "||". Otherwise List returns fault.Invalid.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	if err := s.enter(ctx, "raftfsm.List"); err != nil {
@@ -224,7 +224,7 @@ func (s *Store) Delete(ctx context.Context, r state.DeleteRequest) (state.Writte
 		session: r.Session, requestID: r.RequestID})
 }
 
-// Transact applies all operations or none. It always waits for the outcome.
+// Transact applies all operations or none. It always writes with strong consistency.
 func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Written, error) {
 	ops := make([]command.Op, len(r.Operations))
 	for i := range r.Operations {

@@ -22,8 +22,8 @@ func (s *Store) KeepHistory(b state.HistoryBounds) *Store {
 	return s
 }
 
-// Watch implements state.Watcher. It reads from the replica of this node. A node without a replica reads from a
-// server.
+// Watch implements state.Watcher. It reads from the replica of this node, or from a server if this node has no
+// replica.
 func (s *Store) Watch(ctx context.Context, r state.WatchRequest) (state.Watch, error) {
 	if err := s.enter(ctx, "raftfsm.Watch"); err != nil {
 		return nil, err

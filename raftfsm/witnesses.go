@@ -61,8 +61,8 @@ func readRecalled(f *peercalls.Frame) raftlog.Seen {
 	return raftlog.Seen{Term: f.Uvarint(), Vote: f.Uvarint(), Matched: f.Position(), Committed: f.Uvarint()}
 }
 
-// Meet asks another server, which must be reachable, what it has recorded about this server. It does nothing if the
-// other server has already answered since the start.
+// Meet asks another server, which must be reachable, what that server has recorded about this one in each group. Meet
+// does nothing for a group if the other server has already answered since the start.
 func (h *Host) Meet(server string) {
 	for _, g := range h.groups {
 		g.Meet(raft.ServerID(server))

@@ -21,7 +21,8 @@ func (g *Group) Servers() ([]raft.Server, uint64) {
 	}
 }
 
-// Form makes this server, whose group is empty, its only voter, and waits until it leads and the group has its format.
+// Form makes this server the only voter of the group, which must be empty. It returns when this server leads and the
+// group has its format level.
 func (g *Group) Form(ctx context.Context) error {
 	err := g.change(ctx, "form the group", g.raft.BootstrapCluster(aloneWith(g.opts.ServerID)))
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
@@ -35,11 +36,14 @@ func (g *Group) Form(ctx context.Context) error {
 }
 
 // AddNonvoter adds a server that receives the log but does not vote. prev is the configuration index that the caller
-// got from Servers.
+// got from Servers. Error codes:
 //
-// It returns fault.Conflict if the configuration has changed since prev, and fault.NotLeader if this server does not
-// lead. It returns fault.FormatBlocked if the new server is too old to read the entries of the group, or if its version
-// is unknown.
+//	conflict        the configuration has changed since prev
+//	format_blocked  the new server is too old to read the entries of the group, or its version is unknown
+//	not_leader      this server does not lead, or it is transferring leadership
+//	timeout         ctx has ended before the change began
+//	indeterminate   the change may take effect: ctx has ended, or this server has lost leadership
+//	unavailable     the group is closing
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
 	release, err := g.lockLevel(ctx)
 	if err != nil {
@@ -52,18 +56,18 @@ func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) 
 	return g.change(ctx, "add "+string(id)+" as a non-voter", g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, 0))
 }
 
-// Promote makes a non-voter a voter. prev means the same as for AddNonvoter. The non-voter must have caught up,
-// because the next commit may already need its vote. Promote returns the same errors as change.
+// Promote makes a non-voter a voter. The non-voter must have caught up, because the next commit may already need its
+// vote. prev and the errors are those of AddNonvoter, except format_blocked and timeout.
 func (g *Group) Promote(ctx context.Context, id raft.ServerID, prev uint64) error {
 	return g.change(ctx, "make "+string(id)+" a voter", g.raft.AddVoter(id, raft.ServerAddress(id), prev, 0))
 }
 
-// Demote makes a voter a non-voter.
+// Demote makes a voter a non-voter. prev and the errors are those of Promote.
 func (g *Group) Demote(ctx context.Context, id raft.ServerID, prev uint64) error {
 	return g.change(ctx, "take the vote of "+string(id), g.raft.DemoteVoter(id, prev, 0))
 }
 
-// Remove takes a server out of the group.
+// Remove takes a server out of the group. prev and the errors are those of Promote.
 func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error {
 	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, 0))
 }

@@ -193,11 +193,14 @@ func lone(r *raft.Raft, self raft.ServerID) bool {
 }
 
 // Propose appends an encoded request to the log and waits for its outcome. After an error, data may still be in use,
-// so the caller must not reuse its memory.
+// so the caller must not reuse its memory. Error codes:
 //
-// It returns fault.Unavailable if this server does not trust its state, or does not know the version of every other
-// server. It returns fault.Invalid if a server is too old to read the request. It also returns the errors of
-// proposer.propose.
+//	not_leader      not applied: this server does not lead
+//	overloaded      not applied: too many requests are waiting
+//	format_blocked  not applied: a server is too old to read the request, or its version is unknown
+//	unavailable     not applied: the group is closing, or this server does not trust its state
+//	timeout         not applied: ctx has ended before the request was put into an entry
+//	indeterminate   may have been applied
 func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	if err := g.Trusted(); err != nil {
 		return Answer{}, err // the result comes from the machine of this server, so it must be trusted
@@ -208,7 +211,7 @@ func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, err
 	return g.proposer.propose(ctx, data, ack)
 }
 
-// ProposeRequest encodes and proposes r.
+// ProposeRequest encodes and proposes r. It returns the errors of command.AppendRequest and Propose.
 func (g *Group) ProposeRequest(ctx context.Context, r *command.Request, ack Ack) (Answer, error) {
 	data, err := command.AppendRequest(nil, r)
 	if err != nil {
@@ -330,7 +333,7 @@ func (g *Group) LastIndex() uint64 { return max(g.disk.logs.Last(), g.disk.snaps
 
 // Age returns an upper bound of the age of the local state: the time since a majority last confirmed that this server
 // leads. On a leader without other voters the age is always 0. The result known is false if no majority has confirmed
-// this server yet, or if the machine has not applied the commit index of that confirmation.
+// this server yet, or if the machine has not applied the entries that were committed at that time.
 func (g *Group) Age() (age time.Duration, known bool) {
 	if g.Leading() && g.disk.role.alone.Load() {
 		return 0, true
@@ -343,8 +346,9 @@ func (g *Group) Age() (age time.Duration, known bool) {
 }
 
 // Holds reports whether the local log contains the entry that was written at pos, or contained it before compaction.
-// It returns Lost if another leader has replaced the entry, and Unknown if this server cannot tell. For a compacted
-// entry, the result is correct only if the entry was a command: the state machine records only commands.
+// It returns Held in both cases, Lost if another leader has replaced the entry, and Unknown if this server cannot
+// tell. For a compacted entry, the result is correct only if the entry was a command: the state machine records only
+// commands.
 func (g *Group) Holds(pos raftlog.Position) Holding {
 	if term, known := g.disk.logs.TermAt(pos.Index); known {
 		if term < pos.Term {
@@ -375,7 +379,7 @@ func held(is bool) Holding {
 	return Lost
 }
 
-// Holding is the answer of Holds.
+// Holding is the result of Group.Holds.
 type Holding uint8
 
 // Answers of Holds.
@@ -417,7 +421,8 @@ func (g *Group) WaitChange(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// WaitReady waits until this server leads and can serve requests, or ctx ends.
+// WaitReady waits until this server leads and can serve requests. It returns fault.Timeout if ctx ends first, and
+// fault.Unavailable if the group is closing.
 func (g *Group) WaitReady(ctx context.Context) error {
 	for {
 		changed := g.changed.Wait()

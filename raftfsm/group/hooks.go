@@ -26,7 +26,7 @@ func (p process) Fatal(err error) { p.o.Fatal(err) }
 // Step reports a step of disk work, for crash tests.
 func (p process) Step(name string) { p.o.Step(name) }
 
-// Raise makes durable which version of log entries is about to be written.
+// Raise records durably that entries of the given version may be written to the log.
 func (p process) Raise(version uint8) error {
 	return p.o.Server.Raise(version)
 }
@@ -57,7 +57,7 @@ func (r *role) Base() (end raftlog.Position, follows bool) {
 	return r.disk.snaps.Position(), running.State() != raft.Leader
 }
 
-// LeadsOthers reports whether this server leads and has other voters.
+// LeadsOthers reports whether this server leads a group with other voters.
 func (r *role) LeadsOthers() bool {
 	running := r.raft.Load()
 	return running != nil && running.State() == raft.Leader && !lone(running, r.self)
@@ -94,7 +94,8 @@ type floorSources struct {
 // Owner returns the cluster to which the group belongs.
 func (s floorSources) Owner() raftlog.Owner { return s.o.Server.Owner() }
 
-// SnapshotExtent returns the indexes that the manifest names.
+// SnapshotExtent returns what the manifest names: the index of the snapshot, and the index of the newest command that
+// the database has on disk.
 func (s floorSources) SnapshotExtent() (index, applied uint64) {
 	if s.disk.snaps == nil {
 		return 0, 0
@@ -102,7 +103,7 @@ func (s floorSources) SnapshotExtent() (index, applied uint64) {
 	return s.disk.snaps.Extent()
 }
 
-// SeenOfOthers returns the newest position that this server knows of each other server.
+// SeenOfOthers returns what this server has seen of other servers, by server id.
 func (s floorSources) SeenOfOthers() map[string]raftlog.Seen { return s.disk.seen.All() }
 
 // machineEvents counts events of the state machine.
@@ -116,10 +117,10 @@ type machineEvents struct {
 	flows  RecordWatcher
 }
 
-// ClockSeen records the machine time.
+// ClockSeen records the cluster time of the state machine, in milliseconds.
 func (e *machineEvents) ClockSeen(ms uint64) { e.clock.observe(ms) }
 
-// EntriesApplied records how long a batch of entries took, and wakes Group.announce.
+// EntriesApplied records how long it took to apply a batch of entries. It also wakes Group.announce.
 func (e *machineEvents) EntriesApplied(took time.Duration) {
 	e.obs.applySeconds.Observe(took.Seconds())
 	if running := e.role.raft.Load(); running == nil || running.State() != raft.Leader || e.role.alone.Load() {
@@ -131,16 +132,16 @@ func (e *machineEvents) EntriesApplied(took time.Duration) {
 	}
 }
 
-// LocksChanged passes the event on.
+// LocksChanged notifies the watcher of locks.
 func (e *machineEvents) LocksChanged() { e.locks.Update() }
 
-// DueChanged passes the event on.
+// DueChanged notifies the watcher of due work.
 func (e *machineEvents) DueChanged() { e.due.Update() }
 
-// TopicsChanged passes the event on.
+// TopicsChanged notifies the watcher of topics.
 func (e *machineEvents) TopicsChanged() { e.topics.Update() }
 
-// WorkflowsReplaced passes the event on.
+// WorkflowsReplaced notifies the watcher of workflows.
 func (e *machineEvents) WorkflowsReplaced() { e.flows.Update() }
 
 // Reconfigured updates whether this server is the only voter.
@@ -226,7 +227,7 @@ func (f follower) Abstains() bool {
 	return o.Server.Abstain()
 }
 
-// FollowerIsAhead makes keep take a snapshot soon.
+// FollowerIsAhead requests a snapshot, which Group.keep takes soon.
 func (f follower) FollowerIsAhead() {
 	select {
 	case f.g.refresh <- struct{}{}:
@@ -257,7 +258,7 @@ func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 // Servers returns the servers of the newest configuration.
 func (f follower) Servers() []raft.Server { return f.g.raft.GetConfiguration().Configuration().Servers }
 
-// KnownVoter returns any voter of the newest configuration of this server, or "" if it has no voter.
+// KnownVoter returns one voter of the newest configuration that this server has, or "" if there is none.
 func (f follower) KnownVoter() raft.ServerID {
 	for _, s := range f.Servers() {
 		if s.Suffrage == raft.Voter {
@@ -267,7 +268,7 @@ func (f follower) KnownVoter() raft.ServerID {
 	return ""
 }
 
-// Shown returns what this server holds, for other servers to remember.
+// Shown returns the term, the vote and the commit index of this server, for other servers to record.
 func (f follower) Shown() raftlog.Seen {
 	term, vote := f.g.disk.floors.Promises()
 	return raftlog.Seen{Term: term, Vote: vote, Committed: f.g.raft.CommitIndex()}
@@ -297,7 +298,7 @@ func (f follower) Tick(ctx context.Context) error {
 	return err
 }
 
-// HandOver transfers leadership to a voter.
+// HandOver transfers leadership to the given voter.
 func (f follower) HandOver(to raft.ServerID) error {
 	ctx, cancel := context.WithTimeout(f.g.closing, f.g.opts.Timing.StallFatal)
 	defer cancel()
@@ -331,5 +332,5 @@ func (e stateEvents) Reinstalled(ok bool) {
 	e.g.obs.reinstallFailed.Inc()
 }
 
-// Changed wakes the waiters for a change.
+// Changed wakes all callers that wait for a change of the group.
 func (e stateEvents) Changed() { e.g.changed.Fire() }

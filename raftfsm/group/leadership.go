@@ -177,9 +177,10 @@ func (g *Group) Leaders() []LeaderSeen {
 	return slices.Clone(g.leaders.list)
 }
 
-// Transfer transfers leadership to the given voter, or to a voter of its choice if voter is empty. It first waits
-// until the voter has every entry, for at most one election timeout; new proposals wait in the meantime. It returns
-// fault.Conflict if the server is not another voter, or does not catch up in time.
+// Transfer transfers leadership to the given voter, or to any other voter if voter is empty. It first waits until
+// that voter has every entry, for at most one election timeout; new proposals wait in the meantime. It returns
+// fault.Conflict if the given server is not another voter, or if no voter catches up in time. It returns
+// fault.NotLeader if this server does not lead.
 //
 // The raft library can also wait, but that wait can block forever if the voter does not answer: two unanswered
 // transfers fill an internal channel, and raft then refuses all writes.

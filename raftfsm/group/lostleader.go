@@ -118,11 +118,12 @@ func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	return int(lost.Load())+1 > voters/2 // 1 is this server
 }
 
-// LeaderLost reports whether the given server has stopped leading, as far as this server knows. About itself, a server
-// returns true if it does not lead. About any other server, it returns true in two cases:
+// LeaderLost reports whether the server with the id leader has stopped leading, as far as this server knows. If
+// leader is this server, LeaderLost returns true if this server does not lead. If leader is another server, it
+// returns true in two cases:
 //
-//   - It knows no leader.
-//   - It considers that server the leader, but has heard nothing from it for Timing.Silent.
+//   - This server knows no leader.
+//   - This server considers leader the leader of the group, but has received nothing from it for Timing.Silent.
 func (g *Group) LeaderLost(leader raft.ServerID) bool {
 	switch id := g.Leader(); {
 	case leader == g.opts.ServerID:

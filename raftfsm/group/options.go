@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// Options configure a group. ID, Dir, ServerID, Transport, Logger, Metrics and Fatal are required.
+// Options configure a group. Dir, ServerID, Transport, Logger, Metrics and Fatal are required.
 type Options struct {
 	ID        uint32        // partition number
 	Dir       string        // directory of this group only
@@ -160,7 +160,7 @@ type Timing struct {
 	Verify       time.Duration // interval of further verifications; default 24 h
 	SlowAppend   time.Duration // median duration of log writes above which a disk is slow; default 200 ms
 	SlowLook     time.Duration // interval of that check; ten slow checks in sequence make a disk slow; default 1 s
-	FloorEvery   time.Duration // interval at which the floor is written if it changed; default 10 s
+	FloorEvery   time.Duration // interval at which a changed floor (see raftlog.Floor) is written; default 10 s
 	// interval at which other servers learn what this one holds, if that changed; default 5 s
 	WitnessEvery time.Duration
 	// minimum time between two transfers of leadership because of a slow disk; default 1 min

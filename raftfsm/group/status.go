@@ -108,16 +108,16 @@ func (g *Group) Compare(ctx context.Context) (integrity.Comparison, error) {
 	return g.integrity.Compare(ctx)
 }
 
-// AnswerCompare reports the state of this server at the given index to another server, which compares it with its
-// own.
+// AnswerCompare returns a report about the state of this server at the given index. Another server has requested the
+// report, to compare the two states.
 func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrity.AnswerCompare(index) }
 
 // AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends one
-// copy at a time, and one further request can wait. It returns fault.Unavailable if this server has no valid copy,
-// or is busy, or if the group is closing.
+// copy at a time, and one further request can wait. The errors are those of integrity.Watch.AnswerState.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
-// Recall answers Witnesses.Recall for another server.
+// Recall answers transport.Witnesses.Recall for the given server. It returns what this server had recorded about that
+// server, and then records now, the data that the server has reported about itself.
 func (g *Group) Recall(server raft.ServerID, now raftlog.Seen) raftlog.Seen {
 	g.witness.Meet(server)
 	return g.witness.Note(server, now)
