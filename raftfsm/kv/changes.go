@@ -114,7 +114,7 @@ func (m *Machine) Histories() (count int, bytes uint64) {
 	return s.histories, s.historyBytes
 }
 
-// Revision returns the newest revision as of the last applied entry.
+// Revision returns the newest revision after the last applied entry.
 func (m *Machine) Revision() uint64 { return m.state.Load().revision }
 
 // listeners are notified of changes in histories.
@@ -137,8 +137,8 @@ type Listener struct {
 	m   *Machine
 }
 
-// Listen returns a Listener for changes to keys with the given prefix. The caller must call Listener.Stop in the
-// end. A slow listener does not delay Apply.
+// Listen returns a Listener for changes to keys with the given prefix. The caller must call Listener.Stop when it no
+// longer needs the Listener. A slow listener does not delay Apply.
 func (m *Machine) Listen(store, prefix string) *Listener {
 	c := make(chan struct{}, 1)
 	l := &Listener{C: c, Closed: m.gate.closing, c: c, key: rowKey{store, prefix}, m: m}
@@ -198,7 +198,7 @@ func (l *listeners) wake(k rowKey) {
 // Scan reads the records of a prefix in one consistent view. The caller must call Close. Only one goroutine may use a
 // Scan.
 type Scan struct {
-	Revision uint64 // newest revision of that entry
+	Revision uint64 // newest revision in the view
 
 	export *Export
 	end    []byte

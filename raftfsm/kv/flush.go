@@ -36,7 +36,7 @@ func (m *Machine) Flush() (applied uint64, err error) {
 }
 
 // Checkpoint creates a copy of the database in dir, which must not exist. The copy consists of hard links where
-// possible. It contains every entry up to the returned index, and maybe later ones.
+// possible. The copy contains every entry up to the returned index, and maybe later ones.
 func (m *Machine) Checkpoint(dir string) (applied uint64, err error) {
 	if applied, err = m.Flush(); err != nil {
 		return 0, err

@@ -8,8 +8,9 @@ import (
 )
 
 // CheckFormat returns fault.Invalid if a newer version of Quorate or another program wrote the database. It returns
-// nil for a missing or unreadable database; Open reports those. It changes nothing on disk. No other process may use
-// the directory during the call.
+// nil if there is no database, or if the database cannot be opened; Open reports those cases. It returns
+// fault.Unavailable if the directory cannot be read. It changes nothing on disk. No other process may use the
+// directory during the call.
 func CheckFormat(o Options) error {
 	found, err := peek(&o)
 	if err != nil || !found {

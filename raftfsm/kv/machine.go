@@ -40,8 +40,8 @@ type Options struct {
 	// entry that advances cluster time past a multiple of MarkPeriod.
 	MarkPeriod uint64
 
-	// Newest is the newest version of log entries that the machine applies; 0 = command.Version. Tests play builds
-	// that understand more.
+	// Newest is the newest version of log entries that the machine applies; 0 = command.Version. Tests set a greater
+	// version to simulate a newer build.
 	Newest uint8
 }
 
@@ -303,8 +303,8 @@ func (m *Machine) publish() {
 // Applied returns the index of the last applied entry.
 func (m *Machine) Applied() uint64 { return m.state.Load().applied }
 
-// Visible returns an upper bound of the entries that readers have seen: no read that has ended saw an entry above
-// this index. Visible is above Applied only while entries are being applied.
+// Visible returns an upper bound of the indexes of the entries that readers have seen: no read that has ended saw an
+// entry above this index. Visible is above Applied only while entries are being applied.
 func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.

@@ -33,8 +33,8 @@ type Listed struct {
 
 // Get reads one key and sees all applied entries. The parameter now is the caller's cluster time in milliseconds. A
 // key counts as absent if it has expired at the time now, or at the machine's own cluster time. Get returns
-// fault.Invalid for a store name with a NUL byte, fault.Corrupt for damaged data, and fault.Unavailable if the machine
-// is closed.
+// fault.Invalid for a store name with a NUL byte, fault.Corrupt for damaged data, fault.Unavailable if the machine is
+// closed, and fault.Internal if the storage has failed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }
@@ -151,7 +151,7 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 	return values, nil
 }
 
-// List returns, in byte order, up to limit keys that begin with prefix and come after the given key. It leaves out
+// List returns, in byte order, up to limit keys that begin with prefix and come after the key after. It leaves out
 // expired keys, by the same rule as Get. The result hasMore is true if there are further keys. List returns
 // fault.Invalid if limit is below 1, and otherwise the same errors as Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, hasMore bool, err error) {

@@ -17,7 +17,7 @@ type Garbage struct {
 	Unflushed bool   // there were deletions since the last call of Reclaim or FlushDeletions; Bytes is too small
 }
 
-// Garbage returns zeros when the machine is closed or broken.
+// Garbage returns how much disk space deleted records take. It returns zeros when the machine is closed or broken.
 func (m *Machine) Garbage() Garbage {
 	if m.use("kv.Garbage") != nil {
 		return Garbage{}
@@ -49,8 +49,9 @@ func (m *Machine) FlushDeletions() error {
 
 // Reclaim frees the disk space of deleted and overwritten records. It compacts the database in slices. Each slice has
 // about room bytes, but at least one table. Until the old tables of a slice are removed, the new ones need about as
-// much space again. Reclaim changes no record, and an interruption loses nothing that is durable. It returns by how
-// many bytes the tables have shrunk. It ends early if ctx ends or the machine is closed.
+// much space again. Reclaim changes no record, and an interruption loses nothing that is durable. The result freed is
+// the number of bytes by which the tables have shrunk. Reclaim ends early with an error if ctx ends or the machine is
+// closed.
 func (m *Machine) Reclaim(ctx context.Context, room uint64) (freed uint64, err error) {
 	if err := m.FlushDeletions(); err != nil {
 		return 0, err

@@ -25,7 +25,7 @@ type Stats struct {
 	BackgroundErrors uint64 // failed flushes and compactions
 }
 
-// Stats returns zeros when the machine is closed or broken.
+// Stats returns the current sizes and counters of the machine. It returns zeros when the machine is closed or broken.
 func (m *Machine) Stats() Stats {
 	if m.use("kv.Stats") != nil {
 		return Stats{}

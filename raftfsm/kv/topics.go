@@ -23,7 +23,7 @@ func (m *Machine) CollectTopicChanges(on bool) { m.topics.collect(on) }
 // DueChanges.
 func (m *Machine) TopicChanges() (keys []string, all bool) { return m.topics.take() }
 
-// Record is a record that Records returns.
+// Record is one stored record, as Machine.Records returns it.
 type Record struct {
 	Key      string
 	Value    []byte // the caller's own copy
@@ -31,10 +31,10 @@ type Record struct {
 	ExpireAt uint64 // cluster time, Unix milliseconds; 0 = never
 }
 
-// Records returns records of a store in the byte order of their keys. It returns those whose keys begin with prefix
-// and come after the given key. It stops at limit records, or when their values have maxBytes bytes or more. It
-// leaves out expired records, by the same rule as Get. The result hasMore is true if it has stopped early. The errors
-// are those of List.
+// Records returns records of a store in the byte order of their keys. It returns only records whose keys begin with
+// prefix and come after the key after. It stops at limit records, or when their values have maxBytes bytes or more.
+// It leaves out expired records, by the same rule as Get. The result hasMore is true if Records has stopped early.
+// The errors are those of List.
 func (m *Machine) Records(store, prefix, after string, limit, maxBytes int, now uint64) (found []Record, hasMore bool,
 	err error) {
 	if limit < 1 {

@@ -16,12 +16,12 @@ type Verified struct {
 // verifyStep is how many bytes are read between two calls of pace.
 const verifyStep = 1 << 20
 
-// Verify reads all records in one consistent view and compares their hash with the hash computed when they were
-// applied. It marks the machine as broken if damaged data cannot be read. Until Verify returns, Pebble cannot free the
-// disk space of overwritten records.
+// Verify reads all records in one consistent view and compares their hash with the hash that was computed when the
+// records were applied. It marks the machine as broken if damaged data cannot be read. Until Verify returns, Pebble
+// cannot free the disk space of overwritten records.
 //
 // Verify calls pace about once per MiB with the number of bytes read. If pace returns an error, Verify stops and
-// returns it.
+// returns that error.
 func (m *Machine) Verify(pace func(bytes int) error) (Verified, error) {
 	if err := m.use("kv.Verify"); err != nil {
 		return Verified{}, err
