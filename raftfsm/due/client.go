@@ -100,8 +100,8 @@ func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found boo
 }
 
 // List returns up to limit items of the due work of h, in byte order of their names. It returns only items whose
-// names begin with prefix and come after the name after. The result hasMore is true if further items exist. limit is
-// at most records.MaxPage. The list of names is linearizable; the items are read afterwards.
+// names begin with prefix and are greater than after. The result hasMore is true if further items exist. limit is at
+// most records.MaxPage. The list of names is linearizable; the items are read afterwards.
 func (d Client) List(ctx context.Context, h Home, prefix, after string, limit int) (list []Work, hasMore bool,
 	err error) {
 	gid, err := d.group(ctx, h)

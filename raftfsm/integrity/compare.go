@@ -32,7 +32,8 @@ type Report struct {
 	Append  time.Duration // median time of its newest appends; 0 = not known
 }
 
-// AnswerCompare answers another server's query.
+// AnswerCompare returns the report of this server about its state at the entry with the given index, for another
+// server.
 func (w *Watch) AnswerCompare(index uint64) Report {
 	var r Report
 	// Read the machine first. If it were replaced after the doubt was read, the digest of the wrong machine
@@ -61,7 +62,8 @@ type Answer struct {
 // Voter reports whether the server votes.
 func (a *Answer) Voter() bool { return a.Server.Suffrage == raft.Voter }
 
-// Ask queries all other servers of the group concurrently.
+// Ask queries all other servers of the group concurrently about their state at the given index, and returns their
+// answers.
 func (w *Watch) Ask(index uint64) []Answer {
 	var others []Answer
 	for _, s := range w.Raft.Servers() {
@@ -131,9 +133,9 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, majority 
 	return f, majority
 }
 
-// Tries is how many times the other servers are queried for their digest at one mark (see kv.Mark). A server that
-// has not applied the entry of the mark yet has no digest. If the voters differ and there is still no majority after
-// the last query, they count as split.
+// Tries is how many times the other servers are queried for their digest at one mark (see kv.Mark). A server that has
+// not applied the entry of the mark yet has no digest. If the voters still differ after the last query, and no digest
+// has a majority, the voters count as split.
 const Tries = 10
 
 // markDue checks whether a new mark is due (see kv.Mark). If so, it proposes an entry that advances cluster time. All
@@ -156,7 +158,7 @@ func (w *Watch) markDue() {
 	}
 }
 
-// MarkPeriod returns the interval between marks, in milliseconds of cluster time.
+// MarkPeriod converts the interval between two marks to milliseconds of cluster time. The result is at least 1.
 func MarkPeriod(d time.Duration) uint64 { return uint64(max(d.Milliseconds(), 1)) } //nolint:gosec // positive
 
 // compare compares the oldest mark that was not compared yet.
@@ -240,7 +242,8 @@ func (w *Watch) standDown() {
 // work.
 const verifyRate = 32 << 20
 
-// Verify compares the stored records with what was applied.
+// Verify compares all stored records with the records that were applied. If they differ, Verify logs the damage. If
+// another server exists, it then also stops this replica from serving requests (see Distrust).
 func (w *Watch) Verify() {
 	m := w.FSM.Machine()
 	v, err := m.Verify(func(bytes int) error {
@@ -278,9 +281,9 @@ func (w *Watch) Verify() {
 	w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Damaged, Index: v.Applied, Why: v.Wrong})
 }
 
-// Broken stops this server from serving the group if its database is damaged and another voter exists. Round then
-// replaces the database by a copy of that voter's state. In all other cases Broken does nothing and returns false. One
-// such case is a database that has failed but is not damaged.
+// Broken stops this server from serving the group if the database is damaged and another voter exists. Round then
+// replaces the database by a copy of that voter's state. In all other cases Broken does nothing and returns false.
+// One such case is a database that has failed but is not damaged.
 func (w *Watch) Broken() bool {
 	m := w.FSM.Machine()
 	err := m.Broken()

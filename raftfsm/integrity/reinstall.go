@@ -127,7 +127,8 @@ func (u *untilClosed) Read(p []byte) (int, error) {
 	}
 }
 
-// Take handles a transfer of state; see expected.take.
+// Take reports whether a request is a transfer of state. It handles such a request, which the caller must not pass to
+// Raft.
 func (w *Watch) Take(rpc raft.RPC, r *raft.InstallSnapshotRequest) bool {
 	return w.expected.take(rpc, r)
 }
@@ -135,7 +136,7 @@ func (w *Watch) Take(rpc raft.RPC, r *raft.InstallSnapshotRequest) bool {
 // Wrong reports whether the local state must not be sent to others.
 func (w *Watch) Wrong() bool { return w.FSM.Doubt().Replaceable() }
 
-// Reinstalling reports whether a state of another server is being installed.
+// Reinstalling reports whether this server is installing the state of another server.
 func (w *Watch) Reinstalling() bool { return w.reinstalling.Load() }
 
 // expected is the transfer for which this server waits.

@@ -151,7 +151,7 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 	return values, nil
 }
 
-// List returns, in byte order, up to limit keys that begin with prefix and come after the key after. It leaves out
+// List returns, in byte order, up to limit keys that begin with prefix and are greater than after. It leaves out
 // expired keys, by the same rule as Get. The result hasMore is true if there are further keys. List returns
 // fault.Invalid if limit is below 1, and otherwise the same errors as Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, hasMore bool, err error) {

@@ -7,10 +7,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Raise prepares a machine after a restore or a rescue. It adds by to the revision counter and removes all origins,
-// because the lost state may have used the next revisions and sequence numbers. It also removes all histories of
-// changes. It keeps the results of requests with a client id. The change is durable when Raise returns nil. After an
-// error the machine must not be used.
+// Raise prepares a machine after a restore or a rescue. It raises the revision counter by the given number and
+// removes all origins, because the lost state may have used the next revisions and sequence numbers. It also removes
+// all histories of changes. It keeps the results of requests with a client id. The change is durable when Raise
+// returns nil. After an error the machine must not be used.
 func (m *Machine) Raise(by uint64) error {
 	return m.amend("kv.Raise", func(w *writer) error {
 		if w.meta.revision > never-by {

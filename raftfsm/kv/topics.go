@@ -32,9 +32,9 @@ type Record struct {
 }
 
 // Records returns records of a store in the byte order of their keys. It returns only records whose keys begin with
-// prefix and come after the key after. It stops at limit records, or when their values have maxBytes bytes or more.
-// It leaves out expired records, by the same rule as Get. The result hasMore is true if Records has stopped early.
-// The errors are those of List.
+// prefix and are greater than after. It stops at limit records, or when their values have maxBytes bytes or more. It
+// leaves out expired records, by the same rule as Get. The result hasMore is true if Records has stopped early. The
+// errors are those of List.
 func (m *Machine) Records(store, prefix, after string, limit, maxBytes int, now uint64) (found []Record, hasMore bool,
 	err error) {
 	if limit < 1 {

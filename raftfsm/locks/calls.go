@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Method is the call between nodes about a lock.
+// Method is the name of the call between nodes about a lock.
 const Method = "raft.lock"
 
 // What Method does. The numbers are part of the protocol.
@@ -57,8 +57,8 @@ func readCall(r *lenprefix.Reader) (call, error) {
 	return c, nil
 }
 
-// Serve answers a call about a lock of a group that this server leads. Every node, including this one, may send such
-// a call.
+// Serve executes the call in r, which is about a lock of this group, and returns the encoded answer. Any node may
+// send such a call.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error) {
 	c, err := readCall(r)
 	if err != nil {

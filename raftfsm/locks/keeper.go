@@ -22,7 +22,7 @@ const (
 // Options configure a Keeper. Logger is required.
 type Options struct {
 	Logger   *slog.Logger
-	MaxLocks int // that the group may have; 0 = MaxLocks
+	MaxLocks int // maximum number of locks of the group; 0 = the constant MaxLocks
 }
 
 // Keeper ends expired locks of one group and gives free locks to waiting callers. It works only while its server

@@ -45,7 +45,8 @@ func errMoved() error {
 }
 
 // Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. If ctx
-// ends first, Wait returns fault.Timeout. If c gets the lock at the same moment, the lock is released again.
+// ends first, Wait returns fault.Timeout. If c gets the lock at the same moment, the lock is released again. Wait
+// returns fault.Overloaded if too many callers already wait.
 //
 // Wait returns fault.NotLeader if this server does not lead or loses leadership. c may then own the lock. The caller
 // must repeat the call at the new leader, which recognizes the repeated call by c.Request.

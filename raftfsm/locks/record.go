@@ -33,7 +33,7 @@ func nameOf(key string) (name string, ok bool) {
 	return key[1:], true
 }
 
-// Claim is a caller's wish for a lock.
+// Claim is what a caller requests of a lock.
 type Claim struct {
 	Owner   string
 	Request string // identifies the call, so that a repeated call finds what the first one has got; may be empty
@@ -47,7 +47,8 @@ type Lock struct {
 	Renewals uint64 // revision of the record that has the expiry; it changes with each renewal
 }
 
-// Parse reads the records of Keys. The result found is false if the lock has no owner.
+// Parse decodes a lock from its two records, which are in the order of Keys. The result found is false if the lock
+// has no owner.
 func Parse(records []kv.Value) (l Lock, found bool, err error) {
 	owner, expiry := records[0], records[1]
 	if !owner.Found || !expiry.Found {
@@ -94,7 +95,8 @@ func Acquire(name string, c Claim) *command.Request {
 		Ops: append(c.set(name, command.CondAbsent, 0), check)}
 }
 
-// Renew returns the request that starts the expiry of l anew, with the expiry of c.
+// Renew returns the request that renews the lock l with the expiry of c. The time until the lock expires then starts
+// again.
 func Renew(name string, l Lock, c Claim) *command.Request {
 	return &command.Request{Kind: command.KindWrite,
 		Ops: []command.Op{c.setExpiry(Keys(name)[1], command.CondRevision, l.Renewals)}}
@@ -130,7 +132,7 @@ func refused(name string, id command.RequestID) *command.Request {
 // Expire returns the request that ends l unless it was renewed or released.
 func Expire(name string, l Lock) *command.Request { return release(name, l.Token, l.Renewals, nil) }
 
-// Check returns the operation that lets a write fail unless a lock has that token.
+// Check returns the operation that makes a write fail unless the lock with this name has this token.
 func Check(name string, token uint64) command.Op {
 	return command.Op{Kind: command.OpCheck, Cond: command.CondRevision, Revision: token, Store: kv.LockStore,
 		Key: Keys(name)[0]}

@@ -26,14 +26,14 @@ type Store struct {
 
 var _ lock.Leaser = (*Store)(nil)
 
-// NewStore returns the lock store of a component, which stores its locks in the groups of the state store with the
-// given id. If reentrant is true and the caller already owns the lock, TryLock renews it instead of failing. Clients
-// that have no renew operation need this.
+// NewStore returns the lock store of a component. It stores its locks in the groups of the state store with the id
+// store. If reentrant is true and the caller already owns the lock, TryLock renews the lock instead of failing.
+// Clients that have no renew operation need this.
 func NewStore(a records.Access, store, component string, reentrant bool) *Store {
 	return &Store{access: a, store: store, component: component, reentrant: reentrant}
 }
 
-// Close does nothing: locks belong to the Host.
+// Close does nothing. The locks remain until they are released or expire.
 func (l *Store) Close() error { return nil }
 
 // lockMark separates the prefix of a lock from its component.

@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// AppendAnswer encodes the outcome of a proposal.
+// AppendAnswer appends the encoded outcome of a proposal to b.
 func AppendAnswer(b []byte, a *group.Answer) []byte {
 	b = binary.AppendUvarint(b, a.Term)
 	b = binary.AppendUvarint(b, a.Index)

@@ -17,7 +17,7 @@ type contacts struct {
 	id    uint32
 }
 
-// ContactsOf returns nil if there are no peers.
+// ContactsOf returns the Contacts of the group with the given id. It returns nil if there are no peers.
 func ContactsOf(p Peers, id uint32) group.Contacts {
 	if p == nil {
 		return nil
@@ -25,9 +25,9 @@ func ContactsOf(p Peers, id uint32) group.Contacts {
 	return contacts{p, id}
 }
 
-// LeaderLost implements group.Contacts. It asks the given server whether the leader is lost. If that server is the
-// leader itself, a refused connection counts as true: no process listens on its peer port, so the leader has ended.
-// A host that is down or unreachable does not refuse connections.
+// LeaderLost implements group.Contacts. It queries server whether that server has lost leader. If server is the
+// leader itself, a refused connection counts as true: no process listens on the peer port, so the leader has ended. A
+// host that is down or unreachable does not refuse connections.
 func (c contacts) LeaderLost(ctx context.Context, server, leader raft.ServerID) bool {
 	b := lenprefix.Append(Message(c.id), string(leader))
 	out, err := c.peers.Call(ctx, string(server), MethodLost, b)

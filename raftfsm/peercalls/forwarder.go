@@ -133,7 +133,7 @@ func (f *forwarder) enqueue(key laneKey, one *forwarded) {
 	}
 }
 
-// ErrClosing is the error of calls on a node that is shutting down.
+// ErrClosing returns the error for calls on a node that is shutting down.
 func ErrClosing() error {
 	return fault.New(fault.Unavailable, "raftfsm.forward", "this node is shutting down")
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// Form is the version of the messages between nodes. Every message begins with its version and the id of the group.
+// Form is the version of the messages between nodes. Every message begins with this version and the id of the group.
 const Form = 1
 
-// Message begins the payload of a call about a group.
+// Message returns the beginning of a message about the group with the given id. The caller appends the rest.
 func Message(id uint32) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(make([]byte, 0, 32), Form), uint64(id))
 }
 
-// Frame decodes a message.
+// Frame decodes a message, field by field.
 type Frame struct{ lenprefix.Reader }
 
 // NewFrame returns a frame that reads a message from its start.
@@ -27,7 +27,7 @@ func (f *Frame) Position() raftlog.Position {
 	return raftlog.Position{Term: f.Uvarint(), Index: f.Uvarint()}
 }
 
-// AppendPosition encodes a log position.
+// AppendPosition appends an encoded log position to b.
 func AppendPosition(b []byte, p raftlog.Position) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(b, p.Term), p.Index)
 }
@@ -38,7 +38,7 @@ const (
 	seenCommitted
 )
 
-// AppendSeen encodes what was seen of a group; nil means nothing.
+// AppendSeen encodes the position that a session has seen in a group. A nil s means that it has seen none.
 func AppendSeen(b []byte, s *session.Seen) []byte {
 	if s == nil {
 		return append(b, 0)
@@ -50,7 +50,7 @@ func AppendSeen(b []byte, s *session.Seen) []byte {
 	return AppendPosition(append(b, bits), s.Pos)
 }
 
-// AppendOwn encodes a list of positions, ended by an absent one.
+// AppendOwn encodes a list of positions. An absent position ends the list.
 func AppendOwn(b []byte, own []*session.Seen) []byte {
 	for _, s := range own {
 		b = AppendSeen(b, s)
@@ -58,7 +58,7 @@ func AppendOwn(b []byte, own []*session.Seen) []byte {
 	return AppendSeen(b, nil)
 }
 
-// Own decodes what AppendOwn encodes.
+// Own decodes a list that AppendOwn has encoded. group becomes the group of each position.
 func (f *Frame) Own(group uint32) (out []*session.Seen) {
 	for {
 		s := f.Seen(group)
@@ -69,7 +69,7 @@ func (f *Frame) Own(group uint32) (out []*session.Seen) {
 	}
 }
 
-// Seen decodes what AppendSeen encodes.
+// Seen decodes a position that AppendSeen has encoded. group becomes the group of the position.
 func (f *Frame) Seen(group uint32) *session.Seen {
 	bits := f.Byte()
 	if bits&seenThere == 0 {

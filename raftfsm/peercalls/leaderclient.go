@@ -20,7 +20,8 @@ type LeaderClient struct {
 	forward *forwarder
 }
 
-// NewLeaderClient returns a client that takes the leaders from the given source.
+// NewLeaderClient returns a client that calls servers through p and counts the calls in m. It learns from l which
+// server leads a group.
 func NewLeaderClient(p Peers, m Observer, l Leaders) *LeaderClient {
 	return leaderClientOf(p, m, newLeaderCalls(l))
 }
@@ -29,15 +30,15 @@ func leaderClientOf(p Peers, m Observer, calls *leaderCalls) *LeaderClient {
 	return &LeaderClient{peers: p, metrics: m, calls: calls, forward: newForwarder(p, m, calls)}
 }
 
-// Propose sends a proposal to the server that this node considers the leader. hasValues is true if the request stores
-// values.
+// Propose sends a proposal to the server with the id to, which this node considers the leader. hasValues is true if
+// the request stores values.
 func (c *LeaderClient) Propose(ctx context.Context, to raft.ServerID, gid uint32, data group.Encoded, ack group.Ack,
 	hasValues bool) (group.Answer, error) {
 	return c.forward.propose(ctx, laneKey{to: to, group: gid, ack: ack}, data, hasValues)
 }
 
-// ReadIndex requests a read index from leader, the server that this node considers the leader. It also returns
-// whether that server's log contains the entry at pos. See leaderIndex in package raftfsm.
+// ReadIndex requests a read index from the server with the id leader, which this node considers the leader. It also
+// returns whether the log of that server contains the entry at pos. See leaderIndex in package raftfsm.
 func (c *LeaderClient) ReadIndex(ctx context.Context, leader raft.ServerID, gid uint32,
 	pos raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	b := AppendPosition(Message(gid), pos)
@@ -78,7 +79,7 @@ func (c *LeaderClient) Ask(ctx context.Context, to raft.ServerID, gid uint32, me
 	return out, err
 }
 
-// Close ends the calls in flight.
+// Close ends the proposals in flight.
 func (c *LeaderClient) Close() { c.forward.close() }
 
 // NewLeader ends the calls for a group that were sent to a server other than its new leader.

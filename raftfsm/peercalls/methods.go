@@ -40,7 +40,7 @@ const (
 	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
 )
 
-// Methods lists the calls that Serve answers.
+// Methods returns the names of all calls that raftfsm.Host.Serve answers.
 func Methods() []string {
 	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
 		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodActor,
@@ -77,5 +77,5 @@ type Gossip interface {
 	LiveServers() []string
 }
 
-// ErrFrame returns the error for a message that cannot be read.
+// ErrFrame returns the error for a message of the given method that cannot be decoded.
 func ErrFrame(method string) error { return records.Truncated(method) }

@@ -9,11 +9,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Progress describes a replica of another server.
+// Progress describes the replica of a group on another server.
 type Progress struct {
 	Applied uint64 // last index that the server has applied
-	Last    uint64 // last index of its log
-	Wall    uint64 // its wall clock in Unix milliseconds
+	Last    uint64 // last index of the log of that server
+	Wall    uint64 // wall clock of that server in Unix milliseconds
 }
 
 // AskProgress asks another server about its replica of the group with the given id. It returns the errors of
@@ -66,7 +66,7 @@ type Confirmer struct {
 // ConfirmerOf returns the Confirmer of a group.
 func ConfirmerOf(p Peers, id uint32) Confirmer { return Confirmer{p, id} }
 
-// ConfirmTerm implements group.Confirmer. The call reaches exactly this server, or fails.
+// ConfirmTerm implements group.Confirmer. The call reaches the server with exactly this id, or fails.
 func (c Confirmer) ConfirmTerm(ctx context.Context, server raft.Server, term uint64) error {
 	if c.peers == nil {
 		return fault.New(fault.Unavailable, "raftfsm.confirm", "this host has no way to other servers")

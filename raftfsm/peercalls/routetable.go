@@ -69,7 +69,7 @@ func NewRouteTable(p Peers, g Gossip, stop chan struct{}) *RouteTable {
 	return t
 }
 
-// Client returns the client for calls to the leaders that t knows. t polls while a call hangs.
+// Client returns a client for calls to the leaders that t knows. While a call hangs, t polls the servers.
 func (t *RouteTable) Client(m Observer) *LeaderClient { return leaderClientOf(t.peers, m, t.calls) }
 
 // Partitions returns the number of groups; 0 = no server has been reached.
@@ -214,11 +214,12 @@ func (t *RouteTable) Leader(gid uint32) raft.ServerID {
 	return raft.ServerID(leader)
 }
 
-// Readers returns all servers in the order in which a read of a group should try them:
+// Readers returns all servers in the order in which a read of a group should try them. The criteria, in order of
+// precedence:
 //
-//  1. servers that answer before those that do not
-//  2. servers whose replica has caught up before the others
-//  3. servers with a short round-trip time before those with a long one
+//  1. A server that answers precedes one that does not.
+//  2. A server whose replica has caught up precedes one whose replica has not.
+//  3. A server with a short round-trip time precedes one with a long round-trip time.
 //
 // Among the best servers with similar round-trip times, the first one is picked at random, and stays first in later
 // calls.
@@ -333,7 +334,7 @@ func (t *RouteTable) Route(gid uint32) Route {
 	return out
 }
 
-// AppendRoutes encodes the routes to all groups.
+// AppendRoutes encodes what this server knows about each group, as an answer to MethodRoute.
 func AppendRoutes(b []byte, routes []GroupRoute) []byte {
 	b = binary.AppendUvarint(b, uint64(len(routes)))
 	for i := range routes {
@@ -362,7 +363,7 @@ func readRoutes(b []byte) ([]GroupRoute, error) {
 	return out, nil
 }
 
-// ReadOnly reports whether a group is read-only, according to the group's leader.
+// ReadOnly reports whether a group is read-only, according to the last answer of its leader.
 func (t *RouteTable) ReadOnly(gid uint32) bool {
 	leader := string(t.Leader(gid))
 	t.mu.Lock()

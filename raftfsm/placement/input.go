@@ -32,7 +32,7 @@ type Member struct {
 	Server   string    // server id; empty for a sidecar, which holds no data
 	State    State     // a State outside the constants counts as Failed
 	Since    time.Time // when it entered State
-	SlowDisk bool      // leadership should not go there
+	SlowDisk bool      // its disk is slow: it should not become the leader
 	LowDisk  bool      // its disk is nearly full: it should not lead
 }
 

@@ -6,7 +6,7 @@ import "fmt"
 // that no operator has removed, or if the group has enough voters. The result does not depend on lags, so every
 // server can call Missing about itself.
 //
-// A voter that has failed only recently counts. A voter that this node has never seen alive does not.
+// A voter that has failed only recently counts as a voter. A voter that this node has never seen alive does not.
 func Missing(in Input, server string) string {
 	v := look(in)
 	for _, s := range v.pick(isVoter) {

@@ -30,9 +30,9 @@ type Change struct {
 	Reason string // one line for people, naming the node and the cause
 }
 
-// Plan returns the next change of the group's configuration, or nil if no change is needed or possible. It returns at
-// most one change. Call it again after the change is committed. A change may be retried. Each change is safe by
-// itself, so the caller may stop after any change.
+// Plan returns the next change of the group's configuration, or nil if no change is needed or possible. The result
+// has at most one change. Call Plan again after the change is committed. A change may be retried. Each change is safe
+// by itself, so the caller may stop after any change.
 //
 // If a majority of voters is alive before the change, a majority is alive after it. Plan never takes the vote of the
 // leader. If the leader must lose its vote, Plan first returns a Transfer.

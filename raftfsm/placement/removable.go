@@ -6,8 +6,8 @@ import (
 )
 
 // Removable returns the reason why an operator should not remove a server from the group now. It returns "" if the
-// operator may remove it. More than half of the remaining voters must be alive, and at least one of them must not be
-// removed too. A non-voter that can take the place of the removed server counts as a remaining voter.
+// operator may remove it. More than half of the remaining voters must be alive, and for at least one of them no
+// removal may have begun. A non-voter that can take the place of the removed server counts as a remaining voter.
 func Removable(in Input, server string) string {
 	v := look(in)
 	var s *seat

@@ -43,7 +43,7 @@ type Access interface {
 	Token(gid uint32, at raftlog.Position) string
 }
 
-// Page selects the keys of a listing: up to Limit keys that begin with Prefix and come after the key After. Limit is 1
+// Page selects the keys of a listing: up to Limit keys that begin with Prefix and are greater than After. Limit is 1
 // to MaxPage.
 type Page struct {
 	Prefix, After string
