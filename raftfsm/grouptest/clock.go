@@ -82,19 +82,19 @@ func (m *Member) stamp() uint64 {
 	return m.Now()
 }
 
-// Confirm is Ask without the position. With it and Commit, a Member is a records.Group.
+// Confirm is Ask without the resulting position. Confirm and Commit make Member a records.Group.
 func (m *Member) Confirm(ctx context.Context) error {
 	_, err := m.Ask(ctx)
 	return err
 }
 
-// Commit is Propose without the position.
+// Commit is Propose without the resulting position.
 func (m *Member) Commit(ctx context.Context, r *command.Request) (kv.Result, error) {
 	out, _, err := m.Propose(ctx, r)
 	return out, err
 }
 
-// AfterFunc is time.AfterFunc with the time of Pass. StartClocks drops the timer.
+// AfterFunc is like time.AfterFunc, but Pass advances the time. StartClocks drops the timer.
 func (m *Member) AfterFunc(d time.Duration, f func()) (stop func() bool) {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
@@ -112,14 +112,14 @@ func (m *Member) AfterFunc(d time.Duration, f func()) (stop func() bool) {
 	}
 }
 
-// Timers returns how many timers of the server have not ended.
+// Timers returns how many timers of the server have not fired.
 func (m *Member) Timers() int {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	return len(m.timers)
 }
 
-// Pass advances the time by d milliseconds, and ends the timers on the way one by one.
+// Pass advances the time by d milliseconds. It fires the timers that end in this time, one by one.
 func (g *Group) Pass(d uint64) {
 	for end := g.Elapsed + d; ; {
 		g.Mu.Lock()
@@ -150,7 +150,7 @@ func (g *Group) firstTimer() (owner *Member, first *timer) {
 	return owner, first
 }
 
-// NextTimer returns the number of milliseconds until the next timer ends. ok is false if there is no timer.
+// NextTimer returns the number of milliseconds until the next timer fires. ok is false if there is no timer.
 func (g *Group) NextTimer() (d uint64, ok bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()

@@ -39,7 +39,7 @@ const (
 	Confirm = "confirm"
 )
 
-// Call is a goroutine of the program that waits for the schedule.
+// Call is a call of the tested program that waits until the test answers it.
 type Call struct {
 	Kind   string // Commit, Confirm, or one of the test
 	Member *Member
@@ -56,7 +56,7 @@ type Call struct {
 	gone  bool // the caller has given up; guarded by Group.Mu
 }
 
-// Name tells a call from the others that wait.
+// Name returns the kind, the server and the label of the call.
 func (c *Call) Name() string { return fmt.Sprintf("%s at server %d: %q", c.Kind, c.Member.ID, c.Label) }
 
 // Reply is the answer to a call.
@@ -67,7 +67,7 @@ type Reply struct {
 	Err      error
 }
 
-// Group is a Raft group.
+// Group is a simulated Raft group.
 type Group struct {
 	T       testing.TB
 	Rand    *rand.Rand
@@ -97,7 +97,7 @@ type Group struct {
 	broken string
 }
 
-// Member is one server of a group.
+// Member is one server of a Group.
 type Member struct {
 	*Group
 	ID int
@@ -110,7 +110,7 @@ type Member struct {
 	clocks
 }
 
-// New returns a group of some servers. None leads.
+// New returns a group with the given number of servers, none of which leads. seed determines the random decisions.
 func New(t testing.TB, seed uint64, servers int) *Group {
 	g := &Group{T: t, Rand: rand.New(rand.NewPCG(seed, 1))} //nolint:gosec // chance, not a secret
 	g.Tip = g.machine()
@@ -126,7 +126,7 @@ func (g *Group) machine() *kv.Machine {
 	return m
 }
 
-// Close closes the state machines. The keepers must be closed.
+// Close closes the state machines. Close the keepers first.
 func (g *Group) Close() {
 	for _, c := range g.Calls() {
 		g.Answer(c, Reply{Err: fault.New(fault.Unavailable, "test", "the end")})
@@ -137,21 +137,21 @@ func (g *Group) Close() {
 	testutil.Must(g.T, g.Tip.Close())
 }
 
-// Note records what happens.
+// Note adds a line to the trace of the test.
 func (g *Group) Note(format string, args ...any) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	g.trace = append(g.trace, fmt.Sprintf(format, args...))
 }
 
-// Trace returns what was recorded.
+// Trace returns the lines that Note has added, oldest first.
 func (g *Group) Trace() []string {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	return slices.Clone(g.trace)
 }
 
-// Fail records the first invariant that does not hold.
+// Fail records that an invariant does not hold. Later calls have no effect.
 func (g *Group) Fail(format string, args ...any) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -165,7 +165,7 @@ func (g *Group) FailLocked(format string, args ...any) {
 	}
 }
 
-// Broken returns the first invariant that did not hold; empty = none.
+// Broken returns the text that the first Fail has recorded; empty = there was no Fail.
 func (g *Group) Broken() string {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -179,7 +179,7 @@ func (g *Group) Calls() []*Call {
 	return slices.Clone(g.calls)
 }
 
-// Waiting returns the calls that wait. The caller holds Mu, and must not change the list.
+// Waiting is Calls for callers that hold Mu. The caller must not change the list.
 func (g *Group) Waiting() []*Call { return g.calls }
 
 // gate is a goroutine that waits until the schedule lets it go on.
@@ -188,8 +188,8 @@ type gate struct {
 	open chan struct{}
 }
 
-// Gate waits until the schedule lets the goroutine go on, or closing ends. Goroutines that something has started or
-// woken at the same time call it, because chance would decide which of them goes on first.
+// Gate waits until the schedule lets the goroutine go on, or closing is closed. Call it from goroutines that were
+// started or woken at the same time. Otherwise chance would decide which of them goes on first.
 func (m *Member) Gate(ctx context.Context, closing <-chan struct{}, work string) {
 	one := &gate{fmt.Sprint(m.ID, " ", work, " ", ctx.Value(clientKey{})), make(chan struct{})}
 	m.Mu.Lock()
@@ -256,8 +256,8 @@ func (g *Group) Answer(c *Call, r Reply) {
 	g.Settle()
 }
 
-// Release answers a Commit or a Confirm as a group would. If whole is false, it injects faults at random: the call or
-// its answer may be lost.
+// Release answers a Commit or a Confirm as a Raft group would. If whole is false, it injects faults at random: the
+// call or its answer may be lost.
 func (g *Group) Release(c *Call, whole bool) {
 	leads := c.Member == g.Leader && c.term == g.Term
 	if leads && (c.Kind == Commit || g.Rand.IntN(2) == 0) {
@@ -316,7 +316,7 @@ func (g *Group) Recover() {
 	g.Note("the faults have ended")
 }
 
-// Propose commits a request of the test at the leader.
+// Propose commits the request r of the test itself at the leader.
 func (g *Group) Propose(label string, client any, r *command.Request) kv.Result {
 	g.commitLate(len(g.late))
 	out := g.commit(&Call{Kind: Commit, Member: g.Leader, Label: label, Client: client, Request: r})
@@ -368,7 +368,7 @@ func (g *Group) Limbo() {
 	}
 }
 
-// Elect makes a server the leader. The former one does not learn of it.
+// Elect makes a server the leader. The former leader does not learn of this.
 func (g *Group) Elect(m *Member) {
 	g.Note("server %d leads", m.ID)
 	g.Limbo()
@@ -411,8 +411,7 @@ func (g *Group) End(m *Member) {
 	m.leads = false
 }
 
-// Replace gives a server a new state machine, as when it receives a snapshot. If the server leads, Replace first
-// deposes it.
+// Replace gives a server a new state machine, as when it receives a snapshot. It first calls Depose for the server.
 func (g *Group) Replace(m *Member) {
 	g.Depose(m)
 	g.Note("server %d receives a snapshot", m.ID)
@@ -451,7 +450,7 @@ func (m *Member) Apply(upto int) {
 	}
 }
 
-// CatchUp makes a server apply some of the entries that it does not have.
+// CatchUp makes a server apply a random number of the entries that it does not have.
 func (m *Member) CatchUp() {
 	m.Apply(m.applied + m.Rand.IntN(len(m.log)-m.applied+1))
 	m.Settle()
@@ -483,12 +482,12 @@ func (m *Member) Machine() *kv.Machine {
 
 type clientKey struct{}
 
-// WithClient returns a context for calls of a client.
+// WithClient returns a context for calls that the given client makes (see Call.Client).
 func WithClient(ctx context.Context, client any) context.Context {
 	return context.WithValue(ctx, clientKey{}, client)
 }
 
-// Propose waits until the schedule has decided on a proposal.
+// Propose proposes r, and waits until the test has decided the outcome.
 func (m *Member) Propose(ctx context.Context, r *command.Request) (kv.Result, raftlog.Position, error) {
 	encoded, err := command.Append(nil, &command.Batch{Stamp: 1, Requests: []command.Request{*r}})
 	if err != nil {
@@ -503,13 +502,13 @@ func (m *Member) Propose(ctx context.Context, r *command.Request) (kv.Result, ra
 }
 
 // Ask waits until the test has decided whether a majority confirms that this server leads. It returns a log position
-// if the majority confirms it, and otherwise an error.
+// if the majority does, and otherwise an error.
 func (m *Member) Ask(ctx context.Context) (raftlog.Position, error) {
 	out := m.Wait(ctx, &Call{Kind: Confirm})
 	return out.Position, out.Err
 }
 
-// Wait waits until the schedule answers a call, or ctx ends.
+// Wait makes c a waiting call, and returns the reply of the test. If ctx ends first, the reply has an error.
 func (m *Member) Wait(ctx context.Context, c *Call) Reply {
 	c.Member, c.Client, c.reply = m, ctx.Value(clientKey{}), make(chan Reply, 1)
 	if c.Client != nil {

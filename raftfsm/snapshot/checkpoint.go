@@ -115,7 +115,7 @@ func (c *Checkpoint) expire() {
 	}
 }
 
-// Reader streams the checkpoint and releases it on Close.
+// Reader returns a stream with the files of the checkpoint. The stream releases the checkpoint when it is closed.
 func (c *Checkpoint) Reader() io.ReadCloser {
 	r, w := io.Pipe()
 	done := make(chan struct{})

@@ -7,7 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Sweep removes what a crash has left over, and finds the next unused number.
+// Sweep removes databases and checkpoints that a crash has left over. It also finds the highest number in their
+// names, so that later names are unused.
 func (s *Store) Sweep() error {
 	entries, err := s.volume.List(s.dir)
 	if err != nil {

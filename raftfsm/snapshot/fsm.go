@@ -69,7 +69,7 @@ func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 // Received returns a channel that gets a value when Raft has received a snapshot.
 func (f *FSM) Received() <-chan struct{} { return f.received }
 
-// Floor returns the index of the snapshot. The machine has every command up to it.
+// Floor returns the index of the current snapshot. The live machine has every command up to this index.
 func (f *FSM) Floor() uint64 { return f.floor.Load() }
 
 // Passed returns the index of the newest entry that raft has passed to the FSM since the start. A machine with a
@@ -148,7 +148,7 @@ type Result struct {
 // Machine returns the live machine.
 func (f *FSM) Machine() *kv.Machine { return f.live.Load() }
 
-// Apply applies one entry. Raft uses ApplyBatch; Apply is there for the interface raft.FSM.
+// Apply applies one entry. Raft uses ApplyBatch instead; the interface raft.FSM requires Apply.
 func (f *FSM) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 
 // ApplyBatch applies committed entries and returns one Result for each. An entry without a command changes only the
@@ -262,5 +262,5 @@ func (s *fsmSnapshot) Persist(to raft.SnapshotSink) error {
 // Release does nothing.
 func (s *fsmSnapshot) Release() {}
 
-// Path returns the path of a directory of the group.
+// Path returns the path of the directory with this name in the directory of the group.
 func (s *Store) Path(name string) string { return filepath.Join(s.dir, name) }

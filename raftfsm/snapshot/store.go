@@ -74,7 +74,7 @@ type Log interface {
 	Applied(index uint64)
 }
 
-// Floor is written each time the manifest names another snapshot.
+// Floor is the floor file (see raftlog.FloorFile). Store writes it each time the manifest names another snapshot.
 type Floor interface{ Write() error }
 
 // Process contains the functions of the program that Store calls. Step is called before and after each step of disk
@@ -103,7 +103,7 @@ func NewStore(c Config, man *Manifest) *Store {
 	}
 }
 
-// OpenDatabase opens a database.
+// OpenDatabase opens the database in dir, with the options of the Store.
 func (s *Store) OpenDatabase(dir string) (*kv.Machine, error) {
 	o := s.database
 	o.Dir = dir
@@ -128,7 +128,7 @@ func (s *Store) Info() Info {
 	return *s.current.Snapshot
 }
 
-// CommitRescued records a snapshot of the live database for a rescue.
+// CommitRescued records a snapshot of the live database for a rescue. It also ends a doubt about the database.
 func (s *Store) CommitRescued(info *Info) error {
 	s.mu.Lock()
 	s.current.Doubt = nil
@@ -192,7 +192,8 @@ func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return meta, c.Reader(), nil
 }
 
-// CommitLocal records a snapshot of the live database, which was flushed before.
+// CommitLocal records a snapshot of the live database, which was flushed before. It returns fault.Unavailable if a
+// received snapshot has replaced the database in the meantime.
 func (s *Store) CommitLocal(database string, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,7 +270,7 @@ func (s *Store) Position() raftlog.Position {
 	return raftlog.Position{Term: s.current.Snapshot.Term, Index: s.current.Snapshot.Index}
 }
 
-// Take returns the machine of a received snapshot. It can be taken once.
+// Take returns the received snapshot with the given id, with its machine. A snapshot can be taken only once.
 func (s *Store) Take(id string) (*pending, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,7 +282,7 @@ func (s *Store) Take(id string) (*pending, error) {
 	return p, nil
 }
 
-// NewDir creates a numbered directory.
+// NewDir creates a directory in the directory of the group. It returns the name: prefix followed by an unused number.
 func (s *Store) NewDir(prefix string) (string, error) {
 	s.mu.Lock()
 	s.next++
@@ -395,7 +396,8 @@ func (k *sink) receive() error {
 	return nil
 }
 
-// Close makes the snapshot durable. If it returns an error nothing has changed.
+// Close makes the snapshot durable. After an error, the manifest usually still names the previous snapshot; see
+// Store.Discard for the exception.
 func (k *sink) Close() error {
 	if k.done {
 		return nil
