@@ -22,7 +22,7 @@ const (
 	sealOwedSize    = sealSize + 4 + 4
 )
 
-// Seal adds the checksum to l. The Extensions of l must be empty or made by owing.
+// Seal adds the checksum to l. The Extensions of l must be empty or made by Store.Owing.
 func Seal(l *raft.Log) {
 	version, more := byte(sealVersion), []byte(nil)
 	if isOwing(l.Extensions) {

@@ -14,7 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// DiskError explains common failures to open a file.
+// DiskError returns the error for a failure to open the file at path. For common failures, it has a hint with the
+// cause.
 func DiskError(err error, path string) error {
 	e := &fault.Error{Code: fault.Internal, Op: "group.Open", Key: path, Msg: "cannot open " + path, Err: err}
 	switch {
@@ -41,7 +42,8 @@ const RejoinHint = "it must not continue as the same server. In a cluster: move 
 	"it again; it joins as a new server. A single server: restore a backup into an empty directory " +
 	"(docs/operations/disaster.md)"
 
-// LostData returns the error for a group that holds less than it must.
+// LostData returns the error for a file that lacks data which the group had before. The text of the error is path and
+// the formatted message.
 func LostData(path, format string, a ...any) error {
 	return &fault.Error{Code: fault.Corrupt, Op: "group.Open", Key: path, Msg: path + " " + fmt.Sprintf(format, a...),
 		Hint: RejoinHint}

@@ -186,7 +186,8 @@ type Identity struct {
 	Owner  Owner
 }
 
-// Check compares the floor with what the stores hold.
+// Check returns an error if the floor belongs to another group, server or cluster than id, or if the stores lack
+// something that the floor records. h is what the stores hold (see ReadStores).
 func (f *Floor) Check(id Identity, h found) error {
 	file := func(name string) string { return filepath.Join(id.Dir, name) }
 	switch {
@@ -238,7 +239,7 @@ func CheckTerm(dir string, stored, newest uint64) error {
 			"term %d", stored, newest)
 }
 
-// ReadStores reads what the stores hold.
+// ReadStores reads the terms, the votes and the extent of the log from the stores, for Floor.Check.
 func ReadStores(votes *Votes, log *Store) (h found, err error) {
 	if h.Term, err = votes.CurrentTerm(); err != nil {
 		return h, err
@@ -262,13 +263,14 @@ func ReadStores(votes *Votes, log *Store) (h found, err error) {
 	return h, err
 }
 
-// NewFloorFile prepares the floor of a group. Begin starts it.
+// NewFloorFile returns the FloorFile of a group. It writes nothing before Begin.
 func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, process Process) *FloorFile {
 	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
 }
 
-// Begin sets the floor to h, the content of the log and the stable store, and then keeps the floor file up to date.
-// The parameter old is the content of the existing floor file, or nil if there is none.
+// Begin sets the floor to h, which describes the content of the log and of the stable store. From then on, the
+// FloorFile keeps the floor file up to date. The parameter old is the content of the existing floor file, or nil if
+// there is none.
 func (k *FloorFile) Begin(id Identity, h found, old *Floor, log *Store, votes *Votes) {
 	log.durable.set(h.first, h.Last)
 	k.current = Floor{

@@ -32,7 +32,7 @@ type need struct {
 	heard   time.Time // time of the last acknowledgement of the follower, or of the end of the transfer
 }
 
-// Begin records that a follower is being sent the snapshot that ends with the given index.
+// Begin records that a snapshot is being sent to a follower. index is the index at which the snapshot ends.
 func (r *Retained) Begin(id raft.ServerID, index uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,9 +42,9 @@ func (r *Retained) Begin(id raft.ServerID, index uint64) {
 	r.needs[id] = need{index: index, sending: true}
 }
 
-// End records the end of a transfer to the follower with the given id. The parameter installed is true if the follower
-// has installed the snapshot. After a failed transfer, no entries are kept for this follower, because raft sends it
-// the newest snapshot next.
+// End records the end of a transfer to the follower with the given id. The parameter installed is true if the
+// follower has installed the snapshot. After a failed transfer, no entries are kept for this follower, because raft
+// next sends the newest snapshot to it.
 func (r *Retained) End(id raft.ServerID, installed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *Retained) Reached(id raft.ServerID, index, last uint64) {
 	}
 }
 
-// Oldest returns the oldest entry that a follower needs; 0 = none.
+// Oldest returns the index of the oldest entry that a follower needs; 0 = none.
 func (r *Retained) Oldest() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -40,7 +40,7 @@ type Events interface {
 	Lost(writes int)
 }
 
-// Process has the callbacks of the log to the program.
+// Process has the functions of the program that the log calls.
 type Process interface {
 	// Fatal reports an error after which this replica cannot be trusted. Nothing is written after the call.
 	Fatal(err error)
@@ -152,7 +152,7 @@ func (s *Store) Read(index uint64, l *raft.Log) error {
 
 // Scan verifies all log entries above the index of the snapshot, and records their sizes and types. Call it before
 // raft reads the entries, because raft panics on an entry that it cannot read. If err is about one entry, the result
-// damaged is its index. Otherwise damaged is 0.
+// damaged is the index of that entry. Otherwise damaged is 0.
 func (s *Store) Scan(snapshot uint64) (damaged uint64, err error) {
 	first, last, err := s.Ends()
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *Store) Room() {
 // StoreLog stores one entry.
 func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs appends entries to the log. It returns when they are durable. On a leader with other voters it may
+// StoreLogs appends entries to the log. It returns when they are durable. On a leader with other voters, it may
 // return earlier (see unsynced). A failed write ends the process: the content of the disk is then unknown, and no
 // later write may be acknowledged.
 func (s *Store) StoreLogs(entries []*raft.Log) error {
@@ -233,7 +233,7 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 }
 
 // AllowGaps permits gaps between the snapshot and the log. It disables Rebase and the check that entries follow the
-// log. Tests use it to show why both are needed. Call it before Raft runs.
+// log. Tests use AllowGaps to show why Rebase and the check are needed. Call it before Raft runs.
 func (s *Store) AllowGaps() { s.gaps = true }
 
 // checkFollows returns an error if an entry with the given index would leave a gap in the log, or a gap between the
@@ -384,7 +384,7 @@ func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisi
 // Applied records that the state machine has applied all entries up to the given index.
 func (s *Store) Applied(index uint64) { s.tail.settle(index) }
 
-// BytesSince returns the bytes appended from the given index on, accurate to 256 KiB.
+// BytesSince returns how many bytes were appended from the entry at index on, accurate to 256 KiB.
 func (s *Store) BytesSince(index uint64) uint64 { return s.tail.since(index) }
 
 // EntriesWithin returns how many of the newest entries fit into limit bytes. The parameter last is the index of the
@@ -398,10 +398,10 @@ func (s *Store) Configuration() uint64 { return s.tail.configuration() }
 // write fails. It has no time limit.
 func (s *Store) WaitDurable(index uint64) error { return s.unsynced.wait(index) }
 
-// Drain waits until nothing is left to write.
+// Drain waits until all entries are on this server's disk. It returns an error if a write fails.
 func (s *Store) Drain() error { return s.unsynced.drain() }
 
-// Retained returns which entries are kept for followers that are being sent a snapshot.
+// Retained returns the record of the entries that the log keeps for followers that are being sent a snapshot.
 func (s *Store) Retained() *Retained { return &s.retained }
 
 // Discarded returns the record of entries that a snapshot has replaced, and that raft still considers part of this

@@ -41,7 +41,7 @@ type Seen struct {
 	Committed uint64   `json:"committed,omitempty"` // index up to which it has committed entries
 }
 
-// Merge returns the union of s and o.
+// Merge returns, for each field, the newer one of the values in s and o.
 func (s Seen) Merge(o Seen) Seen {
 	s.Term, s.Vote, s.Committed = max(s.Term, o.Term), max(s.Vote, o.Vote), max(s.Committed, o.Committed)
 	if m := o.Matched; m.Term > s.Matched.Term || m.Term == s.Matched.Term && m.Index > s.Matched.Index {

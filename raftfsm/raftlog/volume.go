@@ -49,13 +49,13 @@ type StableStore interface {
 	io.Closer
 }
 
-// OSVolume is the Volume on the operating system's files.
+// OSVolume is the Volume that uses files of the operating system.
 type OSVolume struct{}
 
-// Read reads a file with a checksum.
+// Read reads a file that Write has written, and verifies its checksum.
 func (OSVolume) Read(path string) ([]byte, error) { return durable.Read(path) }
 
-// Write replaces a file durably, with a checksum.
+// Write replaces a file durably. It adds a checksum to the content.
 func (OSVolume) Write(path string, body []byte, step func(string)) error {
 	return durable.Write(path, body, step)
 }
@@ -86,9 +86,9 @@ func (OSVolume) List(dir string) ([]fs.FileInfo, error) {
 // Exists reports whether path exists.
 func (OSVolume) Exists(path string) bool { return exists(path) }
 
-// Holds reports whether the file of terms and votes, or the log, at the given path contains data. It returns false if
-// the file is absent, empty or all zeros. It returns an error if the file is damaged, cannot be read, or was written by
-// a newer version. If it is damaged, the error names the damage.
+// Holds reports whether the file at the given path contains data. The file is that of terms and votes, or the log.
+// Holds returns false if the file is absent, empty or all zeros. It returns an error if the file is damaged, cannot
+// be read, or was written by a newer version. If the file is damaged, the error names the damage.
 func (OSVolume) Holds(path string) (bool, error) {
 	if filepath.Base(path) == WalName {
 		path = filepath.Join(path, metadb.FileName)
@@ -96,7 +96,7 @@ func (OSVolume) Holds(path string) (bool, error) {
 	return checkBolt(path)
 }
 
-// OtherLog returns an error if dir has a log of the other engine.
+// OtherLog returns an error if dir has a log of another engine than e.
 func (OSVolume) OtherLog(dir string, e Engine) error { return refuseOtherLog(dir, e) }
 
 // Mkdir makes a directory.
@@ -108,10 +108,10 @@ func (OSVolume) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o700) }
 // RemoveAll removes a directory and its content.
 func (OSVolume) RemoveAll(path string) error { return os.RemoveAll(path) }
 
-// SyncDir syncs the names in a directory.
+// SyncDir makes the names in a directory durable.
 func (OSVolume) SyncDir(dir string) error { return durable.SyncDir(dir) }
 
-// Database returns nil: databases are on the operating system's files.
+// Database returns nil, which means the file system of the operating system.
 func (OSVolume) Database() vfs.FS { return nil }
 
 // Stable opens the file of terms and votes.

@@ -18,7 +18,7 @@ const (
 	keyLastVoteCand = "LastVoteCand"
 )
 
-// KeyVote is our key for the whole vote: term (8 bytes) and candidate in one value.
+// KeyVote is the key of the newest vote. The value is the term (8 bytes, big-endian), followed by the candidate.
 var KeyVote = []byte("QuorateVote")
 
 // Votes stores the term and the candidate of a vote as one value. Raft stores the term first and the candidate in a
@@ -106,7 +106,7 @@ func (s *Votes) GetUint64(key []byte) (uint64, error) {
 	return term, err
 }
 
-// CurrentTerm returns the term; 0 before the first one.
+// CurrentTerm returns the stored term; 0 = no term was stored yet.
 func (s *Votes) CurrentTerm() (uint64, error) {
 	term, err := s.store.GetUint64([]byte(KeyCurrentTerm))
 	if errors.Is(err, raftboltdb.ErrKeyNotFound) {

@@ -70,7 +70,7 @@ type Guard struct {
 	sending sync.WaitGroup // announcements
 }
 
-// Off names guards to disable, for tests that show why they are needed.
+// Off selects rules of Guard to disable, for tests that show why the rules are needed.
 type Off struct {
 	Heartbeats  bool // raft's own fast path answers heartbeats
 	CommitIndex bool // a follower commits up to the commit index of its leader
@@ -91,7 +91,7 @@ type Log interface {
 	Retained() *raftlog.Retained
 }
 
-// Follower is the group as the requests of a leader need it. It is called only after Start.
+// Follower is the part of the group that Guard needs to process requests. Guard calls it only after Start.
 type Follower interface {
 	// Term returns the current term of this server. An entry of a later term is stored only after Term has changed.
 	Term() uint64
@@ -143,11 +143,10 @@ func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, 
 	}
 }
 
-// SwitchOff disables the guards that are named in off. Tests use it to show why they are needed. Call it before Raft
-// is created.
+// SwitchOff disables the rules that off selects. Call it before Raft is created.
 func (g *Guard) SwitchOff(off Off) { g.off = off }
 
-// ReplaceLog replaces the log, for tests. Call it before Raft is created.
+// ReplaceLog replaces the log by the result of change, for tests. Call it before Raft is created.
 func (g *Guard) ReplaceLog(change func(Log) Log) { g.log = change(g.log) }
 
 // UpTo reports whether a follower has acknowledged all entries up to the given index. It counts only an
@@ -165,7 +164,8 @@ type Verdict uint8
 const (
 	Install     Verdict = iota // pass it to raft
 	AlreadyHeld                // the log has everything in it: acknowledge it and change nothing
-	// the snapshot of this server is newer: refuse it, so that the leader sends a newer one
+	// Outdated means that this server has a newer snapshot. It refuses the received one, so that the leader sends a
+	// newer one.
 	Outdated
 )
 
@@ -319,7 +319,7 @@ func (g *Guard) Campaign() {
 	}
 }
 
-// Consumer gives raft its requests.
+// Consumer returns the channel from which raft receives requests.
 func (g *Guard) Consumer() <-chan raft.RPC { return g.consumer }
 
 // SetHeartbeatHandler implements raft.Transport. The Guard answers heartbeats itself. It uses raft's handler only if
@@ -469,14 +469,14 @@ func (g *Guard) deliver(id raft.ServerID, to raft.ServerAddress, args *raft.Appe
 	return err
 }
 
-// Announce sends the commit index of this leader to followers that would otherwise wait for the next append. It sends
-// it to each follower that has the entries up to this index and was not sent the index yet. term is the term in which
-// this server leads, and commit is a commit index of that term. Announce does not wait for the answers, and Raft does
-// not see them.
+// Announce sends the commit index of this leader to followers that would otherwise wait for the next append. These
+// are the followers that have the entries up to this index, and to which the index was not sent yet. term is the term
+// in which this server leads, and commit is a commit index of that term. Announce does not wait for the answers, and
+// Raft does not see them.
 //
 // An announcement looks like a request that Raft could send. It names an entry that the follower has acknowledged to
-// the leader of this term, and the commit index is not above this entry. So it is safe if it arrives late or twice,
-// like any append without entries.
+// the leader of this term, and the commit index is not above this entry. So an announcement is safe if it arrives
+// late or twice, like any append without entries.
 func (g *Guard) Announce(term, commit uint64) {
 	if g.silenced(term) != nil {
 		return
@@ -517,7 +517,7 @@ func (g *Guard) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.A
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
-// RequestVote requests a vote.
+// RequestVote requests the vote of another server.
 func (g *Guard) RequestVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestVoteRequest,
 	resp *raft.RequestVoteResponse) error {
 	if err := g.peers.Passes(id); err != nil {
@@ -530,7 +530,8 @@ func (g *Guard) RequestVote(id raft.ServerID, to raft.ServerAddress, args *raft.
 	return err
 }
 
-// RequestPreVote queries whether a vote would be granted.
+// RequestPreVote queries whether another server would grant its vote. It returns fault.Unavailable if this server
+// leaves the election to others.
 func (g *Guard) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest,
 	resp *raft.RequestPreVoteResponse) error {
 	if err := g.peers.Passes(id); err != nil {
@@ -566,7 +567,7 @@ func (g *Guard) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *r
 	return err
 }
 
-// TimeoutNow transfers leadership.
+// TimeoutNow makes another server start an election at once. A leader transfers leadership in this way.
 func (g *Guard) TimeoutNow(id raft.ServerID, to raft.ServerAddress, args *raft.TimeoutNowRequest,
 	resp *raft.TimeoutNowResponse) error {
 	if err := g.peers.Passes(id); err != nil {

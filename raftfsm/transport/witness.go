@@ -80,7 +80,7 @@ func (t *SeenTable) Load(kept map[string]raftlog.Seen, stored, current raftlog.O
 	t.by = maps.Clone(kept)
 }
 
-// Note merges what a server has shown and returns what was known before.
+// Note merges s into the record of the server with the given id. It returns the record as it was before.
 func (t *SeenTable) Note(id raft.ServerID, s raftlog.Seen) (before raftlog.Seen) {
 	if id == "" {
 		return before
@@ -202,7 +202,8 @@ func (w *Witness) Passes(id raft.ServerID) error {
 		"this server has just started and first queries the other servers")
 }
 
-// PassesFrom is Passes for a received message. Its sender can be queried at once.
+// PassesFrom is Passes for a message that was received from the given server. Unlike Passes, it always queries that
+// server at once if the message cannot pass, because the server can be reached.
 func (w *Witness) PassesFrom(id raft.ServerID) error {
 	err := w.Passes(id)
 	if err != nil {
@@ -218,8 +219,8 @@ func (w *Witness) hurry() {
 	}
 }
 
-// Meet makes the Witness query the given server, even if the local configuration does not contain it. The server
-// must be reachable.
+// Meet makes the Witness query the given server, even if the local configuration does not contain this server. The
+// server must be reachable.
 func (w *Witness) Meet(id raft.ServerID) {
 	if w.Ask == nil || id == "" || id == w.Self {
 		return
