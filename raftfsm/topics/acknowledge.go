@@ -77,8 +77,10 @@ func errSettled(why string) error {
 }
 
 // Claim prepares a transaction that acknowledges a delivery. It makes sure that the log has a parked record of the
-// message, and returns the revision of this record. The member that has the message and its number of attempts do not
-// change. Claim returns fault.DeliverySettled in these cases:
+// message (a record of a message that the group gets later), and returns the revision of this record. The transaction
+// then removes the record. Claim changes neither the subscription that has the message nor the number of attempts.
+// attempt and proof come from the token of the delivery; proof is a hash of the stored message. Claim returns
+// fault.DeliverySettled in these cases:
 //
 //   - The message is settled.
 //   - The message has failed since the delivery.

@@ -38,7 +38,7 @@ type BrokerOptions struct {
 	Window      time.Duration // in which a second message with the same id is dropped; 0 = none is dropped
 	Concurrency int           // keys that a group handles at a time; 0 = 10
 	Backoff     time.Duration // before the second attempt of a failed message; doubles up to a minute; 0 = 1 s
-	GroupTTL    time.Duration // a group that is not used for it ends; 0 = groups do not end
+	GroupTTL    time.Duration // a group that is not used for this time ends; 0 = groups do not end
 	Newest      bool          // new groups begin after the newest message
 	Logger      *slog.Logger
 }
@@ -65,7 +65,7 @@ type Broker struct {
 
 var _ pubsub.Broker = (*Broker)(nil)
 
-// NewBroker returns the broker of a component. store is the namespace and the name of the component.
+// NewBroker returns the broker of a component. store is the namespace, a slash and the name of the component.
 func NewBroker(a records.Access, store string, o BrokerOptions) *Broker {
 	if o.Policy.Retention == 0 {
 		o.Policy.Retention = DefaultRetention
@@ -327,8 +327,8 @@ func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, err
 	return s, nil
 }
 
-// Close implements pubsub.Broker. It sends the outstanding settlements for up to closeGrace. Messages whose
-// settlement was not sent by then are delivered again.
+// Close implements pubsub.Broker. It sends the outstanding outcomes of deliveries for up to five seconds. Messages
+// whose outcome was not sent by then are delivered again.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -350,7 +350,8 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// Replay makes a consumer group receive again what was published since a time.
+// Replay makes a consumer group receive the messages again that were published at or after since. It returns
+// fault.NotFound if the group does not exist.
 func (b *Broker) Replay(ctx context.Context, topic, group string, since time.Time) error {
 	return NewAdmin(b.access, b.store).Replay(ctx, topic, group, 0, since)
 }

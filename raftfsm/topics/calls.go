@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Method is the call between nodes about topics.
+// Method is the name of the call between nodes about topics.
 const Method = "raft.topic"
 
 // What Method does. The numbers are part of the protocol.
@@ -178,7 +178,7 @@ func Stores(body []byte) bool {
 	return len(body) > 0 && (body[0] == callJoin || body[0] == callRedrive)
 }
 
-// Serve answers a call about topics of the group that this server leads.
+// Serve executes the call in r, which is about topics of this group, and returns the encoded answer.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (answer []byte, err error) {
 	c, err := readCall(r, k.opts.Group)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Effect is what topics contribute to a request of a state store.
+// Effect is the part of a transaction of a state store that concerns topics.
 type Effect interface {
 	state.Effect
 	// Ops returns the operations for a request to the Raft group gid, in which the state is.

@@ -79,7 +79,7 @@ func checkInitial(text string) error {
 	return nil
 }
 
-// OptionsFrom reads Fields.
+// OptionsFrom returns the options that v, the values of Fields, describes.
 func OptionsFrom(v component.Values, log *slog.Logger) BrokerOptions {
 	return BrokerOptions{
 		Policy: Policy{Retention: v.Duration(metadataRetention), MaxBytes: v.Int(metadataMaxBytes)},

@@ -23,35 +23,36 @@ const (
 	maxWaitingRead = 100_000 // parked messages of a group whose records are read; the others are only counted
 )
 
-// Description is one topic as one Raft group has it.
+// Description describes the part of a topic that is in one Raft group.
 type Description struct {
 	Topic
 	Messages, Bytes uint64
 	Newest          uint64   // offset of the newest message; 0 = there is none
-	Full            bool     // it refuses messages
-	Policy          Policy   // what it keeps
-	Sources         []string // topics whose dead letters it has got
+	Full            bool     // the topic refuses messages
+	Policy          Policy   // what the topic keeps
+	Sources         []string // topics whose dead letters the topic has received
 	Groups          []GroupDescription
 	// Estimated means that the topic has more than maxExamined messages. Then Messages and Bytes may contain messages
 	// whose TTL has ended.
 	Estimated bool
 }
 
-// GroupDescription is a consumer group of a Description.
+// GroupDescription describes a consumer group of a topic.
 type GroupDescription struct {
 	Name        string
-	Cursor      uint64 // the group has settled every message up to it, except those that wait
+	Cursor      uint64 // offset up to which the group has settled every message, except those that wait
 	Lag         uint64 // messages that are not settled
-	Capped      bool   // there are more of them
+	Capped      bool   // there are more of them than Lag
 	Retried     uint64 // of these: messages that have failed and are delivered again
 	Delayed     uint64 // of these: messages whose time to deliver has not come
-	OldestAt    uint64 // since when the oldest other one waits, in Unix milliseconds of cluster time; 0 = there is none
+	OldestAt    uint64 // since when the oldest other one waits (cluster time, Unix milliseconds); 0 = there is none
 	Subscribers uint64 // that receive messages now
 }
 
-// Describe describes the topics of a store, in the order of their names. It begins after the topic with the name
-// after. If only is not empty, Describe describes only the topic with that name. The result more is true if there are
-// further topics. Topics that have neither messages, groups nor sources are left out.
+// Describe describes the topics of a store, in the order of their names. It begins with the first name that is
+// greater than after. If only is not empty, Describe describes only the topic with that name. The result more is true
+// if there are further topics. Topics are left out if they have no messages and no groups, and have received no dead
+// letters.
 func (k *Keeper) Describe(ctx context.Context, store, only, after string) (list []Description, more bool, err error) {
 	if strings.Contains(store+only+after, "\x00") {
 		return nil, false, fault.New(fault.Invalid, opDescribe, "the name of a store or of a topic has no NUL")
@@ -390,11 +391,11 @@ type Admin struct {
 	store  string
 }
 
-// NewAdmin returns the Admin of a component. store is the namespace and the name of the component.
+// NewAdmin returns the Admin of a component. store is the namespace, a slash and the name of the component.
 func NewAdmin(a records.Access, store string) *Admin { return &Admin{a, store} }
 
-// Describe describes all topics, or only one if its name is given. A topic with parts in several Raft groups has one
-// item for each part. The list is sorted by name.
+// Describe describes all topics. If only is not empty, it describes only the topic with that name. A topic with parts
+// in several Raft groups has one item for each part. The list is sorted by name.
 func (a *Admin) Describe(ctx context.Context, only string) (all []Description, err error) {
 	groups, err := a.access.Groups(ctx)
 	if err != nil {

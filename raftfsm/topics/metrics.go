@@ -68,8 +68,8 @@ type collector struct {
 	stored, lag, oldest                   *prometheus.Desc
 }
 
-// NewCollector returns a collector of the metrics of topics for the groups of a server. Only the leader of a group has
-// series for it.
+// NewCollector returns a collector of the metrics of topics. keepers are the Keepers of the groups of a server. Only
+// the leader of a group reports metrics of the group.
 func NewCollector(keepers []*Keeper) prometheus.Collector {
 	group := []string{"component", "topic", "consumer_group"}
 	return &collector{keepers,
@@ -97,7 +97,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Series of several Raft groups are added.
+// Collect implements prometheus.Collector. It adds up the values of all Raft groups that this server leads.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	totals, unsettled, waiting := map[label]Totals{}, map[label]int{}, map[label]int{}
 	full, stored := map[label]bool{}, map[label]uint64{}

@@ -30,7 +30,7 @@ const (
 	opReplay  = "topics.Replay"
 )
 
-// Newest is the offset after which only messages come that are published later.
+// Newest is a value for Start.After, with which Read returns only messages that are published later.
 const Newest = math.MaxUint64
 
 // Bounds of one call.
@@ -46,9 +46,10 @@ type readers struct {
 	waiting int
 }
 
-// Read returns messages in the order of their offsets. It begins after the offset after, or at the time since if that
-// is not 0. If there are no messages and wait is true, Read waits up to pullPatience for one. The result next is the
-// offset after which the next call continues. The result more is true if there are further messages.
+// Read returns messages in the order of their offsets. It begins with the first message at or after the time since.
+// If since is 0, it begins after the offset after. If there are no messages and wait is true, Read waits up to five
+// seconds for one. The result next is the offset after which the next call continues. The result more is true if
+// there are further messages.
 func (k *Keeper) Read(ctx context.Context, t Topic, after, since uint64, wait bool) (list []Handed, next uint64,
 	more bool, err error) {
 	if err := checkNames(opRead, t.Name, ""); err != nil {
@@ -138,7 +139,7 @@ func (k *Keeper) readNow(ctx context.Context, t Topic, after, since uint64) (lis
 	return list, next, more, nil
 }
 
-// Removal is a request to remove a topic or a group.
+// Removal is a request to remove a topic or a consumer group.
 type Removal struct {
 	Topic Topic
 	Group string // only this group; empty = the topic with all groups
@@ -146,10 +147,10 @@ type Removal struct {
 	Force bool   // also if there are subscribers
 }
 
-// Progress is what one call has done.
+// Progress is what one call of Remove or Redrive has done.
 type Progress struct {
 	Done    uint64            // records that were removed, or messages that were moved
-	Skipped uint64            // messages that stay, because their source is not known
+	Skipped uint64            // messages that stay, because their original topic is not known
 	To      map[string]uint64 // how many messages were moved to which topic
 	Next    uint64            // offset after which the next call continues
 	Upto    uint64            // for the next call
@@ -160,7 +161,7 @@ type Progress struct {
 // needed. Remove returns fault.Conflict if there are subscribers, unless r.Force is true.
 //
 // The messages are removed before the records of groups. So a group that is created again in the meantime does not
-// get them. The policy of the topic stays, because a publisher stores it only each minute.
+// get the removed messages. The policy of the topic stays, because a publisher stores it at most once a minute.
 func (k *Keeper) Remove(ctx context.Context, r *Removal) (p Progress, err error) {
 	if err := checkNames(opRemove, r.Topic.Name, r.Group); err != nil {
 		return p, err
@@ -484,7 +485,8 @@ type Entry struct {
 	ExpireAt  time.Time // zero = never
 }
 
-// Start says where Read begins: at a time, after an offset (the same in every Raft group), or at the first message.
+// Start says where Read begins: at the time Since, after the offset After (the same in every Raft group), or at the
+// first message.
 type Start struct {
 	After uint64    // Newest = only messages that are published later
 	Since time.Time // zero = After counts
@@ -583,8 +585,9 @@ func entryOf(t Topic, h *Handed) (e Entry, err error) {
 
 func timeOf(ms uint64) time.Time { return time.UnixMilli(int64(min(ms, math.MaxInt64))) } //nolint:gosec // bounded
 
-// Replay makes a consumer group receive messages again. These are the messages from the given offset on, or those
-// published since a time if that is not zero.
+// Replay makes a consumer group receive messages again. If offset is not 0, these are the messages from that offset
+// on. Otherwise they are the messages that were published at or after since. Replay returns fault.NotFound if the
+// group does not exist.
 func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, since time.Time) error {
 	groups, err := a.access.Groups(ctx)
 	if err != nil {
@@ -606,8 +609,8 @@ func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, 
 	return nil
 }
 
-// Remove removes a topic. If group is not empty, it removes only that consumer group. It calls report after each step
-// with the number of removed records.
+// Remove removes a topic. If group is not empty, it removes only that consumer group. If force is true, it does so
+// although there are subscribers. Remove calls report after each step, with the progress of the step.
 func (a *Admin) Remove(ctx context.Context, topic, group string, force bool, report func(Progress) error) error {
 	return a.each(ctx, func(gid uint32, last *Progress) *call {
 		c := call{what: callRemove, join: Join{Topic: Topic{gid, a.store, topic}, Group: group, Newest: force}}
@@ -617,7 +620,7 @@ func (a *Admin) Remove(ctx context.Context, topic, group string, force bool, rep
 }
 
 // Redrive moves the messages of a dead-letter topic to the topic to. If to is empty, it moves each message back to
-// its original topic. It calls report after each step.
+// its original topic. Redrive calls report after each step, with the progress of the step.
 func (a *Admin) Redrive(ctx context.Context, topic, to string, report func(Progress) error) error {
 	return a.each(ctx, func(gid uint32, last *Progress) *call {
 		c := call{what: callRedrive, join: Join{Topic: Topic{gid, a.store, topic}, Group: to}}

@@ -109,7 +109,7 @@ func (s *session) end() {
 	}
 }
 
-// Join is a wish to receive messages.
+// Join describes a subscription that a node adds to its session.
 type Join struct {
 	ID           uint64 // of the subscription, within the session
 	Topic        Topic
@@ -118,7 +118,7 @@ type Join struct {
 	Window       int // messages that the subscription may have at a time
 	RetryBackoff time.Duration
 	Newest       bool          // a new group begins after the newest message
-	GroupTTL     time.Duration // a group that is not used for it ends; 0 = it does not end
+	GroupTTL     time.Duration // a group that is not used for this time ends; 0 = it does not end
 }
 
 // check bounds what another node has sent.
@@ -300,7 +300,7 @@ func (k *Keeper) leave(s *session, id uint64) {
 	k.dropIdle(c)
 }
 
-// Answer is the answer to a pull.
+// Answer is the answer to a pull, which Keeper.Pull returns.
 type Answer struct {
 	Number uint64 // the next pull names it; 0 = List is empty
 	List   []Handed
@@ -491,12 +491,12 @@ type Settle struct {
 	DeadLetter string
 }
 
-// Settle records the outcomes of deliveries, and waits until they are in the log. Later leaders then know the
-// outcomes, so after nil the node can forget the deliveries. An outcome has no effect if the message is already
-// settled. Only the session that has a message can report that it has failed or is released.
+// Settle records the outcomes of deliveries, and waits until they are in the log. When Settle has returned nil, later
+// leaders also know the outcomes, so the node can forget the deliveries. An outcome has no effect if the message is
+// already settled. Only the session that has a message can report that the message has failed or is released.
 //
-// The result leases is the number of the newest lease at the time of the call. A settled message gets no newer lease,
-// except after a replay.
+// The result leases is the number of the newest lease at the time of the call; each delivery of a message has a
+// lease. A settled message gets no newer lease, except after a replay.
 func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases uint64, err error) {
 	k.mu.Lock()
 	w, logged, err := k.settle(id, list)

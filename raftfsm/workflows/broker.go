@@ -96,7 +96,7 @@ type cachedHistory struct {
 	bytes     int
 }
 
-// NewBroker returns a Broker.
+// NewBroker returns a Broker, which reads and writes records through a.
 func NewBroker(a records.Access, o BrokerOptions) *Broker {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -108,8 +108,8 @@ func NewBroker(a records.Access, o BrokerOptions) *Broker {
 	return b
 }
 
-// Close ends the streams. It sends the outstanding answers of workers for up to closeGrace. Work whose answer was not
-// stored by then is handed out again.
+// Close ends the streams. It sends the outstanding answers of workers for up to five seconds. Work whose answer was
+// not stored by then is handed out again.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	b.closed = true

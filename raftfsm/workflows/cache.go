@@ -18,7 +18,7 @@ type Cache struct {
 	used  atomic.Int64
 }
 
-// NewCache returns a Cache of some bytes; 0 = 64 MiB.
+// NewCache returns a Cache with the given size in bytes; 0 = 64 MiB.
 func NewCache(bytes int64) *Cache {
 	return &Cache{limit: cmp.Or(bytes, defaultCache)}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Method is the call between nodes about workflows.
+// Method is the name of the call between nodes about workflows.
 const Method = "raft.workflow"
 
 // What Method does. The numbers are part of the protocol.
@@ -73,7 +73,7 @@ func readCall(r *lenprefix.Reader) (c call, err error) {
 // is read-only.
 func Stores(body []byte) bool { return len(body) > 0 && (body[0] == callStart || body[0] == callEvent) }
 
-// Serve answers a call about workflows of the group that this server leads.
+// Serve executes the call in r, which is about workflows of this group, and returns the encoded answer.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (out []byte, err error) {
 	c, err := readCall(r)
 	if err != nil {

@@ -51,7 +51,8 @@ const (
 	cachedOverhead = 1 << 10  // bytes of a history that a node keeps for its streams, besides its events
 )
 
-// Sender sends a message to an instance of another group. It retries until ctx ends.
+// Sender sends messages to instances of other groups. It does not retry: the caller must repeat a call that has
+// failed.
 type Sender interface {
 	// Locate returns the group of an instance.
 	Locate(ctx context.Context, r Ref) (gid uint32, err error)
@@ -153,7 +154,7 @@ func (k *Keeper) Close() {
 	k.running.Wait()
 }
 
-// Update makes the Keeper look at whether it leads. It does not block.
+// Update makes the Keeper check whether its server leads the group. It does not block.
 func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {

@@ -151,8 +151,8 @@ type collector struct {
 	oldest, stalled, turnTimes, activityTimes           *prometheus.Desc
 }
 
-// NewCollector returns a collector of the metrics of workflows for the groups of a server. Only the leader of a group
-// has series for it.
+// NewCollector returns a collector of the metrics of workflows. keepers are the Keepers of the groups of a server.
+// Only the leader of a group reports metrics of the group.
 func NewCollector(keepers []*Keeper) prometheus.Collector {
 	app := []string{"app_id"}
 	return &collector{keepers,
@@ -193,7 +193,7 @@ type gauge struct {
 	waited uint64 // milliseconds
 }
 
-// Collect implements prometheus.Collector. Series of several groups are added.
+// Collect implements prometheus.Collector. It adds up the values of all Raft groups that this server leads.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	sums, gauges := map[string]total{}, map[string]gauge{}
 	for _, k := range c.keepers {

@@ -139,9 +139,9 @@ func number(key string) uint64 {
 	return binary.BigEndian.Uint64([]byte(key[len(key)-8:]))
 }
 
-// PartitionOf returns the group that has a key of kv.WorkflowStore. Most keys begin with a bucket, and all keys of a
-// bucket are in one group. A key without a bucket contains the number of its group. The function is part of the data
-// format and must never change.
+// PartitionOf returns the group to which a key of kv.WorkflowStore belongs. Most keys begin with a bucket, and all
+// keys of a bucket are in one group. A key without a bucket contains the number of its group. The function is part of
+// the data format and must never change.
 func PartitionOf(key string, partitions uint32) uint32 {
 	app, rest, found := strings.Cut(key, "\x00")
 	if app == "" && len(rest) >= 4 {

@@ -346,7 +346,8 @@ func (c *change) event(e *protos.HistoryEvent, key uint64, reply func(error)) {
 	c.arrive(&arrival{event: e, raw: encodeEvent(e), key: key, reply: reply})
 }
 
-// Deliver is the step for a message of another instance.
+// Deliver processes a message from another instance at its target. It returns nil when the message is in the log or
+// has no effect, because the sender then removes the message.
 func (k *Keeper) Deliver(ctx context.Context, r *outRecord) error {
 	e, err := decodeEvent(r.event)
 	if err != nil {

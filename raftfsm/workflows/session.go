@@ -108,12 +108,12 @@ type Held struct {
 	Attempt uint64
 }
 
-// Join is a node with its streams.
+// Join describes a node that begins a session, with its streams and activities.
 type Join struct {
 	Session  string
-	Previous string            // its session at an earlier leader; empty = none
+	Previous string            // session of the node at an earlier leader; empty = none
 	Number   uint64            // of the calls that the node has made to join; 0 = unknown
-	Streams  map[uint64]string // applications of its streams
+	Streams  map[uint64]string // applications of the streams of the node
 	Workers  map[uint64]workflow.Worker
 	Held     []Held
 }
@@ -143,7 +143,7 @@ func (s *session) end() {
 }
 
 // Join begins a session. The record of the session is in the log before the session gets work. So if the leader
-// changes, the next leader knows that it must wait for this node before it hands out the node's activities again.
+// changes, the next leader knows that it must wait for this node before it hands out the activities of the node again.
 func (k *Keeper) Join(ctx context.Context, j *Join) error {
 	k.mu.Lock()
 	if err := k.lead(opWork); err != nil {
@@ -302,7 +302,7 @@ func (k *Keeper) addStream(s *session, id uint64, app string, w workflow.Worker)
 	a.moreReady = true // also stalled instances
 }
 
-// RemoveStream ends a stream. What it has is handed out again.
+// RemoveStream ends a stream. The turns and activities that the stream has are handed out again.
 func (k *Keeper) RemoveStream(session string, id uint64) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Stream is the stream of a worker of this node. Broker.mu guards its fields.
+// Stream implements workflow.Stream for one worker that is connected to this node. Broker.mu guards its fields.
 type Stream struct {
 	b      *Broker
 	id     uint64
