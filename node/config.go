@@ -24,7 +24,7 @@ import (
 // Limits of the configuration.
 const (
 	MaxPartitions = session.MaxGroups
-	// MaxEntry is the largest log entry in bytes, and so the largest value.
+	// MaxEntry is the maximum size of a log entry in bytes. Every value is smaller.
 	MaxEntry = 64 << 20
 	// MinMemory is the smallest memory limit: a node without requests uses half of it.
 	MinMemory = 64 << 20
@@ -141,21 +141,21 @@ type API struct {
 	DeclaredOnly   bool          // metadata omits built-in components, those that no file declares
 }
 
-// Metrics is the listener that Prometheus reads.
+// Metrics configures the listener from which Prometheus reads the metrics.
 type Metrics struct {
 	Off    bool
 	Listen string // IP address; default 127.0.0.1
 	Port   Port   // default 9090
 }
 
-// Console is the web console. It listens on the address of the metrics.
+// Console configures the web console. It listens on the address Metrics.Listen, with a port of its own.
 type Console struct {
 	On    bool
 	Port  Port // default 9091
 	Write bool // pages may change state and transfer leadership
 }
 
-// Components are the places where components and configurations are declared.
+// Components says where components and configurations are declared, and how often the node looks at them again.
 type Components struct {
 	Paths       []string // directories or files with components, in order
 	ConfigFiles []string // files with configurations; later ones take precedence
@@ -231,7 +231,7 @@ type Cluster struct {
 	Fast   bool             // gossip as fast as one machine allows
 }
 
-// Role is whether the node stores data.
+// Role says whether the node stores data.
 type Role string
 
 // The roles.
@@ -261,8 +261,8 @@ type Security struct {
 // secured reports whether traffic between nodes is encrypted and authenticated.
 func (s Security) secured() bool { return s.ClusterTokenFile != "" }
 
-// ParseTokens returns the API tokens in the text of a token file. The file has one token per line. Lines that begin
-// with # are comments.
+// ParseTokens returns the API tokens in the text of a token file. The file has one token per line. Empty lines and
+// lines that begin with # are ignored.
 func ParseTokens(text []byte) []Secret {
 	var out []Secret
 	for _, t := range credentials.ParseAPITokens(text) {
@@ -340,7 +340,7 @@ type Addresses struct {
 	SharedDir string
 }
 
-// AppAddress is the addresses of the APIs of one application.
+// AppAddress has the addresses of the APIs of one application.
 type AppAddress struct {
 	ID   string
 	API  []string // host:port of HTTP, one per listen address

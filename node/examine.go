@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/node/doctor"
 )
 
-// Examine checks whether a node with the configuration c would work, without starting it. It checks the disk, the
-// limits of the process, the ports, and the nodes to join.
+// Examine checks whether a node with the configuration c would work, without starting it. The checks are those of
+// doctor.Examine.
 func Examine(ctx context.Context, c Config) schema.Checkup {
 	return doctor.Examine(ctx, c.plan())
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// Deps are the dependencies of a node on its process and on tests, beside the Config.
+// Deps are the parts that a node gets from its process, and those that tests replace. All settings are in the Config.
 type Deps struct {
 	Logger *slog.Logger // required
 	// Fatal is called when this replica can no longer be trusted, for instance because its disk failed. It must end
@@ -88,8 +88,8 @@ type Node struct {
 	control     *clusterctl.Controller
 }
 
-// Open builds a node from c and starts it. It returns when the node serves requests. ctx applies only until then. If
-// the start fails, Open closes everything that it has opened.
+// Open builds a node from c and starts it. It returns when the node serves requests. ctx applies only to the start.
+// If the start fails, Open closes everything that it has opened.
 func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -148,10 +148,11 @@ func (n *Node) Admin() adminapi.Node {
 		newOverview(n), debugger{n}, configurationAdmin{n.components}}
 }
 
-// Wait blocks until the API requests a stop or ctx ends, and returns nil. After the end of ctx, it waits for up to
-// Config.BlockShutdown longer. An application that is a child process ends when Wait has returned. So Wait first lets
-// the running turns of its actors end, within Config.Grace, and gives the actors to other nodes. If a node that
-// started earlier has the same node id, Wait returns an error, and this node must be closed.
+// Wait blocks until the API requests a stop or ctx ends. If ctx ends, Wait blocks for up to Config.BlockShutdown
+// longer. Then it returns nil. An application that is a child process ends when Wait has returned. So Wait first lets
+// the running turns of the application's actors end, within Config.Grace, and gives the actors to other nodes.
+//
+// Wait returns an error if another node has the same node id and was started earlier. This node must then be closed.
 func (n *Node) Wait(ctx context.Context) error {
 	select {
 	case <-n.stopper.stopping:

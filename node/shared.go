@@ -17,7 +17,8 @@ type Shared struct {
 	serving *Node // that serves the applications
 }
 
-// OpenShared opens a node on the shared data directory if c.Data.Shared is set. Otherwise it is like Open.
+// OpenShared opens a node on the shared data directory c.Data.Dir. Use it if WithDefaults sets Data.Shared, and
+// otherwise Open.
 func OpenShared(ctx context.Context, c Config, d Deps) (*Shared, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {

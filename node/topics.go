@@ -211,7 +211,7 @@ func addGroup(t *schema.TopicStatus, d *topics.GroupDescription, now time.Time) 
 // operatorView are the components as operators use them: without scopes.
 type operatorView struct{ *components.Components }
 
-// PubSub implements pubsub.Source of the service layer.
+// PubSub implements pubsub.Source. The returned component has no scopes and allows all topics.
 func (v operatorView) PubSub(name string) (*pubsub.Instance, bool) {
 	i, ok := v.Components.PubSub(name)
 	if !ok {

@@ -79,7 +79,7 @@ type connection struct {
 	places       *discovery.Catalogue
 }
 
-// Connect gives the Host the replicated store and the instances of applications. From here on, it delivers the
+// Connect gives the Host the replicated store and the instances of applications. From then on, the Host delivers the
 // reminders that are due while this node leads their group.
 func (h *Host) Connect(store *raftfsm.Host, places *discovery.Catalogue) {
 	id := store.Identity()

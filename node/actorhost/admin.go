@@ -78,9 +78,8 @@ func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 	return err
 }
 
-// RebalanceActors implements admin.Actors. After it has moved actors, it looks again, because a host does not give
-// away actors that it does not know yet. A host learns of actors that were transferred to it only with the next
-// renewal of its session.
+// RebalanceActors implements admin.Actors. It looks for hosts with too many actors several times. A host learns of
+// actors that were transferred to it only with the next renewal of its session, and cannot give them away before.
 func (a Admin) RebalanceActors(ctx context.Context, kind string) (moved int, err error) {
 	d, err := a.Host.directoryOf(ctx, kind)
 	if err != nil {

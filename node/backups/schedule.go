@@ -40,7 +40,7 @@ type Cluster interface {
 	SaveBackup(ctx context.Context, w io.Writer) error
 }
 
-// Config is the schedule. Every is above 0.
+// Config configures the schedule. If Every is 0, there are no scheduled backups.
 type Config struct {
 	Directory string   // where backups are stored; empty = Command stores them
 	Command   []string // stores, reads and removes backups
@@ -61,7 +61,8 @@ type Options struct {
 	Now        func() time.Time
 }
 
-// Schedule writes backups while this node leads. It is safe for concurrent use.
+// Schedule writes backups while this node leads the group with their record (see Cluster.Leads). It is safe for
+// concurrent use.
 type Schedule struct {
 	opts    Options
 	target  target

@@ -40,7 +40,7 @@ type Network interface {
 	Advertised() netip.Addr
 }
 
-// App is an application of this node that is called.
+// App is an application of this node that receives calls.
 type App struct {
 	ID             string
 	Port           int
@@ -120,10 +120,10 @@ func New(o Options) (*Calls, error) {
 // Parts returns the dependencies that the invocation services of all applications of this node share.
 func (c *Calls) Parts() invoke.Parts { return c.parts }
 
-// BindingTracer makes the spans of operations of bindings.
+// BindingTracer returns the source of tracing spans for operations of bindings.
 func (c *Calls) BindingTracer() api.BindingTracer { return c.opts.Tracer }
 
-// RequestTracer makes the spans of requests of the API.
+// RequestTracer returns the source of tracing spans for requests of the API.
 func (c *Calls) RequestTracer() api.RequestTracer { return c.opts.Tracer }
 
 // Externals returns the servers outside of the cluster that applications may call.
@@ -144,7 +144,7 @@ func (c *Calls) Policy(app api.App) *resiliency.Policy { return c.parts.Policies
 // map.
 func (c *Calls) Channels() map[api.App]*appchannel.Channel { return c.channels }
 
-// WhyUnhealthy returns why an application of this node does not accept calls, or "".
+// WhyUnhealthy returns why an application of this node does not accept calls, or "" if it does.
 func (c *Calls) WhyUnhealthy(app api.App) string {
 	if ch := c.channels[app]; ch != nil {
 		if ok, why := ch.Healthy(); !ok {
@@ -231,8 +231,8 @@ func (m *merger) VerifySession(ctx context.Context, own, given string) (string, 
 // SetSessions sets the merger of session tokens. Call it before a store is served.
 func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 
-// Connect enables calls between nodes. Other nodes can then call the applications of this node. This node can then
-// call instances on other nodes, which places chooses.
+// Connect enables calls between nodes. Other nodes can then call the applications of this node, and this node can
+// call instances on other nodes. places chooses the instance for each call.
 func (c *Calls) Connect(places invoke.Places) {
 	port := c.opts.Network.Port()
 	client := remoteinvoke.NewClient(remoteinvoke.ClientConfig{Dial: port.Tunnel,

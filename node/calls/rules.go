@@ -25,21 +25,22 @@ type Trust struct {
 	Insecure bool // the user accepts callers without proof of their identity
 }
 
-// Reading is how documents are read.
+// Reading configures ReadRules.
 type Reading struct {
 	Trust
 	// Dapr selects Dapr's defaults: metrics with Dapr's names, and a Resiliency document that is invalid has no effect
 	Dapr bool
 }
 
-// Documents are the resources that were read.
+// Documents provides the documents that the node has read from its files.
 type Documents interface {
 	Documents(kind component.Kind) []component.Document
 }
 
-// ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid. It also
-// returns an error if access control has policies for callers that this node cannot identify, according to the
-// settings in reading.
+// ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid. With
+// reading.Dapr, an invalid Resiliency document is no error, and is in Rules.Rejected instead. ReadRules also returns
+// an error if access control has policies for callers that this node cannot identify, according to the settings in
+// reading.
 func ReadRules(set Documents, reading Reading) (r Rules, err error) {
 	var defaults component.Configuration
 	if reading.Dapr {
@@ -79,7 +80,8 @@ func (c *Calls) Rules() Rules {
 	return Rules{}
 }
 
-// SetRules sets the rules for calls. The applications of this node cannot be called before the first SetRules.
+// SetRules sets the rules for calls. t says how callers are identified. The applications of this node cannot be
+// called before the first SetRules.
 func (c *Calls) SetRules(r Rules, t Trust) {
 	c.rules.Store(&r)
 	c.parts.Policies.Set(c.policies(r.Resiliency))
@@ -102,10 +104,10 @@ func (c *Calls) SetRules(r Rules, t Trust) {
 	c.parts.Here.Serve(channels, access) // last: the other rules are in effect now
 }
 
-// Inbound returns the policy of a component for its events to the application; nil = none.
+// Inbound returns the policy for events that a component delivers to the application; nil = none.
 func (c *Calls) Inbound(name string) *resiliency.Policy { return c.others.Load().inbound[name] }
 
-// Outbound returns the policy of a component for its operations; nil = none.
+// Outbound returns the policy for operations on a component; nil = none.
 func (c *Calls) Outbound(name string) *resiliency.Policy { return c.others.Load().outbound[name] }
 
 // Actor returns the policy for calls of the actors of a type; nil = none.

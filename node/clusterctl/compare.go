@@ -14,7 +14,8 @@ import (
 const opCompare = "node.CompareReplicas"
 
 // CompareReplicas compares the states of all replicas of a group. It changes nothing. It returns fault.NotLeader if
-// another node leads the group, fault.Unavailable if no leader is known, and fault.NotFound if there is no such group.
+// another node leads the group, fault.Unavailable if no leader is known, and fault.NotFound if there is no such
+// group. It also returns the errors of group.Group.Compare.
 func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (schema.Comparison, error) {
 	out := schema.Comparison{Group: id}
 	groups := ctl.host.Groups()

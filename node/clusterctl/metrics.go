@@ -29,7 +29,7 @@ func (c *lagCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.offset
 }
 
-// Collect implements prometheus.Collector. If a node has several servers in a group, it reports the smallest lag.
+// Collect implements prometheus.Collector. If a node has several servers in a group, the smallest lag is reported.
 func (c *lagCollector) Collect(ch chan<- prometheus.Metric) {
 	c.reconciler.mu.Lock()
 	defer c.reconciler.mu.Unlock()

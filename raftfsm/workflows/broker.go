@@ -96,7 +96,7 @@ type cachedHistory struct {
 	bytes     int
 }
 
-// NewBroker returns a Broker, which reads and writes records through a.
+// NewBroker returns a Broker with the given access to the records of the cluster.
 func NewBroker(a records.Access, o BrokerOptions) *Broker {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -71,7 +71,7 @@ type Options struct {
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
 	// Rand returns a random number that is not 0. nil = one from crypto/rand.
 	Rand func() uint64
-	// Gate is called by a goroutine that has been started or woken, with the name of its work, while it holds nothing.
+	// Gate is called by a goroutine that has been started or woken, with the name of its work, while it holds no lock.
 	// A test lets goroutines go on one at a time, until the Keeper closes. nil = they go on at once.
 	Gate func(ctx context.Context, closing <-chan struct{}, work string)
 }
