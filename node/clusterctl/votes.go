@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// Unplaced returns the groups in which this server waits to become a voter. It uses only local knowledge: gossip, and
-// the group configurations that this server has received.
+// Unplaced returns a reason for each group in which this server waits to become a voter. It uses only local
+// knowledge: gossip, and the group configurations that this server has received.
 func (ctl *Controller) Unplaced() []api.Reason {
 	if ctl.opts.Sidecar {
 		return nil

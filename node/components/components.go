@@ -67,8 +67,8 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 	return o, err
 }
 
-// Read reads the declarations of s without opening anything. The error joins all problems that would prevent a start.
-// loader.Each splits it. After an error the plan may be nil.
+// Read reads the declarations of s without opening anything. The error joins all problems that would prevent a start;
+// loader.Each splits the error. After an error the plan may be nil.
 func Read(s Sources) (*loader.Plan, error) {
 	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {
 		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")
@@ -139,7 +139,8 @@ func Open(ctx context.Context, s Sources, o Options) (*loader.Set, error) {
 	return loader.Open(ctx, l)
 }
 
-// Reload reads the declarations again, like loader.Reload. s and o must be the arguments of Open.
+// Reload reads the declarations again, like loader.Reload. s and o must be the arguments of Open, and old is the
+// present set.
 func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader.Set, loader.Changes, error) {
 	l, err := s.running(o)
 	if err != nil {
@@ -177,7 +178,7 @@ func (c *Components) Statuses() []component.Status {
 	return nil
 }
 
-// StateStore returns the state store of a name.
+// StateStore returns the state store with the given name. It returns false if there is none.
 func (c *Components) StateStore(name string) (*state.Instance, bool) {
 	if s := c.set.Load(); s != nil {
 		return s.StateStore(name)
@@ -193,7 +194,7 @@ func (c *Components) StateStores() []*state.Instance {
 	return nil
 }
 
-// ActorStore returns the actor state store.
+// ActorStore returns the actor state store. It returns false if there is none.
 func (c *Components) ActorStore() (*state.Instance, bool) {
 	if s := c.set.Load(); s != nil {
 		return s.ActorStore()
@@ -201,7 +202,7 @@ func (c *Components) ActorStore() (*state.Instance, bool) {
 	return nil, false
 }
 
-// SecretStore returns the secret store of a name.
+// SecretStore returns the secret store with the given name. It returns false if there is none.
 func (c *Components) SecretStore(name string) (*secretstores.Instance, bool) {
 	if s := c.set.Load(); s != nil {
 		return s.SecretStore(name)
@@ -217,7 +218,7 @@ func (c *Components) SecretStores() []*secretstores.Instance {
 	return nil
 }
 
-// Binding returns the binding of a name.
+// Binding returns the binding with the given name. It returns false if there is none.
 func (c *Components) Binding(name string) (*bindings.Instance, bool) {
 	if s := c.set.Load(); s != nil {
 		return s.Binding(name)

@@ -22,7 +22,7 @@ func replicatedConfiguration(host *raftfsm.Host) loader.ConfigurationFactory {
 		}}
 }
 
-// ConfigurationStore returns the configuration store of a name.
+// ConfigurationStore returns the configuration store with the given name. It returns false if there is none.
 func (c *Components) ConfigurationStore(name string) (*configuration.Instance, bool) {
 	if s := c.set.Load(); s != nil {
 		return s.ConfigurationStore(name)

@@ -65,7 +65,7 @@ func protectedStore(c *loader.LockConfig) (string, error) {
 	return "", nil
 }
 
-// LockStore returns the lock store of a name.
+// LockStore returns the lock store with the given name. It returns false if there is none.
 func (c *Components) LockStore(name string) (*lock.Instance, bool) {
 	if s := c.set.Load(); s != nil {
 		return s.LockStore(name)

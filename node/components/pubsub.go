@@ -20,7 +20,7 @@ func replicatedTopics(host *raftfsm.Host) loader.PubSubFactory {
 	}}
 }
 
-// PubSub returns the publish/subscribe component of a name.
+// PubSub returns the publish/subscribe component with the given name. It returns false if there is none.
 func (c *Components) PubSub(name string) (*pubsub.Instance, bool) {
 	if s := c.set.Load(); s != nil {
 		return s.PubSub(name)

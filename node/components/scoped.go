@@ -9,15 +9,15 @@ type Scoped struct {
 	app string // its id
 }
 
-// For returns the components that an application sees.
+// For returns the components that the application with the id app can use.
 func (c *Components) For(app string) Scoped { return Scoped{c, app} }
 
-// StateStore returns the state store of a name.
+// StateStore returns the state store with the given name. It returns false if the application can use no such store.
 func (s Scoped) StateStore(name string) (*state.Instance, bool) {
 	return s.visible(s.Components.StateStore(name))
 }
 
-// ActorStore returns the actor state store.
+// ActorStore returns the actor state store. It returns false if the application can use no such store.
 func (s Scoped) ActorStore() (*state.Instance, bool) { return s.visible(s.Components.ActorStore()) }
 
 func (s Scoped) visible(i *state.Instance, ok bool) (*state.Instance, bool) {
@@ -27,7 +27,7 @@ func (s Scoped) visible(i *state.Instance, ok bool) (*state.Instance, bool) {
 	return i, true
 }
 
-// StateStores returns all state stores.
+// StateStores returns all state stores that the application can use.
 func (s Scoped) StateStores() []*state.Instance {
 	var out []*state.Instance
 	for _, i := range s.Components.StateStores() {

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/userfile"
 )
 
-// APITokens are the tokens that open the API. Set replaces them.
+// APITokens holds the tokens that the API accepts. Set replaces them.
 type APITokens interface{ Set(tokens []string) error }
 
 // APITokenFile is the file of --api-token-file. To replace a token without a restart, add the new token to the file,
@@ -27,8 +27,8 @@ type APITokenFile struct {
 	problem string // what was logged last
 }
 
-// ParseAPITokens returns the API tokens in the text of a token file. The file has one token per line. Lines that
-// begin with # are comments.
+// ParseAPITokens returns the API tokens in the text of a token file. The file has one token per line. Empty lines and
+// lines that begin with # are ignored.
 func ParseAPITokens(text []byte) []string {
 	var out []string
 	for line := range strings.Lines(string(userfile.Text(text))) {
@@ -39,7 +39,7 @@ func ParseAPITokens(text []byte) []string {
 	return out
 }
 
-// Follow reads the file periodically until ctx ends.
+// Follow reads the file periodically and applies changed tokens, until ctx ends.
 func (f *APITokenFile) Follow(ctx context.Context) {
 	tick := time.NewTicker(durationOr(f.Look, lookPause))
 	defer tick.Stop()

@@ -40,8 +40,8 @@ type Options struct {
 }
 
 // Credentials prove the identity of this node and verify other nodes. A nil *Credentials means that traffic between
-// nodes is not secured; its methods work too. Credentials are safe for concurrent use, but Follow must be called only
-// once.
+// nodes is not secured. Only these methods accept nil: Identify, SecurePeer, SecureGossip, Status, JoinHint and
+// Issues. Credentials are safe for concurrent use, but Follow must be called only once.
 type Credentials struct {
 	files   Files
 	keeper  *trust.Keeper
@@ -53,10 +53,10 @@ type Credentials struct {
 	tried   [sha256.Size]byte      // hash of the files that were tried last; used by Follow alone
 }
 
-// Observer sees when the certificate of the node is renewed, or cannot be.
+// Observer is notified when the certificate of the node was renewed, or could not be renewed.
 type Observer interface{ Renewed(ok bool) }
 
-// Report makes the renewals known to an observer. Call it before Follow.
+// Report makes o the observer of renewals. Call it before Follow.
 func (c *Credentials) Report(o Observer) { c.watcher = o }
 
 // Connections are the connections between nodes.
@@ -115,7 +115,8 @@ func (c *Credentials) end() float64 {
 	return 0
 }
 
-// Identify issues a certificate for id, unless the current one has the same identity.
+// Identify sets the identity of this node, and issues or checks its certificate; see trust.Keeper.Identify. The
+// result changed is false if this node already has this identity.
 func (c *Credentials) Identify(id trust.Identity) (changed bool, err error) {
 	if c == nil {
 		return false, nil

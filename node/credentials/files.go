@@ -24,7 +24,7 @@ type Files struct {
 	Drain        time.Duration // after which connections that are no longer trusted are closed; 0 = 10 s
 }
 
-// Given reports whether there are credentials.
+// Given reports whether credentials are configured.
 func (f Files) Given() bool { return f.Token != "" }
 
 // Read reads the files. The result sum is a hash of their contents, and is valid even after an error. An error names
@@ -67,8 +67,8 @@ func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []strin
 	return m, sum, warnings, nil
 }
 
-// Try reads the files and issues a certificate for a node from them. It does this as the start of a node would, to
-// check the files. The node id may be empty.
+// Try checks the files: it reads them and issues a certificate for a node from them, as the start of the node would.
+// node is the node id; it may be empty.
 func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) {
 	m, _, warnings, err := f.Read()
 	if err != nil {

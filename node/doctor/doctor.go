@@ -71,7 +71,7 @@ type Doctor struct{ opts Options }
 // New returns the doctor of a node.
 func New(o Options) *Doctor { return &Doctor{o} }
 
-// Method returns the peer method by which another node asks whether this node can reach the ports of that other node.
+// Method returns the peer method by which another node asks whether this node can reach the ports of the calling node.
 func (d *Doctor) Method() peer.Method {
 	return peer.Method{Name: methodExamine, MaxRequest: 1 << 10, Handle: d.serveExamine}
 }
@@ -103,8 +103,9 @@ func (c *checkup) sorted() []schema.CheckResult {
 	return c.out
 }
 
-// Checkup checks the disk, the process limits and the reported issues of this node. With every other live node it
-// checks the ports in both directions, the clocks, the versions and the settings. It warns about failed nodes.
+// Checkup checks the disk, the process limits and the reported issues of this node, and compares its clock with
+// cluster time. With every other live node it checks the ports in both directions, the clocks, the versions and the
+// settings. It warns about failed nodes.
 func (d *Doctor) Checkup(ctx context.Context) (schema.Checkup, error) {
 	var c checkup
 	examineDisk(&c, d.opts.Disk)

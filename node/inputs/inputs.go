@@ -28,7 +28,7 @@ type Applications interface {
 	Inbound(binding string) *resiliency.Policy
 }
 
-// Observers gives each application what observes its events; nil = none.
+// Observers has the observer of the events of each application, by application id. An application need not have one.
 type Observers map[string]api.Observer
 
 // Runner delivers the events of input bindings to the applications. It is safe for concurrent use.
@@ -106,7 +106,7 @@ func (r *Runner) Update(ctx context.Context, all []*bindings.Instance) error {
 	return errors.Join(errs...)
 }
 
-// Check returns the error that Update would return about the bindings.
+// Check returns the error that Update would return because of invalid bindings.
 func (r *Runner) Check(all []*bindings.Instance) error {
 	_, err := owners(all, r.ids, r.apps, slog.New(slog.DiscardHandler))
 	return err
@@ -178,7 +178,7 @@ func owners(all []*bindings.Instance, ids []string, apps Applications,
 	return owned, nil
 }
 
-// Issues returns an issue for each source that could not be started.
+// Issues returns an issue for each binding that could not be started.
 func (r *Runner) Issues() (out []schema.Issue) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/due"
 )
 
-// PerInstance is how many ticks may be under way at one instance of an application.
+// PerInstance is how many ticks of jobs one instance of an application may handle at a time.
 const PerInstance = 32
 
 // method is the call that delivers a tick to an application of another node.
@@ -54,8 +54,8 @@ type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 }
 
-// Jobs has the jobs of all applications. Before Open, requests fail with fault.Unavailable. Jobs is safe for
-// concurrent use.
+// Jobs stores and delivers the jobs of all applications. Before Open, requests fail with fault.Unavailable. Jobs is
+// safe for concurrent use.
 type Jobs struct {
 	open atomic.Pointer[parts]
 
@@ -277,7 +277,7 @@ func (e *event) encode() []byte {
 	return append(binary.AppendUvarint(b, e.attempt), e.record...)
 }
 
-// Method returns the method that delivers ticks to the applications of this node.
+// Method returns the peer method by which other nodes deliver ticks to the applications of this node.
 func (j *Jobs) Method() peer.Method {
 	return peer.Method{Name: method, Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
 		p, err := j.parts()

@@ -112,7 +112,7 @@ func (n *Network) ClosePort() error {
 // Port returns the peer port.
 func (n *Network) Port() *peer.Port { return n.port }
 
-// Gossip returns nil until gossip is open.
+// Gossip returns the gossip of this node, or nil until gossip is open.
 func (n *Network) Gossip() *membership.Gossip { return n.gossip.Load() }
 
 // Roster returns the nodes that gossip knows, or nil until gossip is open.
@@ -141,7 +141,8 @@ func (n *Network) DiskOf(server string) raftfsm.DiskState {
 	return raftfsm.DiskGood
 }
 
-// PeerDown reports whether Raft cannot reach the peer port of a server, and since when.
+// PeerDown reports whether Raft cannot reach the peer port of a server. since is the time at which the server was
+// lost.
 func (n *Network) PeerDown(server string) (since time.Time, down bool) {
 	return n.port.LostSince(server)
 }
@@ -174,7 +175,7 @@ func (n *Network) resolve(_ context.Context, server string) (string, error) {
 	return "", fault.New(fault.Unavailable, "node.resolve", "gossip knows no address of server "+server)
 }
 
-// ReachHint says what to do if a node that runs cannot be reached.
+// ReachHint is the hint for a node that runs but cannot be reached.
 const ReachHint = "open this port in every firewall between the two nodes (the gossip port for TCP and UDP); if the " +
 	"address is wrong, set --advertise-address there"
 
@@ -195,7 +196,7 @@ func PeerID(m *membership.Member) string {
 	return m.ServerID
 }
 
-// Transport makes the Raft transport of a group over the peer port.
+// Transport creates the Raft transport of a group over the peer port.
 func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
 	n.self.CompareAndSwap(nil, &peer.Identity{Server: string(server)})
 	t, err := n.port.Raft(group)

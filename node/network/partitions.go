@@ -26,8 +26,8 @@ const (
 	countLate    = 10 // CountPartitions logs that it waits after this part of the time
 )
 
-// CountPartitions returns the number of partitions of the cluster that this node joins, or 0 if it cannot find out.
-// node is the id of this node. Call CountPartitions before OpenGossip.
+// CountPartitions returns the number of partitions of the cluster that this node joins, or 0 if the number is
+// unknown. node is the id of this node. Call CountPartitions before OpenGossip.
 //
 // A server without a cluster needs the number before it creates its groups. It has no identity yet, so it joins
 // gossip as a node without data and leaves again. A server that may form a cluster tries every seed only once,

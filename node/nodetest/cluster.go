@@ -35,13 +35,13 @@ func Sidecar(t testing.TB, id string, seeds ...string) node.Config {
 	return c
 }
 
-// Three starts a cluster of three that forms itself.
+// Three starts three servers that form a cluster. It returns when all of them are healthy and vote in group 0.
 func Three(t testing.TB) ([]*node.Node, []node.Config) {
 	t.Helper()
 	return ThreeWith(t, func(*node.Config) {})
 }
 
-// ThreeWith is Three with a change to the configuration of each node.
+// ThreeWith is Three, but first passes the configuration of each node to change.
 func ThreeWith(t testing.TB, change func(*node.Config)) ([]*node.Node, []node.Config) {
 	t.Helper()
 	seed := SparePort(t)
@@ -63,7 +63,7 @@ func ThreeWith(t testing.TB, change func(*node.Config)) ([]*node.Node, []node.Co
 	return nodes, configs
 }
 
-// ThreeSecured is ThreeWith. Each node has its own file with the tokens.
+// ThreeSecured is ThreeWith for nodes that use the given cluster tokens. Each node has its own token file.
 func ThreeSecured(t testing.TB, change func(*node.Config), tokens ...trust.Token) ([]*node.Node, []node.Config) {
 	t.Helper()
 	return ThreeWith(t, func(c *node.Config) {
@@ -84,7 +84,7 @@ func Ready(t testing.TB, n *node.Node) {
 	})
 }
 
-// Voters waits until group 0 has so many voters.
+// Voters waits until group 0 has the wanted number of voters, as node n reports it.
 func Voters(t testing.TB, n *node.Node, want int) {
 	t.Helper()
 	Poll(t, func() error {

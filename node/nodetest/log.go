@@ -26,7 +26,7 @@ func (l *Log) String() string {
 	return l.b.String()
 }
 
-// Has reports whether one line has all the words.
+// Has reports whether there is a line of the log that contains all the words.
 func (l *Log) Has(words ...string) bool {
 	for line := range strings.Lines(l.String()) {
 		all := true

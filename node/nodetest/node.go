@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// Poll waits for a condition, as testutil.Eventually does.
+// Poll calls check until it returns nil, and fails the test if this takes too long; see testutil.Eventually.
 func Poll(t testing.TB, check func() error) { t.Helper(); testutil.Eventually(t, check) }
 
 // AnyPort returns a setting that picks a free port.
@@ -133,7 +133,7 @@ func TokenFile(t testing.TB, path string, tokens ...trust.Token) string {
 	return path
 }
 
-// Ask sends one request to the HTTP API of a node.
+// Ask sends one request to the HTTP API of a node and returns the answer.
 func Ask(t testing.TB, n *node.Node, method, path, body string) (code int, answer string, header http.Header) {
 	t.Helper()
 	return AskAt(t, n.Addresses().API[0], method, path, body, "")
@@ -162,7 +162,7 @@ func AskAt(t testing.TB, addr, method, path, body, token string) (code int, answ
 	return resp.StatusCode, string(b), resp.Header
 }
 
-// Save writes a value into the default store with strong consistency.
+// Save writes a value into the store named statestore with strong consistency.
 func Save(t testing.TB, n *node.Node, key, value string) (code int, answer string) {
 	t.Helper()
 	code, answer, _ = Ask(t, n, http.MethodPost, "/v1.0/state/statestore", `[{"key":"`+key+`","value":"`+value+
@@ -194,7 +194,7 @@ func Members(t testing.TB, n *node.Node) map[string]schema.MemberStatus {
 	return out
 }
 
-// Results returns the results of one check of the doctor, by their field About.
+// Results returns the results of the given check in c, by their field About.
 func Results(c schema.Checkup, check string) map[string]schema.CheckResult {
 	out := map[string]schema.CheckResult{}
 	for _, r := range c.Checks {

@@ -33,7 +33,7 @@ type Plan struct {
 	Part  Part
 	Dir   string // data directory
 	Notes string // directory with the notes of live nodes
-	Token string // file with the token that secures traffic between them; empty = use the settings
+	Token string // file with the token that secures traffic between the nodes; empty = use the settings
 }
 
 // Node is a node that runs.
@@ -254,9 +254,9 @@ func (s *Shared) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// Wait blocks until the node must be closed. It returns the error of Wait of the node that serves the applications. If
-// this process has taken over the directory, Wait also returns when Wait of that server returns. It returns an error if
-// this process failed to take over the directory.
+// Wait blocks until Node.Wait returns for the node that serves the applications, and returns its error. If this
+// process has taken over the directory, Wait also ends when Node.Wait returns for the server that took over. Wait
+// returns an error if this process has failed to take over the directory.
 func (s *Shared) Wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -271,8 +271,9 @@ func (s *Shared) Wait(ctx context.Context) error {
 	}
 }
 
-// Close first closes the node that serves the applications, because it may need the server of this process. It then
-// closes that server, if there is one, and releases the directory. Further calls return the same error.
+// Close first closes the node that serves the applications, because this node may need the server that took over the
+// directory. If this process has opened such a server, Close then closes the server. It releases the directory last.
+// Further calls return the same error.
 func (s *Shared) Close(ctx context.Context) error {
 	if s.cancel != nil {
 		s.cancel()

@@ -12,8 +12,9 @@ import (
 )
 
 // Starting returns what the node still waits for before its start is complete. After the start, it returns the
-// applications that have not opened their port yet, or whose actor types are not registered yet. If the node is then
-// outside of the cluster, for example after a removal or a rescue, it also returns the reason for that.
+// applications that have not opened their port yet, or whose actor types are not registered yet. If the node is
+// outside of the cluster after the start, for example because of a removal or a rescue, Starting also returns the
+// reason for that.
 func (r *Reporter) Starting() []api.Reason {
 	switch {
 	case r.ready.Load():
@@ -61,7 +62,8 @@ func (r *Reporter) OutboundStarting() []api.Reason {
 	return r.Starting()
 }
 
-// Readiness returns which groups and stores serve reads and writes now.
+// Readiness returns for each group and each store whether it serves reads and writes now. It returns nil until the
+// components are open.
 func (r *Reporter) Readiness(context.Context) []api.Check {
 	if !r.opts.Components.Loaded() {
 		return nil
@@ -126,7 +128,7 @@ func storeCheck(s component.Status, reads, writes bool, reason string) []api.Che
 	}
 }
 
-// Unplaced returns the groups in which this server is waiting to become a voter.
+// Unplaced returns a reason for each group in which this server waits to become a voter.
 func (r *Reporter) Unplaced() []api.Reason {
 	if p := r.parts.Load(); p != nil {
 		return p.Control.Unplaced()

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// Network provides a Reporter with the other nodes.
+// Network provides a Reporter with the state of the other nodes.
 type Network interface {
 	// Roster returns the nodes that gossip knows.
 	Roster() *membership.Roster
@@ -20,12 +20,12 @@ type Network interface {
 	PeerDown(server string) (since time.Time, down bool)
 }
 
-// Control provides a Reporter with the state of the cluster and its groups.
+// Control provides a Reporter with the state of the cluster and of the groups.
 type Control interface {
 	Issuer
 	// Outside returns why the node is not a working member of the cluster; nil = it is one.
 	Outside() *api.Reason
-	// Unplaced returns the votes that this server is to get and does not have.
+	// Unplaced returns a reason for each group in which this server waits to become a voter.
 	Unplaced() []api.Reason
 	// About returns how many log entries a server is behind the leader, and why the server is a voter or a
 	// non-voter. It returns nil and "" if this node does not lead the group.

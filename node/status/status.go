@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// Status describes the node to an operator.
+// Status returns the state of the node, as the command quorate status shows it.
 func (r *Reporter) Status(ctx context.Context) (schema.NodeStatus, error) {
 	p := r.parts.Load()
 	s := schema.NodeStatus{Node: r.identity(), Issues: []schema.Issue{}, Notes: r.notes(),

@@ -29,12 +29,12 @@ type Applications interface {
 	Inbound(component string) *resiliency.Policy
 }
 
-// Options configure a Runner. All are required except Observer.
+// Options configure a Runner. All are required except Silent and Observer.
 type Options struct {
 	Namespace string
 	Source    pubsub.Source
 	Apps      Applications
-	// Silent reports whether an application does not get the question for its subscriptions; nil = all get it.
+	// Silent reports whether an application does not get the request for its subscriptions; nil = all get it.
 	Silent func(app string) bool
 	// Stores are the state stores of the node, whose outboxes publish events.
 	Stores   interface{ StateStores() []*state.Instance }
@@ -89,7 +89,7 @@ func outboxes(stores []*state.Instance, id string) (out []*state.Instance) {
 	return out
 }
 
-// Check returns what is wrong with Subscription documents.
+// Check returns fault.Invalid for the first Subscription document that is not valid, or nil if all are valid.
 func Check(documents []component.Subscription) error {
 	for i := range documents {
 		for _, d := range definitions(documents[i:i+1], "") {

@@ -31,7 +31,8 @@ const (
 // forgets another one, whose result is not reported to the observer.
 const maxObserved = 10_000
 
-// Observed returns an engine that reports its calls to observer. If observer is nil, it returns e.
+// Observed returns an engine that forwards all calls to e and reports them to observer. If observer is nil, it
+// returns e.
 func Observed(e workflow.Engine, observer Observer) workflow.Engine {
 	if observer == nil {
 		return e

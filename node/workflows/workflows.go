@@ -22,7 +22,7 @@ type Engine struct {
 
 var _ workflow.Engine = (*Engine)(nil)
 
-// Open lets e serve the calls.
+// Open makes e forward its calls to by.
 func (e *Engine) Open(by workflow.Engine) { e.open.Store(&by) }
 
 func (e *Engine) engine() (workflow.Engine, error) {
@@ -188,8 +188,8 @@ func (e *Engine) Workers(app string) int {
 	return by.Workers(app)
 }
 
-// WorkerOf returns the settings for the workers of a sidecar from a Configuration resource. They are zero if c is
-// nil.
+// WorkerOf returns the settings for the workers of a sidecar from c, a part of a Configuration resource. The settings
+// are zero if c is nil.
 func WorkerOf(c *component.WorkflowConfig) workflow.Worker {
 	if c == nil {
 		return workflow.Worker{}
