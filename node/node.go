@@ -228,7 +228,7 @@ type stopper struct {
 	forced   atomic.Bool
 }
 
-// Stop makes Wait return, so that its caller closes the node.
+// Stop makes Wait return, so that the caller of Wait closes the node.
 func (s *stopper) Stop() { s.once.Do(func() { close(s.stopping) }) }
 
 // shutdown stops the node at a request over the API. If force is true, the process exits with 1 when the node is

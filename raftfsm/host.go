@@ -240,7 +240,7 @@ func cancelled(ctx context.Context, err error) error {
 		"because this node stops or the caller has given up", Err: err}
 }
 
-// Close closes the groups, ends every goroutine and unlocks the directory. Idempotent.
+// Close closes the groups, ends every goroutine and unlocks the directory. It is idempotent.
 func (h *Host) Close() error {
 	h.closed.Do(func() {
 		close(h.stop)

@@ -39,11 +39,12 @@ type Restored struct {
 // If Restore fails later, the error says how many groups are restored. Restore can then be run again. An interrupted
 // restore blocks a new one for ten seconds. Errors:
 //
-//	invalid        the backup is from another program or version, or has another number of partitions
+//	invalid        the backup is from another program or version, or has another number of partitions, or this node
+//	               has no data
 //	corrupt        the backup is damaged
 //	conflict       another restore is running
 //	read_only      disks are nearly full
-//	unavailable    there is no quorum
+//	unavailable    there is no quorum, or this node belongs to no cluster
 //	indeterminate  some groups may be restored
 func (h *Host) Restore(ctx context.Context, r io.Reader) (Restored, error) {
 	if !h.restoring.TryLock() {

@@ -261,8 +261,8 @@ func (c *Calls) Renew() {
 	}
 }
 
-// Prove reports whether the certificate of the calling node proves that it runs the application app. If so, Prove
-// also returns the trust domain of the application.
+// Prove reports whether the certificate of the calling node proves that this node runs the application app. If so,
+// Prove also returns the trust domain of the application.
 func Prove(at peer.Caller, app api.App) (domain string, ok bool) {
 	if !at.Proven {
 		return "", false

@@ -169,7 +169,7 @@ func (k *Keeper) Close() {
 	k.running.Wait()
 }
 
-// Update makes the Keeper look at what has changed. It does not block.
+// Update makes the Keeper process changes of its records and of the leadership. It does not block.
 func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {

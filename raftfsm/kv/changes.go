@@ -124,7 +124,7 @@ type listeners struct {
 	all   map[rowKey]map[*Listener]struct{}
 }
 
-// Listener is notified when a history has changed.
+// Listener receives a notification after a history has changed.
 type Listener struct {
 	// C receives an element after the history has changed or was switched off. Its capacity is 1, so one element may
 	// stand for several changes.

@@ -91,8 +91,8 @@ func NodeOf(server string) string {
 }
 
 // Steady returns the new value of Server.SteadySince after a server has reported its lag. Call it for every report.
-// previous is the old value, and now is the time of the report. The result is zero if the lag is above the limit. The
-// caller must set SteadySince to zero when reports stop.
+// previous is the old value, and now is the time of the report. The result is zero if lag is above limit. The caller
+// must set SteadySince to zero when reports stop.
 func Steady(previous time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:

@@ -37,7 +37,7 @@ func (v *Discarded) begin(snapshot Position, last uint64) {
 	v.from, v.to = snapshot, last
 }
 
-// End records that new entries were stored.
+// End records that new entries were stored. No entry counts as discarded afterwards.
 func (v *Discarded) End() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

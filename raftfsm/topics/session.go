@@ -268,7 +268,7 @@ func (k *Keeper) endSession(s *session) {
 	}
 }
 
-// Leave ends a subscription. Its messages are delivered to other members.
+// Leave ends a subscription. The messages that it has are delivered to other subscriptions of the group.
 func (k *Keeper) Leave(id string, subscription uint64) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -202,8 +202,8 @@ func (w *Witness) Passes(id raft.ServerID) error {
 		"this server has just started and first queries the other servers")
 }
 
-// PassesFrom is Passes for a message that was received from the given server. Unlike Passes, it always queries that
-// server at once if the message cannot pass, because the server can be reached.
+// PassesFrom is Passes for a message that was received from the given server. If the message cannot pass, PassesFrom
+// queries that server at once, because the server can be reached.
 func (w *Witness) PassesFrom(id raft.ServerID) error {
 	err := w.Passes(id)
 	if err != nil {

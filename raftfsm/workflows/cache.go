@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Cache counts the memory of the instances that the Keepers of one server have loaded. While the Cache is full, a
-// Keeper drops idle instances. It reads a dropped instance again when it needs it.
+// Cache counts the memory of the instances that the Keepers of one server have loaded. While the Cache is full, the
+// Keepers drop idle instances. A Keeper reads a dropped instance again when the instance is needed.
 type Cache struct {
 	limit int64
 	used  atomic.Int64
