@@ -1,6 +1,6 @@
-// Package due hands out work at the time when it is due, for example jobs and reminders. Each occurrence of the work is
-// a tick. The package hands out every tick at least once and never early. It owns the records of due work in one Raft
-// group, their index by due time, the syntax of schedules, and the Keeper, which runs at the leader.
+// Package due hands out work at the time when it is due, for example jobs and reminders. A tick is one occurrence of
+// such work. The package hands out every tick at least once and never early. It owns the records of due work in one
+// Raft group, their index by due time, the syntax of schedules, and the Keeper, which runs at the leader.
 //
 // Work has a name and a Home. The Home is the kind of target (KindJob, KindReminder), a store and a key prefix. The
 // name is unique within the Home. Due work is in the same Raft group as the keys of that store with that prefix. So
