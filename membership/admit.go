@@ -31,7 +31,7 @@ const (
 	Expired        Reason = "expired"         // a certificate that has expired or is not valid yet
 	Certificate    Reason = "certificate"     // a certificate that cannot be used
 	Handshake      Reason = "tls"             // a connection whose TLS handshake failed otherwise
-	// a connection that was closed because too many had not finished their handshake
+	// a connection that was closed because too many connections had not finished their handshakes
 	Busy   Reason = "busy"
 	Silent Reason = "silent" // a connection without any data
 	itself Reason = "itself" // a seed turned out to be this node

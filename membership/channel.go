@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Channel sends and receives data of another package in gossip messages. Options assigns each Channel a number from 1
-// to 255. The number must be the same on every node. Methods may be called concurrently. They must not block, because
-// memberlist may hold a lock during the call.
+// Channel sends and receives data of another package in gossip messages. Options.Channels assigns each Channel a
+// number from 1 to 255. The number must be the same on every node. The methods may be called concurrently. They must
+// not block, because memberlist may hold a lock during the call.
 type Channel interface {
 	// Broadcasts returns messages for the next packet. Each message takes its length plus overhead bytes, and all
 	// together at most limit bytes. Each packet goes to one receiver. To reach every member, a message must be

@@ -45,16 +45,16 @@ type Facts struct {
 	PeerAddr        string // host:port of the peer port (raft and calls between nodes)
 	ClusterID       string // empty while the node belongs to no cluster
 	Epoch           uint32 // of the cluster; changes with each rescue
-	Partitions      uint32 // 0 = adopts that of the cluster
+	Partitions      uint32 // number of partitions; 0 = the node adopts that of the cluster
 	BootstrapExpect uint32 // 0 = does not form a cluster
-	Format          uint32 // of log entries that its data needs; 0 = it has no data
-	NewestFormat    uint32 // of log entries that it understands
-	Voters          uint32 // servers that vote in the groups it leads; 0 = unknown
+	Format          uint32 // of log entries that a server must understand to read its data; 0 = no data
+	NewestFormat    uint32 // newest format of log entries that it understands
+	Voters          uint32 // number of voters in the groups it leads; 0 = unknown
 	Leads           uint32 // number of groups it leads
 	DiskSlow        bool   // its disk delays writes
 	DiskLow         bool   // its disk has less free space than --min-free-disk
 	Version         string // of the program
-	MetricsAddr     string // host:port where Prometheus reaches its metrics; empty = nowhere
+	MetricsAddr     string // host:port where Prometheus reads its metrics; empty = it serves none
 }
 
 // maxNodeID is the maximum length of a node id in bytes. bootIDLen is the length of a boot id in bytes: 11

@@ -18,20 +18,20 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// Options are the arguments of Open.
+// Options are the arguments of Open. Facts, Logger and Registerer are required.
 type Options struct {
-	Facts        Facts      // first facts of this node
+	Facts        Facts      // initial facts of this node
 	Bind         netip.Addr // where to listen; unspecified = all addresses
 	Port         uint16     // UDP and TCP; 0 = any that is free
 	PortFallback bool       // take another port if Port is in use
-	// address that other nodes use; a zero address means that AdvertiseAddr chooses it, a zero port means the bound
-	// port
+	// address that other nodes use; if its IP address is zero, AdvertiseAddr chooses it; if its port is zero, it is
+	// the bound port
 	Advertise netip.AddrPort
-	// name of the cluster, at most 255 bytes: nodes of another label are invisible
+	// name of the cluster, at most 255 bytes; nodes with another label are ignored
 	Label string
-	// 32 bytes each: the first seals packets, all open them; none = nothing is secured
+	// gossip keys of 32 bytes each: the first encrypts packets, all decrypt them; none = no encryption and no TLS
 	SecretKeys [][]byte
-	// for the next stream; needed with SecretKeys. Both must verify the other side
+	// returns the settings for the next stream, which must verify the other side; set it if and only if SecretKeys is
 	TLS        func() (server, client *tls.Config)
 	Seeds      SeedFunc         // addresses to join; nil = none, but others may join this node
 	Channels   map[byte]Channel // data of other packages, by number from 1
@@ -70,10 +70,11 @@ type Gossip struct {
 // Open opens the gossip port and starts to join the seeds in the background. Joined waits for the result. ctx limits
 // only Open itself. Open returns a *fault.Error:
 //
-//	invalid      the facts, the address or a key is invalid
+//	invalid      a fact, an address, a key or another option is invalid
 //	too_large    the facts do not fit into a packet
 //	unavailable  the port is in use
 //	denied       the process may not listen on the port
+//	internal     the metrics are already registered, or gossip cannot start for another reason
 func Open(ctx context.Context, o Options) (*Gossip, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -201,7 +202,8 @@ func (g *Gossip) config(at netip.AddrPort) *memberlist.Config {
 	return c
 }
 
-// Rekey replaces Options.SecretKeys. If it fails, with code invalid, nothing is changed.
+// Rekey replaces Options.SecretKeys. It returns fault.Invalid if a key has a wrong length, if there is no key, or if
+// Open was called without keys. After an error, nothing has changed.
 func (g *Gossip) Rekey(keys [][]byte) error {
 	if g.secured == nil {
 		return fault.New(fault.Invalid, "membership.Rekey", "the gossip of this node is not secured")
@@ -225,18 +227,18 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the highest cluster epoch named in a refusal of a server with an older epoch. It returns 0 if
-// there was no such refusal. If the result is higher than the epoch of this node, the cluster was rescued without
-// this node.
+// RefusedEpoch returns the highest epoch of the cluster that this node has seen when it refused a server with an older
+// epoch, or was itself refused for its older epoch. It returns 0 if that has not happened. If the result is higher
+// than the epoch of this node, the cluster was rescued without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
-// Refused returns the newest refusal in which this node was involved: it has refused another node, or another node
-// has refused it. Refused returns nil if there was no refusal within the last minute. While a node is refused, it
-// tries to join several times a minute.
+// Refused returns the newest refusal of another node by this node, or of this node by another node. It returns nil if
+// there was none within the last minute. A refused node tries to join several times a minute, so its result does not
+// become nil while it is refused.
 func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
 
-// HealthScore returns how well this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
-// longer this node waits before it declares other nodes dead.
+// HealthScore returns how badly this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
+// longer this node waits for answers to its probes of other nodes.
 func (g *Gossip) HealthScore() int { return g.list.Load().GetHealthScore() }
 
 // seeds returns the current seeds.
@@ -249,8 +251,8 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 	return g.opts.Seeds(ctx)
 }
 
-// Joined waits until this node has exchanged its full state with another node. Without seeds it returns nil at once.
-// After an error, this node continues to try, and Joined may be called again. Errors:
+// Joined waits until this node has exchanged its full state with another node. If Options.Seeds is nil, it returns nil
+// at once. After an error, this node continues to try, and Joined may be called again. Errors:
 //
 //	conflict       the node id is a duplicate
 //	denied         the seeds belong to another cluster or epoch, or one side does not trust the other
@@ -284,9 +286,9 @@ func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 // This node must then stop. Usually a duplicate node already gets the error from Joined.
 func (g *Gossip) Duplicate() <-chan error { return g.duplicate }
 
-// UpdateFacts changes the facts of this node and starts to send them. The roster has the change when UpdateFacts
-// returns. Node id and boot id cannot change. Server id, cluster id and partition count can be set once. After an
-// error, nothing has changed. Errors:
+// UpdateFacts applies the function change to the facts of this node, and starts to send them. The roster has the new
+// facts when UpdateFacts returns. Node id and boot id cannot change. Server id, cluster id and partition count can be
+// set once. After an error, nothing has changed. Errors:
 //
 //	invalid      a fact is invalid or must not change
 //	too_large    the facts do not fit into a packet

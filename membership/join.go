@@ -317,7 +317,7 @@ func (r *result) note(trouble error) {
 }
 
 // Trouble returns the errors of the last attempt to reach other nodes. It returns nil if this node is connected to
-// another node, or if there are no seeds.
+// another node, if there are no seeds, or if the first attempt has not ended yet.
 func (g *Gossip) Trouble() error {
 	if !g.isolated() {
 		return nil

@@ -15,8 +15,8 @@ const leaveTimeout = 5 * time.Second
 
 // Leave announces that this node leaves. Other members then show this node as left at once. Without Leave they would
 // show it as failed after a while. Leave returns nil when the announcement has been sent, and fault.Timeout at the
-// deadline of ctx. Without a deadline, the limit is leaveTimeout. Cancelling ctx has no effect. Leave is idempotent.
-// Call Close afterwards.
+// deadline of ctx. If ctx has no deadline, the limit is 5 s. Cancelling ctx has no effect. Leave is idempotent. Call
+// Close afterwards.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()

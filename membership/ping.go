@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reach tests the gossip ports of a member: it sends a ping over UDP and opens a connection over TCP. The results are
+// Reach tests the gossip ports of a member: it sends pings over UDP and opens a connection over TCP. The results are
 // the errors of the two ports; nil means that the port works. ctx limits only the TCP connection.
 func (g *Gossip) Reach(ctx context.Context, m *Member) (udp, tcp error) {
 	if !g.answers(m) {

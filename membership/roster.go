@@ -39,7 +39,7 @@ type Member struct {
 	Facts
 	Gossip netip.AddrPort // its gossip address
 	State  State
-	Since  time.Time // when this node saw it enter State
+	Since  time.Time // when the member entered State, as seen by this node
 }
 
 // Roster is an immutable list of all nodes that this node knows, including this node. It has one entry per node id.
@@ -54,16 +54,16 @@ type Roster struct {
 // always gets the latest one, but may miss rosters in between.
 func (r *Roster) Changed() <-chan struct{} { return r.changed }
 
-// Members returns all members by node id.
+// Members returns all members, sorted by node id.
 func (r *Roster) Members() []Member { return slices.Clone(r.members) }
 
-// Self returns this node's own entry. It is Alive until Leave.
+// Self returns this node's own entry. Its state is Alive until Leave.
 func (r *Roster) Self() Member {
 	m, _ := r.Node(r.self)
 	return m
 }
 
-// Node finds a member by its node id.
+// Node returns the member with the given node id, or false if there is none.
 func (r *Roster) Node(id string) (Member, bool) {
 	i, ok := slices.BinarySearchFunc(r.members, id, func(m Member, id string) int {
 		return cmp.Compare(m.NodeID, id)
@@ -87,7 +87,7 @@ func (r *Roster) Server(id string) (Member, bool) {
 // StateOf returns the state of a server as users read it:
 //
 //   - alive, left or failed: the state of the member
-//   - replaced: the node now runs with another data directory, so under another server id
+//   - replaced: the node now has another server id, because it runs with another data directory
 //   - unknown: gossip has not heard of the node since this node started
 func (r *Roster) StateOf(nodeID, serverID string) string {
 	if m, known := r.Server(serverID); known {
@@ -106,17 +106,17 @@ func (r *Roster) PeerAddr(serverID string) (string, bool) {
 	return m.PeerAddr, ok
 }
 
-// Servers returns the members that hold replicas, by node id, in any state.
+// Servers returns the members that hold replicas, in any state, sorted by node id.
 func (r *Roster) Servers() []Member {
 	return r.pick(func(m *Member) bool { return m.Role == Server })
 }
 
-// Sidecars returns the members that hold no data, by node id, in any state.
+// Sidecars returns the members that hold no data, in any state, sorted by node id.
 func (r *Roster) Sidecars() []Member {
 	return r.pick(func(m *Member) bool { return m.Role == Sidecar })
 }
 
-// Alive returns the members that are alive, this node included, by node id.
+// Alive returns the members that are alive, including this node, sorted by node id.
 func (r *Roster) Alive() []Member { return r.pick(func(m *Member) bool { return m.State == Alive }) }
 
 func (r *Roster) pick(f func(*Member) bool) []Member {
@@ -134,7 +134,7 @@ func (r *Roster) alone() bool {
 	return !slices.ContainsFunc(r.members, func(m Member) bool { return m.State == Alive && m.NodeID != r.self })
 }
 
-// Difference is a setting on which the members alive disagree.
+// Difference is a setting that has different values on live members.
 type Difference struct {
 	Setting string // bootstrap-expect, voters or version
 	Values  []Value
@@ -157,9 +157,9 @@ func (d Difference) String() string {
 
 const settingVoters = "voters"
 
-// Differences returns the settings that differ between live members although they need not be equal. It compares the
-// version of the program on all nodes, and the number of voters on servers. Before the cluster is formed, it also
-// compares bootstrap-expect on servers.
+// Differences returns the settings that have different values on live members. Members with different values can still
+// form one cluster. Differences compares the version of the program on all nodes, and the number of voters on servers.
+// Before the cluster is formed, it also compares bootstrap-expect on servers.
 func (r *Roster) Differences() []Difference {
 	alive := r.Alive()
 	var out []Difference

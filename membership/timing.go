@@ -43,7 +43,7 @@ func LAN() Timing {
 	}
 }
 
-// Loopback is for nodes on one machine, and for tests.
+// Loopback returns the Timing for nodes on one machine, and for tests.
 func Loopback() Timing {
 	return Timing{
 		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond, SuspicionMult: 3,

@@ -144,7 +144,8 @@ func (s *sockets) receive() {
 	}
 }
 
-// FinalAdvertiseAddr implements memberlist.Transport; Open has chosen the address.
+// FinalAdvertiseAddr implements memberlist.Transport. It returns ip and port unchanged, because Open has already
+// chosen them.
 func (s *sockets) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
 	addr, err := netip.ParseAddr(ip)
 	if err != nil {
