@@ -18,7 +18,8 @@ import (
 // App identifies an application. In its canonical form, the default namespace is the empty string.
 type App = records.App
 
-// ParseApp reads "orders", which is in the namespace given, or "orders.prod".
+// ParseApp parses the name of an application. "orders.prod" is in the namespace prod, and "orders" is in the given
+// namespace.
 func ParseApp(text, namespace string) App { return records.ParseApp(text, namespace) }
 
 // Record describes one application that this node serves.
@@ -50,7 +51,7 @@ type Options struct {
 	Logger       *slog.Logger
 	Registerer   prometheus.Registerer
 	Now          func() time.Time // nil = time.Now
-	Chance       func(n int) int  // returns a number below n, to choose among equals; nil = random
+	Chance       func(n int) int  // chooses one of n equal instances: 0 to n-1; nil = random
 }
 
 // Catalogue contains what this node knows about all applications of the cluster. It is usable directly after New, and
@@ -75,7 +76,7 @@ type Catalogue struct {
 	wake   chan struct{} // one slot: something may have to be pulled
 }
 
-// New returns an empty Catalogue and registers its metrics.
+// New returns an empty Catalogue and registers its metrics. It returns fault.Internal if they are already registered.
 func New(o Options) (*Catalogue, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -93,7 +94,7 @@ func New(o Options) (*Catalogue, error) {
 // Self returns this node and its incarnation.
 func (c *Catalogue) Self() Incarnation { return c.opts.Self }
 
-// Open begins to broadcast changes and to pull what is missing.
+// Open starts the goroutine that broadcasts changes and pulls missing records.
 func (c *Catalogue) Open() {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel

@@ -12,20 +12,20 @@ import (
 // change.
 const ChannelNumber = 1
 
-// Method is the name of Answer among the methods of the peer port. It must not change.
+// Method is the name under which the peer port serves Catalogue.Answer. It must not change.
 const Method = "discovery.ask"
 
 // askTime is the timeout of one question to another node.
 const askTime = 5 * time.Second
 
-// Broadcasts implements a channel of the gossip.
+// Broadcasts implements membership.Channel.
 func (c *Catalogue) Broadcasts(overhead, limit int) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.machine.Broadcasts(overhead, limit)
 }
 
-// Notify implements a channel of the gossip.
+// Notify implements membership.Channel.
 func (c *Catalogue) Notify(msg []byte) {
 	c.mu.Lock()
 	c.machine.Receive(c.opts.Now(), msg)
@@ -34,14 +34,14 @@ func (c *Catalogue) Notify(msg []byte) {
 	c.wakeLoop()
 }
 
-// LocalState implements a channel of the gossip.
+// LocalState implements membership.Channel.
 func (c *Catalogue) LocalState(bool) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.machine.Digest()
 }
 
-// MergeState implements a channel of the gossip.
+// MergeState implements membership.Channel.
 func (c *Catalogue) MergeState(state []byte, _ bool) {
 	c.mu.Lock()
 	err := c.machine.Compare(c.opts.Now(), state)
@@ -52,7 +52,7 @@ func (c *Catalogue) MergeState(state []byte, _ bool) {
 	c.wakeLoop()
 }
 
-// Answer answers a question of another node's catalogue.
+// Answer answers a question that the catalogue of another node has sent with Options.Ask.
 func (c *Catalogue) Answer(_ context.Context, question []byte) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

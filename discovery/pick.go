@@ -9,14 +9,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Outcome is the outcome of a call.
+// Outcome is how a call to an instance ended.
 type Outcome uint8
 
 // The outcomes.
 const (
 	OK          Outcome = iota // the application answered, with any status
-	Failed                     // the call reached it and failed; the instance is not demoted
-	Unreachable                // it certainly never reached the application: the instance is demoted at once
+	Failed                     // the call reached the application and failed; the instance is not demoted
+	Unreachable                // the call certainly never reached the application; the instance is demoted at once
 )
 
 // An instance that a call could not reach is demoted: it gets no calls for some time. The first failure demotes it
@@ -155,8 +155,9 @@ func (c *Catalogue) Pick(app App, tried []Instance) (*Lease, error) {
 	return c.lease(best), nil
 }
 
-// PickInTurn is like Pick, except that callers with consecutive turns get the instances one after the other, ordered by
-// node id. It skips instances that Pick would not choose. If all are demoted, it does the same as Pick.
+// PickInTurn is like Pick, except that it chooses among the instances by turn: callers with consecutive turns get the
+// instances one after the other, ordered by node id. It skips instances that are in tried, are demoted or cannot be
+// called. If no instance is left, it does the same as Pick.
 func (c *Catalogue) PickInTurn(app App, turn uint64, tried []Instance) (*Lease, error) {
 	now := c.elapsed()
 	var ready []*candidate

@@ -30,8 +30,8 @@ type seed struct {
 	port uint16
 }
 
-// ParseSeeds parses seeds of the form "host", "host:port", "[v6]:port" or "v6". port is the default port. If some
-// seeds are invalid, ParseSeeds returns one fault.Invalid error that lists all of them.
+// ParseSeeds parses seeds of the form "host", "host:port", "[v6]:port" or "v6". port is the default port. r looks up
+// the host names. If some seeds are invalid, ParseSeeds returns one fault.Invalid error that lists all of them.
 func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
 	s := &Seeds{resolver: r}
 	var bad []string
@@ -77,10 +77,9 @@ func isHost(text string) bool {
 	return text != "" && len(text) <= 253 && !strings.ContainsAny(text, " \t/\\:@[]%,")
 }
 
-// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It looks up all host
-// names at every call, and omits those that cannot be resolved before ctx ends. It looks them up concurrently, so that
-// one slow name does not use up the time of the others. It returns fault.Unavailable if there are seeds but no
-// addresses.
+// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It looks up all host names
+// at every call. It looks them up concurrently, so that one slow name does not use up the time of the others. It omits
+// names that cannot be resolved before ctx ends. It returns fault.Unavailable if there are seeds but no addresses.
 func (s *Seeds) Resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	addrs, errs := make([][]netip.Addr, len(s.list)), make([]error, len(s.list))
 	var wg sync.WaitGroup

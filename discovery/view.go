@@ -12,20 +12,21 @@ import (
 // Instance is one application on one node.
 type Instance struct {
 	App      App
-	Node     string // node id
-	Boot     string // incarnation of the node
-	Server   string // id under which internal/peer dials the node
-	Protocol string // http, https, h2c, grpc or grpcs; empty = it cannot be called
-	Healthy  bool   // as reported by its node
-	Load     uint8  // as reported by its node: 0 = idle, 1 more for each doubling of the calls in flight
-	Local    bool   // it is on this node
-	Since    time.Time
+	Node     string    // node id
+	Boot     string    // incarnation of the node
+	Server   string    // id under which internal/peer dials the node
+	Protocol string    // http, https, h2c, grpc or grpcs; empty = it cannot be called
+	Healthy  bool      // as reported by its node
+	Load     uint8     // as reported by its node: 0 = idle, 1 more for each doubling of the calls in flight
+	Local    bool      // it is on this node
+	Since    time.Time // when this version of its node's record arrived; zero on this node
 }
 
 // incarnation returns the incarnation of the instance's node.
 func (i *Instance) incarnation() Incarnation { return Incarnation{Node: i.Node, Boot: i.Boot} }
 
-// Same reports whether two instances are the same, whatever their health and load.
+// Same reports whether i and o are the same application on the same incarnation of a node. Health and load do not
+// matter.
 func (i *Instance) Same(o *Instance) bool {
 	return i.App == o.App && i.incarnation() == o.incarnation()
 }
@@ -53,7 +54,7 @@ func (v *View) Instances(app App) []Instance {
 	return out
 }
 
-// All returns every instance, by application and node id.
+// All returns every instance, sorted by application and node id.
 func (v *View) All() []Instance {
 	var out []Instance
 	for i := range v.records {
@@ -68,7 +69,7 @@ func (v *View) All() []Instance {
 	return out
 }
 
-// Apps returns every application that any node serves.
+// Apps returns every application that a live node serves, once each, sorted.
 func (v *View) Apps() []App {
 	var out []App
 	for _, i := range v.All() {
@@ -77,7 +78,7 @@ func (v *View) Apps() []App {
 	return slices.Compact(out)
 }
 
-// Nodes returns the number of nodes whose record is known.
+// Nodes returns the number of live nodes whose record is known, including this node.
 func (v *View) Nodes() int { return len(v.records) }
 
 func (v *View) instance(r *records.Shown, e records.Entry) Instance {

@@ -115,8 +115,8 @@ func New(o Options) *Machine {
 }
 
 // Serve sets the applications that this node serves, in any order. Usually the next Tick broadcasts the change. Serve
-// returns fault.Invalid for an invalid entry, and fault.TooLarge if the record would exceed its size limits. After an
-// error, nothing has changed.
+// returns fault.Invalid if an entry is invalid or an application is listed twice, and fault.TooLarge if the record
+// would exceed its size limits. After an error, nothing has changed.
 func (m *Machine) Serve(entries []Entry) error {
 	entries = slices.Clone(entries)
 	for i := range entries {
@@ -150,11 +150,11 @@ func (m *Machine) Seen(app App) bool {
 	return ok
 }
 
-// Served returns what this node serves, by App.
+// Served returns what this node serves, sorted by App.
 func (m *Machine) Served() []Entry { return slices.Clone(m.own.entries) }
 
 // Members sets the list of all incarnations that gossip knows. This node's own incarnation may be in it. An
-// incarnation that is not in the list has ended.
+// incarnation has ended if its State is Left, or if it is not in the list.
 func (m *Machine) Members(now time.Time, list []Member) {
 	known := map[Incarnation]bool{}
 	for _, n := range list {
@@ -223,7 +223,7 @@ func (m *Machine) changed() {
 	m.compare.fresh = false
 }
 
-// Version counts the changes of the result of Records.
+// Version returns a number that increases whenever the result of Records changes.
 func (m *Machine) Version() uint64 { return m.version }
 
 // Shown is a record of an incarnation that is alive.
@@ -278,7 +278,8 @@ func (m *Machine) Peer(l Incarnation) string {
 	return ""
 }
 
-// Size returns the number of records of other nodes, and their encoded size in bytes.
+// Size returns the number of other incarnations that this Machine stores, and the encoded size of their records in
+// bytes.
 func (m *Machine) Size() (incarnations, bytes int) { return len(m.held), m.bytes }
 
 // Counts returns the counters since New.
@@ -305,8 +306,8 @@ const tidyInterval = time.Second
 // TickInterval is how often Tick must be called. While Quiet returns true, it may be called once a second.
 const TickInterval = 100 * time.Millisecond
 
-// Quiet reports whether no work is waiting: nothing to announce, nothing to pull from other nodes, and no
-// difference to their hashes.
+// Quiet reports whether no work is waiting: nothing is left to announce or to pull, and the last Hash that another
+// node sent was equal to this node's Hash.
 func (m *Machine) Quiet() bool {
 	return m.own.version == m.own.announcedVersion() && len(m.pulls.wants) == 0 && m.pulls.digest == Incarnation{} &&
 		m.compare.differs.IsZero()
@@ -327,7 +328,7 @@ func (m *Machine) expire(now time.Time) {
 	}
 }
 
-// Receive processes a broadcast.
+// Receive processes a broadcast of another node.
 func (m *Machine) Receive(now time.Time, msg []byte) {
 	k, r := open(msg)
 	if r.bad || len(msg) > m.bounds.Record {

@@ -102,7 +102,7 @@ func (m *Machine) askSilent(now time.Time) {
 	}
 }
 
-// Pulls returns the questions to send now. Pulled must be called for each.
+// Pulls returns the questions to send now. The caller must call Pulled for each of them.
 func (m *Machine) Pulls(now time.Time) []Pull {
 	var out []Pull
 	if d := m.pulls.digest; d != (Incarnation{}) && m.pulls.flying < maxPulls {
@@ -169,7 +169,8 @@ func (m *Machine) pull(now time.Time, from Incarnation) Pull {
 	return p
 }
 
-// Pulled processes the answer to a question, or its error.
+// Pulled processes the answer to the question p. If the question failed, err is its error, and Pulled returns err. It
+// also returns an error if the answer cannot be read.
 func (m *Machine) Pulled(now time.Time, p Pull, answer []byte, err error) error {
 	m.pulls.flying--
 	if err == nil && len(p.incarnations) == 0 {
@@ -226,7 +227,7 @@ func (m *Machine) takeAll(now time.Time, answer []byte) (took int, err error) {
 	return took, nil
 }
 
-// Answer answers a pull of another node.
+// Answer answers a pull of another node. It returns fault.Unimplemented if the request cannot be read.
 func (m *Machine) Answer(request []byte) ([]byte, error) {
 	k, r := open(request)
 	list := r.announcements(maxAsked)

@@ -37,7 +37,8 @@ func (a App) String() string {
 	return a.ID + "." + a.Namespace
 }
 
-// ParseApp parses "orders", which gets the given namespace, or "orders.prod".
+// ParseApp parses the name of an application. "orders.prod" is in the namespace prod, and "orders" is in the given
+// namespace. The result is canonical.
 func ParseApp(text, namespace string) App {
 	if id, ns, ok := strings.Cut(text, "."); ok {
 		return App{ID: id, Namespace: ns}.Canonical()
@@ -55,7 +56,7 @@ type Protocol string
 
 // The protocols. A newer node may report others, which cannot be called from here.
 const (
-	NotCalled Protocol = "" // it has no port: it calls and is not called
+	NotCalled Protocol = "" // the application has no port: it can call others, but cannot be called
 	HTTP      Protocol = "http"
 	HTTPS     Protocol = "https"
 	H2C       Protocol = "h2c"
@@ -109,7 +110,7 @@ type Record struct {
 	hash    uint64
 }
 
-// Find returns the entry of an application in canonical form.
+// Find returns the entry of app, or false if there is none. app must be in canonical form.
 func (r *Record) Find(app App) (Entry, bool) {
 	i, ok := slices.BinarySearchFunc(r.Entries, app, func(e Entry, a App) int { return e.App.compare(a) })
 	if !ok {

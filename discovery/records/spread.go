@@ -46,7 +46,7 @@ type comparison struct {
 
 func (c *comparison) gained(now time.Time) { c.gainedAt, c.pause = now, 0 }
 
-// Hash is equal on nodes that hold the same records of the same incarnations.
+// Hash returns a number that is equal on nodes that hold the same records of the same incarnations.
 func (m *Machine) Hash() uint64 {
 	if m.compare.fresh {
 		return m.compare.hash
@@ -206,7 +206,8 @@ func (m *Machine) Digest() []byte {
 	return d.encode()
 }
 
-// Compare reads another node's Digest. Versions that are newer there are pulled from it.
+// Compare reads the Digest of another node, and schedules pulls of the records that are newer there. It returns
+// fault.Unimplemented if the digest cannot be read.
 func (m *Machine) Compare(now time.Time, b []byte) error {
 	k, r := open(b)
 	d := digest{sender: r.incarnation(), list: r.announcements(m.bounds.Incarnations + 1)}
