@@ -4,7 +4,7 @@ import "time"
 
 // The bounds of the pace.
 const (
-	// HoldTarget is the mean duration of writes above which fewer are admitted.
+	// HoldTarget is the mean duration of writes above which a Budget admits fewer concurrent writes.
 	HoldTarget = 300 * time.Millisecond
 	// paceFloor is the minimum bound: size/paceFloor.
 	paceFloor = 8

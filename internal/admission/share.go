@@ -18,8 +18,8 @@ type Share struct {
 func (b *Budget) Share() Share { return Share{budget: b} }
 
 // Add acquires more bytes for the share. It returns the errors of Budget.Acquire. After an error, the share still has
-// its previous bytes. A share that already has bytes waits only as long as a small request may. Other requests may be
-// waiting for the bytes that it has.
+// its previous bytes. A share that already has bytes waits only as long as a small request may, because other requests
+// may be waiting for its bytes.
 func (s *Share) Add(ctx context.Context, bytes int64) error {
 	if s.budget == nil {
 		return nil
@@ -49,7 +49,7 @@ func (s *Share) fit(bytes int64) int64 {
 	return min(bytes, s.budget.large.size-s.large)
 }
 
-// TryAdd is Add without waiting.
+// TryAdd is Add without waiting. It reports whether the bytes were acquired.
 func (s *Share) TryAdd(bytes int64) bool {
 	if s.budget == nil {
 		return true
@@ -72,7 +72,7 @@ func (s *Share) note(bytes int64) {
 	}
 }
 
-// Held reports whether the share holds anything.
+// Held reports whether the share has any bytes.
 func (s *Share) Held() bool { return s.small > 0 || s.large > 0 }
 
 // Release returns all bytes of the share to the budget. It may be called twice.

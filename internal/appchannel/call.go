@@ -20,10 +20,10 @@ const tokenHeader = "Dapr-Api-Token"
 // MaxConcurrency until then. Errors:
 //
 //	unavailable    the application certainly did not receive the request
-//	timeout        ctx ended while the call waited for its turn; the application did not receive the request
+//	timeout        ctx or the body of r ended too early; the application did not receive the request
 //	too_large      the request is too large for a gRPC application, which did not receive it
 //	corrupt        the answer was refused, because it does not fit the request or its headers exceed a limit
-//	indeterminate  the application may have received the request, but did not answer
+//	indeterminate  the application may have received the request, but its answer did not come or was not read
 func (c *Channel) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := c.admit(r.Context()); err != nil {
 		return nil, err

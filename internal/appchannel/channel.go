@@ -26,7 +26,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Protocol is how the application is called.
+// Protocol is the protocol in which the application is called.
 type Protocol string
 
 // The protocols.
@@ -67,7 +67,7 @@ type Observer interface {
 	Called(verb, path string, status int, sent, received int64, took time.Duration)
 	// Probed is called after a health probe of an HTTP application.
 	Probed(status int, took time.Duration)
-	// GRPCClient returns the handler that sees the calls of a gRPC application.
+	// GRPCClient returns the handler that observes the gRPC calls to the application.
 	GRPCClient() stats.Handler
 }
 

@@ -146,7 +146,7 @@ type countedBody struct {
 	release func()
 }
 
-// Close releases the memory.
+// Close closes the body, and releases the memory of the headers.
 func (b *countedBody) Close() error {
 	defer b.release()
 	return b.ReadCloser.Close()

@@ -28,7 +28,7 @@ func defined(name string) bool {
 	return false
 }
 
-// ToMetadata converts headers to metadata.
+// ToMetadata converts HTTP headers to gRPC metadata. It leaves out headers that gRPC sets itself or reserves.
 func ToMetadata(h http.Header) metadata.MD {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
@@ -57,7 +57,7 @@ func printable(v string) string {
 	}, v)
 }
 
-// FromMetadata converts metadata to headers.
+// FromMetadata converts gRPC metadata to HTTP headers. It leaves out binary metadata and metadata of gRPC itself.
 func FromMetadata(md metadata.MD) http.Header {
 	h := make(http.Header, len(md)+2)
 	for key, values := range md {
@@ -80,7 +80,8 @@ const typed = "application/x-protobuf"
 // a type URL, the URL is sent as a parameter of the header Content-Type.
 const typeHeader = "Dapr-Type-Url"
 
-// SetMessageType sets the content type of a message, and its type url where it has one.
+// SetMessageType stores the type of a message in the headers h: its content type kind and its type URL url. Either may
+// be empty.
 func SetMessageType(h http.Header, kind, url string) {
 	delete(h, typeHeader)
 	switch {
@@ -93,7 +94,7 @@ func SetMessageType(h http.Header, kind, url string) {
 	}
 }
 
-// MessageTypeOf returns what SetMessageType has set.
+// MessageTypeOf returns the content type and the type URL that SetMessageType has stored in h.
 func MessageTypeOf(h http.Header) (kind, url string) {
 	kind = h.Get("Content-Type")
 	if strings.HasPrefix(kind, typed) {

@@ -27,20 +27,21 @@ const (
 	headerJobAttempt = "Quorate-Job-Attempt"
 )
 
-// JobEvent is a tick of a job.
+// JobEvent is a tick of a job: one time at which the job is due.
 type JobEvent struct {
 	Name    string
 	Data    *anypb.Any
-	Body    []byte // Data for an HTTP application
+	Body    []byte // the data in the form that an HTTP application gets
 	Tick    string // identifies the tick
 	Attempt uint64 // 1 = the first one
 }
 
 // TakeJob delivers a tick of a job to POST /job/{name}, or to OnJobEvent of a gRPC application. Results:
 //
+//   - If the application has handled the tick, known is true and err is nil.
 //   - If the application does not know the job, known is false and err is nil.
 //   - If the application answers that it failed, err is fault.Internal.
-//   - If the application does not answer, err is an error of RoundTrip.
+//   - If there is no such answer, err is an error of RoundTrip.
 func (c *Channel) TakeJob(ctx context.Context, e *JobEvent) (known bool, err error) {
 	if g, ok := c.carry.(*grpcCarrier); ok {
 		return g.takeJob(ctx, e)
@@ -105,8 +106,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// AnswerOf returns the answer of the application that caused err, an error of TakeJob. It returns nil if err has
-// another cause. The answer has no readable body.
+// AnswerOf returns the answer of the application that caused err, an error of TakeJob, TakeMessage or TakeBatch. It
+// returns nil if err has another cause. The answer has no readable body.
 func AnswerOf(err error) *http.Response {
 	var r *refusal
 	if errors.As(err, &r) {

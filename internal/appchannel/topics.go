@@ -37,7 +37,7 @@ const (
 	maxExcerpt       = 256      // of an answer, in an error
 )
 
-// TopicAnswer is what an application says about a message.
+// TopicAnswer is the answer of an application to a message.
 type TopicAnswer int
 
 // The answers.
@@ -52,12 +52,12 @@ const (
 type TopicMessage struct {
 	Path     string
 	PubSub   string
-	Body     []byte            // for an HTTP application: a CloudEvent in JSON
-	Metadata map[string]string // becomes headers; names that cannot be headers are left out
-	Parent   string            // traceparent
-	State    string            // tracestate; empty = none
-	Token    string            // see headerAck; empty = none
-	Proto    func() *runtime.TopicEventRequest
+	Body     []byte                            // for an HTTP application: a CloudEvent in JSON
+	Metadata map[string]string                 // becomes headers; names that cannot be headers are left out
+	Parent   string                            // traceparent
+	State    string                            // tracestate; empty = none
+	Token    string                            // acknowledges the message in a state transaction; empty = none
+	Proto    func() *runtime.TopicEventRequest // for a gRPC application
 }
 
 // TakeMessage delivers a message and waits for the answer. It returns the errors of RoundTrip. It also returns
@@ -191,8 +191,8 @@ func (c *Channel) bounded(body io.Reader, limit int64) ([]byte, error) {
 type TopicBatch struct {
 	Path   string
 	PubSub string
-	Body   func() ([]byte, error) // for an HTTP application
-	Proto  func() *runtime.TopicEventBulkRequest
+	Body   func() ([]byte, error)                // for an HTTP application
+	Proto  func() *runtime.TopicEventBulkRequest // for a gRPC application
 }
 
 // TakeBatch delivers several messages. It returns the answers of the application by entry id. An entry that has no

@@ -33,7 +33,7 @@ func NewClient(t *http.Transport, l Limits) *Client {
 }
 
 // RoundTrip sends r and returns the answer. The results have the same meaning as the results of the function
-// RoundTrip. Unlike that function, it calls no httptrace hooks.
+// RoundTrip. Unlike that function, it calls no httptrace hooks, except for a request with the header Expect.
 func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, wasSent bool, err error) {
 	if !noticesEnd || len(r.Header["Expect"]) > 0 {
 		return RoundTrip(c.transport, r, c.limits)

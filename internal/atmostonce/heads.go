@@ -247,8 +247,9 @@ func (h *heads) release() {
 }
 
 // Admit checks the number of fields in the headers and trailers of an answer. It is for answers whose head was not
-// watched, such as answers over HTTP/2 or gRPC. For a large head, it acquires memory. The function release gives this
-// memory back. It may be called several times.
+// checked on arrival, such as answers over HTTP/2 or gRPC. For a large head, it acquires memory. The function release
+// gives this memory back, and may be called several times. Admit returns a *BadAnswer if there are too many fields,
+// and the error of l.Memory if that has too few bytes.
 func (l Limits) Admit(ctx context.Context, parts ...map[string][]string) (release func(), err error) {
 	fields, size := 0, 0
 	for _, part := range parts {

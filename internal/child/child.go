@@ -25,7 +25,7 @@ import (
 type Options struct {
 	Command []string
 	Dir     string   // working directory; empty = that of the program
-	Env     []string // the whole environment, as "NAME=value"
+	Env     []string // the whole environment, as "NAME=value"; nil = that of the program
 	Prefix  string   // printed before every line
 	Stdout  io.Writer
 	Stderr  io.Writer

@@ -18,7 +18,7 @@ const (
 	DefaultWriteStall = time.Minute
 )
 
-// Options are what a Limiter is made of.
+// Options configure a Limiter. Logger is required.
 type Options struct {
 	Max    int                // connections; 0 = DefaultMax
 	Open   prometheus.Gauge   // open connections; several limiters may share it; nil = not measured

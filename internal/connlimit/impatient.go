@@ -42,7 +42,8 @@ func (l *impatient) Accept() (net.Conn, error) {
 	return &stalling{Conn: c, listener: l}, nil
 }
 
-// Close also ends the lingering of connections, so that a stop does not wait for them.
+// Close closes the listener. It also makes the running calls of CloseWrite return, so that a stop does not wait for
+// them.
 func (l *impatient) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -76,7 +77,7 @@ type stalling struct {
 	listener *impatient
 }
 
-// NetConn returns the connection without the limit.
+// NetConn returns the underlying connection, on which writes have no time limit.
 func (c *stalling) NetConn() net.Conn { return c.Conn }
 
 func (c *stalling) Write(b []byte) (n int, err error) {

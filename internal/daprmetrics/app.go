@@ -151,7 +151,7 @@ func (a *App) PoliciesLoaded(document string) {
 // Secured records that the node has a certificate for traffic between nodes.
 func (a *App) Secured() { a.metrics.inc("dapr_runtime_mtls_init_total", a.id) }
 
-// Renewed records whether the certificate of the node was renewed. If ok is false, the renewal failed.
+// Renewed records an attempt to renew the certificate of the node. ok is true if it succeeded.
 func (a *App) Renewed(ok bool) {
 	if ok {
 		a.metrics.inc("dapr_runtime_mtls_workload_cert_rotated_total", a.id)

@@ -28,12 +28,13 @@ func (m *Metrics) Answered(source, target, status string, streaming bool, took t
 	}
 }
 
-// Received records a call of target, by source on another node.
+// Received records that the application source on another node calls the application target on this node.
 func (m *Metrics) Received(target, source string) {
 	m.inc("dapr_runtime_service_invocation_req_recv_total", target, source)
 }
 
-// Replied records the answer of target to source on another node.
+// Replied records that the application target on this node has answered a call of the application source on another
+// node.
 func (m *Metrics) Replied(target, source, status string) {
 	m.inc("dapr_runtime_service_invocation_res_sent_total", target, source, status)
 }

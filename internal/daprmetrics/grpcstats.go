@@ -15,7 +15,7 @@ const healthMethod = "/dapr.proto.runtime.v1.AppCallbackHealthCheck/HealthCheck"
 // GRPCServer returns the handler that records the calls of the gRPC API.
 func (a *App) GRPCServer() stats.Handler { return &grpcStats{app: a} }
 
-// GRPCClient returns the handler that records the gRPC calls of the application.
+// GRPCClient returns the handler that records the gRPC calls to the application.
 func (a *App) GRPCClient() stats.Handler { return &grpcStats{app: a, client: true} }
 
 // grpcStats implements stats.Handler.

@@ -19,7 +19,7 @@ type Options struct {
 	ExcludeVerbs bool      // leave the label method of HTTP requests empty
 	ErrorCodes   bool      // count the errors of the API by their code
 
-	Patterns pathpattern.Set // the label of HTTP requests whose path fits a pattern, also without Paths
+	Patterns pathpattern.Set // a request whose path fits a pattern has this pattern as its label, even without Paths
 }
 
 // DefaultBuckets returns the upper bounds of Dapr's latency histograms, in milliseconds.
@@ -64,8 +64,8 @@ func New(o *Options, reg prometheus.Registerer) (*Metrics, error) {
 	return m, m.Change(o)
 }
 
-// Change replaces the options. If o is nil, nothing is exported. All metrics start at zero again. Calls must not be
-// concurrent.
+// Change replaces the options. If o is nil, nothing is exported. All metrics start at zero again. Change returns
+// fault.Internal if the metrics cannot be registered. Calls must not be concurrent.
 func (m *Metrics) Change(o *Options) error {
 	next := &series{}
 	if o != nil {
@@ -134,7 +134,7 @@ func (m *Metrics) observe(name string, value float64, labels []string) {
 	}
 }
 
-// App returns the metrics of one application; nil if m is nil.
+// App returns the metrics of one application. It returns nil if m is nil.
 func (m *Metrics) App(id string) *App {
 	if m == nil {
 		return nil

@@ -24,7 +24,7 @@ import (
 // Write replaces it.
 const Suffix = ".tmp"
 
-// ErrDamaged is returned by Read for a file that is not what was written.
+// ErrDamaged is the error of Read for a file whose checksum is missing or does not match its content.
 var ErrDamaged = errors.New("its checksum does not match")
 
 // Write replaces the content of the file with body, which must be one line. When Write returns nil, all of it is on

@@ -20,7 +20,7 @@ const (
 )
 
 // Credential implements azcore.TokenCredential. Concurrent requests for the same token share one fetch, which has its
-// own timeout. So requests do not wait for one another while Entra ID hangs. It is safe for concurrent use.
+// own timeout. So requests do not wait for one another while Entra ID hangs. A Credential is safe for concurrent use.
 type Credential struct {
 	source  azcore.TokenCredential
 	fetches *flight.Group[azcore.AccessToken]
@@ -30,7 +30,7 @@ func newCredential(source azcore.TokenCredential) *Credential {
 	return &Credential{source, flight.New[azcore.AccessToken](tokenTime, tokenRest)}
 }
 
-// GetToken implements azcore.TokenCredential. The source caches tokens.
+// GetToken implements azcore.TokenCredential. It does not cache tokens, because the wrapped credential does.
 func (c *Credential) GetToken(ctx context.Context, o policy.TokenRequestOptions) (azcore.AccessToken, error) {
 	key := fmt.Sprintf("%q %q %q %t", o.Scopes, o.Claims, o.TenantID, o.EnableCAE)
 	return c.fetches.Do(ctx, key, func(ctx context.Context) (azcore.AccessToken, error) {
@@ -42,7 +42,7 @@ func (c *Credential) GetToken(ctx context.Context, o policy.TokenRequestOptions)
 	})
 }
 
-// Close ends the running fetches. It may be called twice, and for nil.
+// Close ends the running fetches. It may be called twice, and on a nil *Credential.
 func (c *Credential) Close() {
 	if c != nil {
 		c.fetches.Close()
@@ -56,5 +56,5 @@ type refusedToken struct {
 	meaning *fault.Error
 }
 
-// Unwrap returns the error of the library, which tells its other parts not to retry.
+// Unwrap returns the error of the library. By this error, other parts of the library see that they must not retry.
 func (e *refusedToken) Unwrap() error { return e.error }

@@ -99,7 +99,7 @@ func Wrap(err error, op, msg string) error {
 	return &Error{Code: CodeOf(err), Op: op, Msg: msg, Err: err, Key: KeyOf(err)}
 }
 
-// As returns the outermost *Error in err's chain.
+// As returns the outermost *Error in err's chain, or false if there is none.
 func As(err error) (*Error, bool) {
 	var e *Error
 	ok := errors.As(err, &e)
@@ -121,7 +121,7 @@ func CodeOf(err error) Code {
 	return Internal
 }
 
-// Is reports whether err carries code.
+// Is reports whether err is not nil and CodeOf(err) is code.
 func Is(err error, code Code) bool { return err != nil && CodeOf(err) == code }
 
 // KeyOf returns the first non-empty Key in err's chain.

@@ -22,8 +22,8 @@ const maxFailures = 64
 var ErrClosed = errors.New("flight: closed")
 
 // Group fetches values. For each key, one fetch runs at a time, and all callers share its result. A caller waits no
-// longer than its own context. A failed fetch is remembered for a while, and then Do fails without a fetch. A Group is
-// safe for concurrent use.
+// longer than its own context. A failed fetch is remembered for a while. During that time, Do fails without a fetch. A
+// Group is safe for concurrent use.
 type Group[T any] struct {
 	timeout time.Duration
 	rest    time.Duration
@@ -43,7 +43,8 @@ type failure struct {
 	at  time.Time
 }
 
-// New returns a Group. A fetch may take as long as timeout. After a failure, Do starts no fetch for the duration rest.
+// New returns a Group. timeout is the time limit of a fetch. After a failed fetch for a key, Do starts no further
+// fetch for this key for the duration rest.
 func New[T any](timeout, rest time.Duration) *Group[T] {
 	g := &Group[T]{timeout: timeout, rest: rest, failures: map[string]failure{}}
 	g.life, g.end = context.WithCancel(context.Background())

@@ -27,7 +27,7 @@ type MongoDB struct {
 	count   int // messages so far
 }
 
-// NewMongoDB returns a checker.
+// NewMongoDB returns a checker for one connection.
 func NewMongoDB() *MongoDB { return &MongoDB{} }
 
 // Sent implements Checker.

@@ -29,8 +29,8 @@ type PostgreSQL struct {
 	statuses int64 // bytes
 }
 
-// NewPostgreSQL returns a checker that allows values of the given number of bytes. listens is true for a connection
-// that subscribes to notifications.
+// NewPostgreSQL returns a checker for one connection. It allows values of up to longest bytes. listens is true for a
+// connection that subscribes to notifications.
 func NewPostgreSQL(longest int64, listens bool) *PostgreSQL {
 	return &PostgreSQL{longest: longest, listens: listens}
 }

@@ -47,7 +47,7 @@ type aggregate struct {
 	attribute bool
 }
 
-// NewRESP returns a checker that allows strings of the given number of bytes.
+// NewRESP returns a checker for one connection. It allows strings of up to longest bytes.
 func NewRESP(longest int64) *RESP { return &RESP{longest: longest} }
 
 // Sent implements Checker.

@@ -22,8 +22,8 @@ type TDS struct {
 	whole   int // bytes of the complete packets of the message that is held
 }
 
-// NewTDS returns a checker that allows values of the given number of bytes. sspi is true if the sign-in may exchange
-// tokens of NTLM.
+// NewTDS returns a checker for one connection. It allows values of up to longest bytes. sspi is true if the sign-in
+// may exchange tokens of NTLM.
 func NewTDS(longest int64, sspi bool) *TDS {
 	// The text of a value has two bytes for each character. A value that is not UTF-8 may be stored as base64.
 	return &TDS{longest: 3*longest + overhead, sspi: sspi}

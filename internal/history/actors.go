@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Result is what became of the write of a turn.
+// Result is the outcome of a write of a turn, of a publish, or of the start of a workflow.
 type Result uint8
 
 // The results.
@@ -133,13 +133,14 @@ func (h *Actors) Acknowledged() (n int) {
 
 // Check returns the violations of these guarantees:
 //
-//  1. No acknowledged increment is lost. Two acknowledged writes of a counter never have the same value. A turn reads
-//     at least the value of every write that was acknowledged before the turn began. The final value counts all
-//     acknowledged increments, and possibly increments of unknown outcome.
+//  1. No acknowledged increment is lost. Two acknowledged writes of a counter never have the same value. A turn that
+//     writes has read at least the value of every write that was acknowledged before the turn began. The final value
+//     counts all acknowledged increments, and possibly increments of unknown outcome.
 //  2. Writes of an earlier epoch come before writes of a later epoch. A write is not applied if it was sent after the
 //     beginning of a turn of a later epoch.
-//  3. Turns of the same epoch do not overlap, nor do turns at the same process of a node. When an actor has a later
-//     owner, an earlier owner begins no turns. Owners whose node was paused are exempt.
+//  3. Turns of an actor do not overlap if they have the same epoch or are in the same process of a node. An earlier
+//     owner begins no turn more than two seconds after a later owner has begun one. Owners whose node was paused are
+//     exempt from this second rule.
 //  4. A call is delivered at most once. If the node reported that a call was not delivered, there is no turn for it.
 //     An acknowledged call has a turn with the acknowledged result.
 func (h *Actors) Check() []string {

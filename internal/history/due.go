@@ -15,7 +15,7 @@ type Work struct {
 	Name     string
 	Reminder bool          // otherwise a job
 	Sent     time.Duration // when its registration was requested first
-	Due      time.Duration // from its registration on
+	Due      time.Duration // delay after its registration
 	Ticks    int           // of its schedule; 0 = any number
 	Stored   time.Duration // when its registration was acknowledged; 0 = never
 	Attempts int           // of the registration
@@ -23,7 +23,7 @@ type Work struct {
 	Removed  time.Duration // when its deletion was acknowledged; 0 = never
 }
 
-// Tick is one delivery.
+// Tick is one delivery of a reminder or job at a time at which it is due.
 type Tick struct {
 	Name, ID, Node string // ID is the same when the tick is delivered again
 	Begin          time.Duration
@@ -46,7 +46,8 @@ func NewDue() *Due {
 // Now returns the time since the start of the history.
 func (h *Due) Now() time.Duration { return time.Since(h.begun) }
 
-// Change changes the record of some work.
+// Change calls f to change the record of the reminder or job with the given name. It creates the record if there is
+// none.
 func (h *Due) Change(name string, f func(w *Work)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,14 +64,14 @@ func (h *Due) AddTick(t Tick) {
 	h.ticks[t.Name] = append(h.ticks[t.Name], t)
 }
 
-// Fired returns how many ticks of some work have begun.
+// Fired returns how many ticks of the reminder or job with the given name have begun.
 func (h *Due) Fired(name string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.ticks[name])
 }
 
-// Missing returns the work that must fire and has not.
+// Missing returns the names of the reminders and jobs that must fire, but have not fired yet.
 func (h *Due) Missing() (names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,9 +95,9 @@ const clockGrain = 5 * time.Millisecond
 // Check returns the violations of these guarantees:
 //
 //  1. No tick is early.
-//  2. Work has at most as many ticks as its schedule.
-//  3. After the deletion of a reminder or job was acknowledged, at most mostUnderWay of its ticks begin. If it was
-//     deleted before it was due, no tick begins.
+//  2. A reminder or job has at most as many ticks as its schedule.
+//  3. After the deletion of a reminder or job was acknowledged, at most two of its ticks begin. If it was deleted
+//     before it was due, no tick begins.
 //
 // Check omits the second and third guarantee if the request that stored the reminder or job was sent more than once. A
 // repeated request starts the schedule again, and may be applied after the deletion.

@@ -13,9 +13,9 @@ import (
 // FamilySize is the greatest number of keys in a family.
 const FamilySize = 3
 
-// KeyCall is a request on keys of one family: a read, or changes that are applied all together or not at all. Calls
-// on different families are checked independently, so one call must not touch two families. The family of a single
-// key is its name.
+// KeyCall is a request on keys of one family: a read, or changes that are applied all together or not at all. Calls on
+// different families are checked independently, so one call must not touch two families. If a family has only one key,
+// the name of the key is the name of the family.
 type KeyCall struct {
 	Family string
 	Read   []int // keys, less than FamilySize
@@ -131,8 +131,8 @@ func (h *Keys) Add(client int, begin int64, in KeyCall, out KeyAnswer) {
 		porcupine.Operation{ClientId: client, Input: in, Call: begin, Output: out, Return: end})
 }
 
-// ETag records that a client has seen a value with an ETag. A value has one ETag, and an ETag names one value. An empty
-// ETag or value is not recorded.
+// ETag records that a client has seen a value with an ETag. It records a violation if the value was seen with another
+// ETag before, or the ETag with another value. An empty ETag or value is not recorded.
 func (h *Keys) ETag(family string, key int, etag, value string) {
 	if etag == "" || value == "" {
 		return
@@ -199,7 +199,8 @@ func (h *Keys) Take(families ...string) *Keys {
 
 // Check returns an error in these cases: a violation was recorded, no order explains the answers of a family, or the
 // search for an order takes too long. The searches of all families share the time limit, but each has at least one
-// second. The error of a search is a NotLinearizable, with a visualization in the directory dir.
+// second. The error of a search is a *NotLinearizable. If there is no order, it names a visualization in the directory
+// dir.
 func (h *Keys) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -204,8 +204,8 @@ func (h *Locks) Size() int {
 	return h.size
 }
 
-// Check returns a NotLinearizable if the answers about a lock cannot come from a correct lock service, or if the search
-// for an explanation exceeds the time limit. It writes a visualization of a violation to a file in dir.
+// Check returns a *NotLinearizable if the answers about a lock cannot come from a correct lock service, or if the
+// search for an explanation exceeds the time limit. It writes a visualization of a violation to a file in dir.
 func (h *Locks) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,9 +10,10 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// NotLinearizable is the error for a family of keys, or for a lock, if no order of the calls explains their answers.
+// NotLinearizable is the error for a family of keys, or for a lock, if no order of the calls explains their answers,
+// or if the search for an order takes too long.
 type NotLinearizable struct {
-	Undecided bool     // the search has exceeded its time limit: there may be an order
+	Undecided bool     // the search has exceeded its time limit, so there may be an order
 	Family    string   // of the keys, or the name of the lock
 	History   []string // one line per call, ordered by start
 	Picture   string   // path of a visualization, or why there is none

@@ -181,17 +181,17 @@ type published struct {
 //
 //  1. A topic has each message of an acknowledged publish once, and no message of a refused publish. Of a publish of
 //     unknown outcome, it has all messages in their order, or none. So it has events only of committed transactions.
-//  2. Messages with the same key are in the order of their publishes, if each publish was acknowledged before the
-//     next began.
-//  3. A message is delivered only after the subscriber has accepted or rejected all earlier messages with the same
-//     key in the topic.
-//  4. The topic of dead letters has each message once that the subscriber has always rejected. It has no message that
-//     the subscriber has never rejected. At most one transaction with a token of a message is acknowledged, and such
-//     a message is no dead letter.
+//  2. Messages with the same key are in the order of their publishes, if each publish was acknowledged before the next
+//     began.
+//  3. A message is delivered only after the subscriber has accepted or rejected all earlier messages with the same key
+//     in the topic.
+//  4. If the subscriber has rejected a message and never accepted it, the topic of dead letters has this message once.
+//     This topic has no message that the subscriber has never rejected. At most one transaction with a token of a
+//     message is acknowledged, and such a message is no dead letter.
 //  5. Nothing is delivered that was not published.
 //
-// If Holds was not called for a topic, Check omits what it can only check with the messages of this topic. The cost
-// is linear in the number of messages and deliveries.
+// If Holds was not called for a topic, Check omits what it can only check with the messages of this topic. The cost is
+// linear in the number of messages and deliveries.
 func (h *Topics) Check() (bad []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -61,7 +61,7 @@ func NewWorkflows() *Workflows {
 // Now returns the time since the start of the history.
 func (h *Workflows) Now() time.Duration { return time.Since(h.begun) }
 
-// AddInstance records a start that was answered, or was not.
+// AddInstance records a start that has ended, with or without an answer.
 func (h *Workflows) AddInstance(i *Instance) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,9 +84,9 @@ func (h *Workflows) Ended(id string, o Outcome) {
 	h.outcomes[id] = o
 }
 
-// Open returns the ids of the instances that must complete, but are not known to have completed. These are the
-// instances whose start was acknowledged. An instance whose start has an unknown outcome counts too, unless it is
-// known not to exist.
+// Open returns the ids of the instances that must end, but are not known to have completed or been terminated. These
+// are the instances whose start was acknowledged. An instance whose start has an unknown outcome counts too, unless it
+// is known not to exist.
 func (h *Workflows) Open() (ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,7 +100,7 @@ func (h *Workflows) Open() (ids []string) {
 	return ids
 }
 
-// KindOf returns the kind of an instance; "" = no such start.
+// KindOf returns the kind of an instance, or "" if no start with this id was recorded.
 func (h *Workflows) KindOf(id string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +110,7 @@ func (h *Workflows) KindOf(id string) string {
 	return ""
 }
 
-// Newest returns when the newest start began.
+// Newest returns the time at which the latest recorded start began.
 func (h *Workflows) Newest() (at time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -43,7 +43,7 @@ type Note struct {
 	Run    *Run     `json:"run,omitempty"` // nil in the notes of a shared directory
 }
 
-// Run describes a process that quorate run has started, for the commands that list and stop it.
+// Run describes a process of the command quorate run, for the commands that list and stop such processes.
 type Run struct {
 	HTTP    string    `json:"http,omitempty"` // host:port of its APIs; empty for a run file
 	GRPC    string    `json:"grpc,omitempty"`
@@ -218,7 +218,7 @@ func (h *Hold) Release() error { return h.f.Close() }
 
 // Secret returns the path of the file with the given name in dir. Only this user can read the file. If the file does
 // not exist, Secret creates it with the text that the function fresh returns. If several processes call Secret at the
-// same time, all of them use the same file.
+// same time, all of them use the same file. Secret returns fault.Denied if other users can access an existing file.
 func Secret(dir, name string, fresh func() string) (string, error) {
 	path := filepath.Join(dir, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {

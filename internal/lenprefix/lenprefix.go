@@ -70,17 +70,17 @@ func (r *Reader) Bytes() []byte {
 	return v
 }
 
-// Text returns Bytes as a string.
+// Text is like Bytes, but returns a string.
 func (r *Reader) Text() string { return string(r.Bytes()) }
 
-// All reads everything that is left. It aliases what is read.
+// All reads everything that is left. The result shares the memory of the input.
 func (r *Reader) All() []byte {
 	v := r.Rest
 	r.Rest = nil
 	return v
 }
 
-// Append appends the length of a text and the text, which Reader.Text and Reader.Bytes read.
+// Append appends the length of s and then s itself to b, for Reader.Text or Reader.Bytes.
 func Append[T ~string | ~[]byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }

@@ -32,9 +32,10 @@ type Request struct {
 // TCP opens one listener for each host, all on the same port. If one of them cannot be opened, it opens none and
 // returns a *fault.Error:
 //
-//	unavailable  the port is taken and Fallback is false
+//	unavailable  the port is taken and Fallback is false, or no port is free on all hosts
 //	denied       the process may not listen on that port
-//	invalid      a host is not an address of this machine
+//	invalid      a host is not an address of this machine, or there are no hosts
+//	internal     another error of the system
 func TCP(ctx context.Context, r Request) ([]net.Listener, error) {
 	if len(r.Hosts) == 0 {
 		return nil, fault.New(fault.Invalid, "listen.TCP", "no address to listen on for "+r.Flag)
@@ -66,8 +67,8 @@ const (
 )
 
 // Spare returns n different ports of 127.0.0.1 that are now free for TCP and UDP. It returns fault.Unavailable if it
-// does not find enough. The ports are from firstSpare to endSpare-1. By default, the system uses higher ports for
-// outgoing connections and for listeners on port 0. So these ports are probably still free when a process opens them.
+// does not find enough. The ports are from 10240 to 32767. By default, the system uses higher ports for outgoing
+// connections and for listeners on port 0. So these ports are probably still free when a process opens them.
 func Spare(ctx context.Context, n int) ([]int, error) {
 	var out []int
 	for _, i := range rand.Perm(endSpare - firstSpare) {

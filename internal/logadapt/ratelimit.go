@@ -19,12 +19,11 @@ const maxQuiet = 1024
 // Raft returns a logger for hashicorp/raft. It writes like the logger of HCLog, but lowers some levels, so that only
 // problems that need an operator are errors:
 //
-//   - Lines about unanswered requests and refused votes get level info, and repetitions within quietPeriod get level
+//   - Lines about unanswered requests and refused votes get level info, and repetitions within ten minutes get level
 //     debug. The library logs unanswered requests as errors, although the peer may only be stopping.
 //   - Lines that appear at every change of leader get level info. Lines about the empty log of a new follower get
 //     level debug.
-//   - Lines that repeat while there is no quorum keep their level, and repetitions within quietPeriod get level
-//     debug.
+//   - Lines that repeat while there is no quorum keep their level, and repetitions within ten minutes get level debug.
 func Raft(l *slog.Logger) hclog.Logger {
 	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
 }

@@ -59,11 +59,13 @@ type dialing struct {
 // handler keep their code, hint and key. The other errors are:
 //
 //	unavailable    the server could not be reached, or refused the request: not executed
-//	timeout        ctx ended before the request was sent: not executed
+//	timeout        ctx ended before the request was sent or the handler began: not executed
 //	indeterminate  the request was sent, but no answer came: it may have been executed
 //	too_large      request or answer exceed Limits.Message, or the method's own limits
 //	unimplemented  the server has no such method
+//	denied         the method may not be called by the client of Port.Join
 //	invalid        the method's name is wrong
+//	internal       the handler panicked
 func (c *Client) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	m := c.port.metrics.meter(caller, method)
 	begun := m.begin()

@@ -36,8 +36,8 @@ type Request struct {
 //   - The connection is lost.
 //   - The port closes.
 //
-// The handler must not change the answer after it has returned. Its error is sent with code, hint and key. An error of
-// a context is sent as fault.Indeterminate.
+// The handler must not change the answer after it has returned. The error of a handler is sent with code, hint and
+// key. An error of a context is sent as fault.Indeterminate.
 type Handler func(ctx context.Context, r Request) ([]byte, error)
 
 // Method is a method that other nodes may call. For each connection, this node has at most Concurrency requests of

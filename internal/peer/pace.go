@@ -21,7 +21,7 @@ type paced struct {
 	limit time.Duration
 }
 
-// SetDeadline sets the longest time without progress.
+// SetDeadline sets the longest time without progress to the time from now until t.
 func (c *paced) SetDeadline(t time.Time) error {
 	c.limit = time.Until(t)
 	return c.Conn.SetDeadline(t)

@@ -39,7 +39,7 @@ const (
 	kinds
 )
 
-// String is the value of the label "kind".
+// String returns the value of the metric label "kind".
 func (k kind) String() string {
 	return [kinds]string{"unknown", "raft", "snapshot", "call", "join", "tunnel"}[k%kinds]
 }

@@ -34,7 +34,7 @@ const (
 	reasons
 )
 
-// String is the value of the label "reason".
+// String returns the value of the metric label "reason".
 func (r Reason) String() string {
 	if r == 0 || r >= reasons {
 		return "other"
@@ -62,7 +62,8 @@ type Refusal struct {
 	here   bool // this side refused
 }
 
-// Distrust returns the error of a failed certificate check, with its reason.
+// Distrust returns the error for a certificate that was refused for the given reason. err has the details.
+// Options.VerifyPeer may return such an error.
 func Distrust(reason Reason, err error) error {
 	return &Refusal{Reason: reason, Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Err: err}}
 }
@@ -78,13 +79,13 @@ func distrusted(side string, err error) *Refusal {
 		Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Msg: side + " is not trusted", Err: err}}
 }
 
-// Error returns the text of the fault.
+// Error returns the text of r.Err.
 func (r *Refusal) Error() string { return r.Err.Text() }
 
-// Unwrap returns the fault.
+// Unwrap returns r.Err.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// RefusedBecause returns the reason if err comes from a refused connection.
+// RefusedBecause returns the reason if err comes from a refused connection, and false otherwise.
 func RefusedBecause(err error) (Reason, bool) {
 	var r *Refusal
 	if errors.As(err, &r) {

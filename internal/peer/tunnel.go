@@ -73,7 +73,7 @@ func (p *Port) Tunnels() net.Listener { return p.tunnels }
 // and from the server. Otherwise requests over them could wait for minutes.
 func (p *Port) Lost(server string) { p.conns.lost(server) }
 
-// RemotePeer returns the identity of the other end of an accepted tunnel.
+// RemotePeer returns the identity of the other end of a tunnel that the listener of Tunnels has accepted.
 func RemotePeer(c net.Conn) Caller {
 	if in, ok := c.(*conn); ok {
 		return in.caller

@@ -105,7 +105,7 @@ func (d *Disk) parent(name string) (*node, string, error) {
 	return up, path.Base(name), nil
 }
 
-// Apply applies one record.
+// Apply applies one record of a trace. The records of a trace must be applied in their order.
 func (d *Disk) Apply(r *Record) error {
 	first := string(r.first)
 	switch r.op {
@@ -253,7 +253,7 @@ const (
 	KeepPrefix             // a random number of the oldest changes of each file and directory; the last may be torn
 	KeepSome               // random blocks of each write; of each directory, a random number of the oldest changes
 	KeepAll                // everything is kept, as after kill -9
-	Keeps                  // the number of ways
+	Keeps                  // the number of these selections
 )
 
 // block is the number of bytes that a disk writes atomically.

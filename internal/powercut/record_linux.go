@@ -14,7 +14,7 @@ import (
 	"unsafe"
 )
 
-// Recorder writes the file operations of this process to a trace. Safe for concurrent use.
+// Recorder writes the file operations of this process to a trace. It is safe for concurrent use.
 type Recorder struct {
 	root  string // operations below this directory are recorded
 	trace int

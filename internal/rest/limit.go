@@ -28,7 +28,7 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// CloseIdleConnections forwards the call.
+// CloseIdleConnections closes the idle connections of the wrapped transport.
 func (l limited) CloseIdleConnections() {
 	if t, ok := l.RoundTripper.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()

@@ -39,8 +39,8 @@ const (
 type Client struct {
 	Service string // its name in messages: "the Vault server at https://vault:8200"
 	HTTP    http.RoundTripper
-	// Authorize adds credentials to a request. If the service refuses the credentials, Authorize is called once more
-	// with again set; it returns false if a retry is useless. nil = no credentials.
+	// Authorize adds credentials to a request. It returns true if it can renew them. If the service refuses such
+	// credentials with status 401, Authorize is called once more with again set. nil = no credentials.
 	Authorize func(ctx context.Context, h http.Header, again bool) (bool, error)
 	// Problem extracts the service's message from the body of a failure; may be nil.
 	Problem func(body []byte) string

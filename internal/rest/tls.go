@@ -37,7 +37,8 @@ func Authorities(source string, text []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// AuthorityFile reads the certificate authorities in a file.
+// AuthorityFile returns a pool with the certificate authorities in a PEM file. It returns fault.Invalid if the file
+// cannot be read or is invalid.
 func AuthorityFile(path string) (*x509.CertPool, error) {
 	text, err := userfile.Read(path)
 	if err != nil {

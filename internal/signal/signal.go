@@ -5,7 +5,7 @@ package signal
 
 import "sync"
 
-// Signal wakes every goroutine that waits for a change. Safe for concurrent use.
+// Signal wakes every goroutine that waits for a change. It is safe for concurrent use.
 type Signal struct {
 	mu sync.Mutex
 	ch chan struct{}

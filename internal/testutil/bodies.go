@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// Bodies starts an HTTP server on 127.0.0.1 that answers each request with status 200, and sends its body to the
-// channel bodies. A request waits until the test receives its body. The server ends with the test.
+// Bodies starts an HTTP server on 127.0.0.1 that sends the body of each request to the channel bodies, and then
+// answers with status 200. A request may wait until the test has received the bodies of earlier requests. The server
+// ends with the test.
 func Bodies(t testing.TB) (url string, bodies <-chan string) {
 	t.Helper()
 	received := make(chan string, 1)

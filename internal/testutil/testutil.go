@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Patience ends a test that hangs. It says nothing about how long something takes.
+// Patience is how long a test waits for something before it counts as hanging, and fails. It is no expectation of how
+// long something takes.
 const Patience = 2 * time.Minute
 
 // Must ends the test if err is not nil.
@@ -40,7 +41,7 @@ func Eventually(t testing.TB, check func() error) {
 	}
 }
 
-// Output collects what a program or a log writes. Safe for concurrent use.
+// Output collects what a program or a log writes. It is safe for concurrent use.
 type Output struct {
 	mu   sync.Mutex
 	text bytes.Buffer

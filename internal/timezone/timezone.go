@@ -13,8 +13,8 @@ import (
 )
 
 // Load returns the time zone with a name of the IANA database, such as UTC or Europe/Lisbon. The empty name is UTC.
-// Load returns fault.Invalid for an unknown name, and for one that Check refuses. The caller can put the name before
-// the message of an error, which begins with a verb, as in "is unknown".
+// Load returns fault.Invalid for an unknown name, and for one that Check refuses. The message of the error begins with
+// a verb, so that the caller can put the name before it.
 func Load(name string) (*time.Location, error) {
 	if err := Check(name); err != nil {
 		return nil, err

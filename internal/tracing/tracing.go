@@ -46,7 +46,7 @@ type export struct {
 	sampled  func() bool // whether a new trace is sampled; used without a provider
 }
 
-// Wanted reports whether the environment enables an export.
+// Wanted reports whether the environment enables the export of spans over OTLP.
 func Wanted(env func(string) (string, bool)) bool {
 	get := func(name string) string { v, _ := env(name); return v }
 	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") || get("OTEL_TRACES_EXPORTER") == "none" {
@@ -57,7 +57,7 @@ func Wanted(env func(string) (string, bool)) bool {
 }
 
 // Open returns a Tracer. It does not connect to the collector yet. It returns fault.Invalid if the configured OTLP
-// protocol is not supported.
+// protocol is not supported, or if a configured file with certificates or a key cannot be used.
 func Open(ctx context.Context, o Options) (*Tracer, error) {
 	t := &Tracer{}
 	e, err := newExport(ctx, o)
@@ -68,9 +68,9 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// Change replaces the options of Open. Spans that have already begun still go to the previous collectors. Change
-// sends the remaining spans to these collectors until ctx ends. If o is invalid, Change returns the error of Open and
-// changes nothing.
+// Change replaces the options of Open. Spans that have already begun still go to the previous collectors. Change sends
+// the remaining spans to these collectors until ctx ends, and returns an error if that fails. If o is invalid, Change
+// returns the error of Open and changes nothing.
 func (t *Tracer) Change(ctx context.Context, o Options) error {
 	e, err := newExport(ctx, o)
 	if err != nil {
@@ -161,7 +161,7 @@ func (t *Tracer) Start(ctx context.Context, h http.Header, kind Kind, name strin
 	return t.StartFrom(ctx, h, name, Origin{Kind: kind})
 }
 
-// StartFrom is Start for a span whose id or beginning is given.
+// StartFrom is like Start for a span whose kind, id and beginning are given in o.
 func (t *Tracer) StartFrom(ctx context.Context, h http.Header, name string, o Origin) *Span {
 	s := &Span{ctx: ctx}
 	parent := parse(first(h, headerParent))
@@ -286,7 +286,7 @@ func (s *Span) Context() context.Context { return s.ctx }
 // TraceID returns the id of the trace, 32 hexadecimal digits.
 func (s *Span) TraceID() string { return hex.EncodeToString(s.trace[:]) }
 
-// Inject makes the receiver of h a child of this span.
+// Inject sets the header traceparent in h. The span of the receiver then becomes a child of this span.
 func (s *Span) Inject(h http.Header) {
 	var b [55]byte
 	copy(b[:], "00-")

@@ -14,7 +14,7 @@ import (
 // Material is the secrets and certificates that trust is based on.
 type Material struct {
 	Tokens []Token // one or two: the first issues and encrypts, all are accepted
-	// Own is an external certificate. With it the tokens make only gossip keys.
+	// Own is an external certificate; nil = none. If it is set, the tokens are used only for gossip keys.
 	Own *Pair
 }
 
@@ -184,8 +184,8 @@ func (c *credentials) checkOwn(id Identity, now time.Time) error {
 func (k *Keeper) Keys() [][]byte { return k.current.Load().keys }
 
 // Server returns the TLS configuration for accepted connections of a protocol, or nil if this node has no certificate
-// yet. It requires a certificate of the caller, which must be valid and issued by an accepted authority. The user of
-// the configuration must also call Verify, which checks to which server the certificate belongs.
+// yet. The caller must send a certificate, which must be valid and issued by an accepted authority. The user of the
+// configuration must also call Verify, which checks to which server the certificate belongs.
 func (k *Keeper) Server(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {

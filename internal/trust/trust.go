@@ -30,13 +30,13 @@ type Distrust struct {
 	Err   *fault.Error
 }
 
-// Error returns the text of the fault.
+// Error returns the text of d.Err.
 func (d *Distrust) Error() string { return d.Err.Text() }
 
-// Unwrap returns the fault.
+// Unwrap returns d.Err.
 func (d *Distrust) Unwrap() error { return d.Err }
 
-// DoubtOf returns the reason if err comes from a refused certificate.
+// DoubtOf returns the reason if err comes from a refused certificate, and false otherwise.
 func DoubtOf(err error) (Doubt, bool) {
 	var d *Distrust
 	if errors.As(err, &d) {

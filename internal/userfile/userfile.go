@@ -42,7 +42,7 @@ func Open(path string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// MaxSize is the usual limit of Read, in bytes.
+// MaxSize is the limit of Read and ReadFrom, in bytes.
 const MaxSize = 1 << 20
 
 // Read returns the text of a file that Open accepts, see Text. It returns an error for a file of more than MaxSize
@@ -82,7 +82,7 @@ const (
 	markUTF16BE = "\xfe\xff"
 )
 
-// Text returns a text as UTF-8 without a byte order mark. The text b has a byte order mark if it is in UTF-16.
+// Text returns the text b as UTF-8 without a byte order mark. b is in UTF-8, or in UTF-16 with a byte order mark.
 func Text(b []byte) []byte {
 	switch {
 	case bytes.HasPrefix(b, []byte(markUTF8)):

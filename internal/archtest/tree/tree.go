@@ -67,8 +67,7 @@ func walk(root string) (out []string, err error) {
 	return out, err
 }
 
-// GoFiles returns the names of the Go files of the module that are among names. Test data and nested modules are left
-// out.
+// GoFiles returns those of names that are Go files of the module. Test data and nested modules are left out.
 func GoFiles(names []string) (out []string) {
 	var nested []string
 	for _, name := range names {
@@ -85,7 +84,7 @@ func GoFiles(names []string) (out []string) {
 	return out
 }
 
-// Data reports whether a file is test data, or in a folder that the go command ignores.
+// Data reports whether the file with the path name is test data, or is in a folder that the go command ignores.
 func Data(name string) bool {
 	folders := strings.Split(path.Dir(name), "/")
 	return slices.ContainsFunc(folders, func(folder string) bool {
