@@ -12,9 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Output keeps the latest output of an application in files: at least the last maxLog bytes, and at most twice as
-// many. It is safe for concurrent use. It drops output that it cannot write, so that a full disk does not stop the
-// application.
+// Output keeps the latest output of an application in files: at least the last 8 MiB, and at most twice as many. It is
+// safe for concurrent use. It drops output that it cannot write, so that a full disk does not stop the application.
 type Output struct {
 	path string
 	file atomic.Pointer[os.File] // appends; nil = the last file could not be opened
@@ -22,8 +21,9 @@ type Output struct {
 	turn atomic.Bool             // a goroutine replaces file
 }
 
-// KeepOutput creates the file for the output of an application, below the directory of the user's state. It also
-// removes the output of ended runs of the application, except the newest of these outputs.
+// KeepOutput creates the file for the output of the application app. The file is below stateDir, the directory for
+// durable state of the user. KeepOutput also removes the output of ended runs of the application, except the newest of
+// these outputs. The records in runtimeDir show which runs have ended.
 func KeepOutput(runtimeDir, stateDir, app string) (*Output, error) {
 	path := logPath(stateDir, app, os.Getpid())
 	dir := filepath.Dir(path)
@@ -51,7 +51,7 @@ func (o *Output) open() error {
 // Path returns the path of the file.
 func (o *Output) Path() string { return o.path }
 
-// Write appends to the file. It always reports success.
+// Write appends b to the file. It always reports success.
 func (o *Output) Write(b []byte) (int, error) {
 	if o.size.Add(int64(len(b))) > maxLog && o.turn.CompareAndSwap(false, true) {
 		o.replace()
@@ -80,7 +80,8 @@ func (o *Output) replace() {
 	_ = old.Close()
 }
 
-// Close closes the file, which stays for quorate logs. It is called after the last Write.
+// Close closes the file. It does not remove the file, so that quorate logs can read it. Call Close after the last
+// Write.
 func (o *Output) Close() error {
 	if f := o.file.Swap(nil); f != nil {
 		return f.Close()

@@ -26,7 +26,9 @@ const (
 	opRuns     = "cli.run" // operation of errors
 )
 
-// Describe returns the note of a running node.
+// Describe returns the note with which the commands of this package find and describe a running node. c is the
+// configuration of the node, and a has its addresses. Describe adds the port and the command of the application and
+// the API addresses to run, and puts run into the note.
 func Describe(c node.Config, a node.Addresses, run hostshare.Run) hostshare.Note {
 	run.AppPort = c.App.Port
 	if len(a.API) > 0 {
@@ -47,8 +49,8 @@ func cut(text string) string {
 	return text
 }
 
-// Announce records a running process until Close or the end of the process. runtimeDir is the user's directory for
-// sockets.
+// Announce writes the note of a running process to a file below runtimeDir, the directory for the sockets of this
+// user. The note is valid until Close of the result or the end of the process.
 func Announce(runtimeDir string, n hostshare.Note) (*hostshare.Presence, error) {
 	if err := hostshare.Private(runtimeDir); err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
 // Package benchcmd owns quorate bench, which measures a running node through its HTTP API, as an application uses it.
 //
 // Each client is a goroutine that sends one request after another. All goroutines end before a command returns. The
-// package owns only the keys that begin with keyPrefix, and deletes them afterwards.
+// package owns only the keys that begin with quorate-bench-, and deletes them afterwards.
 package benchcmd
 
 import (

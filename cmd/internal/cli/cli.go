@@ -1,9 +1,9 @@
 // Package cli implements the quorate program: its commands, their output and their exit codes.
 //
-// It owns exit codes and the process of a running node. It adds the commands of statecmd, backupcmd and clustercmd to
-// the program, and opens a node through Main.Open. Only the packages below cmd/internal read flags, files and the
-// environment. Its goroutines wait for signals, for the node, and for the processes of a run file. They end when the
-// command ends.
+// It owns exit codes and the process of a running node. It adds the commands of appcmd, backupcmd, benchcmd,
+// clustercmd and statecmd to the program, and opens a node through Main.Open. Only the packages below cmd/internal
+// read flags, files and the environment. Its goroutines wait for signals, for the node, and for the processes of a run
+// file. They end when the command ends.
 package cli
 
 import (
@@ -38,7 +38,7 @@ type Node interface {
 // Main is one run of the program. Every field must be set, except Program and Exit.
 type Main struct {
 	*command.Shell
-	Program string   // by which the program was called; daprd implies the command of that name
+	Program string   // name with which the program was called; daprd = run the command daprd
 	Args    []string // without the name of the program
 
 	// Open starts a node. ctx limits the start, not the time that the node runs.

@@ -30,7 +30,8 @@ type AdminClient struct {
 	Node    string // id of the other node; empty = the node of the data directory
 }
 
-// AdminCommand is a command that sends a request to the node of a data directory.
+// AdminCommand returns a command that chooses a node by its flags, and calls the function ask with an admin client of
+// that node. The parameter asJSON of ask is true if the output must be JSON.
 func (s *Shell) AdminCommand(use, short string,
 	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) *cobra.Command {
 	set, out, node := settings.New(), Output{}, ""
@@ -61,8 +62,8 @@ func BindAdmin(c *cobra.Command, set *settings.Set, out *Output) {
 	out.Bind(c)
 }
 
-// AskAdmin calls the function ask with an admin client of the local node, and passes asJSON on. It finds the local
-// node by the data directory in the flags. If node is not empty, the local node forwards the requests to the node
+// AskAdmin calls the function ask with an admin client of the local node, and with asJSON. The local node is the node
+// of the data directory that the flags choose. If node is not empty, the local node forwards the requests to the node
 // with that id.
 func (s *Shell) AskAdmin(c *cobra.Command, set *settings.Set, node string, asJSON bool,
 	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) error {
@@ -87,12 +88,12 @@ func (s *Shell) AdminDir(c *cobra.Command, set *settings.Set) (string, error) {
 	return ChooseDir(c.Context(), config)
 }
 
-// Get requests path and decodes the response into v.
+// Get sends a GET request to path and decodes the response into v.
 func (a *AdminClient) Get(ctx context.Context, path string, v any) error {
 	return a.send(ctx, http.MethodGet, path, nil, v)
 }
 
-// Post sends body as JSON to path and decodes the response into v.
+// Post sends a POST request to path, with body as JSON, and decodes the response into v.
 func (a *AdminClient) Post(ctx context.Context, path string, body, v any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -198,12 +199,13 @@ func (a *AdminClient) unreachable(socket string, err error) error {
 	return e
 }
 
-// ErrEnough ends the stream of Lines without an error.
+// ErrEnough is an error that the function take of Lines may return. Lines then stops and returns nil.
 var ErrEnough = errors.New("enough")
 
-// Lines sends a request whose answer is a stream of JSON lines, and passes each line to take, until take returns an
-// error. The function failure returns the error that a line reports, or nil. There is no time limit except the end of
-// ctx.
+// Lines sends a request and calls the function take with each line of the response, a stream of JSON values. At the
+// end of the stream it returns nil. If take returns an error, Lines stops and returns this error, or nil for
+// ErrEnough. The function failure returns the error that a line reports, or nil. Lines stops at a line with an error
+// and returns the error. There is no time limit except the end of ctx.
 func Lines[T any](ctx context.Context, a *AdminClient, method, path string, body any,
 	failure func(*T) json.RawMessage, take func(*T) error) error {
 	var sent io.Reader

@@ -51,7 +51,8 @@ func (f *APIFlags) Bind(c *cobra.Command) {
 	c.ValidArgsFunction = f.completeStore
 }
 
-// With determines the address and the token of the API, and calls use with a client.
+// With determines the address and the token of the API from the flags and the environment, and calls the function use
+// with a client.
 func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 	config, err := f.Shell.Resolve(f.set, c.Flags(), nil)
 	if err != nil {
@@ -95,7 +96,7 @@ func (c *APIClient) suggestStore(ctx context.Context, err error) error {
 	return err
 }
 
-// Settings returns the settings of the flags. It is called after Bind.
+// Settings returns the settings that the flags set. Call it only after Bind.
 func (f *APIFlags) Settings() *settings.Set { return f.set }
 
 // base returns the base URL of the HTTP API. It is the first of these that is set:
@@ -155,7 +156,7 @@ func (c *APIClient) stores(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// About returns the application of the API, and its state stores.
+// About returns the id of the application that the API belongs to, and the names of its state stores.
 func (c *APIClient) About(ctx context.Context) (app string, stores []string, err error) {
 	r, err := c.Do(ctx, http.MethodGet, "/v1.0/metadata", nil, nil, nil)
 	if err != nil {
@@ -239,8 +240,8 @@ func (c *APIClient) UseSocket(path string) {
 		}}}
 }
 
-// Call sends a request and returns the answer whatever its status is. It returns fault.TooLarge if the answer has more
-// than limit bytes.
+// Call sends a request and returns the response, also if its status is an error. It returns fault.TooLarge if the body
+// of the response has more than limit bytes.
 func (c *APIClient) Call(ctx context.Context, method, path string, h http.Header, body []byte,
 	limit int64) (status int, text []byte, err error) {
 	req, err := c.request(ctx, method, c.Base+path, h, body)
@@ -304,7 +305,8 @@ func Unreachable(base string, err error) error {
 	return e
 }
 
-// RootCause returns the cause inside a url.Error, without its verb and address.
+// RootCause returns the cause of a url.Error, without the method and the address that are in the text of the
+// url.Error. If err contains no url.Error, RootCause returns err.
 func RootCause(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -318,7 +320,8 @@ func Unreadable(base string, err error) error {
 		Err: err}
 }
 
-// RootPath returns the cause inside an fs.PathError, whose path the message already has.
+// RootPath returns the cause of an fs.PathError, without the path. It is for messages that already contain the path.
+// If err contains no fs.PathError, RootPath returns err.
 func RootPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

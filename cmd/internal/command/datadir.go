@@ -14,10 +14,10 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// ChooseDir returns the data directory of the node for a command. This is the value of --data-dir, or the default
-// directory of this user. The user may run several nodes, whose default directories are beside each other. If no node
-// runs in the default directory, ChooseDir returns the directory beside it in which a node runs. If there are several,
-// it returns fault.Invalid, and the user must give --data-dir.
+// ChooseDir returns the data directory of the node that a command uses. This is c.Data.Dir, unless c.Data.Shared is
+// true and no node runs in that directory. In this case the user did not choose c.Data.Dir, and other nodes of the
+// user may run in the directories beside it. If a node runs in exactly one of these, ChooseDir returns that one. If
+// nodes run in several of them, ChooseDir returns fault.Invalid, and the user must give --data-dir.
 func ChooseDir(ctx context.Context, c node.Config) (string, error) {
 	dir := c.Data.Dir
 	if !c.Data.Shared || Runs(ctx, dir) {
@@ -45,7 +45,8 @@ func ChooseDir(ctx context.Context, c node.Config) (string, error) {
 	}
 }
 
-// Runs reports whether a process listens on the admin socket of a data directory.
+// Runs reports whether a node runs in a data directory. It connects to the admin socket of the directory. It returns
+// false only if there is no socket, or if the connection is refused.
 func Runs(ctx context.Context, dir string) bool {
 	path, err := adminapi.FindSocket(dir)
 	if err != nil {

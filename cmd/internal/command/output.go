@@ -16,7 +16,7 @@ import (
 // Output holds the choice between text and JSON output.
 type Output struct{ form outputForm }
 
-// Bind adds -o json and its short form --json.
+// Bind adds the flag -o to the command, and the flag --json, which means -o json.
 func (o *Output) Bind(c *cobra.Command) {
 	o.form = "text"
 	c.Flags().VarP(&o.form, "output", "o", "output format: text or json")
@@ -113,7 +113,7 @@ func YesNo(b bool) string {
 	return "no"
 }
 
-// Count returns a number with its noun.
+// Count returns n and the noun as text. It appends an s to the noun unless n is 1.
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -121,7 +121,8 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Printable returns key, quoted if it contains unprintable characters. Control characters could alter the terminal.
+// Printable returns key. If key contains unprintable characters, Printable returns it quoted, because control
+// characters could change the state of the terminal.
 func Printable(key string) string {
 	for _, r := range key {
 		if !unicode.IsPrint(r) {

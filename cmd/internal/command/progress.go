@@ -24,8 +24,10 @@ type progress struct {
 // terminalPause is the time between changes of the line on a terminal.
 const terminalPause = 100 * time.Millisecond
 
-// Progress starts to show the progress of a transfer on standard error. On a terminal it updates one line. Otherwise
-// it logs a line at every interval, or nothing if interval is 0.
+// Progress shows the progress of a transfer on standard error, until End is called. The caller must write all bytes of
+// the transfer to the result, which counts them. On a terminal, Progress updates one line. Otherwise it logs a line
+// after each interval, or nothing if interval is 0. The parameter verb names the transfer in the output. The parameter
+// total is the size of the transfer as text, or empty if the size is unknown.
 func (s *Shell) Progress(verb, total string, interval time.Duration) *progress {
 	p := &progress{verb: verb, total: total, quit: make(chan struct{})}
 	switch {
@@ -37,7 +39,7 @@ func (s *Shell) Progress(verb, total string, interval time.Duration) *progress {
 	return p
 }
 
-// Write counts the bytes.
+// Write adds the length of b to the transferred bytes.
 func (p *progress) Write(b []byte) (int, error) {
 	p.bytes.Add(int64(len(b)))
 	return len(b), nil
@@ -78,7 +80,7 @@ func (p *progress) every(interval time.Duration, show func()) {
 	}
 }
 
-// End clears the line on a terminal.
+// End stops the output of the progress. On a terminal it clears the line.
 func (p *progress) End() {
 	close(p.quit)
 	p.done.Wait()

@@ -41,13 +41,14 @@ type Version struct {
 	Commit  string `json:"commit,omitempty"` // empty = unknown
 }
 
-// Getenv looks a variable up in Env; the last one of a name counts, as for os/exec.
+// Getenv returns the value of a variable in Env, or "" if the variable is not set. If Env has the variable several
+// times, the last one counts, as in package os/exec.
 func (s *Shell) Getenv(name string) string {
 	value, _ := s.LookupEnv(name)
 	return value
 }
 
-// LookupEnv is Getenv, and also reports whether the variable is set.
+// LookupEnv is like Getenv, and also reports whether the variable is set.
 func (s *Shell) LookupEnv(name string) (value string, set bool) {
 	for i := len(s.Env) - 1; i >= 0; i-- {
 		if v, ok := strings.CutPrefix(s.Env[i], name+"="); ok {
@@ -57,7 +58,8 @@ func (s *Shell) LookupEnv(name string) (value string, set bool) {
 	return "", false
 }
 
-// Resolve returns the settings of a command, without validating thes.
+// Resolve returns the configuration of a node from the settings of a command. It makes the data directory an absolute
+// path. It does not validate the configuration.
 func (s *Shell) Resolve(set *settings.Set, flags *pflag.FlagSet, command []string) (node.Config, error) {
 	c, err := set.Resolve(settings.Input{
 		Flags:      flags,
@@ -119,8 +121,8 @@ func (s *Shell) runtimeDir() string {
 	return filepath.Join(tmp, "quorate-"+strconv.Itoa(os.Geteuid()))
 }
 
-// Interruptible returns a context that ends at the first signal, so that the command can clean up. The caller must
-// call the returned function when the command has ended.
+// Interruptible returns a context that ends at the first signal, so that the command can clean up. The cause of that
+// end is a fault.Unavailable. The caller must call the returned function when the command has ended.
 func (s *Shell) Interruptible(ctx context.Context) (context.Context, func()) {
 	signals, release := s.Signals()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -140,7 +142,8 @@ func (s *Shell) Interruptible(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// Because adds the signal to err if a signal interrupted the command.
+// Because returns the error of the interruption if a signal has ended ctx, a context that Interruptible has made.
+// Otherwise it returns err.
 func Because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause

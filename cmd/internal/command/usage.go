@@ -18,7 +18,7 @@ func (e *UsageError) Error() string { return fault.Text(e.Err) }
 
 func (e *UsageError) Unwrap() error { return e.Err }
 
-// Usage wraps err as wrong use. It returns nil for nil.
+// Usage returns a UsageError with err, or nil if err is nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -26,13 +26,13 @@ func Usage(err error) error {
 	return &UsageError{err}
 }
 
-// Usagef returns an error of wrong use.
+// Usagef returns a UsageError with a formatted message.
 func Usagef(format string, args ...any) error {
 	return Usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
-// RefuseEmpty returns an error of wrong use if one of the flags was given without a value. A script with an unset
-// variable would otherwise change more than it means to.
+// RefuseEmpty returns a UsageError if one of the flags was given with an empty value. This prevents that a script with
+// an unset variable changes more than it should.
 func RefuseEmpty(c *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if f := c.Flags().Lookup(name); f.Changed && (f.Value.String() == "" || f.Value.String() == "[]") {
@@ -42,9 +42,9 @@ func RefuseEmpty(c *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// Group is the action of a command that only has subcommands. For an unknown subcommand, it suggests the
-// subcommand whose field SuggestFor has the unknown name. Without such a subcommand, it suggests one with a similar
-// name.
+// Group is the action of a command that only has subcommands. Without arguments it prints the help of the command.
+// Otherwise the first argument is an unknown subcommand, and Group returns a UsageError. The error suggests the
+// subcommand whose field SuggestFor has the unknown name, or else one with a similar name.
 func Group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()

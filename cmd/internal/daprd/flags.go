@@ -2,7 +2,7 @@ package daprd
 
 import "github.com/quorate/quorate/component/pluggable"
 
-// Effect is what a flag of daprd does in Quorate.
+// Effect is the effect of a flag or variable of daprd in Quorate.
 type Effect string
 
 // The effects.
@@ -16,7 +16,7 @@ const (
 type Flag struct {
 	Name    string // without dashes
 	Kind    string // of its value, for the help; "bool" for a switch
-	Setting string // name of Quorate's setting that it sets; empty = none, or handled by Parse
+	Setting string // name of Quorate's setting that it sets; empty = none, or Line handles the flag
 	Effect  Effect
 	Note    string // for people: what it does here, or why it is ignored
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Line is a command line of daprd. It is not safe for concurrent use.
+// Line is a command line of daprd. Bind, the parsing of the command line, and Finish set the flags of Quorate. A Line
+// is not safe for concurrent use.
 type Line struct {
 	settings *pflag.FlagSet      // of Quorate; receives the values
 	given    map[string][]string // values of flags that set nothing immediately
@@ -136,7 +137,8 @@ const (
 	AsksWait      = "wait"
 )
 
-// Asks returns what the command line requests instead of a start, or "".
+// Asks returns the request that the command line makes instead of a start: one of the constants above, or "" for a
+// start.
 func (l *Line) Asks() string {
 	for _, name := range []string{AsksVersion, AsksBuildInfo, AsksWait} {
 		if l.on(name) {
@@ -204,7 +206,7 @@ type flagValue struct {
 	flag Flag
 }
 
-// String returns "": values are in the settings.
+// String returns "", because the value is stored in the flags of Quorate.
 func (v *flagValue) String() string { return "" }
 
 // Type returns the kind of the value, for the help.

@@ -5,10 +5,10 @@ import (
 	"syscall"
 )
 
-// SocketsFolder returns path, the default folder with the sockets of pluggable components, if it is a safe directory.
-// It must belong to the user uid or to root. Every user may create a directory in /tmp, and a component behind a
-// socket receives the metadata of component files, with secrets. For a directory of another user, SocketsFolder
-// returns only a warning.
+// SocketsFolder checks path, the default folder with the sockets of pluggable components. A component behind a socket
+// receives the metadata of component files, which contains secrets, and every user may create a directory in /tmp. So
+// the folder must belong to the user uid or to root. For such a folder, SocketsFolder returns path. For a folder of
+// another user, it returns only a warning. If path is no directory, it returns two empty strings.
 func SocketsFolder(path string, uid int) (folder, warning string) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

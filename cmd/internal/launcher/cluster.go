@@ -22,11 +22,11 @@ type Plan struct {
 	Program   string // path of the quorate program
 	Dir       string // the data directories are below it
 	Size      int    // number of nodes
-	FirstPort int    // API port of the first node, the next ones for the others; 0 and ports in use = free ports
+	FirstPort int    // API port of n1; n2 gets the next one, and so on; a port in use is replaced; 0 = free ports
 	Flags     []string
 }
 
-// Cluster is nodes n1, n2 and so on of this machine, which form one cluster.
+// Cluster is a cluster of the nodes n1, n2 and so on, which all run on this machine.
 type Cluster struct {
 	Nodes []*Node
 }
@@ -71,8 +71,9 @@ func free(ctx context.Context, port int) bool {
 }
 
 // Formed waits until all nodes serve and vote. From then on a cluster of three tolerates the failure of any one node.
-// Until then, it calls the function waiting with the reason of the delay, each time this reason changes. It returns
-// an error at once if a node has ended.
+// While Formed waits, it calls the function waiting with the reason of the delay, each time this reason changes.
+// Formed returns an error at once if a node has ended. It also returns an error if the cluster has not formed after
+// two minutes.
 func (c *Cluster) Formed(ctx context.Context, waiting func(what string)) error {
 	said := ""
 	return c.poll(ctx, func(ctx context.Context) error {
@@ -85,7 +86,8 @@ func (c *Cluster) Formed(ctx context.Context, waiting func(what string)) error {
 	})
 }
 
-// Check returns nil if all nodes serve and vote now, and the first one knows the leaders.
+// Check returns nil if all nodes serve, and the first node reports that each group has a leader and that all nodes
+// vote in it. Otherwise its error names the first problem.
 func (c *Cluster) Check(ctx context.Context) error {
 	for _, n := range c.Nodes {
 		if err := n.Healthy(ctx); err != nil {
@@ -110,11 +112,12 @@ func (c *Cluster) Check(ctx context.Context) error {
 	return nil
 }
 
-// Ready waits until one node serves. It returns an error at once if a node of the cluster has ended.
+// Ready waits until node n serves. It returns an error at once if any node of the cluster has ended, and also if n
+// does not serve after two minutes.
 func (c *Cluster) Ready(ctx context.Context, n *Node) error { return c.poll(ctx, n.Healthy) }
 
-// Leader returns the node that leads the first group, according to the given node. It returns nil if no leader is
-// known.
+// Leader requests the status of the node source, and returns the node that leads the first group. It returns nil if
+// source does not know the leader.
 func (c *Cluster) Leader(ctx context.Context, source *Node) (*Node, error) {
 	s, err := source.Status(ctx)
 	if err != nil {

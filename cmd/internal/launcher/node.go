@@ -17,7 +17,8 @@ import (
 	"github.com/quorate/quorate/internal/child"
 )
 
-// AnswerTime is the timeout of a request. The request may wait for a new leader.
+// AnswerTime is the timeout of a request to the API. It is long, because the request may wait for the election of a
+// leader.
 const AnswerTime = 30 * time.Second
 
 // Node is a node in its own process. Set the exported fields before the first start. Its methods, except Start, are
@@ -63,16 +64,18 @@ func (n *Node) Beside(command []string, port int, env ...string) *Process {
 		fmt.Sprintf("APP_PORT=%d", port), fmt.Sprintf("DAPR_HTTP_PORT=%d", n.HTTPPort)), env...)}}
 }
 
-// Address returns host and port of the API.
+// Address returns the host and the port of the API, in the form host:port.
 func (n *Node) Address() string { return fmt.Sprintf("127.0.0.1:%d", n.HTTPPort) }
 
 // Base returns the URL of the API.
 func (n *Node) Base() string { return "http://" + n.Address() }
 
-// Gossip returns host and port for nodes that join.
+// Gossip returns the host and the port that a joining node contacts, in the form host:port.
 func (n *Node) Gossip() string { return fmt.Sprintf("127.0.0.1:%d", n.GossipPort) }
 
-// Healthy returns nil if the node and its application, if it has one, serve.
+// Healthy returns nil if the start of the node is complete. Otherwise its error names the reason. Healthy requests GET
+// /v1.0/healthz, which reports success from the end of the start until the process ends. So after the start, Healthy
+// only shows that the node answers.
 func (n *Node) Healthy(ctx context.Context) error {
 	err := n.Call(ctx, http.MethodGet, "/v1.0/healthz", "", nil)
 	if r := (*Refused)(nil); errors.As(err, &r) {
@@ -112,7 +115,7 @@ func Do(c *http.Client, req *http.Request, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// Refused is the error of a response with an error status.
+// Refused is the error for a response with an error status.
 type Refused struct {
 	Status  int
 	Body    string

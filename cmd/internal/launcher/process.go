@@ -67,7 +67,7 @@ func ended(p *child.Process) bool {
 	}
 }
 
-// Current returns the latest incarnation of the process. It is nil before the first start.
+// Current returns the process that was started last, which may have ended. It returns nil before the first start.
 func (p *Process) Current() *child.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +132,7 @@ func (p *Process) Stop() error {
 	return c.Stop(ctx, syscall.SIGTERM)
 }
 
-// StopAll stops processes concurrently.
+// StopAll calls Stop of all processes concurrently, and returns all errors, joined.
 func StopAll(all ...*Process) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
@@ -154,7 +154,8 @@ func (p *Process) Shell() string {
 	return strings.Join(words, " ")
 }
 
-// Lines writes whole lines from several goroutines. It is safe for concurrent use.
+// Lines writes lines to a writer. Several goroutines may use it at the same time, and the characters of their lines do
+// not mix.
 type Lines struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -163,14 +164,14 @@ type Lines struct {
 // NewLines returns Lines that write to w.
 func NewLines(w io.Writer) *Lines { return &Lines{w: w} }
 
-// Say writes one line.
+// Say formats one line like fmt.Printf, and writes the line with a newline at its end.
 func (l *Lines) Say(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fmt.Fprintf(l.w, format+"\n", args...)
 }
 
-// Write forwards lines.
+// Write writes b to the underlying writer. b must consist of whole lines.
 func (l *Lines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

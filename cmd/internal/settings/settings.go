@@ -63,7 +63,7 @@ func (s *Setting) Flag() string {
 	return "--" + s.Name
 }
 
-// Words returns the possible values of a setting that accepts only a few words.
+// Words returns the accepted values of a setting that accepts only a few words. For any other setting it returns nil.
 func (s *Setting) Words() []string { return s.value.words }
 
 // Kind returns the kind of value, as a word for the help: "port", "duration".
@@ -99,7 +99,7 @@ type Set struct {
 	ignored  []string // meaningless flags that were given
 }
 
-// New returns the settings, all unset.
+// New returns a Set with all settings of a node. None of them has a value yet.
 func New() *Set {
 	s := &Set{}
 	s.settings = table(&s.config, &s.files)
@@ -130,7 +130,7 @@ func camel(name string) string {
 	return strings.Join(words, "")
 }
 
-// All returns the settings by group, in the order of the help.
+// All returns all settings in the order of the help, in which the settings of a group are together.
 func (s *Set) All() []*Setting { return s.settings }
 
 // Named returns the setting with the given name, or nil.
@@ -182,7 +182,8 @@ func (s *Set) BindOnly(fs *pflag.FlagSet, names ...string) {
 	})
 }
 
-// Warnings returns warnings for the user who started the node, at most one line per kind.
+// Warnings returns one line that lists the given flags without an effect in Quorate. The line is for the user who
+// starts the node. Without such flags, Warnings returns nil.
 func (s *Set) Warnings() []string {
 	if len(s.ignored) == 0 {
 		return nil
@@ -191,7 +192,9 @@ func (s *Set) Warnings() []string {
 	return []string{"ignored flags, which have no effect in Quorate: --" + strings.Join(names, ", --")}
 }
 
-// FlagError rewords an error of package pflag like errors of other sources.
+// FlagError converts an error of package pflag to a fault.Invalid. An invalid value of a flag gets the same text as an
+// invalid value in the environment or in a file. For an unknown flag, the error suggests the flag of fs with the most
+// similar name, if there is one.
 func FlagError(fs *pflag.FlagSet, err error) error {
 	var bad *pflag.InvalidValueError
 	if errors.As(err, &bad) {

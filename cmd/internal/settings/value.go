@@ -295,7 +295,7 @@ func units() []unit {
 		{"M", 1e6}, {"k", 1e3}, {"K", 1e3}, {"", 1}}
 }
 
-// ParseSize parses a positive number of bytes: "4Mi", "500k", "4MiB" or "4194304".
+// ParseSize parses a positive number of bytes, such as "4Mi", "4MiB", "500k" or "4194304".
 func ParseSize(s string) (int64, error) {
 	digits := strings.TrimSuffix(strings.TrimSpace(s), "B")
 	for _, u := range units() {

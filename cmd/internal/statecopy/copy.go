@@ -28,12 +28,14 @@ type Item struct {
 	TTL    time.Duration // remaining TTL in whole seconds; 0 = no expiry
 }
 
-// Source is a store that is read. Implementations must be safe for concurrent use and return *fault.Error.
+// Source is a store that is read. Implementations must be safe for concurrent use. Their errors must be of the type
+// *fault.Error.
 type Source interface {
-	// Page returns keys that begin with prefix. Without a prefix they include actor state. token is the next that the
-	// previous page returned, or empty for the first page. next is empty if there are no more pages.
+	// Page returns at most limit keys that begin with prefix. If prefix is empty, they include actor state. The
+	// parameter token is the result next of the previous page, or empty for the first page. If there are no more
+	// pages, next is empty.
 	Page(ctx context.Context, prefix, token string, limit int) (keys []Key, next string, err error)
-	// Read returns the values of keys, without those that are absent.
+	// Read returns the values of keys. The result has no entry for an absent key.
 	Read(ctx context.Context, keys []string) (map[string]Value, error)
 }
 
@@ -54,17 +56,19 @@ type Copy struct {
 	To                    Target
 	Prefix                string    // of the application's keys; empty = all, and actor state
 	DryRun                bool      // write nothing
-	Verify                bool      // write nothing, and report keys that the other store does not have
-	Overwrite             bool      // replace values that differ
-	Delete                bool      // delete keys that only the other store has, once all others are copied
+	Verify                bool      // write nothing, and report how the stores differ
+	Overwrite             bool      // replace the values in To that differ
+	Delete                bool      // delete the keys that only To has, after all keys of From are copied
 	Batch                 int       // maximum number of keys per read and write
 	Bytes                 int       // maximum size of the values of one write; a single value may be larger
 	Workers               int       // concurrent batches
 	Rate                  int       // most keys per second; 0 = no limit
 	Skipped               io.Writer // receives every problem, as JSON lines; nil = no list
-	// waits after attempt 1, 2, ... of a request, which has failed for some time; false = give up
+	// Pause waits before a failed request is repeated. The parameter attempt is the number of the failed attempt, from
+	// 1, and since is the time since the first attempt began. If again is false, the request is not repeated.
 	Pause func(ctx context.Context, attempt int, since time.Duration) (again bool)
-	// called with a function that returns the current report; stop is called at the end; nil = no progress is shown
+	// Progress shows the progress until stop is called. The function now returns the current report. nil = no progress
+	// is shown.
 	Progress func(now func() Report) (stop func())
 }
 

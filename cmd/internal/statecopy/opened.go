@@ -23,8 +23,9 @@ type Opened struct {
 	others map[string]int64
 }
 
-// NewOpened returns a source with the keys of one application in i. It returns fault.Invalid unless the store can list
-// keys and read several keys in one request, and if the prefix of the keys needs a namespace that owner does not have.
+// NewOpened returns a source with the keys that the application owner has in the store of i. It returns fault.Invalid
+// if the store cannot list keys, or cannot read several keys in one request. It also returns fault.Invalid if
+// i.KeyPrefix contains the namespace of the application, and owner has no namespace.
 func NewOpened(i *state.Instance, owner state.Owner) (*Opened, error) {
 	can := state.AbilitiesOf(i.Store)
 	if can.Lister == nil || can.BulkGetter == nil {
@@ -38,7 +39,9 @@ func NewOpened(i *state.Instance, owner state.Owner) (*Opened, error) {
 	return &Opened{store: i.Store, prefix: i.KeyPrefix, owner: owner, others: map[string]int64{}}, nil
 }
 
-// Others returns how many keys of other owners were listed, by their prefix.
+// Others returns the number of listed keys that belong to other owners, by the prefix of the key. The prefix is the
+// part of the key before the first "||". At most 100 prefixes are counted separately. All other keys are counted under
+// "", as are keys without a prefix.
 func (o *Opened) Others() map[string]int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -33,21 +33,21 @@ type Report struct {
 	Vanished   int64  `json:"vanished"` // deleted or expired during the copy
 
 	Examples []Problem `json:"examples"` // the first keys with problems
-	// Others are keys of the first store that are not the application's, by their prefix; "" = without one, or of
-	// prefixes that are not counted separately.
+	// Others counts the keys of the first store that do not belong to the application, by the prefix of the key. The
+	// key "" counts the keys that have no prefix, and the keys of prefixes that are not counted separately.
 	Others    map[string]int64 `json:"others,omitempty"`
 	Verified  bool             `json:"verify"`
 	DryRun    bool             `json:"dryRun"`
-	Completed bool             `json:"complete"` // every key was looked at
+	Completed bool             `json:"complete"` // all keys were processed
 }
 
-// Problem is a key that keeps the stores from having the same state.
+// Problem is a key that cannot be read, or that is not the same in both stores, with the reason.
 type Problem struct {
 	Key    string `json:"key"`
 	Reason string `json:"reason"`
 }
 
-// Problems is the number of keys that keep the stores from having the same state.
+// Problems returns the number of keys that cannot be read, or that are not the same in both stores.
 func (r *Report) Problems() int64 { return r.Missing + r.Differ + r.Refused + r.Unreadable + r.Extra }
 
 const maxExamples = 10

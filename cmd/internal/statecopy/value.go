@@ -13,9 +13,9 @@ import (
 // Value is a value as a store has it.
 type Value struct {
 	Data    []byte
-	Binary  bool      // it is not JSON
+	Binary  bool      // Data is not JSON
 	Expires time.Time // zero = never
-	Err     error     // the store has the key, and cannot read its value
+	Err     error     // the reason why the store cannot read the value of an existing key
 }
 
 // item returns the item to write. Its TTL is rounded up, so that nothing expires early.
