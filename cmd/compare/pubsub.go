@@ -164,7 +164,7 @@ func (b *inbox) arrive(body []byte) {
 	}
 }
 
-// ServeHTTP implements http.Handler for an application of Dapr's API.
+// ServeHTTP implements http.Handler. It is the application that receives the messages through the Dapr API.
 func (b *inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/dapr/subscribe":

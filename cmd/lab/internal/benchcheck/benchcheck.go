@@ -1,5 +1,8 @@
-// Package benchcheck compares the ratios that benchmarks report with a baseline in the repository. It owns only this
-// comparison and the format of the baseline.
+// Package benchcheck compares ratios of processor times with a baseline in the repository. Benchmarks report these
+// ratios. A ratio is the processor time of the least possible work for a request, divided by the processor time that
+// Quorate uses for the request. A higher ratio is better.
+//
+// The package owns only this comparison and the format of the baseline.
 package benchcheck
 
 import (
@@ -19,12 +22,18 @@ import (
 	"strings"
 )
 
-// Command is the subcommand bench-check. It reads the output of go test -bench from standard input, and compares the
-// ratios in it with the baseline. It fails if a ratio is too far below the baseline, or if a benchmark of the baseline
-// did not run. If a benchmark ran several times, its best ratio counts, because other load of the machine only makes
-// ratios worse.
+// Command declares the flags of the subcommand bench-check, and returns a function that runs it. The function reads
+// the output of go test -bench from standard input. If a benchmark ran several times, its highest ratio counts,
+// because other load of the machine only makes ratios lower. The function fails in these cases:
 //
-// Ratios also depend on the processor. So each vendor of processors has a baseline of its own.
+//   - A ratio is lower than the baseline by more than the percentage in the flag -lower.
+//   - A benchmark of the baseline did not run.
+//   - A benchmark ran that is not in the baseline.
+//
+// With the flag -update, the function writes the ratios as the new baseline and compares nothing.
+//
+// Ratios also depend on the processor, so each vendor of processors has its own baseline. If the vendor of this
+// machine has none, the baseline of a benchmark is its lowest ratio among all vendors.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	dir := f.String("baselines", "node/testdata/costs", "directory with a file for each vendor of processors, such as "+
 		"GenuineIntel.txt, with a benchmark and its ratio on each line")

@@ -22,10 +22,10 @@ import (
 	"github.com/quorate/quorate/cmd/internal/launcher"
 )
 
-// AppWord is the subcommand that runs one of the applications: AppWord orders|stock.
+// AppWord is the subcommand that runs one of the two applications. Its argument is the name of the application.
 const AppWord = "app"
 
-// Command declares the flags and returns a function that runs the demo.
+// Command declares the flags of the subcommand, and returns a function that runs the demo.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	d := demo{out: launcher.NewLines(os.Stdout)}
 	f.StringVar(&d.binary, "binary", "bin/quorate", "the quorate program")

@@ -44,7 +44,7 @@ import (
 // AppWord is the subcommand that runs the application.
 const AppWord = "bank"
 
-// Command declares the flags and returns a function that runs the demo.
+// Command declares the flags of the subcommand, and returns a function that runs the demo.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	d := demo{out: launcher.NewLines(os.Stdout)}
 	f.StringVar(&d.binary, "binary", "bin/quorate", "the quorate program")

@@ -1,5 +1,5 @@
-// Package demokit is what the demos share: the application of a demo as a client of the node beside it, and loops that
-// wait for a condition or for the next second.
+// Package demokit has the code that the demos share. An application of a demo uses it as a client of the node beside
+// it. It also has loops that wait for a condition or for the next second.
 //
 // It owns nothing, and knows no demo. Serve and Each wait for their goroutines.
 package demokit
@@ -20,20 +20,21 @@ import (
 
 const pause = 50 * time.Millisecond // between two attempts
 
-// Sidecar is the node beside an application, as the application uses it.
+// Sidecar is a client of the node beside an application.
 type Sidecar struct {
 	Base   string // URL of the API, with its version
 	Client *http.Client
 }
 
-// Beside returns the node on the port in DAPR_HTTP_PORT.
+// Beside returns a client of the node whose HTTP port is in the environment variable DAPR_HTTP_PORT.
 func Beside() Sidecar {
 	return Sidecar{Base: "http://127.0.0.1:" + os.Getenv("DAPR_HTTP_PORT") + "/v1.0", Client: &http.Client{
 		Timeout: launcher.AnswerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
 	}}
 }
 
-// Serve serves an application until ctx ends. Like a Dapr application, it listens on the port in APP_PORT.
+// Serve serves an application until ctx ends. It listens on the port in the environment variable APP_PORT, as
+// applications of Dapr do.
 func Serve(ctx context.Context, h http.Handler) error {
 	server := &http.Server{Addr: "127.0.0.1:" + os.Getenv("APP_PORT"), Handler: h,
 		ReadHeaderTimeout: launcher.AnswerTime}
@@ -44,7 +45,8 @@ func Serve(ctx context.Context, h http.Handler) error {
 	return nil
 }
 
-// Send sends a value to the API, or nothing if in is nil. It reads the answer into out, unless that is nil.
+// Send sends a request whose body is in as JSON, or empty if in is nil. It decodes the response into out, unless out
+// is nil.
 func (s Sidecar) Send(ctx context.Context, verb, path string, in, out any) error {
 	var body bytes.Buffer
 	if in != nil {
@@ -65,7 +67,7 @@ func (s Sidecar) Send(ctx context.Context, verb, path string, in, out any) error
 // statePath is the path of the state store.
 const statePath = "/state/statestore"
 
-// Get reads one key. If it does not exist, found is false and out is not changed.
+// Get reads a key from the state store into out. If the key does not exist, found is false and out is not changed.
 func (s Sidecar) Get(ctx context.Context, key string, out any) (etag string, found bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Base+statePath+"/"+key+"?consistency=strong", nil)
 	if err != nil {
@@ -85,7 +87,8 @@ func (s Sidecar) Get(ctx context.Context, key string, out any) (etag string, fou
 	return "", false, fmt.Errorf("reading %s: %s", key, resp.Status)
 }
 
-// Save saves all items or none. If the ETag of one does not match, saved is false.
+// Save saves all items or none in the state store. If the ETag of an item does not match, saved is false and err is
+// nil.
 func (s Sidecar) Save(ctx context.Context, items ...Item) (saved bool, err error) {
 	err = s.Send(ctx, http.MethodPost, statePath, items, nil)
 	if refused := (*launcher.Refused)(nil); errors.As(err, &refused) && refused.Status == http.StatusConflict {
@@ -102,18 +105,19 @@ type Item struct {
 	Options map[string]string `json:"options"`
 }
 
-// Always returns an item that is saved on a majority of disks.
+// Always returns an item without a condition. Its write is acknowledged when the value is on the disks of a majority.
 func Always(key string, value any) Item {
 	return Item{Key: key, Value: value, Options: map[string]string{"consistency": "strong"}}
 }
 
-// If returns an item that is saved only if the key still has this ETag, or does not exist if the ETag is empty.
+// If returns an item that is only saved if the current ETag of the key is etag. If etag is empty, the item is only
+// saved if the key does not exist.
 func If(key, etag string, value any) Item {
 	return Item{Key: key, Value: value, ETag: etag,
 		Options: map[string]string{"consistency": "strong", "concurrency": "first-write"}}
 }
 
-// Text returns a value as JSON. The value must consist of strings, numbers, lists and structs.
+// Text returns v as JSON. v must consist of strings, numbers, lists and structs.
 func Text(v any) string {
 	out, err := json.Marshal(v)
 	if err != nil {
@@ -122,7 +126,7 @@ func Text(v any) string {
 	return string(out)
 }
 
-// Poll calls f until it returns nil or ctx ends. Then it returns the last error.
+// Poll calls f repeatedly until f returns nil. If ctx ends first, Poll returns the last error of f.
 func Poll(ctx context.Context, f func() error) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -139,7 +143,7 @@ func Poll(ctx context.Context, f func() error) error {
 	}
 }
 
-// Each calls f for every item, n at a time. It returns all errors.
+// Each calls f for every item, with at most n calls at a time. It returns all errors, joined.
 func Each[T any](items []T, n int, f func(i int, item T) error) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(items))
@@ -155,7 +159,8 @@ func Each[T any](items []T, n int, f func(i int, item T) error) error {
 	return errors.Join(errs...)
 }
 
-// Seconds calls f at the end of each of the next seconds.
+// Seconds calls f once per second, the given number of times, and then returns nil. If ctx ends first, Seconds returns
+// the error of ctx.
 func Seconds(ctx context.Context, seconds int, f func()) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -33,7 +33,7 @@ import (
 // WorkerWord is the subcommand that runs a worker.
 const WorkerWord = "saga"
 
-// Command declares the flags and returns a function that runs the demo.
+// Command declares the flags of the subcommand, and returns a function that runs the demo.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	d := demo{out: launcher.NewLines(os.Stdout)}
 	f.StringVar(&d.binary, "binary", "bin/quorate", "the quorate program")

@@ -22,7 +22,7 @@ import (
 	"github.com/quorate/quorate/component/bindings/azure/eventgrid/eventgridtest"
 )
 
-// Command declares the flags and returns a function that serves until its context ends.
+// Command declares the flags of the subcommand, and returns a function that serves until its context ends.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	node := f.String("node", "127.0.0.1:9000", "address of the binding: host and handshakePort")
 	dir := f.String("dir", ".", "folder for component.yaml and ca.pem")

@@ -47,15 +47,16 @@ func NewActors(seed uint64) *ActorLoad {
 	return &ActorLoad{History: history.NewActors(), Due: history.NewDue(), seed: seed}
 }
 
-// Application returns the application that hosts the counters at a node; see Options.
+// Application returns the application that hosts the counters beside a node. It is for the option Application of a
+// cluster.
 func (l *ActorLoad) Application(n *Node) http.Handler {
 	one := &counterApp{load: l, node: n, memory: map[string]uint64{},
 		rnd: rand.New(rand.NewPCG(l.seed, uint64(n.Addr.As4()[3])))} //nolint:gosec // chance, not a secret
 	return one.routes()
 }
 
-// Start starts clients that call counters, and the same number of clients with reminders and jobs. The parameter
-// clients is that number. The cluster must have the option Application.
+// Start starts the given number of clients that call counters, and the same number of clients with reminders and jobs.
+// The cluster must have the option Application.
 func (l *ActorLoad) Start(c *Cluster, clients int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cluster, l.stop = c, cancel
@@ -67,7 +68,8 @@ func (l *ActorLoad) Start(c *Cluster, clients int) {
 	}
 }
 
-// Slow makes every turn take at least d, so that a fault interrupts many turns. Without Slow, few turns take long.
+// Slow makes every turn take at least d, so that a fault interrupts many turns. Without Slow, most turns are too short
+// for that.
 func (l *ActorLoad) Slow(d time.Duration) { l.slow.Store(int64(d)) }
 
 // actorClient calls one method after the other, each at a random node.

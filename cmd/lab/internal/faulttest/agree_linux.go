@@ -14,16 +14,15 @@ import (
 	"time"
 )
 
-// Agree waits until the replicas of all running nodes have the same keys, ETags and values. No client may write
-// meanwhile.
+// Agree waits until all running nodes have the same keys, ETags and values. While it waits, no client may write.
 func (c *Cluster) Agree(ctx context.Context) error {
 	_, err := c.Digest(ctx)
 	return err
 }
 
-// Digest is the common content of all replicas.
+// Digest describes the content that all running nodes have in common.
 type Digest struct {
-	Applied []uint64 // by group: the index that all had applied; nil if the logs kept growing
+	Applied []uint64 // for each group, the applied index that all servers had; nil = the logs continued to grow
 	Keys    int
 	Hash    string // over every key, ETag and value
 }
@@ -32,8 +31,9 @@ type Digest struct {
 // change all the time, because the nodes write log entries that delete expired request ids.
 const stillTime = 15 * time.Second
 
-// Digest waits until all running nodes have the same contents, and returns a digest of them. For up to stillTime, it
-// also waits until all servers have the same applied index of every group. No client may write meanwhile.
+// Digest waits until all running nodes have the same content, and returns a digest of the content. For up to 15
+// seconds it also waits until all servers have the same applied index in every group. While Digest waits, no client
+// may write.
 func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	still, cancel := context.WithTimeout(ctx, stillTime)
 	defer cancel()

@@ -20,19 +20,19 @@ const (
 // Store is the state store of all requests, which every node has by default.
 const Store = "statestore"
 
-// Condition is the condition of a write.
+// Condition is the condition of a write. The zero value is no condition.
 type Condition struct {
-	ETag   string // the current one; empty = any
+	ETag   string // that the key must have; empty = any
 	Absent bool   // the key must not exist
 }
 
-// Write is one change of one key. An empty value deletes it.
+// Write is one change of one key. If Value is empty, the change deletes the key.
 type Write struct {
 	Key, Value string
 	Condition
 }
 
-// Request is one call of the state API. Functions such as Get and Set make one.
+// Request is one request to the state API. Get, GetAll, Set, One, Transact, Expiring and SetAll make requests.
 type Request struct {
 	Method, Path, Body string
 	Header             map[string]string
@@ -40,22 +40,22 @@ type Request struct {
 	reads              bool
 }
 
-// Get reads one key.
+// Get returns a request that reads one key.
 func Get(key string, level Level) Request {
 	return Request{Method: "GET", Path: "/v1.0/state/" + Store + "/" + key + "?consistency=" + string(level),
 		reads: true}
 }
 
-// GetAll reads several keys in one request.
+// GetAll returns a request that reads several keys.
 func GetAll(keys []string, level Level) Request {
 	return Request{Method: "POST", Path: "/v1.0/state/" + Store + "/bulk?consistency=" + string(level),
 		Body: text(map[string]any{"keys": keys}), reads: true}
 }
 
-// Set saves one key without a condition.
+// Set returns a request that saves one key without a condition.
 func Set(key, value string, level Level) Request { return One(Write{Key: key, Value: value}, level) }
 
-// One makes one change.
+// One returns a request that makes one change.
 func One(w Write, level Level) Request {
 	if w.Value == "" {
 		r := Request{Method: "DELETE", Path: "/v1.0/state/" + Store + "/" + w.Key + "?consistency=" + string(level)}
@@ -69,7 +69,7 @@ func One(w Write, level Level) Request {
 	return Request{Method: "POST", Path: "/v1.0/state/" + Store, Body: text([]any{item})}
 }
 
-// Transact makes several changes atomically.
+// Transact returns a request that makes several changes atomically.
 func Transact(writes ...Write) Request {
 	operations := make([]any, len(writes))
 	for i, w := range writes {
@@ -88,7 +88,7 @@ func (r Request) strong() bool {
 	return !strings.Contains(r.Path, "consistency=eventual") && !strings.Contains(r.Body, `"consistency":"eventual"`)
 }
 
-// Expiring saves one key with a TTL in seconds.
+// Expiring returns a request that saves one key with strong consistency, and with a TTL in seconds.
 func Expiring(key, value string, seconds int) Request {
 	item := Write{Key: key, Value: value}.item()
 	item["metadata"] = map[string]string{"ttlInSeconds": strconv.Itoa(seconds)}
@@ -96,7 +96,7 @@ func Expiring(key, value string, seconds int) Request {
 	return Request{Method: "POST", Path: "/v1.0/state/" + Store, Body: text([]any{item})}
 }
 
-// SetAll saves several keys in one request, without conditions.
+// SetAll returns a request that saves several keys, each under the condition of its write.
 func SetAll(writes []Write, level Level) Request {
 	items := make([]any, len(writes))
 	for i, w := range writes {
@@ -150,8 +150,8 @@ type Outcome uint8
 const (
 	Done     Outcome = iota + 1
 	Conflict         // a condition failed; nothing was changed
-	Refused          // certainly not applied
-	Unknown          // applied, applied later, or never
+	Refused          // the request was certainly not applied
+	Unknown          // the request was applied, will be applied, or never will be
 )
 
 // Item is a key as it was read.
@@ -173,7 +173,7 @@ type Answer struct {
 // Stale reports whether the response is marked stale.
 func (a Answer) Stale() bool { return a.Level == "stale" }
 
-// Err returns nil if the request succeeded.
+// Err returns nil if the outcome is Done. Otherwise it returns an error with the status and the text of the response.
 func (a Answer) Err() error {
 	if a.Outcome == Done {
 		return nil

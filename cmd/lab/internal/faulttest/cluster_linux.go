@@ -25,14 +25,14 @@ type Options struct {
 	DiskSize int64         // bytes; 0 = nodes share the disk of Dir
 	Apps     []string      // applications that every node serves in addition to the first
 	Pace     time.Duration // pause of a client between two requests; 0 = none
-	Tell     func(string)  // receives what faults did; may be nil
-	Watch    func(Seen)    // receives the result of every request of a workload, from many goroutines; may be nil
-	// Application returns the application that runs beside a node; nil = nodes have none. Options.Flags must give it an
-	// id.
+	Tell     func(string)  // called with a text when a fault has done something; nil = not called
+	Watch    func(Seen)    // called after every request of a workload, by many goroutines; nil = not called
+	// Application returns the application that runs beside a node. nil = no node has one. If Application is not nil,
+	// Flags must contain the id of the application.
 	Application func(n *Node) http.Handler
 }
 
-// Seen is the result of one request, as its client saw it.
+// Seen is one request of a workload with its result, as the client observed it.
 type Seen struct {
 	Begin   time.Time
 	Took    time.Duration
@@ -41,7 +41,7 @@ type Seen struct {
 	Outcome Outcome
 }
 
-// Program is the program of the nodes: quorate, or one with the same command line.
+// Program is the program that the nodes run. It is quorate, or a program with the same command line.
 type Program struct {
 	Path string
 	Env  []string // added to the environment
@@ -90,7 +90,7 @@ func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 	return n, err
 }
 
-// AddSidecar adds a node that holds no data. It is not started.
+// AddSidecar adds a sidecar, which is a node that holds no data. It does not start the sidecar.
 func (c *Cluster) AddSidecar() (*Node, error) { return c.Add(0, sidecarFlags...) }
 
 // Shadow adds a node that has the node id of another node, without starting it. It simulates a misconfigured machine,
@@ -105,7 +105,8 @@ func (c *Cluster) Shadow(of *Node) (*Node, error) {
 	return n, err
 }
 
-// Retire ends the process of a node that is no longer a member. No workload uses it again.
+// Retire ends the process of a node that is no longer a member of the cluster. Faults and workloads do not use the
+// node again.
 func (c *Cluster) Retire(n *Node) error {
 	c.mu.Lock()
 	c.nodes = slices.DeleteFunc(slices.Clone(c.nodes), func(o *Node) bool { return o == n })
@@ -181,24 +182,25 @@ func (c *Cluster) Form(ctx context.Context, servers int) error {
 	return c.Voters(ctx, servers)
 }
 
-// Nodes returns all nodes that were added.
+// Nodes returns all nodes that were added, running or not, except retired nodes and the nodes that Shadow has added.
 func (c *Cluster) Nodes() []*Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.nodes)
 }
 
-// Running returns the nodes that have a process.
+// Running returns those of Nodes that have a process, which may be paused.
 func (c *Cluster) Running() []*Node {
 	return slices.DeleteFunc(c.Nodes(), func(n *Node) bool { return !n.Running() })
 }
 
-// Servers returns the running nodes that hold data.
+// Servers returns those of Running that hold data.
 func (c *Cluster) Servers() []*Node {
 	return slices.DeleteFunc(c.Running(), func(n *Node) bool { return n.Sidecar })
 }
 
-// Quiet runs f while no workload sends requests. It waits for requests in flight.
+// Quiet waits until no request of a workload is in flight, and then runs f. The workloads send no requests until f
+// returns.
 func (c *Cluster) Quiet(f func() error) error {
 	c.gate.Lock()
 	defer c.gate.Unlock()
@@ -267,7 +269,8 @@ func (n *Node) serves(ctx context.Context) error {
 	return a.Err()
 }
 
-// Healthy returns nil if a node and its application, if it has one, serve.
+// Healthy returns nil if the start of the node is complete. It requests GET /v1.0/healthz, which reports success from
+// the end of the start until the process ends.
 func (n *Node) Healthy(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+apiAddress+"/v1.0/healthz", nil)
 	if err != nil {
@@ -284,7 +287,8 @@ func (n *Node) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// Leader returns the running node that leads a group and serves writes.
+// Leader waits until a running server leads the group and serves writes, and returns this server. The parameter group
+// is the index of the group.
 func (c *Cluster) Leader(ctx context.Context, group int) (*Node, error) {
 	var leader *Node
 	err := Until(ctx, func() error {
@@ -308,13 +312,13 @@ func (c *Cluster) Leader(ctx context.Context, group int) (*Node, error) {
 	return leader, err
 }
 
-// Followers returns the running nodes except the leader of a group.
+// Followers returns the running servers except the leader of a group. The parameter group is the index of the group.
 func (c *Cluster) Followers(ctx context.Context, group int) ([]*Node, error) {
 	leader, err := c.Leader(ctx, group)
 	return slices.DeleteFunc(c.Servers(), func(n *Node) bool { return n == leader }), err
 }
 
-// Voters waits until every group has this many voters.
+// Voters waits until every group has the number of voters in want.
 func (c *Cluster) Voters(ctx context.Context, want int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {
@@ -354,13 +358,13 @@ func (c *Cluster) voters(ctx context.Context, group int) (have []string, known b
 	return nil, true, fmt.Errorf("no leader of group %d answers", group)
 }
 
-// Cut cuts the link between two nodes in both directions.
+// Cut cuts the link between two nodes in both directions. Heal of the network removes the cut.
 func (c *Cluster) Cut(a, b *Node) {
 	c.Net.Set(a.Addr, b.Addr, Link{Cut: true})
 	c.Net.Set(b.Addr, a.Addr, Link{Cut: true})
 }
 
-// Close ends every process and removes everything. It is idempotent.
+// Close ends every process of the cluster, and removes its networks and disks. It is idempotent.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	nodes := append(c.nodes, c.gone...)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fill fills the disk until free is called.
+// Fill fills the disk with data. The function free makes room again.
 func (d *Disk) Fill() (free func() error, err error) {
 	f, err := os.Create(filepath.Join(d.dir, "ballast"))
 	if err != nil {
@@ -33,8 +33,8 @@ func (d *Disk) Fill() (free func() error, err error) {
 	return func() error { return os.Remove(f.Name()) }, nil
 }
 
-// Full returns a fault that fills the disk of the leader, or of a follower if leader is false. When the fault ends,
-// there is room again, and the process is restarted if it has exited.
+// Full returns a fault that fills the disk of one node. The node is the leader if leader is true, and a random
+// follower otherwise. When the fault ends, there is room again, and the process is restarted if it has exited.
 func Full(leader bool) Fault {
 	return onOne("full disk", leader, func(n *Node) (func(context.Context) error, error) {
 		free, err := n.Disk.Fill()
@@ -45,9 +45,9 @@ func Full(leader bool) Fault {
 	})
 }
 
-// Fails returns a fault that makes every write to the disk of one node fail. The node is the leader if leader is
-// true, and a random follower otherwise. If the process has not exited within patience, the fault ends with a Broken
-// error. Otherwise the process is started again with a working disk.
+// Fails returns a fault that makes every write to the disk of one node fail. The node is the leader if leader is true,
+// and a random follower otherwise. The process must exit during the fault, or within 90 seconds after that. It is then
+// started again with a working disk. If it does not exit, the end of the fault returns a Broken error.
 func Fails(leader bool) Fault {
 	return onOne("failing disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -63,8 +63,9 @@ func Fails(leader bool) Fault {
 	})
 }
 
-// Hung returns a fault that makes the disk of the leader hang. If the leader still answers after patience, the fault
-// ends with a Broken error. When the fault ends, the disk is resumed, and the process is restarted if it has exited.
+// Hung returns a fault that makes the disk of the leader hang. The leader must stop answering during the fault, or
+// within 90 seconds after that. If it does not, the end of the fault returns a Broken error. At the end, the disk is
+// resumed, and the process is restarted if it has exited.
 func Hung() Fault {
 	return onOne("disk hung permanently", true, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -84,7 +85,8 @@ func Hung() Fault {
 	})
 }
 
-// SlowAll makes the disks of all nodes slow.
+// SlowAll returns a fault that makes the disks of all servers hang repeatedly, each time for the duration stall. When
+// the fault ends, each process that has exited is restarted.
 func SlowAll(stall time.Duration) Fault {
 	return fault(fmt.Sprintf("disks of all hang for %s again and again", stall),
 		func(_ context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
@@ -178,7 +180,7 @@ func (n *Node) memory(field string) (uint64, error) {
 	return kilobytes << 10, nil
 }
 
-// Resident returns the resident memory of the process in bytes.
+// Resident returns the size of the resident memory of the process in bytes.
 func (n *Node) Resident() (uint64, error) { return n.memory("VmRSS:") }
 
 // OneProcessor returns a fault that restarts one node with GOMAXPROCS=1. The node is the leader if leader is true,

@@ -22,7 +22,7 @@ type Expiries struct {
 	saved []string
 }
 
-// StartExpiries starts clients.
+// StartExpiries starts the given number of clients. They run until Stop.
 func StartExpiries(c *Cluster, seed uint64, clients int) *Expiries {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Expiries{cluster: c, stop: cancel}
@@ -114,7 +114,8 @@ func (e *Expiries) Bad() []string {
 	return e.bad
 }
 
-// Kept returns the number of keys that did not expire early.
+// Kept returns the number of keys that a client has read until they had expired. This includes the keys that expired
+// early.
 func (e *Expiries) Kept() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

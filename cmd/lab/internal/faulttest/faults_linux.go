@@ -56,7 +56,8 @@ func Kill(leader bool) Fault {
 	})
 }
 
-// KillAll kills all nodes with SIGKILL at the same time.
+// KillAll returns a fault that kills all nodes with SIGKILL at the same time. When the fault ends, the nodes are
+// started again.
 func KillAll() Fault {
 	return Fault{Name: "kill -9 of all", Inflict: func(_ context.Context, c *Cluster,
 		_ *rand.Rand) (func(context.Context) error, error) {
@@ -108,7 +109,8 @@ func wire(name string, f func(c *Cluster, leader, other *Node, rest []*Node)) Fa
 	}}
 }
 
-// Isolate returns a fault that cuts the links between the leader and all other servers.
+// Isolate returns a fault that cuts the links between the leader and all other servers. When the fault ends, the links
+// work again.
 func Isolate() Fault {
 	return wire("leader cut off", func(c *Cluster, leader, _ *Node, rest []*Node) {
 		for _, n := range rest {
@@ -117,7 +119,8 @@ func Isolate() Fault {
 	})
 }
 
-// Deafen lets the leader send but not receive.
+// Deafen returns a fault during which the leader receives nothing from the other servers, while they receive
+// everything from the leader.
 func Deafen() Fault {
 	return wire("leader deaf", func(c *Cluster, leader, _ *Node, rest []*Node) {
 		for _, n := range rest {
@@ -126,7 +129,8 @@ func Deafen() Fault {
 	})
 }
 
-// Mute lets the leader receive but not send.
+// Mute returns a fault during which the other servers receive nothing from the leader, while the leader receives
+// everything from them.
 func Mute() Fault {
 	return wire("leader mute", func(c *Cluster, leader, _ *Node, rest []*Node) {
 		for _, n := range rest {
@@ -135,8 +139,8 @@ func Mute() Fault {
 	})
 }
 
-// Bridge returns a fault in which the leader can reach only one other server, the bridge. The bridge can reach all
-// servers.
+// Bridge returns a fault that cuts the links between the leader and all other servers except one, the bridge. The
+// bridge can still reach all servers.
 func Bridge() Fault {
 	return wire("bridge", func(c *Cluster, leader, other *Node, rest []*Node) {
 		for _, n := range rest {
@@ -162,7 +166,7 @@ func Halves() Fault {
 	})
 }
 
-// IsolateAll isolates every node from every other.
+// IsolateAll returns a fault that cuts all links between servers.
 func IsolateAll() Fault {
 	return wire("everybody alone", func(c *Cluster, leader, _ *Node, rest []*Node) {
 		all := append(rest, leader)
@@ -174,7 +178,7 @@ func IsolateAll() Fault {
 	})
 }
 
-// Bad gives every link the same delay and loss.
+// Bad returns a fault that gives every link between servers the delay and the loss in l.
 func Bad(l Link) Fault {
 	name := fmt.Sprintf("wire with %s to %s delay and %.0f%% loss", l.Delay, l.Delay+l.Jitter, l.Loss*100)
 	return wire(name, func(c *Cluster, leader, _ *Node, rest []*Node) {
@@ -195,8 +199,9 @@ func Stall(leader bool) Fault {
 	})
 }
 
-// Slow returns a fault in which the disk of one node repeatedly hangs for the duration stall. The node is the leader,
-// or a follower if leader is false.
+// Slow returns a fault that makes the disk of one node hang repeatedly, each time for the duration stall. The node is
+// the leader if leader is true, and a random follower otherwise. When the fault ends, the process is restarted if it
+// has exited.
 func Slow(leader bool, stall time.Duration) Fault {
 	return onOne(fmt.Sprintf("disk that hangs for %s again and again", stall), leader,
 		func(n *Node) (func(context.Context) error, error) {
@@ -206,14 +211,16 @@ func Slow(leader bool, stall time.Duration) Fault {
 }
 
 // Power returns a fault that simulates a power loss of one node. It kills the process and discards data that was not
-// flushed to the disk. The node is the leader, or a follower if leader is false.
+// flushed to the disk. The node is the leader if leader is true, and a random follower otherwise. When the fault ends,
+// the node is started again with the flushed data.
 func Power(leader bool) Fault {
 	return onOne("loss of power", leader, func(n *Node) (func(context.Context) error, error) {
 		return n.PowerOn, n.PowerOff()
 	})
 }
 
-// PowerAll simulates a power loss of all nodes at the same time.
+// PowerAll returns a fault that simulates a power loss of all servers at the same time. When the fault ends, they are
+// started again with the data that was flushed to their disks.
 func PowerAll() Fault {
 	return Fault{Name: "loss of power of all",
 		Inflict: func(_ context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
@@ -235,13 +242,13 @@ func PowerAll() Fault {
 		}}
 }
 
-// PowerOff kills the process and discards unflushed data.
+// PowerOff kills the process and discards the data that was not flushed to the disk.
 func (n *Node) PowerOff() error {
 	n.Mark("power off")
 	return errors.Join(n.Disk.Break(), n.Kill())
 }
 
-// PowerOn starts the node again with the data on its disk.
+// PowerOn starts the node again after PowerOff, with the data that was flushed to the disk.
 func (n *Node) PowerOn(context.Context) error {
 	n.Mark("power on")
 	if err := n.Disk.Replug(); err != nil {

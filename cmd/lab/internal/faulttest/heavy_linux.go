@@ -53,7 +53,7 @@ func (c *Cluster) heavy(ctx context.Context, seed uint64) (stop func(context.Con
 	}
 }
 
-// Heavy writes large values.
+// Heavy returns a fault during which additional clients write large values.
 func Heavy() Fault {
 	return fault("values of 4 MB, and many of 64 KiB at once",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

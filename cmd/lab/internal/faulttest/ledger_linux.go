@@ -98,7 +98,7 @@ func (l *Ledger) Acknowledged() int {
 	return len(l.acked)
 }
 
-// Failed returns the writes that missed their deadline.
+// Failed returns the writes that were not acknowledged before their deadline.
 func (l *Ledger) Failed() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *Ledger) String() string {
 
 // Missing returns the keys of acknowledged writes that are lost. It reads the keys with strong consistency, in
 // batches, through all running nodes in turn. An eventual write is acknowledged before it is committed, so Missing
-// waits up to settleTime for missing eventual writes.
+// waits up to 10 seconds for eventual writes that it does not find.
 func (l *Ledger) Missing(ctx context.Context) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +129,7 @@ func (l *Ledger) Missing(ctx context.Context) ([]string, error) {
 	}
 }
 
-// Forget excludes lost writes that were already reported from later checks.
+// Forget excludes keys from later calls of Missing. It is for lost writes that were already reported.
 func (l *Ledger) Forget(keys []string) {
 	gone := make(map[string]bool, len(keys))
 	for _, k := range keys {
@@ -147,7 +147,7 @@ func (l *Ledger) Forget(keys []string) {
 	l.acked, l.when = acked, when
 }
 
-// When returns the acknowledgement times of these writes.
+// When returns the times at which the writes of these keys were acknowledged.
 func (l *Ledger) When(keys []string) []time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

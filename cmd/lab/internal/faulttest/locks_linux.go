@@ -32,7 +32,7 @@ type LockLoad struct {
 	wg      sync.WaitGroup
 }
 
-// StartLocks starts clients.
+// StartLocks starts the given number of clients. They run until Stop.
 func StartLocks(c *Cluster, seed uint64, clients int) *LockLoad {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &LockLoad{History: history.NewLocks(history.WallClock()), cluster: c, stop: cancel}
@@ -47,7 +47,7 @@ func StartLocks(c *Cluster, seed uint64, clients int) *LockLoad {
 	return l
 }
 
-// Stop stops the clients.
+// Stop stops the clients and waits until they have ended.
 func (l *LockLoad) Stop() {
 	l.stop()
 	l.wg.Wait()

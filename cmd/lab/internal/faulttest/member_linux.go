@@ -124,7 +124,8 @@ func Exchange(leader bool) Fault {
 		})
 }
 
-// Leave returns a fault that adds a server and then makes the leader leave the cluster permanently.
+// Leave returns a fault that adds a server, and then makes the leader leave the cluster permanently. The fault has no
+// further effect when it ends.
 func Leave() Fault {
 	return fault("the leader leaves permanently",
 		func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
@@ -168,8 +169,8 @@ func Replace() Fault {
 	})
 }
 
-// Rolling returns a fault that restarts all servers one by one. After each restart it waits until all nodes serve and
-// each group has all its voters again.
+// Rolling returns a fault that restarts all servers one after another. The restarts begin when the fault ends. After
+// each restart, the fault waits until all nodes serve and each group has all its voters again.
 func Rolling() Fault {
 	return fault("rolling restart", func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error,
 		error) {
@@ -213,7 +214,7 @@ func RestartAll() Fault {
 	})
 }
 
-// Storm transfers leadership repeatedly.
+// Storm returns a fault during which the leadership of every group is transferred repeatedly.
 func Storm() Fault {
 	return fault("leadership is handed over again and again",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -358,7 +359,7 @@ func (c *Cluster) sidecars() []*Node {
 	return slices.DeleteFunc(c.Running(), func(n *Node) bool { return !n.Sidecar })
 }
 
-// OneWay cuts one direction of one link.
+// OneWay returns a fault that cuts one direction of the link between two random servers.
 func OneWay() Fault {
 	return fault("one direction of one link cut",
 		func(_ context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -369,7 +370,7 @@ func OneWay() Fault {
 		})
 }
 
-// Aside isolates a sidecar node from all servers.
+// Aside returns a fault that cuts the links between the sidecars and all servers.
 func Aside() Fault {
 	return fault("sidecar cut off", func(_ context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error,
 		error) {
@@ -382,7 +383,7 @@ func Aside() Fault {
 	})
 }
 
-// KillSidecar kills the sidecar nodes with SIGKILL.
+// KillSidecar returns a fault that kills all sidecars with SIGKILL. When the fault ends, they are started again.
 func KillSidecar() Fault {
 	return fault("kill -9 of a sidecar", func(_ context.Context, c *Cluster,
 		_ *rand.Rand) (func(context.Context) error, error) {

@@ -52,7 +52,7 @@ func (n *Node) writeApps(path string) error {
 	return os.WriteFile(path, []byte(text), 0o600)
 }
 
-// Node is a server of the cluster, running or not. It is safe for concurrent use.
+// Node is a node of the cluster, running or not. It is safe for concurrent use.
 type Node struct {
 	Name string
 	Addr netip.Addr
@@ -160,7 +160,8 @@ func (n *Node) joinAll() {
 	}
 }
 
-// Order writes value into a control file of the node's process; see package tuned.
+// Order writes value to a control file, which the process of the node reads. Package tuned describes the control
+// files.
 func (n *Node) Order(file string, value int64) error {
 	path := filepath.Join(n.dir, file)
 	n.Mark(fmt.Sprintf("%s = %d", file, value))
@@ -182,19 +183,21 @@ func (n *Node) Running() bool { return n.node.Running() }
 // Ended returns a channel that is closed when the process of the node has ended. The process must have been started.
 func (n *Node) Ended() <-chan struct{} { return n.node.Ended() }
 
-// Kill ends the process with SIGKILL.
+// Kill ends the process with SIGKILL and waits until it has ended. It returns an error if the process still runs after
+// 30 seconds.
 func (n *Node) Kill() error {
 	n.Mark("kill -9")
 	return n.node.End(syscall.SIGKILL, endPatience)
 }
 
-// Stop sends SIGTERM to the process and waits until it has ended.
+// Stop ends the process with SIGTERM and waits until it has ended. It returns an error if the process still runs after
+// 30 seconds.
 func (n *Node) Stop() error {
 	n.Mark("SIGTERM")
 	return n.node.End(syscall.SIGTERM, endPatience)
 }
 
-// Pause stops the process with SIGSTOP.
+// Pause suspends the process with SIGSTOP, until Resume.
 func (n *Node) Pause() error { return n.freeze(syscall.SIGSTOP, true) }
 
 // Resume continues a paused process with SIGCONT.
@@ -260,7 +263,7 @@ func (n *Node) ask(ctx context.Context, path string, into any) error {
 	return json.NewDecoder(resp.Body).Decode(into)
 }
 
-// Metric returns the sum of the values of metrics whose name and labels start with prefix.
+// Metric returns the sum of the values of all metrics of the node whose name and labels begin with prefix.
 func (n *Node) Metric(ctx context.Context, prefix string) (float64, error) {
 	text, err := n.Metrics(ctx)
 	return text.Sum(prefix), err
@@ -284,7 +287,7 @@ func (n *Node) Metrics(ctx context.Context) (Metrics, error) {
 	return Metrics(text), err
 }
 
-// Sum returns the sum of the values of metrics whose name and labels start with prefix.
+// Sum returns the sum of the values of all metrics whose name and labels begin with prefix.
 func (m Metrics) Sum(prefix string) float64 {
 	sum := 0.0
 	for line := range strings.Lines(string(m)) {
@@ -314,10 +317,10 @@ func (n *Node) Open() (int, error) {
 	return len(list), err
 }
 
-// Dump makes the process write the stacks of its goroutines to its log, and end.
+// Dump sends SIGQUIT to the process. The process then writes the stacks of its goroutines to its log, and ends.
 func (n *Node) Dump() error { return syscall.Kill(n.Pid(), syscall.SIGQUIT) }
 
-// CloseIdle closes idle connections to its API.
+// CloseIdle closes the idle connections between this harness and the API of the node.
 func (n *Node) CloseIdle() { n.http.CloseIdleConnections() }
 
 // Dial connects to the API of the node, from inside its network.

@@ -15,13 +15,13 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// Broken is a violation that a fault itself found.
+// Broken is the error of a fault that finds a violated guarantee itself, without a workload.
 type Broken struct {
 	Promise string // the violated guarantee, in a few words
 	Text    string // what was observed
 }
 
-// Error returns both in one line.
+// Error returns Promise and Text on one line.
 func (b *Broken) Error() string { return b.Promise + ": " + b.Text }
 
 // tell reports what a fault did.
@@ -31,8 +31,12 @@ func (c *Cluster) tell(format string, args ...any) {
 	}
 }
 
-// Settled waits until the cluster is complete. Every group must then have a leader and the given number of voters.
-// Each voter must run, have the server id that its group knows, and be at most 2000 log entries behind the leader.
+// Settled waits until every group is complete. A group is complete if it has a leader and the number of voters in the
+// parameter voters, and if each voter meets these conditions:
+//
+//   - The voter runs.
+//   - It has the server id that its group knows.
+//   - It is at most 2000 log entries behind the leader.
 func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	return Until(ctx, func() error {
 		lives := map[string]bool{}
@@ -86,8 +90,8 @@ func whole(g *schema.GroupStatus, lives map[string]bool, voters int) error {
 	return nil
 }
 
-// Transfer asks the node, which must lead the group, to transfer its leadership. The node chooses the most up-to-date
-// voter.
+// Transfer transfers the leadership of the group from the node to the most up-to-date voter. The node must be the
+// leader.
 func (n *Node) Transfer(ctx context.Context, group uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -145,8 +149,9 @@ func (c *Cluster) Acquainted(ctx context.Context) error {
 	})
 }
 
-// Catalogued waits until every running node lists exactly the running instances of an application. Every running node
-// must serve the application. An instance of an earlier process of a node must not be listed.
+// Catalogued waits until every running node lists an instance of the application on each running node, and no other
+// instances of it. An instance of an earlier process of a node counts as another instance. Every running node must
+// serve the application.
 func (c *Cluster) Catalogued(ctx context.Context, app string) error {
 	return Until(ctx, func() error {
 		nodes := c.Running()

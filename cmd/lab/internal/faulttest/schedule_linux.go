@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Fault is a fault of a cluster, with its undo function.
+// Fault is a fault that can be injected into a cluster.
 type Fault struct {
 	Name string
-	// Inflict injects the fault and returns a function that undoes it. It takes randomness only
-	// from rnd.
+	// Inflict injects the fault. It makes all random choices with rnd. The function heal ends the fault and repairs
+	// the cluster.
 	Inflict func(ctx context.Context, c *Cluster, rnd *rand.Rand) (heal func(context.Context) error, err error)
 }
 
-// Together combines several faults. They are injected in order and undone in reverse order.
+// Together returns a fault that consists of several faults. They are injected in order, and end in the reverse order.
 func Together(faults ...Fault) Fault {
 	names := make([]string, len(faults))
 	for i, f := range faults {
@@ -45,14 +45,14 @@ func Together(faults ...Fault) Fault {
 		}}
 }
 
-// Step is a fault, the pause before it, and its duration.
+// Step is one step of a schedule. Calm is the pause before the fault, and For is the duration of the fault.
 type Step struct {
 	Calm  time.Duration
 	Fault Fault
 	For   time.Duration
 }
 
-// Schedule is a sequence of faults.
+// Schedule is a sequence of faults. Seed determines the random choices of the faults.
 type Schedule struct {
 	Seed  uint64
 	Steps []Step
@@ -88,8 +88,9 @@ func (s Schedule) String() string {
 	return fmt.Sprintf("seed %d: %s", s.Seed, strings.Join(names, ", "))
 }
 
-// Play runs the steps, and logs each with the function log. After each fault, it waits until every running node
-// serves. It returns the first error. It also returns an error if a node does not serve within patience.
+// Play runs the steps one after another, and logs each with the function log. After each fault it waits until every
+// running node serves. If that takes longer than patience, Play returns an error. It ends at the first error and
+// returns it.
 func (s Schedule) Play(ctx context.Context, c *Cluster, patience time.Duration,
 	log func(format string, args ...any)) error {
 	rnd := rand.New(rand.NewPCG(s.Seed, 2)) //nolint:gosec // chance, not a secret

@@ -82,7 +82,8 @@ func (s *Sessions) Stop() []string {
 	return bad
 }
 
-// Bad returns the violations so far, except those that can only be decided at the end.
+// Bad returns the violations that were found so far. Some violations are found only by Stop, and Bad does not return
+// these.
 func (s *Sessions) Bad() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

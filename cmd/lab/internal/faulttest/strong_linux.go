@@ -26,7 +26,7 @@ func key(f, k int) string { return fmt.Sprintf("f%d-%d", f, k) }
 // familyName returns the name that the family with the number f has in the history.
 func familyName(f int) string { return fmt.Sprintf("family %d", f) }
 
-// StrongLoad makes random strong operations on all running nodes.
+// StrongLoad has clients that make random reads and writes with strong consistency, through all running nodes.
 type StrongLoad struct {
 	History *history.Keys
 
@@ -105,7 +105,7 @@ func (l *StrongLoad) Stop(ctx context.Context) error {
 	return l.last(ctx, first, (l.History.Size()/familyLife+1)*families)
 }
 
-// Verify removes the finished families of keys from the history of the load, and returns them as a separate history.
+// Verify takes the finished families of keys out of the history of the load, and returns them as a separate history.
 // Before that it reads their keys once more. The separate history can be checked while the load continues.
 func (l *StrongLoad) Verify(ctx context.Context) (*history.Keys, error) {
 	first, end := l.done()

@@ -85,7 +85,8 @@ func NewTopics(seed uint64) *TopicLoad {
 		history.Subscription{Topic: deadTopic}, history.Subscription{Topic: eventsTopic})}
 }
 
-// Flags writes the components of the load below dir, and returns the flags with which a node loads them.
+// Flags writes the components that the load needs into a directory below dir. It returns the flags with which a node
+// loads these components.
 func (l *TopicLoad) Flags(dir string) ([]string, error) {
 	folder := filepath.Join(dir, "resources")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -95,7 +96,8 @@ func (l *TopicLoad) Flags(dir string) ([]string, error) {
 	return []string{"--resources-path", folder}, err
 }
 
-// Start starts clients that publish. The cluster must have the option Application, and the flags of the load.
+// Start starts the given number of clients. The cluster must have the option Application, and its flags must include
+// the result of Flags.
 func (l *TopicLoad) Start(c *Cluster, clients int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cluster, l.stop = c, cancel

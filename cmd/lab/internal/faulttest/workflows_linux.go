@@ -46,7 +46,7 @@ func NewWorkflows(seed uint64) *WorkflowLoad {
 	return l
 }
 
-// Attend gives a node a worker, which connects whenever the node serves. The worker ends with Stop.
+// Attend starts a worker for a node. The worker connects to the node again each time the connection ends, until Stop.
 func (l *WorkflowLoad) Attend(n *Node) {
 	w := &worker{load: l, node: n,
 		rnd: rand.New(rand.NewPCG(l.seed, 9800+uint64(n.Addr.As4()[3])))} //nolint:gosec // chance, not a secret
@@ -58,7 +58,7 @@ func (l *WorkflowLoad) Attend(n *Node) {
 	})
 }
 
-// Start starts clients that start workflows.
+// Start starts the given number of clients. They run until Stop.
 func (l *WorkflowLoad) Start(c *Cluster, clients int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cluster, l.end = c, cancel

@@ -15,8 +15,8 @@ import (
 
 const module = "github.com/quorate/quorate/"
 
-// Env is the name of an environment variable. If it is set, it contains the path of a lab program, and tests use that
-// program instead of building one.
+// Env is the name of an environment variable with the path of a built lab program. If the variable is set, tests use
+// that program and build none.
 const Env = "QUORATE_LAB_BINARY"
 
 // Lab is the program cmd/lab. The first test that needs it builds it. A Lab is safe for concurrent use.
@@ -41,7 +41,7 @@ func New() *Lab {
 	return l
 }
 
-// Run runs the tests, removes the programs, and returns the exit code.
+// Run runs the tests of m, removes the programs that were built, and returns the exit code of the tests.
 func (l *Lab) Run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "quorate-lab-")
 	if err != nil {

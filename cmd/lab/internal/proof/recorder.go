@@ -81,18 +81,18 @@ func (r *recorder) seconds() []second {
 	return out
 }
 
-// Played is one fault of the campaign.
+// Played is one fault of the campaign. Its times are relative to the start of the campaign.
 type Played struct {
 	Number  int           `json:"number"`
 	Class   string        `json:"class"`
 	Name    string        `json:"name"`
-	Begin   time.Duration `json:"begin"`   // time since the campaign began, in nanoseconds
+	Begin   time.Duration `json:"begin"`   // when the fault was injected, in nanoseconds
 	Healed  time.Duration `json:"healed"`  // when the fault was undone
 	Healthy time.Duration `json:"healthy"` // when every node served again
 	Notes   []string      `json:"notes,omitempty"`
 }
 
-// Election is an observed change of leadership.
+// Election is an observed change of the leader of a group. At is the time since the start of the campaign.
 type Election struct {
 	At     time.Duration `json:"at"`
 	Group  uint64        `json:"group"`
@@ -100,7 +100,8 @@ type Election struct {
 	Leader string        `json:"leader"`
 }
 
-// Violation is a violated guarantee.
+// Violation is a violated guarantee. Step is the number of the last fault before the violation was found, and At is
+// the time since the start of the campaign.
 type Violation struct {
 	Check   string        `json:"check"` // C1 to C20, or "cluster" for a problem that prevents checks
 	Step    int           `json:"step"`
@@ -109,7 +110,7 @@ type Violation struct {
 	History []string      `json:"history,omitempty"`
 }
 
-// Check is a checked guarantee, with the number of checks.
+// Check is a checked guarantee. Times is the number of checks.
 type Check struct {
 	ID    string `json:"id"`
 	What  string `json:"what"`
@@ -144,25 +145,27 @@ type Result struct {
 	Resumed map[string]Times `json:"resumed"`
 }
 
-// Total is a named figure of the report.
+// Total is a figure of the report, such as a number of requests, with its name.
 type Total struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Stall is a time in which the machine did not run this process.
+// Stall is a period in which the machine did not run this process. At is the time from the start of the campaign to
+// the start of the period. Long is the length of the period.
 type Stall struct {
 	At   time.Duration `json:"at"`
 	Long time.Duration `json:"long"`
 }
 
-// ClassSummary is a class of faults in the report.
+// ClassSummary describes a class of faults in the report. Times is the number of faults of the class that were
+// injected.
 type ClassSummary struct {
 	ID, Name, How, Skipped string
 	Times                  int
 }
 
-// Times summarizes durations.
+// Times summarizes durations. Worst is the longest one.
 type Times struct {
 	Count  int           `json:"count"`
 	Median time.Duration `json:"median"`
@@ -177,7 +180,7 @@ func summed(all []time.Duration) Times {
 	return Times{len(all), all[len(all)/2], all[len(all)-1]}
 }
 
-// String returns a violation in one line.
+// String returns the violation in one line.
 func (v Violation) String() string {
 	return fmt.Sprintf("%s after step %d, at %s: %s", v.Check, v.Step, v.At.Round(time.Millisecond), v.Text)
 }

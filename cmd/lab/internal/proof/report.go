@@ -28,7 +28,7 @@ func (r *Result) WriteHTML(w io.Writer) error {
 	return t.Execute(w, page{Result: r, Drawing: r.draw()})
 }
 
-// WriteJSON writes the totals as JSON.
+// WriteJSON writes the result as JSON.
 func (r *Result) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

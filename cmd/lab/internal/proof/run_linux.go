@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/history"
 )
 
-// Options are the options of a campaign. Program is required.
+// Options are the options of a campaign. Program, Log, and one of For and Steps are required.
 type Options struct {
 	Program string // its path; with tuned.Env set, it must behave as the quorate command
 	Version string // of the tested program, for the report

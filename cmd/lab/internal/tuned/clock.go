@@ -4,7 +4,7 @@ package tuned
 
 import "time"
 
-// ClockTurns reports whether this build can change its wall clock.
+// ClockTurns reports whether a test can shift the wall clock of this build.
 const ClockTurns = true
 
 // turnClock sets the shift of the wall clock of this process, as if the clock of the machine had been set. The

@@ -35,8 +35,9 @@ const (
 // Control files.
 const (
 	ClockFile = "clock" // shift of the wall clock in seconds
-	// CrashFile is the name of the control file that requests a crash. It contains a number n. After it has read the
-	// file, the process kills itself at its n-th disk operation. 0 means never.
+	// CrashFile is the name of the control file that requests a crash. The file contains a number n. When the process
+	// reads the file, it begins to count its disk operations, and it kills itself at operation n. If n is 0, the
+	// process does not kill itself.
 	CrashFile = "crash"
 )
 
@@ -52,7 +53,7 @@ func Quick() Tuning {
 	return Tuning{Limits: placement.Limits{Stable: 200 * time.Millisecond, Settle: 2 * time.Second}}
 }
 
-// Text returns a tuning in the form of Env.
+// Text returns the tuning as JSON, the value of the environment variable Env.
 func (t Tuning) Text() string {
 	text, err := json.Marshal(t)
 	if err != nil {
@@ -61,7 +62,8 @@ func (t Tuning) Text() string {
 	return string(text)
 }
 
-// Opener opens nodes with the settings of a Tuning, and obeys the control files. It is safe for concurrent use.
+// Opener opens nodes with the settings of a Tuning, and does what the control files request. It is safe for concurrent
+// use.
 type Opener struct {
 	tuning   Tuning
 	controls *controls

@@ -20,7 +20,8 @@ import (
 	"strings"
 )
 
-// Command declares no flags. Its argument is the directory to write to.
+// Command returns a function that writes the overlay to the directory in the only argument of the subcommand. It
+// declares no flags.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	return func(context.Context) error {
 		if f.NArg() != 1 {
