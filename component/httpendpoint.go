@@ -39,6 +39,7 @@ const (
 type EndpointSettings struct {
 	Header http.Header // sent with each request
 	TLS    *tls.Config
+	root   string // the certificates of TLS.RootCAs in PEM form
 }
 
 // ParseHTTPEndpoint parses a document of kind HTTPEndpoint. Unknown fields are errors with file and line.
@@ -166,6 +167,7 @@ func (e HTTPEndpoint) Resolve(ctx context.Context, from Sources) (EndpointSettin
 		}
 		out.Header.Set(v.Name, v.Value)
 	}
+	out.root = certificates[tlsRootCA]
 	return out, e.certificates(out.TLS, certificates)
 }
 
@@ -197,7 +199,7 @@ func (e HTTPEndpoint) invalid(text string) error {
 // endpoints are equal, their connections can be kept.
 func (e HTTPEndpoint) Digest(s EndpointSettings) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %q %d %v\n", e.BaseURL, e.Scopes, e.reneg, s.Header)
+	fmt.Fprintf(h, "%s %q %d %v %q\n", e.BaseURL, e.Scopes, e.reneg, s.Header, s.root)
 	for _, item := range e.spec.Metadata {
 		fmt.Fprintf(h, "%q %q %v\n", item.Name, item.Value, item.Secret)
 	}
