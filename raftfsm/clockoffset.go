@@ -34,6 +34,9 @@ func (h *Host) ClockOffset(ctx context.Context) (ahead, maxError time.Duration, 
 	if !ok {
 		return 0, 0, fault.New(fault.Unimplemented, "raftfsm.ClockOffset", "this node has no replica")
 	}
+	if len(s.groups) == 0 { // it was removed
+		return 0, 0, fault.New(fault.Unavailable, "raftfsm.ClockOffset", "this server serves no group")
+	}
 	r := reading{server: s, group: s.groups[0]}
 	sent := time.Now()
 	ri, _, err := r.readIndex(ctx, raftlog.Position{})
