@@ -67,7 +67,7 @@ func read(r *http.Response, limit int64) ([]byte, error) {
 		return nil, &fault.Error{Code: fault.Indeterminate, Op: "actors.Call",
 			Msg: "the answer of the application was cut short", Err: err}
 	case int64(len(b)) > limit:
-		return nil, &fault.Error{Code: fault.Internal, Op: "actors.Call",
+		return nil, &fault.Error{Code: fault.Corrupt, Op: "actors.Call",
 			Msg:  fmt.Sprintf("the answer of the actor is longer than %d bytes", limit),
 			Hint: "raise --max-body-size"}
 	}

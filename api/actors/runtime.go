@@ -384,7 +384,9 @@ func verdict(err error) (kind api.Kind, reason string) {
 	switch fault.CodeOf(err) {
 	case fault.Denied:
 		return api.Denied, api.ReasonDenied
-	case fault.TooLarge, fault.Invalid:
+	case fault.Invalid:
+		return api.Malformed, ""
+	case fault.TooLarge:
 		return api.Malformed, api.ReasonTooLarge
 	case fault.Overloaded:
 		return api.Unavailable, api.ReasonOverloaded
