@@ -38,11 +38,13 @@ type collector struct {
 	ticks, delay *prometheus.Desc
 }
 
-func NewCollector(keepers []*Keeper) *collector {
+// NewCollector returns a collector of the metrics of waiting due work. keepers are the Keepers of the groups of a
+// server. Only Keepers that lead their group contribute.
+func NewCollector(keepers []*Keeper) prometheus.Collector {
 	return &collector{keepers,
 		prometheus.NewDesc("quorate_due_waiting", "Ticks that are due and not handed out, at the leader of their "+
 			"group. At most 512 of an application are counted.", []string{"kind"}, nil),
-		prometheus.NewDesc("quorate_due_waiting_seconds", "Time since the oldest of these ticks was ",
+		prometheus.NewDesc("quorate_due_waiting_seconds", "Time since the oldest of these ticks was due.",
 			[]string{"kind"}, nil)}
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/raftfsm/actors"
+	"github.com/quorate/quorate/raftfsm/due"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/topics"
@@ -70,6 +71,8 @@ func (c *LeaderClient) Ask(ctx context.Context, to raft.ServerID, gid uint32, me
 	switch method {
 	case actors.Method:
 		kind = ForwardActor
+	case due.Method:
+		kind = ForwardDue
 	case topics.Method:
 		kind = ForwardTopic
 	case workflows.Method:

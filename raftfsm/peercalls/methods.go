@@ -61,6 +61,7 @@ const (
 	ForwardRead      = "read"
 	ForwardReadIndex = "read_index"
 	ForwardLock      = "lock"
+	ForwardDue       = "due"
 	ForwardActor     = "actor"
 	ForwardTopic     = "topic"
 	ForwardWorkflow  = "workflow"
