@@ -19,6 +19,13 @@ func TestPick_SkipsNodeThatCannotBeDialled(t *testing.T) {
 		!strings.Contains(err.Error(), "n2 belongs to no cluster yet") {
 		t.Errorf("Pick: %v", err)
 	}
+	condition := func() discovery.Condition {
+		got, _ := s.Standing(&s.View().Instances(orders)[0])
+		return got
+	}
+	if got := condition(); got != discovery.Unhealthy {
+		t.Errorf("an instance that cannot be called is %s", got)
+	}
 	s.Members([]discovery.Member{{Incarnation: incarnation, Peer: "n2.d1", State: records.Alive}})
 	if got := s.picks(t, "orders", 1); got != "n2" {
 		t.Errorf("picked %s", got)

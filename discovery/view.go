@@ -103,7 +103,7 @@ type Condition string
 // The conditions.
 const (
 	Healthy   Condition = "healthy"
-	Unhealthy Condition = "unhealthy" // as reported by its node
+	Unhealthy Condition = "unhealthy" // as reported by its node, or the node belongs to no cluster yet
 	Demoted   Condition = "demoted"   // a recent call from here did not reach it
 	Uncalled  Condition = "uncalled"  // it has no port
 )
@@ -118,7 +118,7 @@ func (c *Catalogue) Standing(i *Instance) (Condition, int64) {
 	switch {
 	case i.Protocol == "":
 		return Uncalled, calls
-	case !i.Healthy:
+	case !i.Healthy || i.unreachable():
 		return Unhealthy, calls
 	case s.demoted(c.elapsed()):
 		return Demoted, calls
