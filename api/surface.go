@@ -120,6 +120,6 @@ func MethodNotServed(method string) string {
 		return "Quorate does not serve " + method + " of the building block " + b.name + " (" + b.instead + ")"
 	}
 	return "Quorate does not serve " + method +
-		": it serves state, actor state, secrets, invocation, bindings, locks, jobs, configuration, metadata and " +
-		"shutdown"
+		": it serves state, actors, publish and subscribe, workflows, secrets, invocation, bindings, locks, jobs, " +
+		"configuration, metadata and shutdown"
 }
