@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -66,6 +67,7 @@ func (e *Expiries) life(ctx context.Context, rnd *rand.Rand, key string) {
 			if answered.Before(early) {
 				e.bad = append(e.bad, fmt.Sprintf("%s, saved at %s for %d s, was gone %s before its time",
 					key, begun.Format(time.RFC3339Nano), seconds, early.Sub(answered)))
+				return
 			}
 			e.kept++
 			return
@@ -94,7 +96,11 @@ func (e *Expiries) Stop(ctx context.Context) ([]string, error) {
 	defer e.mu.Unlock()
 	for _, key := range e.saved {
 		err := Until(ctx, func() error {
-			a := e.cluster.Running()[0].Do(ctx, Get(key, Strong))
+			nodes := e.cluster.Running()
+			if len(nodes) == 0 {
+				return errors.New("no node runs")
+			}
+			a := nodes[0].Do(ctx, Get(key, Strong))
 			if a.Outcome == Done && a.Items[0].Value != "" {
 				return fmt.Errorf("%s is still there", key)
 			}
@@ -114,8 +120,7 @@ func (e *Expiries) Bad() []string {
 	return e.bad
 }
 
-// Kept returns the number of keys that a client has read until they had expired. This includes the keys that expired
-// early.
+// Kept returns the number of keys that a client has read until they expired, on time or late.
 func (e *Expiries) Kept() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
