@@ -94,7 +94,7 @@ type Addresses struct {
 	Apps    []schema.AppStatus
 }
 
-// Reporter reports the state of one node. Before SetParts, it only reports that the node is starting. It is safe for
+// Reporter reports the state of one node. Before SetParts, only Starting may be called. It is safe for
 // concurrent use.
 type Reporter struct {
 	opts    Options
