@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
@@ -25,15 +24,15 @@ var KeyVote = []byte("QuorateVote")
 // second call. A crash between the two calls would combine the new term with the candidate of an earlier term. So
 // Votes keeps the term in memory until raft stores the candidate. That also saves one fsync.
 //
-// Only raft's main goroutine changes votes. The lock is for other goroutines, which only read.
+// Only raft's main goroutine may call Set and SetUint64. The other methods return what is on disk, and are safe for
+// concurrent use.
 type Votes struct {
 	store    StableStore
 	process  Process
 	unsynced *unsynced  // entries still being written; Votes waits for them
 	floors   *FloorFile // nil = no floor
 
-	mu   sync.Mutex
-	term uint64 // term of a vote whose candidate has not arrived
+	term uint64 // term of a vote whose candidate has not arrived, if held is true
 	held bool
 }
 
@@ -48,10 +47,8 @@ func (s *Votes) Set(key, val []byte) error {
 	if string(key) != keyLastVoteCand {
 		return s.check(s.store.Set(key, val))
 	}
-	s.mu.Lock()
 	term, held := s.term, s.held
 	s.held = false
-	s.mu.Unlock()
 	if !held {
 		return fault.New(fault.Internal, "group.stable", "a vote without a term")
 	}
@@ -82,9 +79,7 @@ func (s *Votes) SetUint64(key []byte, val uint64) error {
 		}
 		return nil
 	}
-	s.mu.Lock()
 	s.term, s.held = val, true
-	s.mu.Unlock()
 	return nil
 }
 
