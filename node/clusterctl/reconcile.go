@@ -39,7 +39,6 @@ type groupView struct {
 	since  time.Time            // when this node became leader; zero = it does not lead
 	steady map[string]time.Time // server -> time since which it has kept up
 	input  placement.Input      // the last input of placement
-	prev   uint64               // index of the configuration in input
 
 	offsets map[string]time.Duration // server -> how far its wall clock is ahead of cluster time
 }
@@ -104,13 +103,14 @@ func (r *reconciler) round(ctx context.Context) {
 	inputs := make([]placement.Input, len(r.views))
 	for i, g := range r.host.Groups() {
 		leading := g.Leading() // only a leader's replica has every tombstone of a removed server
-		inputs[i] = r.look(ctx, uint32(i), g)
+		var prev uint64
+		inputs[i], prev = r.look(ctx, uint32(i), g)
 		if !leading || !g.Leading() {
 			continue
 		}
 		r.dismiss(inputs[i])
 		for _, c := range placement.Plan(inputs[i]) {
-			if r.apply(ctx, uint32(i), g, c, r.prev(i)) {
+			if r.apply(ctx, uint32(i), g, c, prev) {
 				r.hurry() // the next change need not wait for the pause
 			}
 		}
@@ -132,11 +132,12 @@ func (r *reconciler) dismiss(in placement.Input) {
 }
 
 // look collects the input for placement decisions about a group, such as its voters, the known nodes and the limits.
-// If this node leads the group, look also requests lag and clock from the other servers of the group.
-func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placement.Input {
+// If this node leads the group, look also requests lag and clock from the other servers of the group. prev is the log
+// index of the configuration that in describes.
+func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) (in placement.Input, prev uint64) {
 	servers, prev := g.Servers()
 	now := r.now()
-	in := placement.Input{
+	in = placement.Input{
 		Group: id, Voters: r.voters.wanted(servers, r.opts.Voters), Leader: string(g.Leader()), Now: now,
 		Members: members(r.net.Gossip().Roster()), Removed: r.host.RemovedServers(id), Limits: r.opts.Limits,
 	}
@@ -171,8 +172,8 @@ func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placem
 		}
 		in.Servers = append(in.Servers, one)
 	}
-	v.input, v.prev = in, prev
-	return in
+	v.input = in
+	return in, prev
 }
 
 // lags asks all servers of a group, concurrently, how many entries they are behind and what their clocks show.
@@ -224,15 +225,8 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// prev returns the log index of the group configuration on which the last decision for group i was based. Raft
-// refuses a change that names this index if the group has a newer configuration.
-func (r *reconciler) prev(i int) uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.views[i].prev
-}
-
-// apply applies one change to the configuration of a group.
+// apply applies one change to the configuration of a group. prev is the log index of the configuration that the decision
+// is based on. Raft refuses the change if the group has a newer one by now.
 func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change,
 	prev uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)

@@ -190,7 +190,7 @@ func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) e
 	if err != nil {
 		return err
 	}
-	in := ctl.reconciler.look(ctx, c.Group, g)
+	in, _ := ctl.reconciler.look(ctx, c.Group, g)
 	if why := placement.Removable(in, c.Server); why != "" {
 		return &fault.Error{Code: fault.Conflict, Op: opRemove, Key: c.Server, Msg: why}
 	}
