@@ -109,8 +109,9 @@ func grpcGroups() []grpcGroup {
 	}
 }
 
-// MethodNotServed returns the error text for a method of the Dapr service that Quorate does not serve. If the method
-// belongs to a known building block, the text names the block and what to use instead.
+// MethodNotServed returns the error text for a method that Dapr has and Quorate does not serve. If the method belongs
+// to a building block that Quorate does not serve, such as cryptography, the text names the block and what to use
+// instead. Otherwise the text lists the building blocks that Quorate serves.
 func MethodNotServed(method string) string {
 	group, _ := GroupOf(method)
 	if group == "subscribe" {

@@ -20,7 +20,7 @@ const (
 	Failed       // it stopped answering
 )
 
-// String returns the name of the state in status and metrics.
+// String returns the name of the state, as status and metrics show it.
 func (s State) String() string {
 	switch s {
 	case Alive:

@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// Parent is the traceparent that the spans of Spans inject.
+// Parent is the value of the traceparent header that Span.Inject sets. It is the same for all spans.
 const Parent = "00-11111111111111111111111111111111-2222222222222222-01"
 
 // Spans records the spans of requests. If Off is true, it records nothing, as without a collector.

@@ -63,7 +63,7 @@ func Owner(app api.App) string {
 	return app.Namespace + "/" + app.ID
 }
 
-// Workers returns how many streams of work the application has open on this node.
+// Workers returns the number of streams on which workers of the application receive work from this node.
 func (s *Service) Workers() int { return s.o.Engine.Workers(s.owner) }
 
 // target returns the owner of the instances in a request. app is the application in the request, or "" for the

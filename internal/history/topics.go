@@ -113,10 +113,11 @@ func (h *Topics) Holds(topic string, ids []string) {
 	h.logs[topic] = ids
 }
 
-// Missing returns the messages that must still be delivered. There are two kinds:
+// Missing returns the messages that must still be delivered, each as its topic, a space and its id. There are two
+// kinds:
 //
-//   - messages of acknowledged publishes that the subscriber has neither accepted nor rejected
-//   - dead letters that the subscriber of the topic of dead letters has not accepted
+//   - messages of acknowledged publishes that the subscriber of their topic has neither accepted nor rejected
+//   - rejected messages that the subscriber of the dead-letter topic has not accepted
 func (h *Topics) Missing() (ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

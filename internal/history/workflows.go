@@ -61,7 +61,7 @@ func NewWorkflows() *Workflows {
 // Now returns the time since the start of the history.
 func (h *Workflows) Now() time.Duration { return time.Since(h.begun) }
 
-// AddInstance records a start that has ended, with or without an answer.
+// AddInstance records an instance after the request to start it has ended, with or without an answer.
 func (h *Workflows) AddInstance(i *Instance) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

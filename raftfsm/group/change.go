@@ -56,8 +56,9 @@ func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) 
 	return g.change(ctx, "add "+string(id)+" as a non-voter", g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, 0))
 }
 
-// Promote makes a non-voter a voter. The non-voter must have caught up, because the next commit may already need its
-// vote. prev and the errors are those of AddNonvoter, except format_blocked and timeout.
+// Promote makes a non-voter a voter. The caller must make sure that the non-voter has caught up, because the next
+// commit may already need its acknowledgement. prev and the errors are those of AddNonvoter, except format_blocked and
+// timeout.
 func (g *Group) Promote(ctx context.Context, id raft.ServerID, prev uint64) error {
 	return g.change(ctx, "make "+string(id)+" a voter", g.raft.AddVoter(id, raft.ServerAddress(id), prev, 0))
 }

@@ -78,9 +78,10 @@ func Left(ctx context.Context, a records.Access, l *Held) (time.Duration, error)
 	return time.Duration(ms) * time.Millisecond, err //nolint:gosec // bounded
 }
 
-// End ends a lock on behalf of an operator, whoever owns it. released is false if the lock was released, or granted
-// again, after List returned it. End returns fault.Indeterminate if the answer of the leader was lost, and
-// fault.Invalid for a lock that List did not return.
+// End ends a lock on behalf of an operator, whoever owns it. released is false if there was nothing to end: since List
+// returned the lock, its owner has released it, it has expired, or it was granted again. End returns
+// fault.Indeterminate if the lock may have ended but the answer of the leader was lost, and fault.Invalid for a lock
+// that List did not return.
 func End(ctx context.Context, a records.Access, l *Held) (released bool, err error) {
 	if l.name == "" {
 		return false, fault.New(fault.Invalid, "locks.End", "the lock does not come from a list of locks")

@@ -44,7 +44,8 @@ type Store struct {
 	gate      secretstores.Gate
 }
 
-// Open finds the credentials. It does not call the server, which may start later.
+// Open returns a store for the secrets of one Kubernetes cluster. It chooses the credentials (see Options) and checks
+// the namespace. It does not call the API server of the cluster, which may start later.
 func Open(o Options) (*Store, error) {
 	srv, err := find(o)
 	if err != nil {

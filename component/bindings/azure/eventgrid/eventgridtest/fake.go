@@ -35,7 +35,8 @@ type Config struct {
 	Polls                             int             // polls until an operation has ended
 }
 
-// Default returns a tenant with one application and one topic.
+// Default returns a Config with fixed ids of the tenant and the application, a client secret, and the access key of the
+// topic.
 func Default() Config {
 	return Config{
 		Tenant: "11111111-2222-3333-4444-555555555555", Client: "66666666-7777-8888-9999-000000000000",
