@@ -28,7 +28,9 @@ type Output struct {
 
 // Register registers the output binding at server. The method value o.Register is a Service.
 func (o *Output) Register(server *grpc.Server, i *Instances) {
-	o.instances = i
+	if o.instances != i { // calls of an earlier incarnation may still read it
+		o.instances = i
+	}
 	components.RegisterOutputBindingServer(server, o)
 }
 

@@ -24,7 +24,9 @@ type Secrets struct {
 
 // Register registers the secret store at server. The method value s.Register is a Service.
 func (s *Secrets) Register(server *grpc.Server, i *Instances) {
-	s.instances = i
+	if s.instances != i { // calls of an earlier incarnation may still read it
+		s.instances = i
+	}
 	components.RegisterSecretStoreServer(server, s)
 }
 

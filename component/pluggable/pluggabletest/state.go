@@ -39,7 +39,9 @@ type State struct {
 
 // Register registers the state store at server. The method value s.Register is a Service.
 func (s *State) Register(server *grpc.Server, i *Instances) {
-	s.instances = i
+	if s.instances != i { // calls of an earlier incarnation may still read it
+		s.instances = i
+	}
 	components.RegisterStateStoreServer(server, s)
 	components.RegisterTransactionalStateStoreServer(server, s)
 	components.RegisterTransactionalStoreMultiMaxSizeServer(server, s)
