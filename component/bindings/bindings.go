@@ -32,6 +32,7 @@ type Response struct {
 //	too_large     the request or the response exceeds a limit
 //	overloaded    the system requested a delay longer than ctx allows
 //	unavailable   the system cannot be reached, or failed
+//	indeterminate the connection failed before the answer; the system may have executed the operation
 //	timeout       the system did not answer in time; it may have executed the operation
 type Output interface {
 	// Operations lists the operations of Invoke, in the order of the documentation.

@@ -234,7 +234,8 @@ func TestOutput_AnswerAndErrorsOfProcess(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for code, want := range map[codes.Code]string{codes.InvalidArgument: "invalid", codes.Unauthenticated: "denied",
-		codes.ResourceExhausted: "overloaded", codes.Unknown: "unavailable", codes.DeadlineExceeded: "timeout"} {
+		codes.ResourceExhausted: "overloaded", codes.Unknown: "unavailable", codes.DeadlineExceeded: "timeout",
+		codes.Unavailable: "indeterminate"} {
 		server.Before = func(context.Context, *components.InvokeRequest) error { return status.Error(code, "why") }
 		_, err := b.Output.Invoke(soon(t), bindings.Request{Operation: "create"})
 		statetest.WantFault(t, err, fault.Code(want))

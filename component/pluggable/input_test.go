@@ -285,7 +285,7 @@ func TestOutput_SentOnce(t *testing.T) {
 	<-begun
 	pluggabletest.Start(t, folder, "queue", server().Register)
 	p.Kill()
-	if err := <-ended; !fault.Is(err, fault.Unavailable) {
+	if err := <-ended; !fault.Is(err, fault.Indeterminate) {
 		t.Errorf("%v", err)
 	}
 	if len(begun) > 0 {

@@ -8,6 +8,7 @@ import (
 
 	components "github.com/dapr/dapr/pkg/proto/components/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/fault"
@@ -130,6 +131,9 @@ func (b *binding) Invoke(ctx context.Context, r bindings.Request) (*bindings.Res
 	})
 	if failed != nil {
 		err := b.link.fault(op, "", failed, reading)
+		if failed.sent && failed.code() == codes.Unavailable { // the connection failed before the answer
+			return nil, &fault.Error{Code: fault.Indeterminate, Op: op, Err: err}
+		}
 		switch fault.CodeOf(err) {
 		case fault.Denied, fault.Invalid, fault.Overloaded, fault.Unavailable, fault.Timeout, fault.TooLarge:
 			return nil, err

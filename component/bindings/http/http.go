@@ -15,10 +15,12 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -206,19 +208,22 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
+	var connected atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 	request, err := o.request(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	response, err := o.client.Do(request)
 	if err != nil {
-		return nil, o.unreachable(ctx, err)
+		return nil, o.unanswered(ctx, err, connected.Load())
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, o.limit+1))
 	switch {
 	case err != nil:
-		return nil, o.unreachable(ctx, err)
+		return nil, o.unanswered(ctx, err, connected.Load())
 	case int64(len(body)) > o.limit:
 		return nil, &fault.Error{Code: fault.TooLarge, Op: "http.Invoke",
 			Msg:  "the answer has more than " + strconv.FormatInt(o.limit, 10) + " bytes",
@@ -358,18 +363,28 @@ func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Respo
 		Hint: "set " + metadataOnly2XX + ` to "false" to get such an answer without an error`}
 }
 
-// unreachable returns the error for a failed connection. It omits the error text of net/http, which may contain
-// headers or the user info of the URL.
-func (o *output) unreachable(ctx context.Context, err error) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fault.New(fault.Timeout, "http.Invoke",
-			o.target.Host+" did not answer within "+o.timeout.String()+" or the time limit of the request")
+// unanswered returns the error for a call without a complete answer. If there was a connection, the server may have
+// processed the request. unanswered omits the error text of net/http, which may contain headers or the user info of the
+// URL.
+func (o *output) unanswered(ctx context.Context, err error, connected bool) error {
+	out := &fault.Error{Code: fault.Unavailable, Op: "http.Invoke", Msg: o.target.Host + " cannot be reached"}
+	switch inner, ok := errors.AsType[*url.Error](err); {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		out.Code = fault.Timeout
+		out.Msg = o.target.Host + " did not answer within " + o.timeout.String() + " or the time limit of the request"
+	case ctx.Err() != nil:
+		out.Code, out.Msg, out.Err = fault.Timeout, "the caller canceled the call", ctx.Err()
+	case ok:
+		out.Err = inner.Err
+	default:
+		out.Err = err
 	}
-	if ctx.Err() != nil {
-		return fault.Wrap(ctx.Err(), "http.Invoke", "the caller canceled the call")
+	if connected && out.Code == fault.Unavailable {
+		out.Code = fault.Indeterminate
+		out.Msg = "the connection to " + o.target.Host + " failed before the end of the answer"
 	}
-	if inner, ok := errors.AsType[*url.Error](err); ok {
-		err = inner.Err
+	if connected {
+		out.Hint = "the server may have processed the request"
 	}
-	return &fault.Error{Code: fault.Unavailable, Op: "http.Invoke", Msg: o.target.Host + " cannot be reached", Err: err}
+	return out
 }

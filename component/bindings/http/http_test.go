@@ -181,8 +181,35 @@ func TestAnswer_LargeHeaderIsRefused(t *testing.T) {
 	}))
 	defer server.Close()
 	got, err := opened(t, "url", server.URL).Invoke(t.Context(), bindings.Request{Operation: "get"})
-	if !fault.Is(err, fault.Unavailable) || got != nil {
+	if !fault.Is(err, fault.Indeterminate) || got != nil {
 		t.Errorf("%v, with %d metadata", err, len(got.Metadata))
+	}
+}
+
+func TestInvoke_SaysWhetherTheServerMayHaveGotTheRequest(t *testing.T) {
+	hold := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hang" {
+			<-hold
+		}
+		panic(http.ErrAbortHandler) // closes the connection
+	}))
+	defer server.Close()
+	defer close(hold)
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	for name, c := range map[string]struct {
+		url  string
+		want fault.Code
+	}{
+		"nothing listens":       {closed.URL, fault.Unavailable},
+		"the connection breaks": {server.URL, fault.Indeterminate},
+		"no answer in time":     {server.URL + "/hang", fault.Timeout},
+	} {
+		_, err := opened(t, "url", c.url, "responseTimeout", "100ms").Invoke(t.Context(), bindings.Request{Operation: "post"})
+		if !fault.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -10,8 +10,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/component/bindings"
@@ -98,6 +100,9 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 func (o *output) once(ctx context.Context, body []byte, media string) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
+	var connected atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, o.topic, bytes.NewReader(body))
 	if err != nil {
 		return -1, fault.New(fault.Invalid, "eventgrid.Invoke", metadataTopic+" is not an address")
@@ -107,7 +112,7 @@ func (o *output) once(ctx context.Context, body []byte, media string) (wait time
 	request.Header.Set("User-Agent", "quorate")
 	response, err := o.transport.RoundTrip(request) // without redirects: they would get the key
 	if err != nil {
-		return -1, broken(ctx, err)
+		return -1, broken(ctx, err, connected.Load())
 	}
 	defer response.Body.Close() //nolint:errcheck // what matters has been read
 	said, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
@@ -117,12 +122,17 @@ func (o *output) once(ctx context.Context, body []byte, media string) (wait time
 	return patience(response), o.refused(response.StatusCode, said)
 }
 
-func broken(ctx context.Context, err error) error {
+// broken returns the error of an attempt without an answer. If there was a connection, the topic may have taken the
+// events.
+func broken(ctx context.Context, err error, connected bool) error {
 	var timeout net.Error
 	switch {
 	case ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout():
 		return &fault.Error{Code: fault.Timeout, Op: "eventgrid.Invoke",
 			Msg: "the topic did not answer in time; it may have taken the events", Err: ctx.Err()}
+	case connected:
+		return &fault.Error{Code: fault.Indeterminate, Op: "eventgrid.Invoke",
+			Msg: "the connection failed before the topic answered; it may have taken the events", Err: err}
 	default:
 		return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Invoke", Msg: "the topic cannot be reached",
 			Err: err, Hint: "check " + metadataTopic}

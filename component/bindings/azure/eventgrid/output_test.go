@@ -2,6 +2,8 @@ package eventgrid_test
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -161,6 +163,22 @@ func TestInvoke_HonoursRetryAfter(t *testing.T) {
 	f.Refuse("topic", "POST", eventgridtest.Refusal{Status: 429, RetryAfter: "3000"})
 	if err := create(t, f, event("1"), nil); !fault.Is(err, fault.Overloaded) || len(f.Requests("topic")) != 4 {
 		t.Errorf("patience beyond the request: %v", err)
+	}
+}
+
+func TestInvoke_TopicThatClosesTheConnectionMayHaveTakenTheEvents(t *testing.T) {
+	topic := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		panic(http.ErrAbortHandler) // closes the connection
+	}))
+	defer topic.Close()
+	f := newFake(t)
+	b := open(t, f, with(outputMetadata(f), "topicEndpoint", topic.URL+"/api/events"))
+	if _, err := b.Output.Invoke(t.Context(), bindings.Request{Operation: "create", Data: []byte(`{}`)}); !fault.Is(err,
+		fault.Indeterminate) {
+		t.Errorf("%v", err)
+	}
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 
