@@ -48,11 +48,16 @@ func (d directory) store(_ context.Context, name string, write func(io.Writer) e
 	return one, nil
 }
 
-// removePartial removes the incomplete files of killed processes. Only the node with the claim may call it.
+// removePartial removes the incomplete scheduled backups of killed processes. Other clusters, and commands, may write
+// other files to the same directory. Only the node with the claim may call it.
 func (d directory) removePartial() {
-	left, _ := filepath.Glob(filepath.Join(d.path, "."+d.prefix+"-*.qs.*"+partialSuffix))
-	for _, path := range left {
-		_ = os.Remove(path)
+	own := regexp.MustCompile(`^\.` + regexp.QuoteMeta(d.prefix) + `-\d{8}T\d{6}Z\.qs\..*` + regexp.QuoteMeta(partialSuffix) +
+		`$`)
+	entries, _ := os.ReadDir(d.path) // what cannot be listed stays
+	for _, e := range entries {
+		if own.MatchString(e.Name()) {
+			_ = os.Remove(filepath.Join(d.path, e.Name()))
+		}
 	}
 }
 

@@ -200,19 +200,29 @@ func TestSchedule_EncryptsWithKeyFile(t *testing.T) {
 	})
 }
 
-// What a killed process has left behind goes away with the next backup.
+// What a killed process has left behind goes away with the next backup. Files that another cluster or a command may be
+// writing stay.
 func TestSchedule_RemovesIncompleteFiles(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, ".default-20200101T000000Z.qs.1.partial"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	others := []string{".default-eu-20200101T000000Z.qs.1.partial", ".default-by-hand.qs.2.partial"}
+	for _, name := range append([]string{".default-20200101T000000Z.qs.1.partial"}, others...) {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := new(shared).start(t, "a", backups.Config{Directory: dir, Every: every, Keep: 1})
 		s.member.leads.Store(true)
 		pass(time.Minute)
 		names := files(t, dir)
-		if len(names) != 1 || slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, ".") }) {
+		names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(others, n) })
+		if len(names) != 1 || strings.HasPrefix(names[0], ".") {
 			t.Errorf("%q", names)
+		}
+		for _, name := range others {
+			if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }
