@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -37,6 +38,10 @@ type Options struct {
 	Death syscall.Signal
 }
 
+// outputPatience is how long the end of a command waits for its output to end. A process that the command has started
+// and that outlives the command may keep the output open.
+const outputPatience = 2 * time.Second
+
 // Process is a started command. All methods are safe for concurrent use.
 type Process struct {
 	cmd  *exec.Cmd
@@ -51,6 +56,7 @@ func Start(o Options) (*Process, error) {
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = o.Dir, o.Env, attributes(cmp.Or(o.Death, syscall.SIGTERM))
 	out, errs := newPrefixer(o.Stdout, o.Copy, o.Prefix), newPrefixer(o.Stderr, o.Copy, o.Prefix)
 	cmd.Stdout, cmd.Stderr = out, errs
+	cmd.WaitDelay = outputPatience
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
@@ -70,7 +76,9 @@ func Start(o Options) (*Process, error) {
 		if err != nil {
 			return
 		}
-		p.err = cmd.Wait()
+		if p.err = cmd.Wait(); errors.Is(p.err, exec.ErrWaitDelay) { // the command itself ended with 0
+			p.err = nil
+		}
 		out.flush()
 		errs.flush()
 		close(p.done)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -80,6 +81,25 @@ func TestStop_EndsDescendants(t *testing.T) {
 	}
 	if got := out.String(); !strings.Contains(got, "bye") || !strings.Contains(got, "inner") {
 		t.Errorf("%q", got)
+	}
+}
+
+// A descendant with a process group of its own gets no signal, and keeps the output of the command open.
+func TestWait_DescendantThatKeepsTheOutputIsNotWaitedFor(t *testing.T) {
+	p, out := start(t, `setsid sh -c 'echo "pid $$"; exec sleep 600' & exit 0`)
+	select {
+	case <-p.Done():
+	case <-time.After(time.Minute):
+		t.Error("the command has ended, and its process has not")
+	}
+	if err := p.Err(); err != nil {
+		t.Errorf("the command ended with 0: %v", err)
+	}
+	var pid int
+	if _, err := fmt.Sscanf(out.String(), "== APP == pid %d", &pid); err == nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	} else {
+		t.Errorf("%q: %v", out, err)
 	}
 }
 
