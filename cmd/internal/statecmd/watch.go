@@ -67,6 +67,7 @@ type watcher struct {
 	pause     time.Duration // between two attempts to connect
 	restart   bool          // the next connection begins with a snapshot
 	connected bool          // the last call of connect has received an event
+	compacted bool          // the changes after its position are no longer kept
 	pending   []string
 }
 
@@ -80,13 +81,13 @@ type watchEvent struct {
 func (w *watcher) run(ctx context.Context) error {
 	w.restart = w.snapshot
 	for last := ""; ; {
-		w.connected = false
+		w.connected, w.compacted = false, false
 		err := w.connect(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		switch {
-		case fault.Is(err, fault.NotFound) && w.snapshot:
+		case w.compacted && w.snapshot:
 			w.restart, w.from = true, ""
 		case err != nil && !fault.Is(err, fault.Unavailable):
 			return err
@@ -167,6 +168,7 @@ func (w *watcher) open(ctx context.Context, q url.Values) (io.ReadCloser, error)
 	if err != nil {
 		return nil, command.Unreadable(w.client.Base, err)
 	}
+	w.compacted = resp.StatusCode == http.StatusGone
 	return nil, watchRefusal(resp.StatusCode, body)
 }
 
@@ -212,6 +214,7 @@ func (w *watcher) event(line string) error {
 	case "error":
 		w.from, w.pending = cmp.Or(e.Resume, w.from), nil
 		if e.ErrorCode == "ERR_WATCH_COMPACTED" {
+			w.compacted = true
 			return &fault.Error{Code: fault.NotFound, Op: "cli.watch", Msg: e.Message,
 				Hint: "start again from the present keys with --snapshot"}
 		}

@@ -44,3 +44,16 @@ func TestWatcher_ReportsAnOutageOnce(t *testing.T) {
 		t.Errorf("got %q, from the positions %q", &out, positions)
 	}
 }
+
+func TestWatcher_SnapshotOfAnUnknownStoreFails(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"errorCode":"ERR_STATE_STORE_NOT_FOUND","message":"state store x is not found"}`)
+	}))
+	defer s.Close()
+	w := watcher{client: &stateClient{&command.APIClient{Base: s.URL, Http: s.Client()}}, store: "x", snapshot: true,
+		out: io.Discard, log: io.Discard}
+	if err := w.run(t.Context()); !fault.Is(err, fault.NotFound) {
+		t.Errorf("run returned %v", err)
+	}
+}
