@@ -2,7 +2,12 @@ package node
 
 import "github.com/quorate/quorate/node/workflows"
 
-// workflowAdmin returns what shows and changes workflows for operators.
+// workflowAdmin returns what shows and changes workflows for operators. After a takeover of the shared directory, the
+// node that serves the applications has the engine.
 func workflowAdmin(n *Node) *workflows.Admin {
-	return &workflows.Admin{Engine: &n.apis.workflows, Apps: n.catalogue.Apps, Logger: n.deps.Logger}
+	engine := &n.apis.workflows
+	if n.place.front != nil {
+		engine = &n.place.front.apis.workflows
+	}
+	return &workflows.Admin{Engine: engine, Apps: n.catalogue.Apps, Logger: n.deps.Logger}
 }
