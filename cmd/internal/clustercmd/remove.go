@@ -91,7 +91,10 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 		ask, cancel := context.WithTimeout(ctx, command.AdminTime)
 		err := a.Post(ask, path, body, &r)
 		cancel()
-		if err != nil || r.Done {
+		switch {
+		case err == nil && r.Done:
+			return r, nil
+		case err != nil && (!passes(err, r.ServerID != "") || time.Now().After(deadline)):
 			return r, err
 		}
 		if text := waitingText(r); text != last && command.IsTerminal(m.Stderr) {
@@ -108,6 +111,18 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 			return r, ctx.Err()
 		}
 	}
+}
+
+// passes reports whether a removal is to be requested again after an error. The request is idempotent. begun is true if
+// an earlier request was accepted: then a group that lost its leader meanwhile is waited for.
+func passes(err error, begun bool) bool {
+	switch fault.CodeOf(err) {
+	case fault.Indeterminate, fault.Timeout:
+		return true
+	case fault.Unavailable, fault.NotLeader:
+		return begun
+	}
+	return false
 }
 
 // waitingText returns which groups a server is still in, and why.
