@@ -40,14 +40,14 @@ func (m *Main) debugBundleCommand() *cobra.Command {
 		if limit := int(adminapi.MaxDebugProfile.Seconds()); seconds < 1 || seconds > limit {
 			return command.Usagef("--seconds %d is refused (give 1 to %d)", seconds, limit)
 		}
-		config, err := m.Resolve(set, c.Flags(), nil)
+		dir, err := m.AdminDir(c, set)
 		if err != nil {
 			return err
 		}
 		if file == "" {
 			file = "quorate-debug-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
 		}
-		return m.saveBundle(c.Context(), &command.AdminClient{DataDir: config.Data.Dir}, other, file, seconds)
+		return m.saveBundle(c.Context(), &command.AdminClient{DataDir: dir}, other, file, seconds)
 	}
 	set.BindOnly(c.Flags(), "data-dir", "cluster", "config-file")
 	command.BindNode(c, &other)
