@@ -288,7 +288,7 @@ func (r *runReader) texts(n *yaml.Node, key string) []string {
 func isPathKey(key string) bool {
 	switch key {
 	case "resourcesPath", "resourcesPaths", "configFilePath", "config", "dataDir", "apiTokenFile", "clusterTokenFile",
-		"configFile":
+		"clusterCertFile", "clusterKeyFile", "clusterCaFile", "componentsSocketsFolder", "configFile":
 		return true
 	}
 	return false
