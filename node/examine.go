@@ -21,19 +21,21 @@ func (c Config) plan() doctor.Plan {
 		Invalid: c.Validate(), NodeID: cmp.Or(at.NodeID, at.defaultID()), Disk: c.Data.disk(),
 		Credentials: c.Security.files(), Join: at.Join, Forms: at.BootstrapExpect > 0,
 	}
-	for _, l := range []doctor.Listener{
-		{Flag: "--http-port", Network: "tcp", Host: c.API.Listen[0], Port: c.API.HTTP.Number},
-		{Flag: "--grpc-port", Network: "tcp", Host: c.API.Listen[0], Port: c.API.GRPC.Number},
+	if c.API.SocketDir == "" {
+		p.Listeners = append(p.Listeners, doctor.Listener{Flag: "--http-port", Network: "tcp", Host: c.API.Listen[0],
+			Port: c.API.HTTP.Number})
+	}
+	if c.API.SocketDir == "" && !c.API.GRPCOff {
+		p.Listeners = append(p.Listeners, doctor.Listener{Flag: "--grpc-port", Network: "tcp", Host: c.API.Listen[0],
+			Port: c.API.GRPC.Number})
+	}
+	p.Listeners = append(p.Listeners, []doctor.Listener{
 		{Flag: "--gossip-port", Network: "tcp", Host: at.Bind, Port: at.Gossip.Number,
 			Soft: at.port(at.Gossip).Fallback},
 		{Flag: "--gossip-port", Network: "udp", Host: at.Bind, Port: at.Gossip.Number,
 			Soft: at.port(at.Gossip).Fallback},
 		{Flag: "--peer-port", Network: "tcp", Host: at.Bind, Port: at.Peer.Number, Soft: at.port(at.Peer).Fallback},
-	} {
-		if l.Flag != "--grpc-port" || !c.API.GRPCOff {
-			p.Listeners = append(p.Listeners, l)
-		}
-	}
+	}...)
 	return p
 }
 

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -234,36 +236,48 @@ func examineSeeds(ctx context.Context, c *checkup, p *Plan, keys *trust.Keeper) 
 		c.add("nodes to join", "", schema.CheckFail, fault.Text(err), "")
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*seedWait)
+	resolving, cancel := context.WithTimeout(ctx, seedWait)
 	defer cancel()
-	addrs, err := seeds.Resolve(ctx)
+	addrs, err := seeds.Resolve(resolving)
 	if err != nil {
 		c.add("nodes to join", "", schema.CheckWarn, fault.Text(err), "correct the names in --join, or fix DNS")
 	}
-	reached := 0
+	var reached atomic.Int32
+	var all sync.WaitGroup
 	for _, a := range addrs {
-		d := net.Dialer{Timeout: seedWait}
-		conn, err := d.DialContext(ctx, "tcp", a.String())
-		if err != nil {
-			c.add("nodes to join", a.String(), schema.CheckWarn, err.Error(),
-				"start the node at this address, and open its gossip port in every firewall between")
-			continue
-		}
-		if keys != nil {
-			err = trusts(ctx, conn, keys)
-		}
-		_ = conn.Close() // nothing was sent on it
-		reached++
-		if err != nil {
-			c.add("keys", a.String(), schema.CheckFail, "that node and this one do not accept each other: "+err.Error(),
-				"give both nodes the same --cluster-token-file, or certificates of the same authority; the log of "+
-					"that node has the reason")
-		}
-		c.add("nodes to join", a.String(), schema.CheckOK, "its gossip port accepts connections", "")
+		all.Go(func() {
+			if examineSeed(ctx, c, a.String(), keys) {
+				reached.Add(1)
+			}
+		})
 	}
-	if reached == 0 && !p.Forms {
+	all.Wait()
+	if reached.Load() == 0 && !p.Forms {
 		c.add("nodes to join", "", schema.CheckFail,
 			"none can be reached, and without --bootstrap-expect this node does not form a cluster",
 			"start one of them")
 	}
+}
+
+// examineSeed checks one node to join, for at most seedWait. It reports whether that node accepts connections.
+func examineSeed(ctx context.Context, c *checkup, addr string, keys *trust.Keeper) bool {
+	ctx, cancel := context.WithTimeout(ctx, seedWait)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		c.add("nodes to join", addr, schema.CheckWarn, err.Error(),
+			"start the node at this address, and open its gossip port in every firewall between")
+		return false
+	}
+	if keys != nil {
+		err = trusts(ctx, conn, keys)
+	}
+	_ = conn.Close() // nothing was sent on it
+	if err != nil {
+		c.add("keys", addr, schema.CheckFail, "that node and this one do not accept each other: "+err.Error(),
+			"give both nodes the same --cluster-token-file, or certificates of the same authority; the log of "+
+				"that node has the reason")
+	}
+	c.add("nodes to join", addr, schema.CheckOK, "its gossip port accepts connections", "")
+	return true
 }
