@@ -343,13 +343,13 @@ func (s topicService) ReplayTopic(ctx context.Context, r schema.TopicReplay) (af
 	if err := t.Replay(ctx, t.full, r.Group, offset, since); err != nil {
 		return after, err
 	}
+	before := t.status
 	s.log.Info("a consumer group was moved back by an operator", "pubsub", r.PubSub, "topic", r.Topic, "group", r.Group,
 		"offset", offset, "since", since)
-	list, err := s.listOf(ctx, r.PubSub, r.Topic)
-	if err != nil {
-		return after, err
+	if t, err = s.topic(ctx, r.PubSub, r.Topic); err != nil {
+		return before, nil //nolint:nilerr // the group was moved; only its present state is not known
 	}
-	return list[0], nil
+	return t.status, nil
 }
 
 func hasGroup(t *schema.TopicStatus, group string) error {
