@@ -207,6 +207,10 @@ func TestAPIRules_HTTPAndGRPC(t *testing.T) {
 	for _, path := range []string{"/v1.0/metadata", "/v1.0/secrets/s/k", "/v1.0/invoke/a/method/b"} {
 		answers(t, n, "GET", path, "", 404, "requested endpoint is not available")
 	}
+	for _, path := range []string{"/v1.0-alpha1/lock/lockstore", "/v1.0-alpha1/jobs/j", "/v1.0/jobs/j",
+		"/v1.0-alpha1/publish/bulk/pubsub/t", "/v1.0-beta1/workflows/dapr/w/start"} {
+		answers(t, n, "POST", path, "{}", 404, "requested endpoint is not available")
+	}
 	answers(t, n, "GET", "/v1.0/healthz", "", 204, "")
 	conn, err := grpc.NewClient(n.Addresses().GRPC[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

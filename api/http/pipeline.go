@@ -76,10 +76,10 @@ func (f *Face) refuse(p *reply, r *http.Request, err error) {
 	f.problem(p, refusal.Status, &api.Error{Code: refusal.Code, Message: refusal.Message})
 }
 
-// allowed returns an error if the Configuration resource disables the endpoint. Health probes and the OpenAPI
-// description are always allowed.
+// allowed returns an error if the Configuration resource disables the endpoint, of version v1.0, v1.0-alpha1 or
+// v1.0-beta1. Health probes and the OpenAPI description are always allowed.
 func (e *endpoint) allowed() error {
-	if e.open || !strings.HasPrefix(e.path, "/v1.0/") {
+	if e.open || !strings.HasPrefix(e.path, "/v1.0") {
 		return nil
 	}
 	return e.face.surface.HTTP(e.path)
