@@ -81,6 +81,11 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	if err != nil {
 		return err
 	}
+	if full { // the last step that can fail
+		if err := n.reidentify(rules.Access); err != nil {
+			return err
+		}
+	}
 	n.apis.pipeline.Set(filters)
 	n.calls.SetFilters(appFilters)
 	n.calls.Externals().Set(n.externals(set), n.apis.anyEndpoint(), n.config.API.AnyEndpoint)
@@ -93,15 +98,6 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	for _, err := range rules.Rejected {
 		n.deps.Logger.Error("a Resiliency resource has no effect", "error", err)
 	}
-	if rules.Access != nil {
-		changed, err := n.credentials.Identify(n.certificate(rules.Access.TrustDomain))
-		if err != nil {
-			return err
-		}
-		if changed {
-			connections{n.network, n.calls}.Renew()
-		}
-	}
 	n.apis.surface.Set(rules.Conf.API)
 	n.apis.callLog.Set(n.config.API.callLogRule(rules.Conf))
 	n.calls.SetRules(rules, n.config.trust())
@@ -109,6 +105,20 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	n.apis.changeTracing(exportOf(rules.Conf.Tracing))
 	n.apis.changeMetrics(rules.Conf.Metrics)
 	return nil
+}
+
+// reidentify puts the trust domain of the access control rules into the certificate of this node. access is nil without
+// rules. If the domain changes, connections to other nodes are made again.
+func (n *Node) reidentify(access *component.AccessControl) error {
+	domain := ""
+	if access != nil {
+		domain = access.TrustDomain
+	}
+	changed, err := n.credentials.Identify(n.certificate(domain))
+	if err == nil && changed {
+		connections{n.network, n.calls}.Renew()
+	}
+	return err
 }
 
 // exportTime bounds the export of the last spans to collectors that are no longer declared.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node"
 	"github.com/quorate/quorate/node/nodetest"
 )
@@ -332,4 +333,20 @@ func TestReload_ActorStateStaysWhereItIs(t *testing.T) {
 
 	write(t, dir, "b.yaml", store("second", "state.in-memory", ""))
 	answers(t, n, "POST", "/v1.0/state/second", `[{"key":"k","value":2}]`, 204, "")
+}
+
+// A trust domain that no certificate can have is found when the certificate is made.
+func TestReload_UnusableTrustDomainKeepsTheMiddleware(t *testing.T) {
+	alias := middlewareDoc("alias", "middleware.http.routeralias", `{name: routes, value: '{"/short": "/v1.0/metadata"}'}`)
+	pipeline := "  httpPipeline: {handlers: [{name: alias, type: middleware.http.routeralias}]}\n"
+	n, dir, log := running(t, map[string]string{"a.yaml": alias, "c.yaml": document("Configuration", "c", pipeline)},
+		func(c *node.Config) { c.Security.ClusterTokenFile = tokenFile(t, "", trust.NewToken()) })
+	answers(t, n, "GET", "/short", "", 200, "runtimeVersion")
+	write(t, dir, "c.yaml", document("Configuration", "c", "  accessControl: {defaultAction: deny, trustDomain: a/b}\n"))
+	says(t, log, "level=ERROR", "a change of the component files was not applied")
+	if code, body, _ := ask(t, n, "GET", "/short", ""); code != 200 {
+		t.Errorf("the middleware is gone: %d %s", code, body)
+	}
+	write(t, dir, "c.yaml", document("Configuration", "c", pipeline))
+	answers(t, n, "GET", "/short", "", 200, "runtimeVersion")
 }
