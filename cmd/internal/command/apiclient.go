@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,6 +25,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/rest"
 	"github.com/quorate/quorate/internal/suggest"
+	"github.com/quorate/quorate/node"
 )
 
 // completionTime is how long the shell waits for the names of stores.
@@ -62,8 +64,11 @@ func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 	transport := &http.Transport{ExpectContinueTimeout: f.Timeout, MaxIdleConnsPerHost: maxIdle,
 		MaxResponseHeaderBytes: rest.MaxHeader}
 	defer transport.CloseIdleConnections()
-	client := &APIClient{Base: f.base(config.API.HTTP.Number, config.API.Listen[0]),
+	client := &APIClient{Base: f.base(&config),
 		Http: &http.Client{Transport: transport, Timeout: f.Timeout}}
+	if path, ok := strings.CutPrefix(client.Base, "http://unix:"); ok {
+		client.UseSocket(path)
+	}
 	if tokens := config.Security.APITokens; len(tokens) > 0 {
 		client.Token = string(tokens[0])
 	}
@@ -99,26 +104,31 @@ func (c *APIClient) suggestStore(ctx context.Context, err error) error {
 // Settings returns the settings that the flags set. Call it only after Bind.
 func (f *APIFlags) Settings() *settings.Set { return f.set }
 
-// base returns the base URL of the HTTP API. It is the first of these that is set:
+// base returns the base URL of the HTTP API, which is http://unix: and a path for a Unix socket. The address is the first
+// of these that is set:
 //
 //   - the flag for the address
 //   - DAPR_HTTP_ENDPOINT or DAPR_HTTP_PORT, unless http-port is set
-//   - the parameters host and port
-func (f *APIFlags) base(port int, host string) string {
-	address := f.address
+//   - Default, unless http-port is set
+//   - the socket in unix-domain-socket, unless http-port is set
+//   - http-port and listen-address
+func (f *APIFlags) base(config *node.Config) string {
+	host, address := config.API.Listen[0], f.address
 	if address == "" && f.set.Named("http-port").Source().Kind == "default" {
 		if address = f.Shell.Getenv("DAPR_HTTP_ENDPOINT"); address == "" {
 			if p := f.Shell.Getenv("DAPR_HTTP_PORT"); p != "" {
 				address = net.JoinHostPort(host, p)
 			}
 		}
-		address = cmp.Or(address, f.Default)
+		if address = cmp.Or(address, f.Default); address == "" && config.API.SocketDir != "" {
+			address = "unix:" + filepath.Join(config.API.SocketDir, "dapr-"+config.App.ID+"-http.socket")
+		}
 	}
 	if address == "" {
 		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 			host = "127.0.0.1"
 		}
-		address = net.JoinHostPort(host, strconv.Itoa(port))
+		address = net.JoinHostPort(host, strconv.Itoa(config.API.HTTP.Number))
 	}
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
