@@ -76,6 +76,7 @@ func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseReques
 	held = slices.DeleteFunc(held, func(l locks.Held) bool {
 		return l.Component != r.Store || l.Resource != r.Resource || r.Prefix != nil && l.Prefix != *r.Prefix
 	})
+	held = withToken(held, r.Revision)
 	switch {
 	case len(held) == 0:
 		return schema.LockStatus{}, &fault.Error{Code: fault.NotFound, Op: op, Key: r.Resource,
@@ -84,7 +85,7 @@ func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseReques
 	case len(held) > 1:
 		return schema.LockStatus{}, &fault.Error{Code: fault.Conflict, Op: op, Key: r.Resource,
 			Msg:  strconv.Itoa(len(held)) + " locks of lock store " + r.Store + " are on " + strconv.Quote(r.Resource),
-			Hint: "name one with --prefix, as locks list shows it"}
+			Hint: "name one with --prefix or --token, as locks list shows it"}
 	}
 	l := lockStatus(&held[0])
 	if r.Revision != "" && r.Revision != l.Revision {
@@ -102,4 +103,19 @@ func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseReques
 	s.log.Info("a lock was released by an operator", "store", l.Store, "prefix", l.Prefix, "resource", l.Resource,
 		"owner", l.Owner, "token", l.Revision)
 	return l, nil
+}
+
+// withToken returns the only lock of several that has this token. If there is no such lock, or more than one, it returns
+// all of them. Applications of two namespaces may have locks with equal names.
+func withToken(held []locks.Held, token string) []locks.Held {
+	var found []locks.Held
+	for i := range held {
+		if lockStatus(&held[i]).Revision == token {
+			found = append(found, held[i])
+		}
+	}
+	if len(held) > 1 && len(found) == 1 {
+		return found
+	}
+	return held
 }
