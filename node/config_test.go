@@ -228,6 +228,7 @@ func TestConfigValidate_NamesFlagValueAndFix(t *testing.T) {
 			c.Backup = node.Backup{Directory: "/b", Keep: -1}
 		},
 		`apps: id "default" is refused`: func(c *node.Config) { c.Apps = []node.AppEntry{{}} },
+		`apps: id "a|b" is refused`:     func(c *node.Config) { c.Apps = []node.AppEntry{{App: node.App{ID: "a|b"}}} },
 		`apps: httpPort of b "" is refused`: func(c *node.Config) {
 			c.Apps = []node.AppEntry{{App: node.App{ID: "b"}}}
 		},

@@ -75,7 +75,7 @@ func (c Config) Validate() error {
 	if c.Namespace != "" {
 		p.check(isID(c.Namespace), "--namespace", c.Namespace, idRule)
 	}
-	c.App.validate(&p)
+	c.App.validate(&p, "--app-")
 	c.API.validate(&p)
 	c.Metrics.validate(&p)
 	c.validateData(&p)
@@ -90,20 +90,21 @@ func (c Config) Validate() error {
 	return errors.Join(p...)
 }
 
-func (a App) validate(p *problems) {
-	p.check(isID(a.ID), "--app-id", a.ID, idRule)
-	p.between("--app-port", a.Port, 0, 65535)
-	oneOf(p, "--app-protocol", a.Protocol, Protocols()...)
-	p.check(strings.HasPrefix(a.Health.Path, "/"), "--app-health-check-path", a.Health.Path, "start it with /")
-	p.positive("--app-binding-options-timeout", a.OptionsTimeout)
+// validate adds the problems of an application. The names of its settings begin with prefix, which is --app- for flags.
+func (a App) validate(p *problems, prefix string) {
+	p.check(isID(a.ID), prefix+"id", a.ID, idRule)
+	p.between(prefix+"port", a.Port, 0, 65535)
+	oneOf(p, prefix+"protocol", a.Protocol, Protocols()...)
+	p.check(strings.HasPrefix(a.Health.Path, "/"), prefix+"health-check-path", a.Health.Path, "start it with /")
+	p.positive(prefix+"binding-options-timeout", a.OptionsTimeout)
 	for _, word := range a.InitOff {
 		oneOf(p, "--disable-init-endpoints", word, InitConfig, InitSubscribe)
 	}
-	p.positive("--app-health-probe-interval", a.Health.Interval)
-	p.positive("--app-health-probe-timeout", a.Health.Timeout)
-	p.check(a.Health.Timeout <= a.Health.Interval, "--app-health-probe-timeout", a.Health.Timeout,
-		"keep it below --app-health-probe-interval")
-	p.between("--app-health-threshold", a.Health.Threshold, 1, 1000)
+	p.positive(prefix+"health-probe-interval", a.Health.Interval)
+	p.positive(prefix+"health-probe-timeout", a.Health.Timeout)
+	p.check(a.Health.Timeout <= a.Health.Interval, prefix+"health-probe-timeout", a.Health.Timeout,
+		"keep it below "+prefix+"health-probe-interval")
+	p.between(prefix+"health-threshold", a.Health.Threshold, 1, 1000)
 }
 
 func (a API) validate(p *problems) {
@@ -206,7 +207,7 @@ func (c Cluster) validate(p *problems) {
 func (c Config) validateApps(p *problems) {
 	seen := map[string]bool{c.App.ID: true}
 	for _, a := range c.Apps {
-		a.validate(p)
+		a.validate(p, "apps: ")
 		p.port("apps: httpPort", a.HTTPPort)
 		p.port("apps: grpcPort", a.GRPCPort)
 		p.check(a.HTTPPort.Given || a.HTTPPort.Number != 0, "apps: httpPort of "+a.ID, "",
