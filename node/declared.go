@@ -82,7 +82,7 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 		return err
 	}
 	if full { // the last step that can fail
-		if err := n.reidentify(rules.Access); err != nil {
+		if err := reidentify(n, rules.Access); err != nil {
 			return err
 		}
 	}
@@ -107,9 +107,9 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	return nil
 }
 
-// reidentify puts the trust domain of the access control rules into the certificate of this node. access is nil without
+// reidentify puts the trust domain of the access control rules into the certificate of the node. access is nil without
 // rules. If the domain changes, connections to other nodes are made again.
-func (n *Node) reidentify(access *component.AccessControl) error {
+func reidentify(n *Node, access *component.AccessControl) error {
 	domain := ""
 	if access != nil {
 		domain = access.TrustDomain
