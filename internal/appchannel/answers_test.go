@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
@@ -46,6 +48,42 @@ func fields(path string) (name string, values []string) {
 		return "a", []string{strings.Repeat("x", 80<<10)}
 	}
 	return "a", nil
+}
+
+// echoing is a gRPC application whose answer is the metadata of the call with the key X-Name.
+type echoing struct {
+	runtimev1.UnimplementedAppCallbackServer
+}
+
+func (echoing) OnInvoke(ctx context.Context, _ *commonv1.InvokeRequest) (*commonv1.InvokeResponse, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return &commonv1.InvokeResponse{Data: &anypb.Any{Value: []byte(strings.Join(md.Get("X-Name"), ","))}}, nil
+}
+
+func TestRoundTrip_GRPCLeavesOutNamesThatCannotBeKeys(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	runtimev1.RegisterAppCallbackServer(s, echoing{})
+	go func() { _ = s.Serve(l) }() // ends with Stop
+	t.Cleanup(s.Stop)
+	c, _ := channel(t, l.Addr(), func(o *appchannel.Options) { o.Protocol, o.MaxMessage = appchannel.GRPC, 100 })
+	h := http.Header{"X-Name": {"a", "caf\u00e9"}}
+	for _, mark := range "!#$%&'*+^`|~" {
+		h["X"+string(mark)+"a"] = []string{"b"}
+	}
+	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/x"}, Header: h, Body: http.NoBody}
+	answer, err := c.RoundTrip(r.WithContext(within(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusOK || string(body) != "a,caf?" {
+		t.Errorf("%d, %q", answer.StatusCode, body)
+	}
 }
 
 // talkative is a gRPC application that answers with metadata.

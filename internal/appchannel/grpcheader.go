@@ -28,7 +28,8 @@ func defined(name string) bool {
 	return false
 }
 
-// ToMetadata converts HTTP headers to gRPC metadata. It leaves out headers that gRPC sets itself or reserves.
+// ToMetadata converts HTTP headers to gRPC metadata. It leaves out headers that gRPC sets itself or reserves, and those
+// whose names cannot be keys of metadata.
 func ToMetadata(h http.Header) metadata.MD {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
@@ -37,14 +38,21 @@ func ToMetadata(h http.Header) metadata.MD {
 			key = markedPrefix + key
 		}
 		if key == "content-length" || key == "accept-encoding" || key == "te" || key == "trailer" ||
-			key == "dapr-type-url" || strings.HasPrefix(key, "grpc-") || strings.HasSuffix(key, "-bin") {
-			continue // gRPC has its own
+			key == "dapr-type-url" || !settable(key) {
+			continue
 		}
 		for _, v := range values {
 			md[key] = append(md[key], printable(v))
 		}
 	}
 	return md
+}
+
+// settable reports whether key is a metadata key that a call may set. gRPC reserves some keys. It refuses the whole
+// call if a key has other characters, some of which are valid in the name of an HTTP header.
+func settable(key string) bool {
+	return strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" &&
+		!strings.HasPrefix(key, "grpc-") && !strings.HasSuffix(key, "-bin")
 }
 
 // printable keeps the characters that gRPC allows in a value: visible ASCII and spaces.

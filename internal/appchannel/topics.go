@@ -318,9 +318,8 @@ func (m *TopicMessage) outgoing(ctx context.Context) context.Context {
 	md := metadata.MD{}
 	for name, values := range h {
 		key := strings.ToLower(name)
-		if key == "content-type" || strings.HasPrefix(key, "grpc-") || strings.HasSuffix(key, "-bin") ||
-			strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
-			continue // gRPC would refuse the whole call
+		if key == "content-type" || !settable(key) {
+			continue
 		}
 		md[key] = values
 	}
