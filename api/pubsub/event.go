@@ -118,16 +118,22 @@ func (e *Event) value() (out map[string]any, err error) {
 // delivered only after that call.
 func (e *Event) Sent() { e.sent() }
 
-// Trace returns the traceparent and the tracestate of the event. If the event has no traceparent, Trace returns one
-// with only zeros.
+// noParent is the traceparent of an event without one.
+const noParent = "00-00000000000000000000000000000000-0000000000000000-00"
+
+// Trace returns the traceparent and the tracestate of the event. If the event has no valid traceparent, Trace returns
+// one with only zeros, and no tracestate. Publishers may set any text.
 func (e *Event) Trace() (parent, state string) {
-	if parent = e.fields.text("traceparent"); parent == "" {
-		parent = e.fields.text("traceid")
+	for _, name := range []string{"traceparent", "traceid"} {
+		if parent = e.fields.text(name); isTraceparent(parent) {
+			return parent, e.fields.text("tracestate")
+		}
 	}
-	if parent == "" {
-		parent = "00-00000000000000000000000000000000-0000000000000000-00"
-	}
-	return parent, e.fields.text("tracestate")
+	return noParent, ""
+}
+
+func isTraceparent(text string) bool {
+	return len(text) == len(noParent) && api.TraceID(text) != "" && strings.Trim(text, "0123456789abcdef-") == ""
 }
 
 // data returns the data of the CloudEvent as bytes. Text is without quotes.

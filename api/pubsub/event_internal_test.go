@@ -39,3 +39,26 @@ func TestEvent_LeavesDeepAttributesOut(t *testing.T) {
 		}
 	}
 }
+
+func TestEvent_TraceIsValid(t *testing.T) {
+	const valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for _, one := range []struct{ parent, id, state, want, wantState string }{
+		{valid, "", "a=b", valid, "a=b"},
+		{"", valid, "a=b", valid, "a=b"},
+		{"other", valid, "a=b", valid, "a=b"},
+		{"", "", "a=b", noParent, ""},
+		{noParent, "", "a=b", noParent, ""},
+		{"other", "", "a=b", noParent, ""},
+		{valid + "\n", "", "", noParent, ""},
+		{valid[:53] + "\n1", "", "", noParent, ""},
+		{valid[:36] + strings.Repeat("\u00e9", 8) + valid[52:], "", "", noParent, ""},
+	} {
+		e := &Event{fields: attributes{}}
+		e.fields.set("traceparent", one.parent)
+		e.fields.set("traceid", one.id)
+		e.fields.set("tracestate", one.state)
+		if parent, state := e.Trace(); parent != one.want || state != one.wantState {
+			t.Errorf("%+v: %q, %q", one, parent, state)
+		}
+	}
+}

@@ -61,21 +61,12 @@ func (echoing) OnInvoke(ctx context.Context, _ *commonv1.InvokeRequest) (*common
 }
 
 func TestRoundTrip_GRPCLeavesOutNamesThatCannotBeKeys(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := grpc.NewServer()
-	runtimev1.RegisterAppCallbackServer(s, echoing{})
-	go func() { _ = s.Serve(l) }() // ends with Stop
-	t.Cleanup(s.Stop)
-	c, _ := channel(t, l.Addr(), func(o *appchannel.Options) { o.Protocol, o.MaxMessage = appchannel.GRPC, 100 })
 	h := http.Header{"X-Name": {"a", "caf\u00e9"}}
 	for _, mark := range "!#$%&'*+^`|~" {
 		h["X"+string(mark)+"a"] = []string{"b"}
 	}
 	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/x"}, Header: h, Body: http.NoBody}
-	answer, err := c.RoundTrip(r.WithContext(within(t)))
+	answer, err := grpcApp(t, echoing{}).RoundTrip(r.WithContext(within(t)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,9 +128,9 @@ func topicAnswer(word string, byDefault TopicAnswer) TopicAnswer {
 // headers adds to h the headers that an HTTP application gets with the message. The metadata of the message become
 // headers too, unless the runtime sets a header of the same name.
 func (m *TopicMessage) headers(h http.Header) {
-	h["Traceparent"] = []string{m.Parent}
+	h["Traceparent"] = []string{printable(m.Parent)}
 	if m.State != "" {
-		h["Tracestate"] = []string{m.State}
+		h["Tracestate"] = []string{printable(m.State)} // a publisher may set any text
 	}
 	h[headerPubSub] = []string{m.PubSub}
 	if m.Token != "" {

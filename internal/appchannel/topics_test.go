@@ -11,6 +11,7 @@ import (
 	runtime "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/quorate/quorate/internal/appchannel"
@@ -70,8 +71,33 @@ type topicApp struct {
 	message string
 }
 
-func (a *topicApp) OnTopicEvent(context.Context, *runtime.TopicEventRequest) (*runtime.TopicEventResponse, error) {
-	return nil, status.Error(codes.Aborted, a.message)
+func (a *topicApp) OnTopicEvent(ctx context.Context, _ *runtime.TopicEventRequest) (*runtime.TopicEventResponse,
+	error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return nil, status.Error(codes.Aborted, a.message+strings.Join(md.Get("tracestate"), ","))
+}
+
+// grpcApp returns a channel to a gRPC application.
+func grpcApp(t *testing.T, app runtime.AppCallbackServer) *appchannel.Channel {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	runtime.RegisterAppCallbackServer(s, app)
+	go func() { _ = s.Serve(l) }() // ends with Stop
+	t.Cleanup(s.Stop)
+	return open(t, appchannel.GRPC, l.Addr().String())
+}
+
+func TestTakeMessage_AnyTraceStateReachesAGRPCApplication(t *testing.T) {
+	m := &appchannel.TopicMessage{Parent: "a\nb", State: "k=\u00e9\n",
+		Proto: func() *runtime.TopicEventRequest { return &runtime.TopicEventRequest{} }}
+	_, err := grpcApp(t, &topicApp{}).TakeMessage(within(t), m)
+	if want := "OnTopicEvent answered Aborted: k=??"; fault.Text(err) != want {
+		t.Errorf("the error is %q, not %q", fault.Text(err), want)
+	}
 }
 
 func TestTakeMessage_ErrorHasTheStatusOfAGRPCApplication(t *testing.T) {
@@ -79,16 +105,8 @@ func TestTakeMessage_ErrorHasTheStatusOfAGRPCApplication(t *testing.T) {
 		if strings.Contains(answer, "\xff") {
 			continue // gRPC replaces it
 		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := grpc.NewServer()
-		runtime.RegisterAppCallbackServer(s, &topicApp{message: answer})
-		go func() { _ = s.Serve(l) }()
-		t.Cleanup(s.Stop)
-		c := open(t, appchannel.GRPC, l.Addr().String())
-		_, err = c.TakeMessage(within(t), &appchannel.TopicMessage{Path: "/orders",
+		c := grpcApp(t, &topicApp{message: answer})
+		_, err := c.TakeMessage(within(t), &appchannel.TopicMessage{Path: "/orders",
 			Proto: func() *runtime.TopicEventRequest { return &runtime.TopicEventRequest{} }})
 		if want = "OnTopicEvent answered Aborted" + want; !fault.Is(err, fault.Internal) || fault.Text(err) != want {
 			t.Errorf("%q: the error is %q, not %q", answer, fault.Text(err), want)
