@@ -89,11 +89,16 @@ func (h *httpCarrier) take(ctx context.Context, e event) ([]byte, error) {
 		return nil, h.channel.unanswered(err)
 	}
 	if int64(len(data)) > limit {
-		h.channel.opts.Logger.Warn("the application handled an event, but its answer is dropped", "binding",
-			e.binding, "reason", fmt.Sprintf("it is longer than %d bytes", limit))
+		h.channel.dropAnswer(e, limit)
 		return nil, nil
 	}
 	return data, nil
+}
+
+// dropAnswer logs that the answer to an event is longer than limit.
+func (c *Channel) dropAnswer(e event, limit int64) {
+	c.opts.Logger.Warn("the application handled an event, but its answer is dropped", "binding", e.binding, "reason",
+		fmt.Sprintf("it is longer than %d bytes", limit))
 }
 
 func handled(code int) bool { return code >= 200 && code <= 299 }
@@ -176,11 +181,15 @@ func (g *grpcCarrier) takes(ctx context.Context, binding, _ string) (bool, error
 
 func (g *grpcCarrier) take(ctx context.Context, e event) ([]byte, error) {
 	var out *runtime.BindingEventResponse
+	in := &runtime.BindingEventRequest{Name: e.binding, Data: e.data, Metadata: e.metadata}
 	err := g.call(ctx, func(ctx context.Context, o ...grpc.CallOption) (err error) {
-		out, err = g.app.OnBindingEvent(ctx,
-			&runtime.BindingEventRequest{Name: e.binding, Data: e.data, Metadata: e.metadata}, o...)
+		out, err = g.app.OnBindingEvent(ctx, in, o...)
 		return err
 	})
+	if g.channel.tooLong(err, in) {
+		g.channel.dropAnswer(e, int64(g.channel.maxAnswer()))
+		return nil, nil
+	}
 	if err != nil {
 		return nil, answered(err, func(s *status.Status) error {
 			return e.refusedEvent("gRPC " + s.Code().String() +

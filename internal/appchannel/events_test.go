@@ -16,9 +16,12 @@ import (
 	"testing"
 	"time"
 
+	runtime "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"github.com/dapr/go-sdk/service/common"
 	sdk "github.com/dapr/go-sdk/service/grpc"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
@@ -159,6 +162,36 @@ func TestTake_LongAnswer(t *testing.T) {
 	c := httpApp(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 101)) })
 	if got, err := c.Take(within(t), "queue", "queue", nil, nil); err != nil || got != nil {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// longAnswers is a gRPC application that answers an event with as many bytes as its data says. It refuses an event
+// that is longer than 1000 bytes.
+type longAnswers struct {
+	runtime.UnimplementedAppCallbackServer
+}
+
+func (longAnswers) OnBindingEvent(_ context.Context, in *runtime.BindingEventRequest) (*runtime.BindingEventResponse,
+	error) {
+	if len(in.GetData()) > 1000 { // the text of gRPC
+		return nil, status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)",
+			len(in.GetData()), 1000)
+	}
+	n, err := strconv.Atoi(string(in.GetData()))
+	return &runtime.BindingEventResponse{Data: make([]byte, n)}, err
+}
+
+func TestTake_LongAnswerOfAGRPCApplication(t *testing.T) {
+	c := grpcApp(t, longAnswers{})
+	for _, one := range []struct {
+		data string
+		want int
+		code fault.Code
+	}{{"100", 100, ""}, {"100000", 0, ""}, {strings.Repeat("0", 1001), 0, fault.Internal}} {
+		got, err := c.Take(within(t), "queue", "queue", []byte(one.data), nil)
+		if len(got) != one.want || fault.CodeOf(err) != one.code {
+			t.Errorf("%.10s: %d bytes, %v", one.data, len(got), err)
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ func newGRPCCarrier(c *Channel) (*grpcCarrier, error) {
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithUserAgent("quorate"),
 		grpc.WithMaxHeaderListSize(uint32(min(c.opts.MaxHead, math.MaxUint32))),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(math.MaxInt32),
-			grpc.MaxCallRecvMsgSize(int(min(c.opts.MaxMessage+overhead, math.MaxInt32))))}
+			grpc.MaxCallRecvMsgSize(c.maxAnswer()))}
 	if o := c.opts.Observer; o != nil {
 		options = append(options, grpc.WithStatsHandler(o.GRPCClient()))
 	}
@@ -84,6 +84,19 @@ const maxDetails = 8 << 10
 
 // overhead is room for the message around the data.
 const overhead = 64 << 10
+
+// maxAnswer is the largest answer that is read from a gRPC application, in bytes.
+func (c *Channel) maxAnswer() int { return int(min(c.opts.MaxMessage+overhead, math.MaxInt32)) }
+
+// tooLong reports whether err means that the answer to the request in is longer than maxAnswer. gRPC has only a text
+// for this. An application that gets too long a request answers with the same text and its own limit. If that limit
+// equals maxAnswer, the request is longer than maxAnswer.
+func (c *Channel) tooLong(err error, in proto.Message) bool {
+	text := status.Convert(err).Message()
+	return status.Code(err) == codes.ResourceExhausted && proto.Size(in) <= c.maxAnswer() &&
+		strings.HasPrefix(text, "grpc: received message larger than max (") &&
+		strings.HasSuffix(text, fmt.Sprintf(" vs. %d)", c.maxAnswer()))
+}
 
 func (g *grpcCarrier) close() error {
 	_ = g.raw.close() // it only closes idle connections
