@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"cmp"
+	"strings"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // code returns the gRPC code for an error. Unavailable and DeadlineExceeded mean that the operation was not executed,
@@ -63,19 +65,26 @@ func code(e *api.Error) codes.Code {
 	}
 }
 
+// maxMessage bounds the message of a status, in bytes. It travels in headers, whose size clients limit.
+const maxMessage = 2 << 10
+
 // statusOf returns the gRPC status of a failure. Its message begins with the same words as in Dapr. The details have
-// the error code that an HTTP answer would have.
+// the error code that an HTTP answer would have. A message may have the answer of an application, so it is shortened.
 func statusOf(method string, e *api.Error) error {
 	c := code(e)
 	if transactional(method) && failedInStore(c) && e.Code != api.CodeOverloaded {
 		c = codes.Internal // clients of transactions expect this code for every store error
 	}
-	st := status.New(c, e.Message)
+	st := status.New(c, messageOf(e))
 	rich, err := st.WithDetails(details(e)...)
 	if err != nil { // cannot happen: these messages always marshal
 		return st.Err()
 	}
 	return rich.Err()
+}
+
+func messageOf(e *api.Error) string {
+	return fault.Shorten(strings.ToValidUTF8(e.Message, "\uFFFD"), maxMessage)
 }
 
 func transactional(method string) bool {
@@ -111,7 +120,7 @@ func details(e *api.Error) []protoadapt.MessageV1 {
 	if d.Store != "" {
 		resource := &errdetails.ResourceInfo{ResourceType: cmp.Or(d.Resource, "state"), ResourceName: d.Store}
 		if d.Resource != "" {
-			resource.Description = e.Message
+			resource.Description = messageOf(e)
 		}
 		out = append(out, resource)
 	}
