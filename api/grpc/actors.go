@@ -3,8 +3,10 @@ package grpc
 import (
 	"context"
 	"net/http"
+	"strconv"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/api"
@@ -60,6 +62,9 @@ func (s *actorMethods) InvokeActor(ctx context.Context,
 	}
 	header := http.Header{}
 	for name, value := range in.GetMetadata() {
+		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+			return nil, api.MalformedRequest("the metadata " + strconv.Quote(api.Shorten(name)) + " cannot be a header")
+		}
 		header.Set(name, value)
 	}
 	method, err := actors.CleanMethod(in.GetMethod())

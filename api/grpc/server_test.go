@@ -83,11 +83,20 @@ func TestErrors_HaveDaprStatusCodes(t *testing.T) {
 		_, err := c.GetState(ctx, &runtimev1.GetStateRequest{StoreName: store, Key: key})
 		return err
 	}
+	actor := func(name, value string) error {
+		_, err := c.InvokeActor(ctx, &runtimev1.InvokeActorRequest{ActorType: "Counter", ActorId: "a", Method: "add",
+			Metadata: map[string]string{name: value}})
+		return err
+	}
 	for _, row := range []struct {
 		about string
 		err   error
 		want  codes.Code
 	}{
+		{"metadata that can be a header", actor("X-Name", "\u00e9\t"), codes.Internal}, // no node hosts the type
+		{"metadata whose name is no header", actor("a b", "1"), codes.InvalidArgument},
+		{"metadata without a name", actor("", "1"), codes.InvalidArgument},
+		{"metadata whose value is no header", actor("x", "a\nb"), codes.InvalidArgument},
 		{"an ETag that does not match", save("orders", wrongTag), codes.Aborted},
 		{"the same in a transaction", transact("orders", wrongTag), codes.Internal},
 		{"a store that is not there", save("absent", states("a")...), codes.InvalidArgument},
