@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // process is one that has a port open.
@@ -46,10 +48,7 @@ func (p process) text() string {
 	if child := slices.Index(words, "--"); child >= 0 {
 		words = words[:child] // the application beside the node
 	}
-	text := strings.Join(words, " ")
-	if len(text) > maxCommand {
-		text = text[:maxCommand] + "..."
-	}
+	text := fault.Shorten(strings.Join(words, " "), maxCommand)
 	owner := "another user"
 	if p.mine {
 		owner = "this user"
