@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -43,6 +45,14 @@ func (leaderless) Checkup(ctx context.Context) (schema.Checkup, error) {
 	return schema.Checkup{}, wait(ctx)
 }
 
+func (leaderless) ConfigurationItems(ctx context.Context, _ string, _ []string) ([]configurations.Change, error) {
+	return nil, wait(ctx)
+}
+
+func (leaderless) WriteConfiguration(ctx context.Context, _ string, _ []configurations.Change) ([]string, error) {
+	return nil, wait(ctx)
+}
+
 func (leaderless) SaveBackup(ctx context.Context, _ io.Writer) error { return wait(ctx) }
 
 // A node answers before its client gives up, and another node before this one does. Otherwise the reason is lost.
@@ -50,6 +60,7 @@ func TestHandler_AnswersBeforeItsClientGivesUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, path, body string
 		slow               bool
+		timeout            time.Duration // of the client; 0 = admin.RequestTime
 	}{
 		"voters":           {method: "GET", path: admin.VotersPath},
 		"remove":           {method: "POST", path: admin.RemovePath, body: `{"target":"b"}`},
@@ -58,15 +69,17 @@ func TestHandler_AnswersBeforeItsClientGivesUp(t *testing.T) {
 		"doctor elsewhere": {method: "GET", path: admin.NodePath("b", admin.DoctorPath), slow: true},
 		"compare elsewhere": {method: "POST", path: admin.NodePath("b", admin.ComparePath(3)), body: "{}",
 			slow: true},
-		"backup": {method: "GET", path: admin.BackupPath, slow: true},
+		"backup":      {method: "GET", path: admin.BackupPath, slow: true},
+		"items":       {method: "GET", path: admin.ConfigurationPath("a"), timeout: admin.ItemsTime},
+		"write items": {method: "POST", path: admin.ConfigurationPath("a"), body: "[]", timeout: admin.ItemsTime},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start, w := time.Now(), httptest.NewRecorder()
 				h := admin.NewHandler(leaderless{}, slog.New(slog.DiscardHandler))
 				h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
-				took := time.Since(start)
-				if c.slow != (took == time.Hour) || !c.slow && took >= admin.RequestTime {
+				took, timeout := time.Since(start), cmp.Or(c.timeout, admin.RequestTime)
+				if c.slow != (took == time.Hour) || !c.slow && (took >= timeout || took < timeout*3/4) {
 					t.Errorf("answered after %s", took)
 				}
 				if !c.slow && !strings.Contains(w.Body.String(), "1 of 2 voters unreachable: b") {

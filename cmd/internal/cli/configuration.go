@@ -64,14 +64,14 @@ func withKeys(path string, keys []string) string {
 }
 
 func (i *itemsClient) get(ctx context.Context, keys []string) (items []configurations.Change, err error) {
-	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
+	ctx, cancel := context.WithTimeout(ctx, admin.ItemsTime)
 	defer cancel()
 	err = i.admin.Get(ctx, withKeys(admin.ConfigurationPath(i.store), keys), &items)
 	return items, err
 }
 
 func (i *itemsClient) write(ctx context.Context, changes ...configurations.Change) (versions []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
+	ctx, cancel := context.WithTimeout(ctx, admin.ItemsTime)
 	defer cancel()
 	err = i.admin.Post(ctx, admin.ConfigurationPath(i.store), changes, &versions)
 	return versions, err
