@@ -227,7 +227,7 @@ func turnRequest(t *actors.Turn) (func(id string) *toApp, error) {
 		return func(id string) *toApp {
 			return &toApp{ResponseType: &runtimev1.SubscribeActorEventsResponseAlpha1_InvokeRequest{
 				InvokeRequest: &runtimev1.SubscribeActorEventsResponseInvokeRequestAlpha1{Id: id, ActorType: kind,
-					ActorId: actor, Method: t.DecodedMethod(), Data: t.Body, Metadata: turnMetadata(t)}}}
+					ActorId: actor, Method: validText(t.DecodedMethod()), Data: t.Body, Metadata: turnMetadata(t)}}}
 		}, nil
 	}
 	var tick actors.Tick
@@ -253,6 +253,10 @@ func turnRequest(t *actors.Turn) (func(id string) *toApp, error) {
 	}, nil
 }
 
+// validText replaces the bytes of text that are not UTF-8. A caller over HTTP can send such bytes, and a message that
+// has them cannot be sent. gRPC would end the stream, and all actors of the application would be lost.
+func validText(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+
 // turnMetadata returns the headers of a call, with those of the runtime.
 func turnMetadata(t *actors.Turn) map[string]string {
 	out := map[string]string{}
@@ -260,7 +264,7 @@ func turnMetadata(t *actors.Turn) map[string]string {
 		if name == "Content-Type" {
 			name = "content-type"
 		}
-		out[name] = strings.Join(value, ", ")
+		out[name] = validText(strings.Join(value, ", "))
 	}
 	return out
 }
