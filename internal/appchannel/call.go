@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/quorate/quorate/internal/atmostonce"
@@ -20,8 +21,10 @@ const tokenHeader = "Dapr-Api-Token"
 // MaxConcurrency until then. Errors:
 //
 //	unavailable    the application certainly did not receive the request
+//	invalid        the request has something that cannot be sent
 //	timeout        ctx or the body of r ended too early; the application did not receive the request
-//	too_large      the request is too large for a gRPC application, which did not receive it
+//	too_large      the body is too large for a gRPC application, or the headers are too long for the application, which
+//	               did not receive the request
 //	corrupt        the answer was refused, because it does not fit the request or its headers exceed a limit
 //	indeterminate  the application may have received the request, but its answer did not come or was not read
 func (c *Channel) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -116,6 +119,25 @@ func (c *Channel) unreached(err error) error {
 	c.refused()
 	return &fault.Error{Code: fault.Unavailable, Op: "appchannel.Call", Msg: "the application at " + c.target +
 		" cannot be reached", Err: rootCause(err)}
+}
+
+// The errors of the client libraries for headers that are longer than the application accepts. They have no type.
+const (
+	tooLongHTTP2 = "request header list larger than peer's advertised limit"
+	tooLongGRPC  = "header list size to send violates the maximum size"
+)
+
+// unsendable returns the error of a request that the client library refused with err. The application may be well, and
+// another attempt would fail too.
+func (c *Channel) unsendable(err error) error {
+	text := err.Error()
+	if strings.Contains(text, tooLongHTTP2) || strings.Contains(text, tooLongGRPC) {
+		return &fault.Error{Code: fault.TooLarge, Op: "appchannel.Call", Err: rootCause(err),
+			Msg:  "the headers of the request are longer than the application at " + c.target + " accepts",
+			Hint: "send shorter headers or metadata, or raise the limit of the application"}
+	}
+	return &fault.Error{Code: fault.Invalid, Op: "appchannel.Call", Err: rootCause(err),
+		Msg: "the request cannot be sent to the application at " + c.target}
 }
 
 // givenUp returns the error of a call that ended before it reached the application.

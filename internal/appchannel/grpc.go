@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -172,6 +173,8 @@ func (g *grpcCarrier) lost(ctx context.Context, wasSent, answered bool, err erro
 	switch {
 	case !wasSent && ctx.Err() != nil:
 		return g.channel.givenUp(ctx)
+	case !wasSent && status.Code(err) == codes.Internal:
+		return g.channel.unsendable(errors.New(status.Convert(err).Message()))
 	case !wasSent:
 		return g.channel.unreached(fmt.Errorf("gRPC %s: %s", status.Code(err), status.Convert(err).Message()))
 	case ctx.Err() != nil:

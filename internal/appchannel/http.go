@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/quorate/quorate/internal/atmostonce"
@@ -89,6 +90,8 @@ func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, h.channel.unanswered(err)
 	case r.Context().Err() != nil:
 		return nil, h.channel.givenUp(r.Context())
+	case strings.Contains(err.Error(), tooLongHTTP2):
+		return nil, h.channel.unsendable(err)
 	}
 	return nil, h.channel.unreached(err)
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -78,13 +79,13 @@ func (a *topicApp) OnTopicEvent(ctx context.Context, _ *runtime.TopicEventReques
 }
 
 // grpcApp returns a channel to a gRPC application.
-func grpcApp(t *testing.T, app runtime.AppCallbackServer) *appchannel.Channel {
+func grpcApp(t *testing.T, app runtime.AppCallbackServer, o ...grpc.ServerOption) *appchannel.Channel {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(o...)
 	runtime.RegisterAppCallbackServer(s, app)
 	go func() { _ = s.Serve(l) }() // ends with Stop
 	t.Cleanup(s.Stop)
@@ -97,6 +98,33 @@ func TestTakeMessage_AnyTraceStateReachesAGRPCApplication(t *testing.T) {
 	_, err := grpcApp(t, &topicApp{}).TakeMessage(within(t), m)
 	if want := "OnTopicEvent answered Aborted: k=??"; fault.Text(err) != want {
 		t.Errorf("the error is %q, not %q", fault.Text(err), want)
+	}
+}
+
+// A message that cannot be sent must count as a failed attempt. Otherwise it would be delivered again for ever.
+func TestTakeMessage_HeadersTooLongForTheApplication(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusConflict)
+	}))
+	server.Config.MaxHeaderBytes, server.Config.Protocols = 8<<10, new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	t.Cleanup(server.Close)
+	for name, c := range map[string]*appchannel.Channel{
+		"grpc": grpcApp(t, &topicApp{}, grpc.MaxHeaderListSize(8<<10)),
+		"h2c":  open(t, appchannel.H2C, server.Listener.Addr().String()),
+	} {
+		for _, one := range []struct {
+			size int
+			want fault.Code
+		}{{100, fault.Internal}, {16 << 10, fault.TooLarge}} { // the first answer has brought the limit
+			_, err := c.TakeMessage(within(t), &appchannel.TopicMessage{
+				Metadata: map[string]string{"a": strings.Repeat("x", one.size)},
+				Proto:    func() *runtime.TopicEventRequest { return &runtime.TopicEventRequest{} }})
+			if !fault.Is(err, one.want) {
+				t.Errorf("%s, %d bytes: %v, want %s", name, one.size, err, one.want)
+			}
+		}
 	}
 }
 
