@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -294,5 +295,74 @@ func TestEncrypted_NewerFormIsReported(t *testing.T) {
 	if !fault.Is(err, fault.Unimplemented) || !strings.Contains(fault.Text(err), "form 2") ||
 		!strings.Contains(fault.Text(err), "up to 1") || strings.Contains(fault.Text(err), "delete") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// watched is a store that can be watched. All its watches share one part.
+type watched struct {
+	state.Store
+	part state.WatchPart
+}
+
+func (w watched) Watch(context.Context, state.WatchRequest) (state.Watch, error) {
+	return sharing{part: w.part}, nil
+}
+
+type sharing struct {
+	state.Watch
+	part state.WatchPart
+}
+
+func (s sharing) Next(context.Context, time.Duration) (state.WatchPart, error) { return s.part, nil }
+
+func (s sharing) Poll() (state.WatchPart, state.Readiness, error) {
+	return s.part, state.WatchReady, nil
+}
+
+func TestEncrypted_WatchDecryptsValues(t *testing.T) {
+	below := memory(t)
+	put(t, state.Encrypted(below, ring(t, key256, "")), state.Write{Key: "app||k", Value: []byte(`1`)})
+	item, err := get(t, below, "app||k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	item.Key = "app||k"
+	part := state.WatchPart{Items: []state.Change{{Item: item}},
+		Changes: []state.Change{{Item: item}, {Item: state.Item{Key: "app||gone", ETag: "2"}, Deleted: true}}}
+	watcher := state.AbilitiesOf(state.Encrypted(watched{below, part}, ring(t, key256, ""))).Watcher
+	for _, way := range []string{"next", "poll", "poll of a second watch"} {
+		w, err := watcher.Watch(t.Context(), state.WatchRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got state.WatchPart
+		if way == "next" {
+			got, err = w.Next(t.Context(), 0)
+		} else {
+			got, _, err = w.Poll()
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", way, err)
+		}
+		for _, list := range [][]state.Change{got.Items, got.Changes} {
+			if string(list[0].Value) != "1" || list[0].ContentType == state.OctetStream {
+				t.Errorf("%s: delivered %q as %q", way, list[0].Value, list[0].ContentType)
+			}
+		}
+		if !bytes.Equal(part.Changes[0].Value, item.Value) || !bytes.Equal(part.Items[0].Value, item.Value) {
+			t.Fatalf("%s: a part that other watches share was changed", way)
+		}
+	}
+}
+
+func TestEncrypted_WatchReportsDamagedValues(t *testing.T) {
+	part := state.WatchPart{Changes: []state.Change{{Item: state.Item{Key: "app||k", Value: []byte("1"), ETag: "1"}}}}
+	store := state.Encrypted(watched{memory(t), part}, ring(t, key256, ""))
+	w, err := state.AbilitiesOf(store).Watcher.Watch(t.Context(), state.WatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := w.Poll(); !fault.Is(err, fault.Corrupt) || len(got.Changes) > 0 {
+		t.Errorf("delivered %v, %v", got.Changes, err)
 	}
 }

@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -36,12 +37,31 @@ func (d *decrypting) Next(ctx context.Context, wait time.Duration) (WatchPart, e
 	if err != nil {
 		return part, err
 	}
-	for _, list := range [...][]Change{part.Items, part.Changes} {
-		for i := range list {
-			if list[i].Deleted {
+	return d.open(part)
+}
+
+// Poll implements Watch.
+func (d *decrypting) Poll() (WatchPart, Readiness, error) {
+	part, found, err := d.Watch.Poll()
+	if err != nil || found != WatchReady {
+		return part, found, err
+	}
+	if part, err = d.open(part); err != nil {
+		return WatchPart{}, WatchIdle, err
+	}
+	return part, WatchReady, nil
+}
+
+// open decrypts the values of a part. It copies the lists, because other watches may have the same ones.
+func (d *decrypting) open(part WatchPart) (WatchPart, error) {
+	for _, list := range [...]*[]Change{&part.Items, &part.Changes} {
+		*list = slices.Clone(*list)
+		for i := range *list {
+			c := &(*list)[i]
+			if c.Deleted {
 				continue
 			}
-			if err := d.store.open(list[i].Key, &list[i].Item); err != nil {
+			if err := d.store.open(c.Key, &c.Item); err != nil {
 				return WatchPart{}, err
 			}
 		}
