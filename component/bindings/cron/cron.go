@@ -66,8 +66,9 @@ func Open(o Options) (bindings.Binding, error) {
 	if err != nil {
 		return bindings.Binding{}, err
 	}
-	life, end := context.WithCancel(context.Background())
-	c := &clock{options: o, schedule: schedule, zone: in, life: life, end: end}
+	c := &clock{options: o, schedule: schedule, zone: in}
+	c.stopped, c.stop = context.WithCancel(context.Background())
+	c.life, c.end = context.WithCancel(context.Background())
 	return bindings.Binding{Input: c, Close: c.close}, nil
 }
 
@@ -76,7 +77,9 @@ type clock struct {
 	options  Options
 	schedule schedule
 	zone     *time.Location
-	life     context.Context
+	stopped  context.Context // ends the schedule, and the ticks that are not claimed yet
+	stop     context.CancelFunc
+	life     context.Context // ends deliveries
 	end      context.CancelFunc
 	once     sync.Once
 	running  sync.WaitGroup
@@ -92,16 +95,19 @@ func (c *clock) Start(_ context.Context, sink bindings.Sink) error {
 	return err
 }
 
+// close waits for deliveries as long as ctx allows, because no other node delivers a tick that is claimed.
 func (c *clock) close(ctx context.Context) error {
-	c.end()
+	c.stop()
+	defer c.end()
 	done := make(chan struct{})
 	go func() { c.running.Wait(); close(done) }()
 	select {
 	case <-done:
-		return nil
 	case <-ctx.Done():
-		return fault.Wrap(ctx.Err(), "cron.Close", "a tick is still being delivered")
+		c.end()
+		<-done
 	}
+	return nil
 }
 
 // run waits for ticks. Deliveries run concurrently, so a slow application misses no tick.
@@ -114,7 +120,7 @@ func (c *clock) run(sink bindings.Sink) {
 		}
 		timer := time.NewTimer(time.Until(next))
 		select {
-		case <-c.life.Done():
+		case <-c.stopped.Done():
 			timer.Stop()
 			return
 		case <-timer.C:
@@ -131,11 +137,11 @@ func (c *clock) tick(at time.Time, sink bindings.Sink) {
 	if !sink.Ready() {
 		return // another node may have a ready application
 	}
-	ctx, cancel := context.WithTimeout(c.life, claimTime)
+	ctx, cancel := context.WithTimeout(c.stopped, claimTime)
 	defer cancel()
 	first, err := c.options.Claims.Claim(ctx, c.key(at), claimLife)
 	switch {
-	case err != nil && c.life.Err() == nil:
+	case err != nil && c.stopped.Err() == nil:
 		c.options.Logger.Warn("a tick could not be claimed and is skipped", "tick", at, "error", err)
 		return
 	case err != nil || !first:

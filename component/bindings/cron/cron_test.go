@@ -178,8 +178,56 @@ func TestCron_SlowApplicationMissesNoTick(t *testing.T) {
 		if n != 10 {
 			t.Errorf("%d deliveries under way after 10 s", n)
 		}
-		stop(t, b)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.Close(ctx); err != nil { // cancels the deliveries
+			t.Error(err)
+		}
 	})
+}
+
+// working handles an event within a time, unless the delivery is canceled.
+type working struct {
+	bindingstest.Sink
+	takes  time.Duration
+	failed error
+}
+
+func (w *working) Deliver(ctx context.Context, _ bindings.Event) ([]byte, error) {
+	select {
+	case <-time.After(w.takes):
+		return nil, nil
+	case <-ctx.Done():
+		w.failed = ctx.Err()
+		return nil, ctx.Err()
+	}
+}
+
+func TestCron_CloseWaitsForClaimedTick(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes time.Duration
+		want  error
+	}{
+		"in time":  {5 * time.Second, nil},
+		"too slow": {time.Hour, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sink := &working{takes: c.takes}
+				b := open(t, &claims{}, "schedule", "@every 1m")
+				if err := b.Input.Start(t.Context(), sink); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(time.Minute)
+				synctest.Wait()
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				if err := b.Close(ctx); err != nil || !errors.Is(sink.failed, c.want) {
+					t.Errorf("the delivery ended with %v, close with %v", sink.failed, err)
+				}
+			})
+		})
+	}
 }
 
 func TestCron_TimeZone(t *testing.T) {
