@@ -331,16 +331,10 @@ func (s *store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 // bulk write fails, it is not known which condition was not met.
 func single(o state.Operation) bool { return o.Kind == state.Remove || outside.Conditional(&o) }
 
-// partly adds to the error of an item that other items may have been saved. It replaces the codes that mean that
-// nothing was done, and after which a caller may repeat the request.
+// partly adds to the error of an item that other items may have been saved.
 func partly(op string, err error) error {
-	code := fault.CodeOf(err)
-	switch code {
-	case fault.Unavailable, fault.Overloaded, fault.Timeout:
-		code = fault.Indeterminate
-	}
-	return &fault.Error{Code: code, Op: op, Key: fault.KeyOf(err), Err: err,
-		Msg: "other items of the request may have been saved, because the component has no transactions"}
+	return outside.Partial(op, err,
+		"other items of the request may have been saved, because the component has no transactions", "")
 }
 
 // setAll writes items without conditions in one call. If several items have the same key, it sends only the last one,

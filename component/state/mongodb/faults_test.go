@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +143,17 @@ func TestStore_Standalone(t *testing.T) {
 	err = statetest.Set(ctx, store, statetest.Put("a||k", "3"), stale)
 	statetest.WantFault(t, err, fault.Conflict, "the items before it were saved", "ETag")
 	statetest.WantValue(t, store, "a||k", "3")
+	for code, text := range map[int32]string{10107: "not the primary", 14031: "disk"} { // alone: nothing was done
+		var updates atomic.Int64
+		s.fail("update", func(bson.D) bson.D {
+			if updates.Add(1) == 1 {
+				return nil
+			}
+			return refusal(code)
+		})
+		err = statetest.Set(ctx, store, statetest.Put("a||k", "4"), statetest.Put("a||l", "4"))
+		statetest.WantFault(t, err, fault.Indeterminate, "the items before it were saved", text)
+	}
 	for _, find := range s.sent("find") {
 		if level := field(field(find, "readConcern").(bson.D), "level"); level != "local" {
 			t.Errorf("read concern of a standalone server is %v", level)

@@ -43,8 +43,8 @@ func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 
 // partly adds to the error of an item that the items before it were saved.
 func partly(op string, err error) error {
-	return &fault.Error{Code: fault.CodeOf(err), Op: op, Key: fault.KeyOf(err), Err: err, Hint: replicaSetHint,
-		Msg: "the items before it were saved, because a standalone server has no transactions"}
+	return outside.Partial(op, err, "the items before it were saved, because a standalone server has no transactions",
+		replicaSetHint)
 }
 
 // Delete implements state.Store.

@@ -71,6 +71,18 @@ func Permit(op string, ops []state.Operation, current map[string]string) error {
 	return nil
 }
 
+// Partial returns the error of a request that failed with err after a part of it was or may have been written. msg says
+// so. Partial replaces codes that mean that nothing was done by fault.Indeterminate, because callers repeat a request
+// after such a code.
+func Partial(op string, err error, msg, hint string) error {
+	code := fault.CodeOf(err)
+	switch code {
+	case fault.Unavailable, fault.Overloaded, fault.Timeout, fault.ReadOnly:
+		code = fault.Indeterminate
+	}
+	return &fault.Error{Code: code, Op: op, Key: fault.KeyOf(err), Msg: msg, Hint: hint, Err: err}
+}
+
 // Check returns fault.Invalid if an operation has no key or an unknown kind. It also rejects a request id, because
 // these stores do not detect repeated requests. product is the name of the database in the error.
 func Check(op, product, requestID string, ops []state.Operation) error {

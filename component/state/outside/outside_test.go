@@ -89,6 +89,21 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestPartial(t *testing.T) {
+	for code, want := range map[fault.Code]fault.Code{
+		fault.Unavailable: fault.Indeterminate, fault.Overloaded: fault.Indeterminate,
+		fault.Timeout: fault.Indeterminate, fault.ReadOnly: fault.Indeterminate,
+		fault.Indeterminate: fault.Indeterminate, fault.Conflict: fault.Conflict, fault.Denied: fault.Denied,
+	} {
+		cause := &fault.Error{Code: code, Op: "test", Key: "k", Msg: "the cause"}
+		err := outside.Partial("op", cause, "some items were written", "")
+		if !fault.Is(err, want) || fault.KeyOf(err) != "k" || !strings.Contains(err.Error(), "the cause") ||
+			!strings.Contains(err.Error(), "some items were written") {
+			t.Errorf("%s: %v with code %q, want %q", code, err, fault.CodeOf(err), want)
+		}
+	}
+}
+
 func TestGate(t *testing.T) {
 	var g outside.Gate
 	if err := g.Enter(t.Context(), "op"); err != nil {

@@ -186,6 +186,13 @@ func TestStore_PartitionsAndLayoutOfDapr(t *testing.T) {
 	stale := state.Write{Key: "shop||b", Value: []byte("2"), ETag: `"stale"`}
 	statetest.WantFault(t, statetest.Set(ctx, s, two[0].Write, stale), fault.Conflict,
 		"the items before it were saved")
+	var times atomic.Int64
+	a.fail(func(w http.ResponseWriter, r *http.Request) bool {
+		return times.Add(1) > 1 && respond(r.Method, 429, "x-ms-retry-after-ms", "3600000")(w, r)
+	})
+	statetest.WantFault(t, statetest.Set(ctx, s, two[0].Write, two[1].Write), fault.Indeterminate,
+		"the items before it were saved", "throttles") // not overloaded, which means that nothing was done
+	a.fail(nil)
 	actor := []state.Operation{{Write: statetest.Put("shop||cart||7||a", `{"n":1}`)},
 		{Kind: state.Remove, Write: state.Write{Key: "shop||cart||7||b"}}}
 	_, err = s.Transact(ctx, state.TransactRequest{Operations: actor})

@@ -29,9 +29,9 @@ func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 		written, err := s.apply(ctx, op, r.RequestID, r.Consistency, ops[i:i+1])
 		switch {
 		case err != nil && i > 0:
-			return state.Written{}, &fault.Error{Code: fault.CodeOf(err), Op: op, Key: fault.KeyOf(err), Err: err,
-				Msg:  "the items before it were saved, because items of several partitions cannot be saved together",
-				Hint: "give all items the same metadata " + MetadataPartitionKey}
+			return state.Written{}, outside.Partial(op, err,
+				"the items before it were saved, because items of several partitions cannot be saved together",
+				"give all items the same metadata "+MetadataPartitionKey)
 		case err != nil:
 			return state.Written{}, err
 		}
