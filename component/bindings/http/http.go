@@ -338,13 +338,13 @@ func checkPath(path string) error {
 }
 
 // answer converts an HTTP response to a binding response. If only2XX is true and the status is not 2xx, it also
-// returns an error.
+// returns an error. It replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
 func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
-		"statusCode": strconv.Itoa(response.StatusCode), "status": response.Status,
+		"statusCode": strconv.Itoa(response.StatusCode), "status": strings.ToValidUTF8(response.Status, "\uFFFD"),
 	}}
 	for name, values := range response.Header {
-		out.Metadata[name] = strings.Join(values, ", ")
+		out.Metadata[name] = strings.ToValidUTF8(strings.Join(values, ", "), "\uFFFD")
 	}
 	if ok := response.StatusCode >= 200 && response.StatusCode < 300; ok || !only2XX {
 		return out, nil

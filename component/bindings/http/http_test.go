@@ -186,6 +186,49 @@ func TestAnswer_LargeHeaderIsRefused(t *testing.T) {
 	}
 }
 
+// A header in Latin-1, such as the name of a file, must not make the answer of gRPC fail after the call was executed.
+func TestAnswer_HeadersAreUTF8(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Content-Disposition"] = []string{"attachment; filename=caf\xe9.txt", "x"}
+		w.Header().Set("X-City", "Zürich")
+	}))
+	defer s.Close()
+	got, err := opened(t, "url", s.URL).Invoke(t.Context(), bindings.Request{Operation: "get"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"Content-Disposition": "attachment; filename=caf\uFFFD.txt, x",
+		"X-City": "Zürich"} {
+		if got.Metadata[name] != want {
+			t.Errorf("%s: %q, want %q", name, got.Metadata[name], want)
+		}
+	}
+}
+
+func TestAnswer_StatusIsUTF8(t *testing.T) {
+	s := rawServer(t, "HTTP/1.1 200 pr\xeat\r\nContent-Length: 0\r\n\r\n")
+	got, err := opened(t, "url", s).Invoke(t.Context(), bindings.Request{Operation: "get"})
+	if err != nil || got.Metadata["status"] != "200 pr\uFFFDt" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// rawServer starts a server that answers each request with the same bytes, and returns its address.
+func rawServer(t *testing.T, answer string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, answer)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
 func TestInvoke_SaysWhetherTheServerMayHaveGotTheRequest(t *testing.T) {
 	hold := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
