@@ -14,6 +14,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -24,6 +25,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
@@ -102,6 +105,11 @@ func Open(o Options) (bindings.Binding, error) {
 			Msg:  "only one of " + metadataToken + " and " + metadataTokenHeader + " is given",
 			Hint: "give both, or none"}
 	}
+	if !httpguts.ValidHeaderFieldValue(m.Text(metadataToken)) {
+		return bindings.Binding{}, &fault.Error{Code: fault.Invalid, Op: "http.Open",
+			Msg:  metadataToken + " has a character that a header cannot have",
+			Hint: "remove line breaks and other control characters from the secret"}
+	}
 	secured, err := tlsConfig(m)
 	if err != nil {
 		return bindings.Binding{}, err
@@ -114,7 +122,7 @@ func Open(o Options) (bindings.Binding, error) {
 	out := &output{
 		target: target, client: &http.Client{Transport: transport, CheckRedirect: sameHost},
 		timeout: cmp.Or(m.Duration(metadataTimeout), DefaultTimeout),
-		limit:   m.Int(metadataMaxBody), only2XX: m.Bool(metadataOnly2XX),
+		limit:   min(m.Int(metadataMaxBody), math.MaxInt64-1), only2XX: m.Bool(metadataOnly2XX),
 		token: m.Text(metadataToken), tokenHeader: m.Text(metadataTokenHeader),
 	}
 	closeIdle := func(context.Context) error { transport.CloseIdleConnections(); return nil }
@@ -273,18 +281,39 @@ func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Metadata)) {
 		if first, _ := utf8.DecodeRuneInString(name); unicode.IsUpper(first) {
-			request.Header.Set(name, r.Metadata[name])
+			if err := setHeader(request, name, r.Metadata[name]); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for _, name := range []string{"traceparent", "tracestate", "baggage"} {
 		if v := r.Metadata[name]; v != "" {
-			request.Header.Set(name, v)
+			if err := setHeader(request, name, v); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if o.token != "" {
 		request.Header.Set(o.tokenHeader, o.token)
 	}
 	return request, nil
+}
+
+// setHeader sets a header to the value of the metadata with the same name. net/http would report an invalid header as
+// if the server could not be reached.
+func setHeader(request *http.Request, name, value string) error {
+	if !httpguts.ValidHeaderFieldName(name) {
+		return &fault.Error{Code: fault.Invalid, Op: "http.Invoke",
+			Msg:  "the metadata " + strconv.Quote(name) + " is not the name of a header",
+			Hint: "a name that begins with a capital letter is sent as a header"}
+	}
+	if !httpguts.ValidHeaderFieldValue(value) {
+		return &fault.Error{Code: fault.Invalid, Op: "http.Invoke",
+			Msg:  "the metadata " + name + " has a character that a header cannot have",
+			Hint: "remove line breaks and other control characters"}
+	}
+	request.Header.Set(name, value)
+	return nil
 }
 
 func carries(method string) bool {

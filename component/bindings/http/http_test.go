@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -115,6 +116,18 @@ func TestInvoke_SendsOperationPathAndHeaders(t *testing.T) {
 		}
 		if wantBody := row.operation != "get"; wantBody != (string(got.Data) == `{"a":1}`) {
 			t.Errorf("%s: body %q", row.operation, got.Data)
+		}
+	}
+}
+
+func TestInvoke_RefusesInvalidHeaders(t *testing.T) {
+	out := opened(t, "url", partner(t).URL)
+	for name, value := range map[string]string{"X-Note": "secret\nb", "Foo Bar": "secret", "Ünit": "secret",
+		"traceparent": "secret\x00"} {
+		_, err := out.Invoke(t.Context(), bindings.Request{Operation: "get", Metadata: map[string]string{name: value}})
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), name) ||
+			strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -262,6 +275,10 @@ func TestAnswer_AboveLimitIsRefused(t *testing.T) {
 	if _, err := out.Invoke(t.Context(), long); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("%v", err)
 	}
+	most := opened(t, "url", partner(t).URL, "maxResponseBodySize", strconv.Itoa(math.MaxInt64))
+	if got, err := most.Invoke(t.Context(), long); err != nil || len(got.Data) != 11 {
+		t.Errorf("%v, %v", got, err)
+	}
 	short := bindings.Request{Operation: "post", Data: []byte(strings.Repeat("1", 10))}
 	if _, err := out.Invoke(t.Context(), short); err != nil {
 		t.Error(err)
@@ -310,6 +327,7 @@ func TestOpen_RefusesInvalidMetadata(t *testing.T) {
 		{}, {"url", "partner.example"}, {"url", "ftp://partner.example"}, {"url", "http://a", "securityToken", "x"},
 		{"url", "http://a", "MTLSClientCert", "x"}, {"url", "http://a", "MTLSRootCA", "/no/such/file"},
 		{"url", "http://a", "securityTokenHeader", "a b"},
+		{"url", "http://a", "securityTokenHeader", "X-Token", "securityToken", "x\n"},
 		{"url", "http://a", "MTLSClientCert", "-----BEGIN", "MTLSClientKey", "-----BEGIN"},
 	} {
 		if _, err := open(t, pairs...); !fault.Is(err, fault.Invalid) {
