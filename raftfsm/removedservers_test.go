@@ -79,7 +79,7 @@ func TestMarkRemoved_ReachesEveryReplicaAndSurvivesRestore(t *testing.T) {
 func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
 	o := options(t, t.TempDir())
 	h := open(t, o)
-	set(t, h.Store("", "s"), "app||k", "v", state.Strong)
+	wrote := set(t, h.Store("", "s"), "app||k", "v", state.Strong)
 	must(t, h.Retire())
 	must(t, h.Retire())
 	for range 2 {
@@ -100,6 +100,9 @@ func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
 		closeHost(t, h)
 		o.Registerer = prometheus.NewRegistry()
 		h = open(t, o)
+		if got, err := h.VerifySession(t.Context(), "", wrote.Session); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("a retired server verified a session: %q, %v", got, err)
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ func (h *Host) AnswerSession(token, requestToken, answerToken string) (string, b
 // VerifySession adds to the token current those positions of the token claimed that exist in this cluster. claimed
 // comes from a client, who may have invented it. For a position that this node does not know, VerifySession asks the
 // leader of the group. VerifySession ignores a token that cannot be decoded or belongs to another cluster. It returns
-// fault.Unavailable if a leader did not answer in time.
+// fault.Unavailable if a leader did not answer in time, or if this server was removed.
 func (h *Host) VerifySession(ctx context.Context, current, claimed string) (string, error) {
 	cluster := h.router.cluster()
 	claims, foreign, err := h.router.tokens.Parse(claimed, cluster)
@@ -101,6 +101,9 @@ func (r *router) knows(n session.Seen) bool {
 func (r *router) verify(ctx context.Context, n session.Seen) (covers session.Seen, exists bool, err error) {
 	if r.knows(n) {
 		return n, true, nil
+	}
+	if err := r.node.allowed(); err != nil { // the node may have no groups
+		return n, false, err
 	}
 	groups, err := r.replica.waitPartitions(ctx)
 	if err != nil || n.Group >= groups {
