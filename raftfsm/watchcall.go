@@ -228,9 +228,11 @@ type scans struct {
 }
 
 type openScan struct {
-	mu   sync.Mutex // one call at a time
-	scan feed.Scan
 	stop *time.Timer
+
+	mu     sync.Mutex // one call at a time
+	scan   feed.Scan
+	closed bool
 }
 
 func (s *scans) next(ctx context.Context, l *localHistory, id uint64, prefix string, size uint64) ([]byte, error) {
@@ -240,10 +242,14 @@ func (s *scans) next(ctx context.Context, l *localHistory, id uint64, prefix str
 	}
 	one.mu.Lock()
 	defer one.mu.Unlock()
+	if one.closed {
+		return nil, errScanEnded()
+	}
 	one.stop.Reset(scanLife)
 	items, more, err := one.scan.(*localScan).scan.Next(int(min(size, maxWatchRead))) //nolint:gosec // bounded
 	if err != nil || !more {
-		s.drop(id)
+		s.forget(id)
+		one.close()
 	}
 	if err != nil {
 		return nil, err
@@ -251,6 +257,8 @@ func (s *scans) next(ctx context.Context, l *localHistory, id uint64, prefix str
 	b := binary.AppendUvarint(binary.AppendUvarint(nil, id), one.scan.Revision())
 	return appendChanges(append(b, peercalls.BoolByte(more)), items), nil
 }
+
+func errScanEnded() error { return fault.New(fault.NotFound, "raftfsm.Watch", "the scan has ended") }
 
 func (s *scans) get(ctx context.Context, l *localHistory, id uint64, prefix string) (*openScan, uint64, error) {
 	s.mu.Lock()
@@ -260,7 +268,7 @@ func (s *scans) get(ctx context.Context, l *localHistory, id uint64, prefix stri
 	}
 	switch {
 	case id != 0:
-		return nil, 0, fault.New(fault.NotFound, "raftfsm.Watch", "the scan has ended")
+		return nil, 0, errScanEnded()
 	case len(s.open) >= maxScans:
 		return nil, 0, fault.New(fault.Overloaded, "raftfsm.Watch", "too many snapshots are being read")
 	case !l.group.CaughtUp():
@@ -279,12 +287,30 @@ func (s *scans) get(ctx context.Context, l *localHistory, id uint64, prefix stri
 	return one, id, nil
 }
 
+// drop ends a scan that was not read for scanLife. It waits for a call that reads the scan.
 func (s *scans) drop(id uint64) {
+	if one := s.forget(id); one != nil {
+		one.mu.Lock()
+		defer one.mu.Unlock()
+		one.close()
+	}
+}
+
+// forget removes a scan from the open ones. It returns nil if the scan was removed before.
+func (s *scans) forget(id uint64) *openScan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one := s.open[id]; one != nil {
-		delete(s.open, id)
-		one.stop.Stop()
-		one.scan.Close()
+	one := s.open[id]
+	delete(s.open, id)
+	return one
+}
+
+// close closes the scan once. The caller holds o.mu.
+func (o *openScan) close() {
+	if o.closed {
+		return
 	}
+	o.closed = true
+	o.stop.Stop()
+	o.scan.Close()
 }
