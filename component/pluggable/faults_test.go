@@ -7,7 +7,9 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -315,6 +317,31 @@ func TestState_BulkAnswerOfParts(t *testing.T) {
 	_, err = state.AbilitiesOf(w.store).BulkGetter.BulkGet(soon(t), state.BulkGetRequest{
 		Keys: []string{"a||k", "a||bad", "a||k"}, MaxBytes: 5})
 	statetest.WantFault(t, err, fault.TooLarge)
+}
+
+func TestState_BulkReadOneByOneStopsAboveLimit(t *testing.T) {
+	w := start(t, nil)
+	w.server.NoBulk = true
+	var reads atomic.Int64
+	w.server.AnswerGet = func(*components.GetRequest) *components.GetResponse {
+		reads.Add(1)
+		return &components.GetResponse{Data: []byte(`"12345678"`), Etag: &components.Etag{Value: "e"}}
+	}
+	r := state.BulkGetRequest{MaxBytes: 1000}
+	for i := range 100 {
+		r.Keys = append(r.Keys, "a||"+strconv.Itoa(i))
+	}
+	items, err := state.AbilitiesOf(w.store).BulkGetter.BulkGet(soon(t), r)
+	if err != nil || len(items) != 100 || string(items[99].Value) != `"12345678"` {
+		t.Fatalf("%d items, %v", len(items), err)
+	}
+	reads.Store(0)
+	r.MaxBytes = 35
+	_, err = state.AbilitiesOf(w.store).BulkGetter.BulkGet(soon(t), r)
+	statetest.WantFault(t, err, fault.TooLarge, "35 bytes")
+	if n := reads.Load(); n > 20 { // 4 values exceed the limit, and some reads run at the same time
+		t.Errorf("read %d keys", n)
+	}
 }
 
 // TestState_WithoutETags reads from a process that returns no ETags, and writes with conditions.

@@ -245,7 +245,7 @@ func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (m
 		return nil, nil
 	}
 	if s.noBulk.Load() {
-		return s.each(ctx, in.Items, &r.ReadOptions)
+		return s.each(ctx, op, in.Items, r)
 	}
 	var answer *components.BulkGetResponse
 	failed := s.link.call(ctx, reading, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
@@ -255,7 +255,7 @@ func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (m
 	switch {
 	case failed.code() == codes.Unimplemented:
 		s.noBulk.Store(true)
-		return s.each(ctx, in.Items, &r.ReadOptions)
+		return s.each(ctx, op, in.Items, r)
 	case failed != nil:
 		return nil, s.link.fault(op, "", failed, reading)
 	}
@@ -281,31 +281,40 @@ func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (m
 	return found, nil
 }
 
-// each reads keys one by one.
-func (s *store) each(ctx context.Context, items []*components.GetRequest, o *state.ReadOptions,
+// each reads keys one by one. It stops as soon as the values exceed r.MaxBytes.
+func (s *store) each(ctx context.Context, op string, items []*components.GetRequest, r *state.BulkGetRequest,
 ) (map[string]state.Item, error) {
+	unfilled, stop := context.WithCancel(ctx)
+	defer stop()
+	var size atomic.Int64
+	full := func() bool { return r.MaxBytes > 0 && size.Load() > r.MaxBytes }
 	var mu sync.Mutex
 	found := make(map[string]state.Item, len(items)) // guarded by mu
 	var running sync.WaitGroup
 	var position atomic.Int64
 	for range min(gatherers, len(items)) {
 		running.Go(func() {
-			for i := position.Add(1) - 1; i < int64(len(items)); i = position.Add(1) - 1 {
+			for i := position.Add(1) - 1; i < int64(len(items)) && !full(); i = position.Add(1) - 1 {
 				key := items[i].GetKey()
-				item, err := s.Get(ctx, state.GetRequest{Key: key, ReadOptions: *o})
+				item, err := s.Get(unfilled, state.GetRequest{Key: key, ReadOptions: r.ReadOptions})
 				if err != nil {
 					item = state.Item{Key: key, Err: err, Proof: proof()}
 				}
 				mu.Lock()
 				found[key] = item
 				mu.Unlock()
+				if size.Add(int64(len(item.Value))); full() {
+					stop()
+				}
 			}
 		})
 	}
 	running.Wait()
-	if err := ctx.Err(); err != nil {
-		return nil, &fault.Error{Code: fault.Timeout, Op: "pluggable.BulkGet", Err: err,
-			Msg: "the request was given up"}
+	switch err := ctx.Err(); {
+	case err != nil:
+		return nil, &fault.Error{Code: fault.Timeout, Op: op, Err: err, Msg: "the request was given up"}
+	case full():
+		return nil, state.ValuesTooLarge(op, r.MaxBytes)
 	}
 	return found, nil
 }
