@@ -12,7 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/configuration"
@@ -31,6 +33,9 @@ func Fields() []component.Field { return redisstate.ClientFields() }
 // portion is how many keys are read in one round trip.
 const portion = 256
 
+// maxSkipped is how many keys that are left out are logged.
+const maxSkipped = 100
+
 // Options are the settings of a store.
 type Options struct {
 	Metadata component.Values // of Fields
@@ -41,6 +46,7 @@ type Options struct {
 // Store implements configuration.Store.
 type Store struct {
 	client *redisstate.Client
+	source source
 	hub    *follow.Hub
 }
 
@@ -52,15 +58,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{client: client}
-	s.hub = follow.New(follow.Options{Source: source{client}, Logger: o.Logger, Poll: o.Poll})
+	s := &Store{client: client, source: source{client, &skipped{log: o.Logger}}}
+	s.hub = follow.New(follow.Options{Source: s.source, Logger: o.Logger, Poll: o.Poll})
 	return s, nil
 }
 
 // Get implements configuration.Store. It reads items in several requests, so they may be from different points in
 // time.
 func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configuration.Found, error) {
-	items, err := source{s.client}.Read(ctx, r.Keys)
+	items, err := s.source.Read(ctx, r.Keys)
 	return configuration.Found{Items: items}, err
 }
 
@@ -77,9 +83,13 @@ func (s *Store) Close() error {
 }
 
 // source implements follow.Source.
-type source struct{ client *redisstate.Client }
+type source struct {
+	client  *redisstate.Client
+	skipped *skipped
+}
 
-// Read implements follow.Source.
+// Read implements follow.Source. It leaves out items that are not UTF-8. gRPC cannot send them, so one such item would
+// make every read of all keys fail, and every subscription.
 func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	const op = "redis.Get"
 	keys = slices.Clone(keys)
@@ -98,15 +108,45 @@ func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, 
 			return nil, err
 		}
 		for _, k := range part {
-			if item := itemOf(k, texts[k]); !item.Deleted() { // as in Dapr, an empty string is no item
-				if err := tally.Add(op, &item); err != nil {
-					return nil, err
-				}
-				out = append(out, item)
+			item := itemOf(k, texts[k])
+			if item.Deleted() { // as in Dapr, an empty string is no item
+				continue
 			}
+			if !utf8.ValidString(k) || !utf8.ValidString(texts[k]) {
+				s.skipped.add(k)
+				continue
+			}
+			if err := tally.Add(op, &item); err != nil {
+				return nil, err
+			}
+			out = append(out, item)
 		}
 	}
 	return out, nil
+}
+
+// skipped logs the keys that a store leaves out.
+type skipped struct {
+	log  *slog.Logger
+	mu   sync.Mutex
+	keys map[string]bool // logged
+}
+
+// add logs a key, but no key twice, and no more than maxSkipped keys.
+func (s *skipped) add(key string) {
+	s.mu.Lock()
+	logged := s.keys[key] || len(s.keys) >= maxSkipped
+	if !logged {
+		if s.keys == nil {
+			s.keys = map[string]bool{}
+		}
+		s.keys[key] = true
+	}
+	s.mu.Unlock()
+	if !logged {
+		s.log.Warn("a configuration item is left out, because its key or its value is not UTF-8",
+			"key", strconv.QuoteToASCII(key), "hint", "write it as UTF-8, or use another database for other data")
+	}
 }
 
 // itemOf reads the form of Dapr, value||version.

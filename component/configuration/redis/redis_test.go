@@ -102,6 +102,40 @@ func TestStore_LayoutOfDapr(t *testing.T) {
 	}
 }
 
+func TestStore_LeavesOutWhatIsNotUTF8(t *testing.T) {
+	const keys = "*2\r\n$1\r\n0\r\n*2\r\n$5\r\nk\xffbad\r\n$4\r\ngood\r\n"
+	for name, c := range map[string]struct {
+		value, want string
+		warnings    int
+	}{
+		"key":   {"$1\r\nv\r\n", "good=v", 1},
+		"value": {"$2\r\nv\xff\r\n", "", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := redistest.StartHostile(t, map[string]string{"scan": keys, "get": c.value}, false)
+			var log testutil.Output
+			s, err := redis.Open(t.Context(), redis.Options{Metadata: values(t, "redisHost", h.Address),
+				Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			testutil.Must(t, err)
+			defer func() { testutil.Must(t, s.Close()) }()
+			for range 2 {
+				found, err := s.Get(t.Context(), configuration.GetRequest{})
+				testutil.Must(t, err)
+				got := ""
+				for _, i := range found.Items {
+					got += i.Key + "=" + i.Value
+				}
+				if got != c.want {
+					t.Errorf("read %q, want %q", got, c.want)
+				}
+			}
+			if n := strings.Count(log.String(), "is left out"); n != c.warnings {
+				t.Errorf("%d warnings in the log, want %d:\n%s", n, c.warnings, log.String())
+			}
+		})
+	}
+}
+
 // TestStore_NewestValueIsDeliveredAfterRestart changes items while no subscriber is connected.
 func TestStore_NewestValueIsDeliveredAfterRestart(t *testing.T) {
 	srv := redistest.StartDurable(t)
