@@ -36,6 +36,9 @@ const (
 	outcomeOK outcome = iota
 	outcomeNotFound
 	outcomeConflict
+	outcomeLockLost
+	outcomeDeliverySettled
+	outcomeActorMoved
 	outcomeInvalid
 	outcomeTooLarge
 	outcomeDenied
@@ -54,8 +57,9 @@ const (
 
 func (o outcome) String() string {
 	return [outcomes]string{
-		"ok", "not_found", "conflict", "invalid", "too_large", "denied", "not_leader", "unavailable", "read_only",
-		"format_blocked", "overloaded", "indeterminate", "timeout", "unimplemented", "corrupt", "internal",
+		"ok", "not_found", "conflict", "lock_lost", "delivery_settled", "actor_moved", "invalid", "too_large", "denied",
+		"not_leader", "unavailable", "read_only", "format_blocked", "overloaded", "indeterminate", "timeout",
+		"unimplemented", "corrupt", "internal",
 	}[o]
 }
 
@@ -68,6 +72,12 @@ func outcomeOf(err error) outcome {
 		return outcomeNotFound
 	case fault.Conflict:
 		return outcomeConflict
+	case fault.LockLost:
+		return outcomeLockLost
+	case fault.DeliverySettled:
+		return outcomeDeliverySettled
+	case fault.ActorMoved:
+		return outcomeActorMoved
 	case fault.Invalid:
 		return outcomeInvalid
 	case fault.TooLarge:

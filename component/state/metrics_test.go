@@ -131,8 +131,9 @@ func TestMetrics_OutcomeForEveryCode(t *testing.T) {
 	r := &recorder{}
 	s := m.Instrument(r, "s", state.Eventual)
 	codes := []fault.Code{
-		fault.NotFound, fault.Conflict, fault.Invalid, fault.TooLarge, fault.Denied, fault.NotLeader, fault.Unavailable,
-		fault.Indeterminate, fault.Timeout, fault.Unimplemented, fault.Corrupt, fault.Internal,
+		fault.NotFound, fault.Conflict, fault.LockLost, fault.DeliverySettled, fault.ActorMoved, fault.Invalid,
+		fault.TooLarge, fault.Denied, fault.NotLeader, fault.Unavailable, fault.ReadOnly, fault.FormatBlocked,
+		fault.Overloaded, fault.Indeterminate, fault.Timeout, fault.Unimplemented, fault.Corrupt, fault.Internal,
 	}
 	for _, code := range codes {
 		r.err = fault.New(code, "test", "x")
