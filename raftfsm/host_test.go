@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -306,4 +307,42 @@ func TestEventualWrite_IsReadAtOnce(t *testing.T) {
 			t.Fatalf("write %d: read %q at level %s", i, got.Value, got.Level)
 		}
 	}
+}
+
+// A group after the one whose values reach the limit exactly may have no value at all.
+func TestBulkGet_LimitAppliesToAllGroups(t *testing.T) {
+	t.Parallel()
+	o := options(t, t.TempDir())
+	o.Partitions = 4
+	h := open(t, o)
+	var keys []string
+	for i := range 10 {
+		keys = append(keys, fmt.Sprintf("app%d||k", i))
+	}
+	for i, key := range keys {
+		s := h.Store("", "s"+strconv.Itoa(i)) // has this key alone
+		set(t, s, key, "123", state.Strong)
+		items, err := s.BulkGet(t.Context(), state.BulkGetRequest{Keys: keys, MaxBytes: 3})
+		if err != nil || string(items[i].Value) != "123" {
+			t.Errorf("%s alone: %v", key, err)
+		}
+		if _, err := s.BulkGet(t.Context(), state.BulkGetRequest{Keys: keys, MaxBytes: 2}); !isTooLarge(err, 2) {
+			t.Errorf("%s above the limit: %v", key, err)
+		}
+	}
+	s := h.Store("", "all")
+	for _, key := range keys {
+		set(t, s, key, "1", state.Strong)
+	}
+	for limit := range int64(len(keys)) {
+		_, err := s.BulkGet(t.Context(), state.BulkGetRequest{Keys: keys, MaxBytes: limit + 1})
+		if large := int(limit+1) < len(keys); large != isTooLarge(err, limit+1) || !large && err != nil {
+			t.Errorf("%d bytes: %v", limit+1, err)
+		}
+	}
+}
+
+// isTooLarge reports whether an error says that values exceed a limit.
+func isTooLarge(err error, limit int64) bool {
+	return fault.Is(err, fault.TooLarge) && strings.Contains(err.Error(), fmt.Sprintf("exceed %d bytes", limit))
 }

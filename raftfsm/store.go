@@ -1,6 +1,7 @@
 package raftfsm
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -116,7 +117,8 @@ func expiry(ms uint64) time.Time {
 // BulkGet reads many keys at the requested consistency level. All keys of one group are read in one consistent view.
 // Groups are read one after the other, so values of different groups may be from different moments.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
-	if err := s.enter(ctx, "raftfsm.BulkGet"); err != nil {
+	const op = "raftfsm.BulkGet"
+	if err := s.enter(ctx, op); err != nil {
 		return nil, err
 	}
 	n, err := s.router.replica.waitPartitions(ctx)
@@ -129,19 +131,21 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 		parts[p] = append(parts[p], i)
 	}
 	items := make([]state.Item, len(r.Keys))
-	left, spent := r.MaxBytes, int64(0)
+	limit, size := r.MaxBytes, int64(0)
 	for p := range n {
 		if where := parts[p]; len(where) > 0 {
-			if r.MaxBytes = left; left > 0 && spent >= left {
-				return nil, state.ValuesTooLarge("raftfsm.BulkGet", left)
-			} else if left > 0 {
-				r.MaxBytes -= spent
+			if limit > 0 {
+				r.MaxBytes = max(limit-size, 1) // 0 would be no limit
 			}
-			if err := s.bulkGet(ctx, p, &r, where, items); err != nil {
-				return nil, err
-			}
+			err := s.bulkGet(ctx, p, &r, where, items)
 			for _, w := range where {
-				spent += int64(len(items[w].Value))
+				size += int64(len(items[w].Value))
+			}
+			switch {
+			case fault.Is(err, fault.TooLarge), limit > 0 && size > limit: // another server does not know the limit
+				return nil, state.ValuesTooLarge(op, cmp.Or(limit, maxAnswer))
+			case err != nil:
+				return nil, err
 			}
 			r.Session = items[where[0]].Session // the next group starts from this token
 		}
@@ -159,20 +163,12 @@ func (s *Store) bulkGet(ctx context.Context, p uint32, r *state.BulkGetRequest, 
 	}
 	q := query{kind: queryMany, store: s.id, keys: keys, maxBytes: r.MaxBytes}
 	proof, err := s.router.read(ctx, p, &r.ReadOptions, &q)
-	if fault.Is(err, fault.TooLarge) {
-		return state.ValuesTooLarge("raftfsm.BulkGet", r.MaxBytes)
-	}
 	if err != nil {
 		return err
 	}
-	size := int64(0)
 	for i, w := range where {
 		items[w] = toItem(keys[i], &q.values[i])
 		items[w].Proof = proof
-		size += int64(len(items[w].Value))
-	}
-	if r.MaxBytes > 0 && size > r.MaxBytes { // another server has answered, which did not know the bound
-		return state.ValuesTooLarge("raftfsm.BulkGet", r.MaxBytes)
 	}
 	return nil
 }
