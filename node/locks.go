@@ -105,8 +105,8 @@ func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseReques
 	return l, nil
 }
 
-// withToken returns the only lock of several that has this token. If there is no such lock, or more than one, it returns
-// all of them. Applications of two namespaces may have locks with equal names.
+// withToken returns the only lock of several that has this token. If there is no such lock, or more than one, it
+// returns all of them. Applications of two namespaces may have locks with equal names.
 func withToken(held []locks.Held, token string) []locks.Held {
 	var found []locks.Held
 	for i := range held {

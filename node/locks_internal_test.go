@@ -26,7 +26,8 @@ func TestReleaseLock_TokenNamesOneOfSeveral(t *testing.T) {
 		"one lock, no match":  {held(4), "9", 1}, // the answer names its token
 		"one lock, its token": {held(4), "4", 1},
 	} {
-		if got := withToken(c.held, c.token); len(got) != c.want || c.want == 1 && len(c.held) > 1 && got[0].Token != 7 {
+		got := withToken(c.held, c.token)
+		if len(got) != c.want || c.want == 1 && len(c.held) > 1 && got[0].Token != 7 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

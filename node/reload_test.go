@@ -337,12 +337,14 @@ func TestReload_ActorStateStaysWhereItIs(t *testing.T) {
 
 // A trust domain that no certificate can have is found when the certificate is made.
 func TestReload_UnusableTrustDomainKeepsTheMiddleware(t *testing.T) {
-	alias := middlewareDoc("alias", "middleware.http.routeralias", `{name: routes, value: '{"/short": "/v1.0/metadata"}'}`)
+	alias := middlewareDoc("alias", "middleware.http.routeralias",
+		`{name: routes, value: '{"/short": "/v1.0/metadata"}'}`)
 	pipeline := "  httpPipeline: {handlers: [{name: alias, type: middleware.http.routeralias}]}\n"
 	n, dir, log := running(t, map[string]string{"a.yaml": alias, "c.yaml": document("Configuration", "c", pipeline)},
 		func(c *node.Config) { c.Security.ClusterTokenFile = tokenFile(t, "", trust.NewToken()) })
 	answers(t, n, "GET", "/short", "", 200, "runtimeVersion")
-	write(t, dir, "c.yaml", document("Configuration", "c", "  accessControl: {defaultAction: deny, trustDomain: a/b}\n"))
+	write(t, dir, "c.yaml", document("Configuration", "c",
+		"  accessControl: {defaultAction: deny, trustDomain: a/b}\n"))
 	says(t, log, "level=ERROR", "a change of the component files was not applied")
 	if code, body, _ := ask(t, n, "GET", "/short", ""); code != 200 {
 		t.Errorf("the middleware is gone: %d %s", code, body)

@@ -71,8 +71,8 @@ func HealthOnly(face http.Handler) http.Handler {
 		switch r.URL.Path {
 		case "/v1.0/healthz", "/v1.0/healthz/outbound", "/livez", "/readyz", "/readyz/placed":
 		default:
-			http.Error(w, "this port serves health probes only: /v1.0/healthz, /v1.0/healthz/outbound, /livez, /readyz, "+
-				"/readyz/placed", http.StatusNotFound)
+			http.Error(w, "this port serves health probes only: /v1.0/healthz, /v1.0/healthz/outbound, /livez, "+
+				"/readyz, /readyz/placed", http.StatusNotFound)
 			return
 		}
 		probe := r.Clone(r.Context())

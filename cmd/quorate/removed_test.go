@@ -41,7 +41,8 @@ func TestRemove_KilledServerIsNotListedAsFailed(t *testing.T) {
 			if got := strings.Contains(string(body), `"__meta_quorate_node":"n3"`); got != target {
 				return errors.New("the targets are " + string(body))
 			}
-			if list := m.must(nodes[1], "members"); !regexp.MustCompile(`(?m)^n3 +server +` + state + ` `).MatchString(list) {
+			row := regexp.MustCompile(`(?m)^n3 +server +` + state + ` `)
+			if list := m.must(nodes[1], "members"); !row.MatchString(list) {
 				return errors.New(list)
 			}
 			return nil

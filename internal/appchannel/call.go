@@ -23,7 +23,7 @@ const tokenHeader = "Dapr-Api-Token"
 //	unavailable    the application certainly did not receive the request
 //	invalid        the request has something that cannot be sent
 //	timeout        ctx or the body of r ended too early; the application did not receive the request
-//	too_large      the body is too large for a gRPC application, or the headers are too long for the application, which
+//	too_large      the body is too large for a gRPC application, or the headers are too long for the application. It
 //	               did not receive the request
 //	corrupt        the answer was refused, because it does not fit the request or its headers exceed a limit
 //	indeterminate  the application may have received the request, but its answer did not come or was not read

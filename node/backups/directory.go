@@ -51,8 +51,8 @@ func (d directory) store(_ context.Context, name string, write func(io.Writer) e
 // removePartial removes the incomplete scheduled backups of killed processes. Other clusters, and commands, may write
 // other files to the same directory. Only the node with the claim may call it.
 func (d directory) removePartial() {
-	own := regexp.MustCompile(`^\.` + regexp.QuoteMeta(d.prefix) + `-\d{8}T\d{6}Z\.qs\..*` + regexp.QuoteMeta(partialSuffix) +
-		`$`)
+	own := regexp.MustCompile(`^\.` + regexp.QuoteMeta(d.prefix) + `-\d{8}T\d{6}Z\.qs\..*` +
+		regexp.QuoteMeta(partialSuffix) + `$`)
 	entries, _ := os.ReadDir(d.path) // what cannot be listed stays
 	for _, e := range entries {
 		if own.MatchString(e.Name()) {

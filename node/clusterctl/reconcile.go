@@ -225,8 +225,8 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// apply applies one change to the configuration of a group. prev is the log index of the configuration that the decision
-// is based on. Raft refuses the change if the group has a newer one by now.
+// apply applies one change to the configuration of a group. prev is the log index of the configuration that the
+// decision is based on. Raft refuses the change if the group has a newer one by now.
 func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change,
 	prev uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)

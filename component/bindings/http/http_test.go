@@ -262,7 +262,8 @@ func TestInvoke_SaysWhetherTheServerMayHaveGotTheRequest(t *testing.T) {
 		"the connection breaks": {server.URL, fault.Indeterminate},
 		"no answer in time":     {server.URL + "/hang", fault.Timeout},
 	} {
-		_, err := opened(t, "url", c.url, "responseTimeout", "100ms").Invoke(t.Context(), bindings.Request{Operation: "post"})
+		out := opened(t, "url", c.url, "responseTimeout", "100ms")
+		_, err := out.Invoke(t.Context(), bindings.Request{Operation: "post"})
 		if !fault.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}

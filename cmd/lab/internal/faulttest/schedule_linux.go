@@ -45,7 +45,7 @@ func Together(faults ...Fault) Fault {
 		}}
 }
 
-// Step is one step of a schedule. Calm is the pause before the fault, and For is the duration of the fault.
+// Step is one step of a schedule: a pause, and a fault that lasts for a while.
 type Step struct {
 	Calm  time.Duration
 	Fault Fault
