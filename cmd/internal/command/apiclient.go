@@ -104,8 +104,8 @@ func (c *APIClient) suggestStore(ctx context.Context, err error) error {
 // Settings returns the settings that the flags set. Call it only after Bind.
 func (f *APIFlags) Settings() *settings.Set { return f.set }
 
-// base returns the base URL of the HTTP API, which is http://unix: and a path for a Unix socket. The address is the first
-// of these that is set:
+// base returns the base URL of the HTTP API, which is http://unix: and a path for a Unix socket. The address is the
+// first of these that is set:
 //
 //   - the flag for the address
 //   - DAPR_HTTP_ENDPOINT or DAPR_HTTP_PORT, unless http-port is set

@@ -47,9 +47,9 @@ func Together(faults ...Fault) Fault {
 
 // Step is one step of a schedule: a pause, and a fault that lasts for a while.
 type Step struct {
-	Calm  time.Duration
+	Calm  time.Duration // before the fault
 	Fault Fault
-	For   time.Duration
+	For   time.Duration // how long the fault lasts
 }
 
 // Schedule is a sequence of faults. Seed determines the random choices of the faults.
