@@ -43,7 +43,7 @@ const drainTime = 250 * time.Millisecond
 
 // duplex permits the answer on w to begin before the whole HTTP/1.1 request was read. By default, net/http discards
 // the unread rest of the request when the answer begins, although the rest is still being forwarded. If duplex returns
-// true, the caller must call drain after the answer. net/http then closes the connection.
+// true and an answer has begun, the caller must call drain after it. net/http then closes the connection.
 func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
 	if r.ProtoMajor != 1 || b.done() {
 		return false

@@ -41,9 +41,12 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, requestBody *Body
 		}
 		return c.upgrade(w, r, answer, there)
 	}
-	if requestBody.duplex(w, r) {
-		defer requestBody.drain(w)
-	}
+	duplex, started := requestBody.duplex(w, r), false
+	defer func() {
+		if duplex && started { // otherwise the caller still writes its own answer, and drain would send status 200
+			requestBody.drain(w)
+		}
+	}()
 	defer answer.Body.Close() //nolint:errcheck // it was read, or cannot be
 	p, _ := c.buffers.Get().(*[bufferSize]byte)
 	if p == nil {
@@ -65,6 +68,7 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, requestBody *Body
 	for name := range answer.Trailer {
 		h["Trailer"] = append(h["Trailer"], name)
 	}
+	started = true
 	w.WriteHeader(answer.StatusCode)
 	stream := answer.ContentLength < 0 || announced > 0
 	if stream {

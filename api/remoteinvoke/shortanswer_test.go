@@ -52,3 +52,34 @@ func TestInvoke_AnswerShorterThanAnnounced(t *testing.T) {
 		}
 	}
 }
+
+func TestInvoke_AnswerWithoutItsBodyDuringUpload(t *testing.T) {
+	gone := make(chan struct{}, 1)
+	a, b := pair(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = r.Body.Read(make([]byte, 1))
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = conn.Write([]byte("HTTP/1.1 202 Accepted\r\nContent-Length: 100\r\n\r\n"))
+		_ = conn.Close()
+		gone <- struct{}{}
+	})
+	for _, from := range []*node{a, b} {
+		upload, write := io.Pipe()
+		go func() {
+			_, _ = write.Write([]byte("x"))
+			<-gone
+			_ = write.Close()
+		}()
+		answer, err := client(t).Post(from.url("/v1.0/invoke/web/method/upload"), "text/plain", upload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := body(t, answer); answer.StatusCode != http.StatusInternalServerError ||
+			!strings.Contains(text, "ERR_DIRECT_INVOKE") {
+			t.Errorf("at %s: %d %q", from.name, answer.StatusCode, text)
+		}
+	}
+}
