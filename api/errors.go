@@ -348,6 +348,18 @@ func Overloaded(err error) error {
 	}
 }
 
+// AnswerOverloaded returns the public error for a request that was executed, and whose answer the node dropped because
+// of overload. err is the reason.
+func AnswerOverloaded(err error) error {
+	return &Error{
+		Kind:    Indeterminate,
+		Code:    CodeOverloaded,
+		Message: "the request was executed, but its answer was dropped: " + fault.Text(err),
+		Details: Details{Reason: ReasonIndeterminate},
+		Cause:   err,
+	}
+}
+
 func notReady(code, text string) *Error {
 	return &Error{Kind: NotReady, Code: code, Message: text}
 }

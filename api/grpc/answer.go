@@ -39,7 +39,7 @@ type answer struct {
 
 // answering returns the value to pass to grpc-go for a message of size bytes. A small message is returned unchanged.
 // For a large message, answering reserves memory and returns an *answer, which the caller must send or end. It
-// returns an error if the memory cannot be reserved.
+// returns a fault if the memory cannot be reserved.
 func (c *core) answering(ctx context.Context, message any, size int) (any, error) {
 	to := connOf(ctx)
 	if c.answers == nil || size <= freeAnswer || to == nil {
@@ -49,7 +49,7 @@ func (c *core) answering(ctx context.Context, message any, size int) (any, error
 	if call := arrivalOf(ctx); call != nil && call.answer.Held() {
 		a.share, call.answer = call.answer, admission.Share{}
 	} else if err := c.room(ctx, a, int64(size)); err != nil {
-		return nil, api.Overloaded(err)
+		return nil, err
 	}
 	// grpc-go cannot end a single call whose answer is already queued, so the whole connection is closed.
 	a.transfer = a.share.Transfer(func() { go func() { _ = to.Close() }() })

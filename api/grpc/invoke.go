@@ -118,7 +118,7 @@ func (s *invokeMethods) readAnswer(ctx context.Context, r *http.Response) ([]byt
 		}
 		a.answer = s.answers.Share()
 		if err := a.answer.Add(ctx, answerCopies*min(size, s.limit)); err != nil {
-			return nil, api.Overloaded(err)
+			return nil, api.AnswerOverloaded(err)
 		}
 	}
 	if err == nil {

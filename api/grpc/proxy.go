@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/invoke"
 )
 
@@ -118,7 +119,7 @@ func (s *invokeMethods) relayOne(ctx context.Context, stream grpc.ServerStream, 
 	m := &frame{}
 	out, err := s.answering(ctx, m, size)
 	if err != nil {
-		return err
+		return api.AnswerOverloaded(err)
 	}
 	m.data = make([]byte, size)
 	if _, err = io.ReadFull(from, m.data); err != nil {

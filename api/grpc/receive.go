@@ -376,6 +376,15 @@ var writes = map[string]bool{
 	runtimev1.Dapr_ExecuteActorStateTransaction_FullMethodName: true,
 }
 
+// acts has the methods that do more than read, and whose answers can be large.
+var acts = map[string]bool{
+	runtimev1.Dapr_InvokeService_FullMethodName:          true,
+	runtimev1.Dapr_InvokeActor_FullMethodName:            true,
+	runtimev1.Dapr_InvokeBinding_FullMethodName:          true,
+	runtimev1.Dapr_BulkPublishEvent_FullMethodName:       true,
+	runtimev1.Dapr_BulkPublishEventAlpha1_FullMethodName: true,
+}
+
 // guarded returns a copy of a service whose unary calls are checked before their message is received. An interceptor
 // cannot do this, because grpc-go decodes the message before it calls interceptors.
 func (s *Server) guarded(service *grpc.ServiceDesc) *grpc.ServiceDesc {
@@ -415,11 +424,19 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 		out, err := handle(owner, ctx, dec, interceptor)
 		if m, ok := out.(proto.Message); ok && err == nil {
 			if out, err = s.answering(ctx, m, proto.Size(m)); err != nil {
-				err = s.answer(method, err)
+				err = s.answer(method, dropped(method, err))
 			}
 		}
 		return out, err
 	}
+}
+
+// dropped returns the public error for a call whose answer was dropped because of err.
+func dropped(method string, err error) error {
+	if acts[method] {
+		return api.AnswerOverloaded(err)
+	}
+	return api.Overloaded(err) // a read, which the client can repeat
 }
 
 // received returns the gRPC error for a call whose message could not be received, and counts the call as refused. It

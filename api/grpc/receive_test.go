@@ -329,3 +329,21 @@ func TestAnswer_LargeValueWaitsForMemory(t *testing.T) {
 	others.Release()
 	must(t, <-done)
 }
+
+// A call was executed, and there is no memory for its answer. So the client must not repeat it as if it had no effect.
+func TestAnswer_DroppedAfterCallIsIndeterminate(t *testing.T) {
+	f := newFixture(t)
+	f.config.Answers = admission.New(admission.Options{Name: "answers", Bytes: 4 * mib, LargePatience: 1,
+		LargeTarget: 1, Penalty: 1})
+	c := runtimev1.NewDaprClient(f.serve(t))
+	others := f.config.Answers.Share()
+	if !others.TryAdd(3 * mib) {
+		t.Fatal("no room")
+	}
+	defer others.Release()
+	_, err := c.InvokeBinding(t.Context(), &runtimev1.InvokeBindingRequest{Name: "events", Operation: "create",
+		Data: bytes.Repeat([]byte("x"), 2*mib)}) // the answer repeats it
+	if st := wantCode(t, err, codes.Unknown); !strings.Contains(st.Message(), "was executed") {
+		t.Error(st)
+	}
+}
