@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc/codes"
@@ -29,8 +30,10 @@ type actorStream struct {
 	config actors.Config
 	ended  chan struct{} // closed when the stream has ended
 
-	sending sync.Mutex // for out.Send
+	sending chan struct{} // capacity 1; holds an element while out.Send runs, and after the handler has returned
 	out     runtimev1.Dapr_SubscribeActorEventsAlpha1Server
+	stall   time.Duration // after which an application that takes no message loses its stream
+	cut     func()        // ends the stream, also while out.Send waits
 
 	mu      sync.Mutex
 	last    uint64
@@ -58,7 +61,11 @@ func (s *actorMethods) SubscribeActorEventsAlpha1(out runtimev1.Dapr_SubscribeAc
 	if initial == nil {
 		return api.MalformedRequest("the first message of the stream has no initial_request")
 	}
-	a := &actorStream{out: out, ended: make(chan struct{}), waiting: map[string]chan *fromApp{}}
+	a := &actorStream{out: out, sending: make(chan struct{}, 1), stall: s.stall, cut: func() {},
+		ended: make(chan struct{}), waiting: map[string]chan *fromApp{}}
+	if call := arrivalOf(out.Context()); call != nil {
+		a.cut = call.cancel
+	}
 	if a.config, err = streamConfig(initial); err != nil {
 		return api.MalformedRequest(fault.Text(err))
 	}
@@ -75,8 +82,7 @@ func (s *actorMethods) SubscribeActorEventsAlpha1(out runtimev1.Dapr_SubscribeAc
 		err = &api.Error{Kind: api.Unavailable, Code: api.CodeInternal, Message: "the node is stopping",
 			Details: api.Details{Reason: api.ReasonUnavailable}}
 	}
-	a.sending.Lock() // no message is sent after this method has returned
-	defer a.sending.Unlock()
+	a.sending <- struct{}{} // no message is sent after this method has returned
 	close(a.ended)
 	return err
 }
@@ -144,7 +150,7 @@ func (a *actorStream) ask(ctx context.Context, request func(id string) *toApp) (
 		defer a.mu.Unlock()
 		delete(a.waiting, id)
 	}()
-	if err := a.send(request(id)); err != nil {
+	if err := a.send(ctx, request(id)); err != nil {
 		return nil, err
 	}
 	select {
@@ -159,17 +165,37 @@ func (a *actorStream) ask(ctx context.Context, request func(id string) *toApp) (
 	}
 }
 
-func (a *actorStream) send(m *toApp) error {
-	a.sending.Lock()
-	defer a.sending.Unlock()
-	if healthy, why := a.Healthy(); !healthy { // Send must not be called after the handler has returned
+// send sends a message to the application. It returns when ctx ends, also if the application reads nothing. If the
+// application does not take the message within the stall timeout, send ends the stream, because no other message
+// could be sent either.
+func (a *actorStream) send(ctx context.Context, m *toApp) error {
+	select {
+	case a.sending <- struct{}{}:
+	case <-a.ended:
+		_, why := a.Healthy()
 		return fault.New(fault.Unavailable, "grpc.actors", why)
+	case <-ctx.Done():
+		return &fault.Error{Code: fault.Timeout, Op: "grpc.actors", Err: context.Cause(ctx),
+			Msg: "the call ended before it was sent over the stream of the application"}
 	}
-	if err := a.out.Send(m); err != nil {
+	sent := make(chan error, 1)
+	go func() { // ends with the stream at the latest
+		defer func() { <-a.sending }()
+		timer := time.AfterFunc(a.stall, a.cut)
+		defer timer.Stop()
+		sent <- a.out.Send(m)
+	}()
+	select {
+	case err := <-sent:
+		if err == nil {
+			return nil
+		}
 		return &fault.Error{Code: fault.Indeterminate, Op: "grpc.actors", Err: err,
 			Msg: "the call could not be sent over the stream of the application"}
+	case <-ctx.Done():
+		return &fault.Error{Code: fault.Indeterminate, Op: "grpc.actors", Err: context.Cause(ctx),
+			Msg: "the call ended while it was sent over the stream of the application"}
 	}
-	return nil
 }
 
 // Healthy implements actors.App.
