@@ -24,9 +24,11 @@ import (
 func budgeted(t *testing.T, requests, answers *admission.Budget, value []byte) *Face {
 	t.Helper()
 	app := api.App{ID: "app"}
+	jobs := api.NewJobs(app, &apitest.JobStore{})
 	stores := &apitest.Stores{List: []*state.Instance{apitest.Instance("orders", oneValue{value})}, Ready: true}
 	f, err := New(Config{
-		App: app, State: api.NewState(app, stores, api.Limits{}), Requests: requests, Answers: answers, AnyHost: true,
+		App: app, State: api.NewState(app, stores, api.Limits{}), Jobs: jobs, Requests: requests,
+		Answers: answers, AnyHost: true,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
@@ -161,3 +163,27 @@ func (oneValue) Delete(context.Context, state.DeleteRequest) (state.Written, err
 	return state.Written{}, nil
 }
 func (oneValue) Close() error { return nil }
+
+// The data of a job reserve the memory that they need when they are decoded.
+func TestScheduleJob_ReservesMemoryOfElements(t *testing.T) {
+	t.Parallel()
+	b := admission.New(admission.Options{Bytes: 8 << 20, Patience: 1, LargePatience: 1, Target: 1, Penalty: 1})
+	f := budgeted(t, b, nil, nil)
+	hold := b.Share()
+	if !hold.TryAdd(6 << 20) {
+		t.Fatal("the budget is not empty")
+	}
+	schedule := func() *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1.0/jobs/j",
+			strings.NewReader(`{"dueTime":"1s","data":[0`+strings.Repeat(",0", 10_000)+`]}`)))
+		return w
+	}
+	if w := schedule(); !strings.Contains(w.Body.String(), `"ERR_OVERLOADED"`) {
+		t.Errorf("without memory: %d %s", w.Code, w.Body)
+	}
+	hold.Release()
+	if w := schedule(); w.Code != http.StatusNoContent {
+		t.Errorf("with memory: %d %s", w.Code, w.Body)
+	}
+}

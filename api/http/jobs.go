@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -55,6 +56,9 @@ func (s *jobRoutes) scheduleJob(p *reply, r *http.Request) error {
 		return err
 	}
 	defer s.release(body)
+	if err := s.reserve(p, r, jobElements(body.data)*jobMemory); err != nil {
+		return err
+	}
 	in, overwrite, err := jobproto.Parse(name, body.data)
 	if err != nil {
 		return err
@@ -70,6 +74,17 @@ func (s *jobRoutes) scheduleJob(p *reply, r *http.Request) error {
 	}
 	p.empty()
 	return nil
+}
+
+// jobMemory is the memory in bytes for one decoded element of a job.
+const jobMemory = 128
+
+// jobElements returns an upper bound of the elements in a JSON text. It also counts marks within strings.
+func jobElements(body []byte) (n int64) {
+	for _, mark := range []byte(",:[{") {
+		n += int64(bytes.Count(body, []byte{mark}))
+	}
+	return n
 }
 
 // getJob serves GET /v1.0/jobs/{name} and its alpha form.

@@ -1,6 +1,7 @@
 package jobproto_test
 
 import (
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/jobproto"
 )
 
@@ -52,5 +54,14 @@ func TestBody_IsWhatTheMessageHolds(t *testing.T) {
 	expr := &anypb.Any{TypeUrl: "type.googleapis.com/google.type.Expr", Value: []byte(`{"a": 1}`)}
 	if got := string(jobproto.Body(expr)); got != `{"a": 1}` {
 		t.Errorf("an unknown type arrived as %q", got)
+	}
+}
+
+// Data that are too large are refused before they are decoded.
+func TestParse_DataTooLarge(t *testing.T) {
+	data := "[0" + strings.Repeat(",0", api.MaxJobData/2) + "]"
+	_, _, err := jobproto.Parse("j", []byte(`{"dueTime":"1s","data":`+data+`}`))
+	if err == nil || !strings.Contains(api.AsError(err).Message, "the limit is 1048576") {
+		t.Error(err)
 	}
 }

@@ -87,7 +87,8 @@ func Decode(record []byte) (*runtimev1.Job, error) {
 }
 
 // Parse parses the body of an HTTP request that schedules a job. The body has the fields of the message Job, and the
-// field overwrite. The field data may be any JSON, also null, as in Dapr. Other null fields count as absent. Unknown
+// field overwrite. The field data may be any JSON of at most api.MaxJobData bytes, also null, as
+// in Dapr. Other null fields count as absent. Unknown
 // fields are ignored. All errors are *api.Error.
 func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err error) {
 	var fields map[string]json.RawMessage
@@ -122,6 +123,10 @@ func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err er
 		return nil, false, malformed("a field has the wrong type: " + err.Error())
 	}
 	job.Name = name
+	if len(data) > api.MaxJobData { // before it is decoded: two bytes of it can need more than a hundred
+		return nil, false, malformed("data: has " + strconv.Itoa(len(data)) + " bytes, the limit is " +
+			strconv.Itoa(api.MaxJobData))
+	}
 	if data != nil {
 		var value structpb.Value
 		if err := protojson.Unmarshal(data, &value); err != nil {
