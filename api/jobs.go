@@ -37,7 +37,7 @@ type JobStore interface {
 	// Job returns the record of a job. found is false if there is none.
 	Job(ctx context.Context, app App, name string) (j Job, found bool, err error)
 	// Jobs lists at most limit jobs, sorted by name. Their names begin with prefix and sort after the name in after.
-	// more is true if there are further jobs.
+	// more is true if there are further jobs. Large jobs end the list before limit.
 	Jobs(ctx context.Context, app App, prefix, after string, limit int) (list []Job, more bool, err error)
 	// RemoveJob removes a job, if there is one with that name.
 	RemoveJob(ctx context.Context, app App, name string) error
@@ -173,7 +173,8 @@ func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 }
 
 // List returns at most limit jobs whose names begin with prefix, sorted by name. It skips all names up to and including
-// lastName. A limit of 0 or above MaxJobs means MaxJobs. The result hasMore is true if there are further jobs.
+// lastName. A limit of 0 or above MaxJobs means MaxJobs. The result hasMore is true if there are further jobs. If the
+// jobs are large, List returns fewer of them.
 func (s *Jobs) List(ctx context.Context, prefix, lastName string, limit int) (list []Job, hasMore bool, err error) {
 	if failure := checkJobPrefix(prefix); failure != nil {
 		return nil, false, failure

@@ -92,7 +92,7 @@ func (d Client) Run(ctx context.Context, h Home, name string) (found bool, err e
 
 // Get reads the work with this name. The read is linearizable. The result found is false if there is no such work.
 func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found bool, err error) {
-	all, err := d.read(ctx, h, []string{name})
+	all, _, err := d.read(ctx, h, []string{name})
 	if err != nil || len(all) == 0 {
 		return Work{}, false, err
 	}
@@ -101,7 +101,8 @@ func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found boo
 
 // List returns up to limit items of the due work of h, in byte order of their names. It returns only items whose
 // names begin with prefix and are greater than after. The result hasMore is true if further items exist. limit is at
-// most records.MaxPage. The list of names is linearizable; the items are read afterwards.
+// most records.MaxPage. List returns fewer items if their payloads have listBytes bytes or more. The list of names is
+// linearizable; the items are read afterwards.
 func (d Client) List(ctx context.Context, h Home, prefix, after string, limit int) (list []Work, hasMore bool,
 	err error) {
 	gid, err := d.group(ctx, h)
@@ -120,11 +121,14 @@ func (d Client) List(ctx context.Context, h Home, prefix, after string, limit in
 	for i := range names {
 		names[i] = names[i][len(states):]
 	}
-	list, err = d.read(ctx, h, names)
-	return list, hasMore, err
+	list, whole, err := d.read(ctx, h, names)
+	return list, hasMore || !whole, err
 }
 
-const dueChunk = 16 // work that is read at once: each may have 1 MiB, and the size of an answer is limited
+const (
+	dueChunk  = 16      // work that is read at once: each may have 1 MiB, and the size of an answer is limited
+	listBytes = 4 << 20 // bytes of payloads after which a list ends
+)
 
 // Homes returns the homes of a kind that have work, in no particular order.
 func (d Client) Homes(ctx context.Context, kind byte) (homes []Home, err error) {
@@ -151,12 +155,14 @@ func (d Client) Homes(ctx context.Context, kind byte) (homes []Home, err error) 
 	return homes, nil
 }
 
-// read reads work. It leaves out what does not exist.
-func (d Client) read(ctx context.Context, h Home, names []string) (list []Work, err error) {
+// read reads work. It leaves out what does not exist. It stops after a chunk if the payloads have listBytes bytes or
+// more. The result whole is false if it has not read all names.
+func (d Client) read(ctx context.Context, h Home, names []string) (list []Work, whole bool, err error) {
 	gid, err := d.group(ctx, h)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	size, done := 0, 0
 	for some := range slices.Chunk(names, dueChunk) {
 		var keys []string
 		for _, name := range some {
@@ -164,19 +170,23 @@ func (d Client) read(ctx context.Context, h Home, names []string) (list []Work, 
 		}
 		values, err := d.access.Values(ctx, gid, kv.DueStore, keys)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		for i, name := range some {
 			w, found, err := Parse(h, name, values[2*i:2*i+2])
 			if err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			if found {
 				list = append(list, w)
+				size += len(w.Spec.Payload)
 			}
 		}
+		if done += len(some); size >= listBytes {
+			break
+		}
 	}
-	return list, nil
+	return list, done == len(names), nil
 }
 
 // group returns the group of a home.

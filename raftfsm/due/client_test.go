@@ -2,6 +2,7 @@ package due_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/due"
+	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
@@ -48,6 +50,50 @@ func (a *access) Ask(ctx context.Context, _ uint32, _ string, body []byte) (answ
 		return answer, true, err
 	}
 	return answer, false, err
+}
+
+func (a *access) List(_ context.Context, _ uint32, store string, p records.Page) (keys []string, more bool, err error) {
+	listed, more, err := a.w.machine.List(store, p.Prefix, p.After, p.Limit, 0)
+	for i := range listed {
+		keys = append(keys, listed[i].Key)
+	}
+	return keys, more, err
+}
+
+func (a *access) Values(_ context.Context, _ uint32, store string, keys []string) ([]kv.Value, error) {
+	return a.w.machine.GetMany(store, keys, 0)
+}
+
+// A list of large work ends early, and the next one continues it.
+func TestList_BoundedByBytes(t *testing.T) {
+	w := newWorld(t)
+	c := due.NewClient(&access{w: w}, nil)
+	const all = 40
+	for i := range all {
+		p := job(fmt.Sprintf("%02d", i), time.Minute)
+		p.Spec.Payload = make([]byte, 300<<10)
+		w.put(p)
+	}
+	pages, next := 0, 0
+	for after, more := "", true; more; pages++ {
+		var list []due.Work
+		var err error
+		list, more, err = c.List(t.Context(), home("shop"), "", after, records.MaxPage)
+		testutil.Must(t, err)
+		if len(list) == 0 || len(list) > 16 {
+			t.Fatalf("a page has %d items", len(list))
+		}
+		for _, found := range list {
+			if want := fmt.Sprintf("%02d", next); found.Name != want {
+				t.Fatalf("listed %s, want %s", found.Name, want)
+			}
+			next++
+		}
+		after = list[len(list)-1].Name
+	}
+	if pages != 3 || next != all {
+		t.Errorf("%d pages with %d items", pages, next)
+	}
 }
 
 func TestRemove_RepeatedCallDoesNotRemoveLaterWork(t *testing.T) {
