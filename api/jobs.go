@@ -189,21 +189,6 @@ func (s *Jobs) List(ctx context.Context, prefix, lastName string, limit int) (li
 	return list, hasMore, nil
 }
 
-// All returns every job of the application.
-func (s *Jobs) All(ctx context.Context) (all []Job, err error) {
-	for after, more := "", true; more; {
-		var list []Job
-		if list, more, err = s.List(ctx, "", after, 0); err != nil {
-			return nil, err
-		}
-		if len(list) > 0 {
-			after = list[len(list)-1].Name
-		}
-		all = append(all, list...)
-	}
-	return all, nil
-}
-
 // Delete removes the job with the given name. It succeeds if there is no such job.
 func (s *Jobs) Delete(ctx context.Context, name string) error {
 	if failure := CheckJobName(name); failure != nil {

@@ -138,6 +138,22 @@ func (c *core) hold(ctx context.Context, size int64) error {
 	return nil
 }
 
+// extend reserves memory for a further part of an answer, with size bytes. The call keeps the memory that it has
+// reserved earlier.
+func (c *core) extend(ctx context.Context, size int64) error {
+	a := arrivalOf(ctx)
+	if c.answers == nil || a == nil {
+		return nil
+	}
+	if !a.answer.Held() {
+		a.answer = c.answers.Share()
+	}
+	if err := a.answer.Add(ctx, answerCopies*size); err != nil {
+		return api.Overloaded(err)
+	}
+	return nil
+}
+
 // room reserves size bytes for an answer that is already in memory, and waits while the budget is exhausted. It
 // returns fault.Overloaded if more than maxAnswers bytes of answers would wait.
 func (c *core) room(ctx context.Context, a *answer, size int64) error {

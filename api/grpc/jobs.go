@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"context"
+	"strconv"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 
@@ -11,6 +12,7 @@ import (
 
 // jobMethods serves jobs.
 type jobMethods struct {
+	*core
 	jobs *api.Jobs
 }
 
@@ -68,7 +70,7 @@ func (s *jobMethods) DeleteJobAlpha1(ctx context.Context,
 	return s.DeleteJob(ctx, in)
 }
 
-// ListJobs returns all jobs of the application.
+// ListJobs returns all jobs of the application. It returns an error if they have more than largeList bytes.
 func (s *jobMethods) ListJobs(ctx context.Context, _ *runtimev1.ListJobsRequest) (*runtimev1.ListJobsResponse, error) {
 	list, err := s.listJobs(ctx)
 	return &runtimev1.ListJobsResponse{Jobs: list}, err
@@ -81,20 +83,36 @@ func (s *jobMethods) ListJobsAlpha1(ctx context.Context,
 	return &runtimev1.ListJobsResponseAlpha1{Jobs: list}, err
 }
 
-func (s *jobMethods) listJobs(ctx context.Context) ([]*runtimev1.Job, error) {
-	all, err := s.jobs.All(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return decodeJobs(all)
-}
+// largeList is the total size in bytes of the jobs that one call may list.
+const largeList = largeBulk
 
-func decodeJobs(all []api.Job) ([]*runtimev1.Job, error) {
-	out := make([]*runtimev1.Job, len(all))
-	for i := range all {
-		var err error
-		if out[i], err = jobproto.Decode(all[i].Record); err != nil {
+// listJobs reads the jobs page by page. It reserves memory for each page before it reads the next one.
+func (s *jobMethods) listJobs(ctx context.Context) (out []*runtimev1.Job, err error) {
+	total := int64(0)
+	for after, more := "", true; more; {
+		var page []api.Job
+		if page, more, err = s.jobs.List(ctx, "", after, 0); err != nil {
 			return nil, err
+		}
+		size := int64(0)
+		for i := range page {
+			size += int64(len(page[i].Record))
+			after = page[i].Name
+		}
+		if total += size; total > largeList {
+			return nil, &api.Error{Kind: api.Malformed, Code: api.CodeJobList,
+				Details: api.Details{Reason: api.ReasonTooLarge}, Message: "the jobs have more than " +
+					strconv.Itoa(largeList) + " bytes (list them in pages, over HTTP with GET /v1.0/jobs)"}
+		}
+		if err := s.extend(ctx, size); err != nil {
+			return nil, err
+		}
+		for i := range page {
+			job, err := jobproto.Decode(page[i].Record)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, job)
 		}
 	}
 	return out, nil

@@ -37,7 +37,7 @@ func newDaprMethods(c Config, core *core) *daprMethods {
 		actorMethods:         actorMethods{core, c.State, c.Actors, c.Metadata},
 		secretMethods:        secretMethods{c.Secrets},
 		lockMethods:          lockMethods{c.Locks},
-		jobMethods:           jobMethods{c.Jobs},
+		jobMethods:           jobMethods{core, c.Jobs},
 		configurationMethods: configurationMethods{core, c.Configurations},
 		bindingMethods:       bindingMethods{c.Bindings},
 		pubsubMethods:        pubsubMethods{core, c.Topics, c.Subscriber},

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/encoding/gzip"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/api"
@@ -344,6 +345,40 @@ func TestAnswer_DroppedAfterCallIsIndeterminate(t *testing.T) {
 	_, err := c.InvokeBinding(t.Context(), &runtimev1.InvokeBindingRequest{Name: "events", Operation: "create",
 		Data: bytes.Repeat([]byte("x"), 2*mib)}) // the answer repeats it
 	if st := wantCode(t, err, codes.Unknown); !strings.Contains(st.Message(), "was executed") {
+		t.Error(st)
+	}
+}
+
+// A list of jobs is refused if there is no memory for it, or if it is too large for one answer.
+func TestListJobs_BoundedByMemory(t *testing.T) {
+	f := newFixture(t)
+	f.config.Answers = admission.New(admission.Options{Name: "answers", Bytes: 4 * mib, LargePatience: 1,
+		LargeTarget: 1, Penalty: 1})
+	c := runtimev1.NewDaprClient(f.serve(t))
+	schedule := func(name string) {
+		due := "1h"
+		_, err := c.ScheduleJob(t.Context(), &runtimev1.ScheduleJobRequest{Job: &runtimev1.Job{Name: name,
+			DueTime: &due, Data: &anypb.Any{Value: make([]byte, mib)}}})
+		must(t, err)
+	}
+	schedule("a")
+	others := f.config.Answers.Share()
+	if !others.TryAdd(3 * mib) {
+		t.Fatal("no room")
+	}
+	_, err := c.ListJobs(t.Context(), &runtimev1.ListJobsRequest{})
+	wantCode(t, err, codes.Unavailable)
+	others.Release()
+	list, err := c.ListJobs(t.Context(), &runtimev1.ListJobsRequest{})
+	must(t, err)
+	if len(list.GetJobs()) != 1 {
+		t.Errorf("%d jobs", len(list.GetJobs()))
+	}
+	for i := range 32 {
+		schedule(fmt.Sprint("b", i))
+	}
+	_, err = c.ListJobs(t.Context(), &runtimev1.ListJobsRequest{})
+	if st := wantCode(t, err, codes.InvalidArgument); !strings.Contains(st.Message(), "list them in pages") {
 		t.Error(st)
 	}
 }

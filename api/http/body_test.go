@@ -187,3 +187,34 @@ func TestScheduleJob_ReservesMemoryOfElements(t *testing.T) {
 		t.Errorf("with memory: %d %s", w.Code, w.Body)
 	}
 }
+
+// A large list of jobs reserves memory for its answer.
+func TestListJobs_ReservesMemory(t *testing.T) {
+	t.Parallel()
+	b := admission.New(admission.Options{Bytes: 8 << 20, Patience: 1, LargePatience: 1, Target: 1, Penalty: 1})
+	f := budgeted(t, nil, b, nil)
+	do := func(method, path, body string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))
+		return w
+	}
+	if w := do(http.MethodPost, "/v1.0/jobs/j", `{"dueTime":"1s","data":"`+strings.Repeat("x", 1<<19)+`"}`); w.Code !=
+		http.StatusNoContent {
+		t.Fatal(w.Code, w.Body)
+	}
+	hold := b.Share()
+	if !hold.TryAdd(6 << 20) {
+		t.Fatal("the budget is not empty")
+	}
+	if w := do(http.MethodGet, "/v1.0/jobs", ""); !strings.Contains(w.Body.String(), `"ERR_OVERLOADED"`) {
+		t.Errorf("without memory: %d, %d bytes", w.Code, w.Body.Len())
+	}
+	hold.Release()
+	if w := do(http.MethodGet, "/v1.0/jobs", ""); w.Code != http.StatusOK || w.Body.Len() < 1<<19 {
+		t.Errorf("with memory: %d, %d bytes", w.Code, w.Body.Len())
+	}
+	if !hold.TryAdd(6 << 20) {
+		t.Error("the memory was not released")
+	}
+	hold.Release()
+}

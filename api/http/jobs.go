@@ -146,6 +146,9 @@ func (s *jobRoutes) listJobs(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := s.affordJobs(p, r, list); err != nil {
+		return err
+	}
 	out := struct {
 		Jobs  []json.RawMessage `json:"jobs"`
 		Token string            `json:"token,omitempty"` // where the next page begins
@@ -163,6 +166,23 @@ func (s *jobRoutes) listJobs(p *reply, r *http.Request) error {
 		return fault.Wrap(err, "http.listJobs", "encoding the answer")
 	}
 	p.send(http.StatusOK, valueJSON, body)
+	return nil
+}
+
+// affordJobs reserves memory for an answer with these jobs: the jobs, their JSON, and the answer made of it.
+func (s *jobRoutes) affordJobs(p *reply, r *http.Request, list []api.Job) error {
+	const copies = 3
+	size := int64(0)
+	for i := range list {
+		size += int64(len(list[i].Record))
+	}
+	if s.answers == nil || size < countedAnswer {
+		return nil
+	}
+	p.answer = s.answers.Share()
+	if err := p.answer.Add(r.Context(), copies*size); err != nil {
+		return api.Overloaded(err)
+	}
 	return nil
 }
 
