@@ -36,36 +36,53 @@ func List(ctx context.Context, a records.Access) ([]Held, error) {
 	}
 	var out []Held
 	for gid := range n {
-		for p, more := (records.Page{Prefix: Owners, Limit: records.MaxPage}), true; more; {
-			var keys []string
-			if keys, more, err = a.List(ctx, gid, kv.LockStore, p); err != nil {
-				return nil, err
+		p := records.Page{Prefix: Owners, Limit: page / 2} // each lock has two records
+		for more := true; more; {
+			var owners []string
+			if owners, more, err = a.List(ctx, gid, kv.LockStore, p); err != nil || len(owners) == 0 {
+				break
 			}
-			for _, p.After = range keys {
-				l, found, err := heldLock(ctx, place{a, p.After[len(Owners):], gid})
-				if err != nil {
-					return nil, err
-				}
-				if found {
-					out = append(out, l)
-				}
+			p.After = owners[len(owners)-1]
+			if out, err = appendHeld(ctx, out, a, gid, owners); err != nil {
+				break
 			}
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	return out, nil
 }
 
-func heldLock(ctx context.Context, p place) (Held, bool, error) {
-	l, found, err := p.current(ctx)
-	if err != nil || !found {
-		return Held{}, false, err
+// appendHeld reads the locks with these owner records, all at once.
+func appendHeld(ctx context.Context, out []Held, a records.Access, gid uint32, owners []string) ([]Held, error) {
+	keys := make([]string, 0, 2*len(owners))
+	for _, key := range owners {
+		keys = append(keys, Keys(key[len(Owners):])...)
 	}
-	space, rest, _ := strings.Cut(p.name, "\x00")
-	out := Held{Owner: l.Owner, Token: l.Token, Expiry: l.Expiry, name: p.name, gid: p.gid}
+	values, err := a.Values(ctx, gid, kv.LockStore, keys)
+	if err != nil {
+		return nil, err
+	}
+	for i, key := range owners {
+		l, found, err := Parse(values[2*i : 2*i+2])
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			out = append(out, heldOf(&l, key[len(Owners):], gid))
+		}
+	}
+	return out, nil
+}
+
+func heldOf(l *Lock, name string, gid uint32) Held {
+	space, rest, _ := strings.Cut(name, "\x00")
+	out := Held{Owner: l.Owner, Token: l.Token, Expiry: l.Expiry, name: name, gid: gid}
 	out.Namespace, out.StateStore, _ = strings.Cut(space, "/")
 	out.Prefix, rest, _ = strings.Cut(rest, lockMark)
 	out.Component, out.Resource, _ = strings.Cut(rest, state.Separator)
-	return out, true, nil
+	return out
 }
 
 // Left returns how long the lock l stays valid if it is not renewed. l comes from List. Left returns 0 if the lock
