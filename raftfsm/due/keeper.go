@@ -217,14 +217,16 @@ func (k *Keeper) refresh() error {
 	if err == nil {
 		err = k.lookAgain()
 	}
+	if err == nil {
+		err = k.handOut()
+	}
 	if err != nil {
 		k.machine = nil // the next update begins again
 		k.mu.Lock()
 		k.setTimer(retryPause)
 		k.mu.Unlock()
-		return err
 	}
-	return k.handOut()
+	return err
 }
 
 // resign drops all work from memory, because this server does not lead. Running deliveries continue.

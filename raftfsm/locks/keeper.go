@@ -15,7 +15,7 @@ import (
 // Pauses and limits of a Keeper.
 const (
 	proposeTimeout = 10 * time.Second
-	retryExpiry    = time.Second // until a failed proposal of an expiry is repeated
+	retryExpiry    = time.Second // until a failed proposal of an expiry, or a failed read, is repeated
 	page           = 1000        // locks that are read at once
 )
 
@@ -89,10 +89,21 @@ func (k *Keeper) Close() {
 func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {
-	if err := k.refresh(); err != nil && !fault.Is(err, fault.Unavailable) {
+	err := k.refresh()
+	if err == nil {
+		return
+	}
+	if !fault.Is(err, fault.Unavailable) {
 		k.logger.Error("locks cannot be read, so they do not expire", "error", err,
 			"hint", "restart this server, so that another one leads")
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.machine != nil {
+		k.machine.CollectLockChanges(false)
+		k.machine = nil // the next update reads all locks, because changes were lost
+	}
+	time.AfterFunc(retryExpiry, k.Update)
 }
 
 // refresh updates the timers from the records of the locks. If this server does not lead, it stops all timers
