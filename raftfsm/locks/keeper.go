@@ -40,7 +40,7 @@ type Keeper struct {
 	locks   map[string]*held
 	queues  map[string][]*waiter
 	queued  int               // callers in all queues
-	claimed map[string]uint64 // tokens that a repeated call has got; see claim
+	claimed map[string]claims // tokens that repeated calls have got; see claim
 	// unclaimed has the tokens that giveBack releases. No repeated call gets them.
 	unclaimed map[string]uint64
 	running   lifecycle.Tracker
@@ -61,7 +61,7 @@ func NewKeeper(o Options) *Keeper {
 		o.MaxLocks = MaxLocks
 	}
 	k := &Keeper{logger: o.Logger, limit: o.MaxLocks, locks: map[string]*held{}, queues: map[string][]*waiter{},
-		claimed: map[string]uint64{}, unclaimed: map[string]uint64{}}
+		claimed: map[string]claims{}, unclaimed: map[string]uint64{}}
 	k.closing, k.stop = context.WithCancel(context.Background())
 	return k
 }
@@ -239,7 +239,7 @@ func (k *Keeper) set(name string, l Lock, found bool) {
 		old.timer.Stop()
 		delete(k.locks, name)
 	}
-	if k.claimed[name] != l.Token {
+	if k.claimed[name].token != l.Token {
 		delete(k.claimed, name)
 	}
 	if k.unclaimed[name] < l.Token {

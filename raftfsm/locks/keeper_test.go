@@ -398,6 +398,22 @@ func TestWait_CallerThatGivesUpNeverOwnsTheLock(t *testing.T) {
 	}
 }
 
+// A repeated call finds the lock that its earlier attempt has got, and gives up at the same moment.
+func TestWait_RepeatedCallThatGivesUpLeavesTheLock(t *testing.T) {
+	w := newWorld(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := locks.Claim{Owner: "y", Request: "r", Expiry: hour}
+	for range 50 {
+		w.commit(locks.Acquire("a", c))
+		if token, err := w.keeper.Wait(ended, "a", c); err == nil {
+			_, err := w.keeper.Release(t.Context(), "a", token)
+			testutil.Must(t, err)
+		}
+		w.ownedBy("a", "")
+	}
+}
+
 func TestWait_EndsWhenLeadershipIsLost(t *testing.T) {
 	w := newWorld(t)
 	w.acquire("a", "x", hour)

@@ -55,12 +55,13 @@ func (k *Keeper) Wait(ctx context.Context, name string, c Claim) (token uint64, 
 	if err := k.enqueue(name, w); err != nil {
 		return 0, err
 	}
-	k.start(ctx, name, w)
+	claimed := k.start(ctx, name, w)
 	select {
 	case g := <-w.got:
 		return g.token, g.err
 	case <-ctx.Done():
 	}
+	k.withdraw(name, claimed) // before w leaves, so that whoever cannot give w the lock gives it back
 	if k.leave(name, w) {
 		return 0, errWaited(ctx)
 	}
@@ -114,14 +115,14 @@ func (k *Keeper) leave(name string, w *waiter) bool {
 	return true
 }
 
-// start looks whether the lock is free, or owned by an earlier attempt of the same call.
-func (k *Keeper) start(ctx context.Context, name string, w *waiter) {
+// start looks whether the lock is free, or owned by an earlier attempt of the same call. It returns the token that w has
+// claimed, or 0.
+func (k *Keeper) start(ctx context.Context, name string, w *waiter) (claimed uint64) {
 	k.Update()
 	l, found, err := k.applied(name)
-	claimed := uint64(0)
 	if err == nil && found && w.Request != "" && l.Request == w.Request && l.Owner == w.Owner {
 		if !k.claim(name, l.Token) {
-			return // the lock is released again, and w waits until then
+			return 0 // the lock is released again, and w waits until then
 		}
 		claimed = l.Token
 		l, found, err = k.applied(name) // a release that began before the claim is applied by now
@@ -136,6 +137,7 @@ func (k *Keeper) start(ctx context.Context, name string, w *waiter) {
 	case l.Token == claimed && k.leave(name, w):
 		w.answer(grant{token: claimed})
 	}
+	return claimed
 }
 
 // applied returns a lock as this server has applied it. The result found is false if the lock has no owner.
@@ -200,6 +202,12 @@ func (k *Keeper) hand(ctx context.Context, name string, w *waiter, r *command.Re
 	return res.Outcome, nil
 }
 
+// claims counts the calls that have claimed a token.
+type claims struct {
+	token uint64
+	calls int
+}
+
 // claim records that a repeated call receives the lock with this token, which an earlier attempt of the call had
 // acquired. giveBack then does not release the lock. claim returns false if giveBack came first.
 func (k *Keeper) claim(name string, token uint64) bool {
@@ -208,15 +216,30 @@ func (k *Keeper) claim(name string, token uint64) bool {
 	if k.unclaimed[name] == token {
 		return false
 	}
-	k.claimed[name] = token
+	c := k.claimed[name]
+	if c.token != token {
+		c = claims{token: token}
+	}
+	c.calls++
+	k.claimed[name] = c
 	return true
+}
+
+// withdraw takes back one claim of a token, because the call has given up.
+func (k *Keeper) withdraw(name string, token uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c := k.claimed[name]; c.token == token && c.calls > 0 {
+		c.calls--
+		k.claimed[name] = c
+	}
 }
 
 // giveBack releases the lock with this token, which was acquired for a caller that does not wait any more. It does
 // nothing if a repeated call has claimed the lock.
 func (k *Keeper) giveBack(ctx context.Context, name string, token uint64) error {
 	k.mu.Lock()
-	if k.claimed[name] == token {
+	if c := k.claimed[name]; c.token == token && c.calls > 0 {
 		k.mu.Unlock()
 		return nil
 	}
