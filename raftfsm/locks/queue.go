@@ -115,8 +115,8 @@ func (k *Keeper) leave(name string, w *waiter) bool {
 	return true
 }
 
-// start looks whether the lock is free, or owned by an earlier attempt of the same call. It returns the token that w has
-// claimed, or 0.
+// start looks whether the lock is free, or owned by an earlier attempt of the same call. It returns the token that w
+// has claimed, or 0.
 func (k *Keeper) start(ctx context.Context, name string, w *waiter) (claimed uint64) {
 	k.Update()
 	l, found, err := k.applied(name)
