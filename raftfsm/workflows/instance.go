@@ -122,9 +122,9 @@ func (k *Keeper) drive(i *instance) {
 	for {
 		k.mu.Lock()
 		if i.gone {
-			i.forget(errNotLeader(opChange))
 			i.driving = false
 			k.mu.Unlock()
+			i.forget(errNotLeader(opChange)) // those who wait may need k.mu
 			return
 		}
 		if len(i.queue) == 0 {

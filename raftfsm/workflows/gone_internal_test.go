@@ -1,0 +1,31 @@
+package workflows
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/dapr/durabletask-go/api/protos"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// An instance whose leader has resigned answers those who wait for its events. Some of them need the lock of the
+// Keeper.
+func TestDrive_GoneInstanceAnswersWithoutTheLock(t *testing.T) {
+	k := NewKeeper(Options{})
+	var answer error
+	i := &instance{Ref: Ref{App: "shop", ID: "order-7"}, gone: true, driving: true}
+	i.inbox.add(&arrival{event: &protos.HistoryEvent{}, reply: func(err error) {
+		if !k.mu.TryLock() {
+			answer = errors.New("the Keeper is locked")
+			return
+		}
+		defer k.mu.Unlock()
+		answer = err
+	}})
+	k.drive(i)
+	if !fault.Is(answer, fault.NotLeader) {
+		t.Errorf("the answer is %v", answer)
+	}
+	k.Close()
+}
