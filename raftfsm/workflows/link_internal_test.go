@@ -39,6 +39,8 @@ func (s *silent) Ask(ctx context.Context, _ uint32, _ string, body []byte) ([]by
 		return nil, false, err
 	}
 	switch {
+	case c.what == callStream: // at the same time as the first pull, or after it
+		return nil, false, nil
 	case !s.gave && c.what == callPull:
 		s.gave, s.handed = true, time.Now()
 		return appendAnswer([]byte{1}, &answer{number: 1, proven: true, items: []*item{{kind: itemTask, stream: 1,
