@@ -243,7 +243,7 @@ func TestLink_EndsStreamsThatItDoesNotHave(t *testing.T) {
 func TestLink_JoinsAgainIfStreamsAreUnsure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex // guards what follows
-		known, adds, joined := map[uint64]string{}, 0, uint64(0)
+		known, works, adds, joined := map[uint64]string{}, 0, 0, uint64(0)
 		b := NewBroker(&scripted{answer: func(ctx context.Context, c *call) ([]byte, bool, error) {
 			switch c.what {
 			case callJoin:
@@ -262,6 +262,10 @@ func TestLink_JoinsAgainIfStreamsAreUnsure(t *testing.T) {
 				mu.Unlock()
 			case callStream:
 				mu.Lock()
+				if works == 1 { // run has begun to join before the first stream is added
+					mu.Unlock()
+					return nil, false, nil
+				}
 				adds++
 				first := adds == 1
 				mu.Unlock()
@@ -274,7 +278,10 @@ func TestLink_JoinsAgainIfStreamsAreUnsure(t *testing.T) {
 			}
 			return nil, false, nil
 		}}, BrokerOptions{})
-		for range 2 {
+		for n := range 2 {
+			mu.Lock()
+			works = n + 1
+			mu.Unlock()
 			if _, err := b.Work(t.Context(), "shop", workflow.Worker{}); err != nil {
 				t.Fatal(err)
 			}
