@@ -77,7 +77,9 @@ func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error)
 		outcome, err = k.Unlock(ctx, c.name, c.claim.Owner, c.id)
 		n = uint64(outcome)
 	case callRemains:
-		n = uint64(k.Remaining(c.name, c.token).Milliseconds()) //nolint:gosec // not negative
+		var remaining time.Duration
+		remaining, err = k.Remaining(c.name, c.token)
+		n = uint64(remaining.Milliseconds()) //nolint:gosec // not negative
 	default:
 		return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "this version does not know the call about a lock")
 	}

@@ -3,6 +3,8 @@ package locks
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +37,7 @@ type Keeper struct {
 	group   records.Group // nil until Attach
 	closed  bool
 	updates records.Updates
+	unread  bool // a read failed, so the next update reads all locks; only the goroutine of updates uses it
 	term    uint64
 	machine *kv.Machine // whose changes are collected; nil = this server did not lead at the last update
 	locks   map[string]*held
@@ -90,20 +93,14 @@ func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {
 	err := k.refresh()
-	if err == nil {
-		return
-	}
-	if !fault.Is(err, fault.Unavailable) {
+	if err != nil && !fault.Is(err, fault.Unavailable) {
 		k.logger.Error("locks cannot be read, so they do not expire", "error", err,
 			"hint", "restart this server, so that another one leads")
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.machine != nil {
-		k.machine.CollectLockChanges(false)
-		k.machine = nil // the next update reads all locks, because changes were lost
+	k.unread = err != nil && !fault.Is(err, fault.Corrupt) // what cannot be decoded stays so
+	if k.unread {
+		time.AfterFunc(retryExpiry, k.Update)
 	}
-	time.AfterFunc(retryExpiry, k.Update)
 }
 
 // refresh updates the timers from the records of the locks. If this server does not lead, it stops all timers
@@ -116,14 +113,14 @@ func (k *Keeper) refresh() error {
 	}
 	m := k.group.Machine()
 	k.mu.Lock()
-	begin := k.machine != m || k.term != term
+	begins := k.machine != m || k.term != term
 	k.mu.Unlock()
-	if begin {
-		return k.begin(m, term)
+	if begins {
+		k.begin(m, term)
 	}
 	keys, all := m.LockChanges()
-	if all {
-		return k.begin(m, term)
+	if begins || all || k.unread {
+		return k.readAll(m)
 	}
 	seen := map[string]bool{}
 	var names []string
@@ -163,10 +160,11 @@ func (k *Keeper) forgetLocked(why error) {
 	clear(k.unclaimed)
 }
 
-// begin counts the expiry of every lock from now on.
-func (k *Keeper) begin(m *kv.Machine, term uint64) error {
+// begin makes this server count the expiry of every lock anew.
+func (k *Keeper) begin(m *kv.Machine, term uint64) {
 	m.CollectLockChanges(true)
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.machine != nil && k.machine != m {
 		k.machine.CollectLockChanges(false)
 	}
@@ -175,11 +173,15 @@ func (k *Keeper) begin(m *kv.Machine, term uint64) error {
 		l.timer.Stop()
 	}
 	clear(k.locks)
-	waiting := make([]string, 0, len(k.queues))
-	for name := range k.queues {
-		waiting = append(waiting, name)
-	}
+}
+
+// readAll reads all locks, and sets the timers of those that have changed. It also reads the locks that this server
+// knows, because their ends may be among the changes that were lost, and those that callers wait for.
+func (k *Keeper) readAll(m *kv.Machine) error {
+	k.mu.Lock()
+	known := slices.AppendSeq(slices.Collect(maps.Keys(k.locks)), maps.Keys(k.queues))
 	k.mu.Unlock()
+	var damaged error
 	for after := ""; ; {
 		found, more, err := m.List(kv.LockStore, expiryRecord, after, page, 0)
 		if err != nil {
@@ -190,17 +192,23 @@ func (k *Keeper) begin(m *kv.Machine, term uint64) error {
 			names[i], _ = nameOf(found[i].Key)
 			after = found[i].Key
 		}
-		if err := k.read(m, names); err != nil {
+		if err := k.read(m, names); fault.Is(err, fault.Corrupt) {
+			damaged = err
+		} else if err != nil {
 			return err
 		}
 		if !more {
-			return k.read(m, waiting)
+			if err := k.read(m, known); err != nil {
+				return err
+			}
+			return damaged
 		}
 	}
 }
 
-// read reads locks and sets their timers.
+// read reads locks and sets their timers. It skips a lock that cannot be decoded, and then returns fault.Corrupt.
 func (k *Keeper) read(m *kv.Machine, names []string) error {
+	var damaged error
 	for len(names) > 0 {
 		some := names[:min(len(names), page)]
 		names = names[len(some):]
@@ -215,12 +223,13 @@ func (k *Keeper) read(m *kv.Machine, names []string) error {
 		for i, name := range some {
 			l, found, err := Parse(values[2*i : 2*i+2])
 			if err != nil {
-				return err
+				damaged = err
+				continue
 			}
 			k.set(name, l, found)
 		}
 	}
-	return nil
+	return damaged
 }
 
 // set records the state of the lock with this name. The parameter found is false if the lock has no owner. A lock that

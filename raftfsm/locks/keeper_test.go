@@ -213,6 +213,42 @@ func TestKeeper_RenewalStartsExpiryAnew(t *testing.T) {
 	})
 }
 
+// A record that cannot be decoded stops only its own lock.
+func TestKeeper_DamagedLockDoesNotStopTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"a", "b", "c"} {
+			w.acquire(name, "x", time.Minute)
+		}
+		w.commit(&command.Request{Kind: command.KindWrite, Ops: []command.Op{{Kind: command.OpSet, Store: kv.LockStore,
+			Key: locks.Keys("b")[0], Value: []byte{200}}}})
+		w.depose()
+		w.lead()
+		pass(time.Minute)
+		for _, name := range []string{"a", "c"} {
+			if l, found := w.lock(name); found {
+				t.Errorf("lock %s has not ended: %+v", name, l)
+			}
+		}
+	})
+}
+
+func TestRemaining_OfAServerThatDoesNotLeadIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		token := w.acquire("a", "x", time.Minute)
+		synctest.Wait()
+		if left, err := w.keeper.Remaining("a", token); err != nil || left != time.Minute {
+			t.Errorf("the leader returned %s, %v", left, err)
+		}
+		w.depose()
+		synctest.Wait()
+		if left, err := w.keeper.Remaining("a", token); !fault.Is(err, fault.NotLeader) {
+			t.Errorf("a former leader returned %s, %v", left, err)
+		}
+	})
+}
+
 // An expiry that is proposed after a renewal has no effect: it names the renewal that it has counted from.
 func TestKeeper_LateExpiryDoesNotEndRenewedLock(t *testing.T) {
 	w := newWorld(t)

@@ -326,13 +326,16 @@ func (k *Keeper) endAs(ctx context.Context, id command.RequestID, name string, t
 	return res.Outcome, err
 }
 
-// Remaining returns how long the lock with this token stays valid without a renewal. It returns 0 if this server has
-// no information about the lock.
-func (k *Keeper) Remaining(name string, token uint64) time.Duration {
+// Remaining returns how long the lock with this token stays valid without a renewal. It returns 0 for a lock that has
+// ended, and fault.NotLeader if this server does not lead.
+func (k *Keeper) Remaining(name string, token uint64) (time.Duration, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h := k.locks[name]; h != nil && h.Token == token {
-		return max(time.Until(h.until), 0)
+	if k.machine == nil {
+		return 0, errMoved()
 	}
-	return 0
+	if h := k.locks[name]; h != nil && h.Token == token {
+		return max(time.Until(h.until), 0), nil
+	}
+	return 0, nil
 }
