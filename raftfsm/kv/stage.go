@@ -212,8 +212,13 @@ func (w *writer) stageCommit(index uint64) error {
 	return nil
 }
 
-// keepSystem copies SystemStore to the set that becomes live.
+// keepSystem copies SystemStore to the set that becomes live. It commits the copies by themselves, before readers use
+// that set, so that a reader finds them at any time. If this server stops before the set becomes live, the log entry is
+// applied again and writes the same copies.
 func (w *writer) keepSystem(to tables) (kept uint64, hash setHash, err error) {
+	copies := txn{db: w.txn.db}
+	copies.begin()
+	defer func() { err = keep(err, copies.end()) }()
 	from := appendDataKey(nil, w.meta.tables(), SystemStore, "")
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: successor(from)})
 	if err != nil {
@@ -230,14 +235,17 @@ func (w *writer) keepSystem(to tables) (kept uint64, hash setHash, err error) {
 			return 0, hash, err
 		}
 		key := string(it.Key()[len(from):])
-		w.txn.set(appendDataKey(nil, to, SystemStore, key), raw)
+		copies.set(appendDataKey(nil, to, SystemStore, key), raw)
 		if r.expireAt != 0 {
-			w.txn.set(appendDueKey(nil, to, r.expireAt, SystemStore, key), nil)
+			copies.set(appendDueKey(nil, to, r.expireAt, SystemStore, key), nil)
 		}
 		hash.add(w.share(it.Key()[1:], raw))
 		kept++
 	}
-	return kept, hash, it.Error()
+	if err := it.Error(); err != nil {
+		return 0, hash, err
+	}
+	return kept, hash, copies.commit()
 }
 
 // refuse replaces every remembered result of an origin by a refusal.

@@ -350,6 +350,9 @@ func TestRestore_ReadersSeeStateBeforeOrAfter(t *testing.T) {
 		}
 		return e
 	}
+	kept := set("kept", "{}")
+	kept.Store = kv.SystemStore
+	r.do(1, write(kept))
 	restoreAll(t, r, 1, 1, []kv.Exported{full("1")}, 0)
 	stop := make(chan struct{})
 	var readers sync.WaitGroup
@@ -365,8 +368,13 @@ func TestRestore_ReadersSeeStateBeforeOrAfter(t *testing.T) {
 				v, err := r.Get("s", fmt.Sprintf("k%02d", i), 0)
 				many, err2 := r.GetMany("s", []string{"k00", "k39"}, 0)
 				list, _, err3 := r.List("s", "", "", 1000, 0)
-				if err != nil || err2 != nil || err3 != nil {
-					t.Error(err, err2, err3)
+				system, err4 := r.Get(kv.SystemStore, kept.Key, 0)
+				if err != nil || err2 != nil || err3 != nil || err4 != nil {
+					t.Error(err, err2, err3, err4)
+					return
+				}
+				if !system.Found {
+					t.Error("a record of the cluster was not found during a restore")
 					return
 				}
 				n, _ := strconv.Atoi(string(v.Value))
