@@ -45,8 +45,7 @@ func FileOf(dir string, e Engine, index uint64) string {
 	if e == BoltDB || index == 0 {
 		return path
 	}
-	// The names are sorted, and begin with the index of the first entry.
-	segments, err := filepath.Glob(filepath.Join(path, "*.wal"))
+	segments, err := segmentsIn(path)
 	if err != nil {
 		return path
 	}

@@ -53,16 +53,32 @@ func CheckWALFormat(dir string) error {
 	if err := CheckBoltFormat(filepath.Join(dir, metadb.FileName)); err != nil {
 		return err
 	}
-	names, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	segments, err := segmentsIn(dir)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if err := examineSegment(name); err != nil {
+	for _, segment := range segments {
+		if err := examineSegment(segment); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// segmentsIn returns the paths of the segments of raft-wal in dir, in the order of their entries. Their names begin
+// with the index of the first entry. Without dir, there are none. The path dir may contain characters of a pattern.
+func segmentsIn(dir string) ([]string, error) {
+	files, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, DiskError(err, dir)
+	}
+	var paths []string
+	for _, f := range files {
+		if filepath.Ext(f.Name()) == ".wal" {
+			paths = append(paths, filepath.Join(dir, f.Name()))
+		}
+	}
+	return paths, nil
 }
 
 func examineSegment(path string) error {
