@@ -59,9 +59,11 @@ func (e *walEngine) StoreLogs(logs []*raft.Log) error {
 	if err := e.wal.Close(); err != nil {
 		return err
 	}
-	if e.wal, err = e.open(); err != nil {
-		return err
+	opened, err := e.open()
+	if err != nil {
+		return err // readers get the error of the closed log
 	}
+	e.wal = opened
 	return e.wal.StoreLogs(logs)
 }
 
