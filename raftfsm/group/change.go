@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -53,24 +54,35 @@ func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) 
 	if err := g.checkFormat(id, g.Level()); err != nil {
 		return err
 	}
-	return g.change(ctx, "add "+string(id)+" as a non-voter", g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, 0))
+	return g.change(ctx, "add "+string(id)+" as a non-voter",
+		g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, untilDeadline(ctx)))
 }
 
 // Promote makes a non-voter a voter. The caller must make sure that the non-voter has caught up, because the next
-// commit may already need its acknowledgement. prev and the errors are those of AddNonvoter, except format_blocked and
-// timeout.
+// commit may already need its acknowledgement. prev and the errors are those of AddNonvoter, except format_blocked.
 func (g *Group) Promote(ctx context.Context, id raft.ServerID, prev uint64) error {
-	return g.change(ctx, "make "+string(id)+" a voter", g.raft.AddVoter(id, raft.ServerAddress(id), prev, 0))
+	return g.change(ctx, "make "+string(id)+" a voter",
+		g.raft.AddVoter(id, raft.ServerAddress(id), prev, untilDeadline(ctx)))
 }
 
 // Demote makes a voter a non-voter. prev and the errors are those of Promote.
 func (g *Group) Demote(ctx context.Context, id raft.ServerID, prev uint64) error {
-	return g.change(ctx, "take the vote of "+string(id), g.raft.DemoteVoter(id, prev, 0))
+	return g.change(ctx, "take the vote of "+string(id), g.raft.DemoteVoter(id, prev, untilDeadline(ctx)))
 }
 
 // Remove takes a server out of the group. prev and the errors are those of Promote.
 func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error {
-	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, 0))
+	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, untilDeadline(ctx)))
+}
+
+// untilDeadline returns how long raft may wait before it takes a change: until the deadline of ctx. Without a deadline
+// it returns 0, which means no limit.
+func untilDeadline(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(time.Until(deadline), time.Nanosecond)
 }
 
 // change waits for the result of the configuration change f. title describes the change in error texts. change
@@ -99,6 +111,8 @@ func (g *Group) change(ctx context.Context, title string, f raft.Future) error {
 		e.Code = fault.NotLeader
 	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrRaftShutdown):
 		e.Code = fault.Indeterminate
+	case errors.Is(err, raft.ErrEnqueueTimeout):
+		e.Code = fault.Timeout
 	}
 	return e
 }
