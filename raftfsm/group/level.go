@@ -64,6 +64,10 @@ func (g *Group) allow(ctx context.Context, version uint8) error {
 		return err
 	}
 	if _, err := g.proposer.propose(ctx, data, Committed); err != nil {
+		if fault.Is(err, fault.Indeterminate) { // only for the new level: the request was not proposed
+			err = &fault.Error{Code: fault.NotLeader, Op: "group.Propose",
+				Msg: "it is not known whether the change took effect", Err: err}
+		}
 		return fault.Wrap(err, "group.Propose", fmt.Sprintf("the format of group %d could not be raised to %d",
 			g.opts.ID, version))
 	}
