@@ -46,10 +46,10 @@ type limitedBody struct {
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, fault.New(fault.TooLarge, "rest.Limit", "the answer is too large")
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left+1)]) // one more byte shows that the body is too long
+	if int64(n) > b.left {
+		n, err = int(b.left), fault.New(fault.TooLarge, "rest.Limit", "the answer is too large")
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
 	return n, err
 }
