@@ -48,7 +48,10 @@ func (c *comparisons) begin(group uint64, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one, known := c.last[group]
-	if one.running || c.closing.Err() != nil || !known && len(c.last) >= maxComparisons {
+	if one.running || c.closing.Err() != nil {
+		return false
+	}
+	if !known && len(c.last) >= maxComparisons && !c.forgetOldest() {
 		return false
 	}
 	if c.last == nil {
@@ -57,6 +60,21 @@ func (c *comparisons) begin(group uint64, now time.Time) bool {
 	c.last[group] = comparison{running: true, at: now}
 	c.running.Add(1)
 	return true
+}
+
+// forgetOldest forgets the oldest comparison that is not running, and reports whether there is one. The caller holds
+// c.mu.
+func (c *comparisons) forgetOldest() bool {
+	oldest, found := uint64(0), false
+	for group, one := range c.last {
+		if !one.running && (!found || one.at.Before(c.last[oldest].at)) {
+			oldest, found = group, true
+		}
+	}
+	if found {
+		delete(c.last, oldest)
+	}
+	return found
 }
 
 func (c *comparisons) end(group uint64, one comparison) {
@@ -124,6 +142,7 @@ func (r *request) comparisonCard(g group) html {
 
 func comparisonResult(c *comparison, now time.Time) html {
 	level, word, verdict := levelOK, "same", "All servers have the same state."
+	digests := map[string]bool{}
 	var rows []html
 	for _, one := range c.result.Replicas {
 		state := badge(levelOK, "same as the majority")
@@ -133,6 +152,9 @@ func comparisonResult(c *comparison, now time.Time) html {
 			if level == levelOK {
 				level, word, verdict = levelWarn, "incomplete", "The servers that answered have the same state."
 			}
+		case c.result.Majority == "":
+			state = badge(levelWarn, "no majority")
+			digests[one.Digest] = true
 		case one.Digest != c.result.Majority:
 			state = badge(levelFail, "differs")
 			level, word, verdict = levelFail, "different", "The states differ."
@@ -145,7 +167,10 @@ func comparisonResult(c *comparison, now time.Time) html {
 			text(one.Reason)))
 	}
 	if c.result.Majority == "" {
-		level, word, verdict = levelFail, "different", "No state has a majority of the voters."
+		level, word, verdict = levelWarn, "incomplete", "Too few servers have answered."
+		if len(digests) > 1 {
+			level, word, verdict = levelFail, "different", "No state has a majority of the voters."
+		}
 	}
 	return h(`<p>% <strong>%</strong> After log entry %, %.</p>`, badge(level, word), esc(verdict), num(c.result.Index),
 		esc(moment(c.at, now))) + grid("Replicas", "Server|Role|State|Hash of the state|Problem", rows)

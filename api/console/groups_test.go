@@ -53,6 +53,8 @@ func TestConsole_ComparesReplicasWithoutPermissionToWrite(t *testing.T) {
 			{Node: "a", Digest: "aa"}, {Node: "b", Reason: "it is away"}}},
 		"No state has a majority of the voters.": {Replicas: []schema.ReplicaDigest{{Node: "a", Digest: "aa"},
 			{Node: "b", Digest: "bb"}}},
+		"Too few servers have answered.": {Replicas: []schema.ReplicaDigest{{Node: "a", Digest: "aa"},
+			{Node: "b", Reason: "it is away"}, {Node: "c", Reason: "it is away"}}},
 	} {
 		f.cluster.comparison = c
 		f.post(t, "/groups/0/compare", url.Values{})

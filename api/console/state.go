@@ -190,7 +190,11 @@ func pretty(i state.Item) (shown, note string) {
 	}
 	v := i.Value
 	if len(v) > maxShown {
-		v, note = v[:maxShown], "Only the first "+size(maxShown)+" are shown."
+		end := maxShown
+		for end > maxShown-utf8.UTFMax && !utf8.RuneStart(v[end]) {
+			end-- // no part of a character is shown
+		}
+		v, note = v[:end], "Only the first "+size(maxShown)+" are shown."
 	}
 	if note == "" {
 		if text, ok := indented(v); ok {

@@ -3,7 +3,19 @@ package console
 import (
 	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/component/state"
 )
+
+func TestPretty_CutsNoCharacter(t *testing.T) {
+	for before := range 5 {
+		long := strings.Repeat("a", maxShown-before) + strings.Repeat("€", 10)
+		shown, note := pretty(state.Item{Value: []byte(long), Size: int64(len(long))})
+		if note == "" || len(shown) <= maxShown-4 || !strings.HasPrefix(long, shown) {
+			t.Errorf("with %d bytes before the limit: %d bytes are shown: %s", before, len(shown), note)
+		}
+	}
+}
 
 // JSON is indented only if that needs little memory.
 func TestIndented_BoundsTheNesting(t *testing.T) {
