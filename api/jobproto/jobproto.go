@@ -87,9 +87,8 @@ func Decode(record []byte) (*runtimev1.Job, error) {
 }
 
 // Parse parses the body of an HTTP request that schedules a job. The body has the fields of the message Job, and the
-// field overwrite. The field data may be any JSON of at most api.MaxJobData bytes, also null, as
-// in Dapr. Other null fields count as absent. Unknown
-// fields are ignored. All errors are *api.Error.
+// field overwrite. The field data may be any JSON of at most api.MaxJobData bytes, also null, as in Dapr. Other null
+// fields count as absent. Unknown fields are ignored. All errors are *api.Error.
 func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
