@@ -143,10 +143,10 @@ func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates own after another server has answered the read q. awaited are the positions of own that the
-// read had to wait for, and got describes the answer. If the answer contains these writes, their positions are
-// removed. If the answer is not stale, its position is recorded. So a later read from another replica returns no
-// older data.
+// settleElsewhere updates own after another server has answered the read q. awaited has the positions of own that the
+// read had to wait for, and got describes the answer. If the answer contains all writes up to these positions, or
+// reports that writes were lost, settleElsewhere removes these positions from own. If the answer is not stale, own
+// records the position of the answer. So a later read from another replica returns no older data.
 func settleElsewhere(own *ownWrites, q *query, awaited []*session.Seen, got given) {
 	shared := own.shares(awaited)
 	if got.ownDone {

@@ -67,7 +67,8 @@ func relayed(source Source, app string, store *state.Instance) *pubsub.Instance 
 // builtIn is the name of the component that every node has unless a file declares another one with this name.
 const builtIn = "pubsub"
 
-// relaying is what a relay does. The stores of an application that have the same outbox share a relay.
+// relaying describes what a relay does: it publishes the events in an internal topic to the topic of an outbox. Stores
+// of an application with an equal relaying share a relay.
 type relaying struct {
 	from          *pubsub.Instance
 	internal      string // topic of from

@@ -34,8 +34,8 @@ func NewPolicies() *Policies {
 	return p
 }
 
-// Set replaces all policies. The map targets has the policies of single applications. The policy others applies to
-// all remaining ones. The caller must not change the arguments afterwards.
+// Set replaces all policies. targets has the policies of single applications, and others is the policy for all other
+// applications. The caller must not change the arguments afterwards.
 func (p *Policies) Set(targets map[discovery.App]*Policy, others *Policy) {
 	p.plain.Store(others)
 	p.targets.Store(&targets)

@@ -22,8 +22,8 @@ type KeyCall struct {
 	Write  []Change
 }
 
-// Change is a change of one key. Each value is written to a key at most once in a history. So a condition on an ETag is
-// a condition on the value that has this ETag.
+// Change is a change of one key. In a history, no value is written to the same key twice. So the condition that a key
+// has a certain ETag is the same as the condition that the key has a certain value. Expect is this value.
 type Change struct {
 	Key    int    // less than FamilySize
 	Value  string // empty = delete

@@ -48,9 +48,10 @@ type Client struct {
 	Denied string
 }
 
-// Transport returns a transport to one service with the given TLS settings. If config is nil, it uses the default
-// settings. The transport keeps a limited number of idle connections. It fails requests whose answers have more than
-// MaxHeader bytes of header. An answer thus has at most MaxHeader/4 header fields.
+// Transport returns a transport to one service. It uses the TLS settings in config, or the default settings if config
+// is nil. The transport keeps a limited number of idle connections. A request fails if the header of its answer has
+// more than MaxHeader bytes. This also limits the number of header fields to MaxHeader/3, because a field has at least
+// 3 bytes: a name, a colon and a line feed.
 func Transport(config *tls.Config) *http.Transport {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,

@@ -26,7 +26,8 @@ func Load(name string) (*time.Location, error) {
 	return in, nil
 }
 
-// Check returns fault.Invalid for a name that stands for the zone of the host. It does not need the database.
+// Check returns fault.Invalid for a name that means the time zone of the host, such as Local. It does not read the
+// database of time zones, so it accepts names that do not exist.
 func Check(name string) error {
 	if slices.Contains([]string{"local", "localtime", "posixrules"}, strings.ToLower(name)) {
 		return refused("is the zone of the host, so nodes could disagree")

@@ -90,7 +90,8 @@ type Record struct {
 	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
 }
 
-// Remembered is the stored result of a request with a client id. A client that retries the request gets this result.
+// Remembered is the stored result of a request that carried a ClientID, the id that its client has given it. A retry
+// with the same ClientID gets this result.
 type Remembered struct {
 	Key         string
 	ExpireAt    uint64

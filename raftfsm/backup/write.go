@@ -83,7 +83,7 @@ func (b *Writer) Records(records []Record) error {
 	return b.flush()
 }
 
-// Remembered writes stored results of requests with a client id, oldest first.
+// Remembered writes stored results of requests with a ClientID, oldest first.
 func (b *Writer) Remembered(list []Remembered) error {
 	if len(list) == 0 {
 		return nil

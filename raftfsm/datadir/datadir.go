@@ -7,8 +7,9 @@
 //   - node.json, the Identity
 //   - groups/N, one folder for each Raft group
 //
-// This package reads and writes only LOCK and node.json. It deletes groups only while they are empty. It does not
-// depend on Raft.
+// This package reads and writes only LOCK and node.json, with one exception: it deletes the folder groups of a server
+// that has not joined a cluster yet, if the cluster has another number of partitions. The groups have no data then.
+// The package does not depend on Raft.
 package datadir
 
 import (

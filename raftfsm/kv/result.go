@@ -17,8 +17,8 @@ const (
 	// Stale means that this entry did not apply the request, because its origin is unknown or its id is at or below
 	// the low-water mark. An earlier entry may have applied it.
 	Stale Outcome = 3
-	// Rejected means that the request is invalid and changed nothing. For example, its client id was already used
-	// for other operations.
+	// Rejected means that the request is invalid and changed nothing. For example, its ClientID belongs to an earlier
+	// request with other operations.
 	Rejected Outcome = 4
 )
 

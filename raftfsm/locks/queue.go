@@ -301,8 +301,8 @@ func (k *Keeper) Unlock(ctx context.Context, name, owner string, id command.Requ
 	return res.Outcome, err
 }
 
-// end ends the lock with this token, and reports whether it has done so. renewals is the revision of the expiry
-// record. If renewals is not 0, end does nothing to a lock that was renewed after that revision.
+// end ends the lock with this token, and reports whether it has done so. If renewals is not 0, it is the value of
+// Lock.Renewals that the caller has read. end then does nothing if the lock was renewed after that.
 func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (ended bool, err error) {
 	outcome, err := k.endAs(ctx, command.RequestID{}, name, token, renewals)
 	return err == nil && outcome == kv.Applied, err

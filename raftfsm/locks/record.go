@@ -103,8 +103,8 @@ func Renew(name string, l Lock, c Claim) *command.Request {
 }
 
 // release returns the request that ends the lock with this token. If successor is not nil, the same log entry gives
-// the lock to that owner. renewals is the revision of the expiry record. If renewals is not 0, the request has no
-// effect on a lock that was renewed after that revision.
+// the lock to that owner. If renewals is not 0, it is the value of Lock.Renewals that the caller has read. The request
+// then has no effect on a lock that was renewed after that.
 func release(name string, token, renewals uint64, successor *Claim) *command.Request {
 	keys := Keys(name)
 	r := &command.Request{Kind: command.KindWrite}

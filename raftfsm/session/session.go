@@ -97,7 +97,8 @@ func malformed(why string) error {
 		Hint: "send the Quorate-Session header of an earlier answer unchanged, or none"}
 }
 
-// Of returns the position of the group g in the session. It returns false if the session has none.
+// Of returns the log position that the session has seen in the group g. It returns false if the session has no
+// position of this group.
 func (s Session) Of(g uint32) (Seen, bool) {
 	for i := range s {
 		if s[i].Group == g {

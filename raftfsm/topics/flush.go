@@ -140,8 +140,9 @@ func (k *Keeper) flush(g records.Group, c *consumer, batch int, next cursor, ops
 	}
 }
 
-// flushed updates c after its oldest settlements, batch in number, were stored in the log. It returns false if the
-// consumer must be read again.
+// flushed updates the consumer c after its oldest settlements were stored in the log. batch is the number of these
+// settlements. flushed returns false if a replay or a removal has changed the record of c since c was read. The
+// caller must then call reload.
 func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -50,9 +50,9 @@ func (a *acked) failed(id raft.ServerID) {
 	a.upTo[id] = p
 }
 
-// reached records that a follower has answered a heartbeat of the leader of the given term. If an earlier message to
-// the follower failed, the follower may not know the commit index. reached then fires moved, so that the commit index
-// is announced.
+// reached handles the answer of a follower to a heartbeat of the leader of the given term. If an earlier message to
+// the follower failed, the follower may not know the commit index. reached then fires moved, so that the group
+// announces the commit index again.
 func (a *acked) reached(id raft.ServerID, term uint64) {
 	a.mu.Lock()
 	p := a.upTo[id]

@@ -429,7 +429,7 @@ func (k *Keeper) pull(ctx context.Context, id string, received uint64) (a answer
 				err = errNotLeader(opWork)
 			}
 		}
-		if a.proven = k.confirm.covers(since); err == nil && !a.proven && a.activities() {
+		if a.proven = k.confirm.covers(since); err == nil && !a.proven && a.needsProof() {
 			err = k.confirmed(ctx, g, since)
 			a.proven = err == nil
 		}
@@ -445,9 +445,10 @@ func (k *Keeper) pull(ctx context.Context, id string, received uint64) (a answer
 	}
 }
 
-// activities reports whether a majority must confirm an answer before it is sent. This is so if the answer has
-// activities. It is also so if the answer is empty, because the confirmation then delays no work.
-func (a *answer) activities() bool {
+// needsProof reports whether a majority must confirm that this server leads before pull returns the answer. This is
+// required if the answer has an activity (see pull). It is not required if the answer is empty, but the confirmation
+// then delays no work.
+func (a *answer) needsProof() bool {
 	return len(a.items) == 0 || slices.ContainsFunc(a.items, func(i *item) bool { return i.kind == itemTask })
 }
 

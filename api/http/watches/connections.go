@@ -76,8 +76,9 @@ type conn struct {
 	head     []byte // to be sent before the body
 }
 
-// takeOver takes over the connection of a request from net/http. This is possible only for HTTP/1.1 requests, on a
-// listener that has Connections and is not closing. Otherwise takeOver changes nothing and returns nil.
+// takeOver takes the connection of the request r away from net/http, and adds it to the Connections of its listener.
+// This is possible only if the request uses HTTP/1.1, the connection has a file descriptor, and the listener has
+// Connections (see WithConnections) and is not closing. Otherwise takeOver changes nothing and returns nil.
 func takeOver(w http.ResponseWriter, r *http.Request) *conn {
 	t, _ := r.Context().Value(connectionsKey{}).(*Connections)
 	c := ConnOf(r.Context())

@@ -123,8 +123,8 @@ func (t *top) once(ctx context.Context, w io.Writer) error {
 	return second.write(w, first, 0)
 }
 
-// write prints the look, with the rates since an older one. Tables are at most width columns wide if their columns
-// allow it; 0 = no limit.
+// write prints the look l, with the rates since the look older. If width is not 0, write splits the table of nodes
+// into tables of at most width characters per line, as far as possible. It does not split the other tables.
 func (l *look) write(w io.Writer, older look, width int) error {
 	s, failed := &l.cluster, 0
 	for i := range s.Nodes {

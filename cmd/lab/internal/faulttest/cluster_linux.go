@@ -247,7 +247,7 @@ func Until(ctx context.Context, check func() error) error {
 	}
 }
 
-// Ready waits until every running node serves strong writes and reads.
+// Ready waits until every running node is healthy and accepts a strong write.
 func (c *Cluster) Ready(ctx context.Context) error {
 	for _, n := range c.Running() {
 		err := Until(ctx, func() error { return n.serves(ctx) })

@@ -72,8 +72,9 @@ func (l *StrongLoad) leave(f int) {
 	}
 }
 
-// done returns the numbers of the finished families that are still in the history. These are all numbers from first
-// to end-1. A family is finished when clients begin no new operations on it and none is in progress.
+// done returns the range of the oldest finished families that are still in the history: the numbers from first to
+// end-1. A family is finished when clients begin no new operations on it and none is in progress. A finished family
+// above an unfinished one is not in the range.
 func (l *StrongLoad) done() (first, end int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -159,7 +159,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// PingInterval implements state.Pinger. It returns 0, because each request costs request units.
+// PingInterval implements state.Pinger. It returns 0, because Cosmos DB charges for each request.
 func (s *Store) PingInterval() time.Duration { return 0 }
 
 // status returns the HTTP status of an answer; 0 = there was none.
