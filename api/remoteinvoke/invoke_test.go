@@ -456,10 +456,10 @@ func TestInvoke_ErrorNamesHopAndOutcome(t *testing.T) {
 }
 
 func TestInvoke_NotRetriedIfAppMayHaveSeenIt(t *testing.T) {
-	var calls int
+	var calls atomic.Int32
 	first := make(chan struct{}, 10)
 	a, _ := pair(t, func(w http.ResponseWriter, _ *http.Request) {
-		if calls++; calls%2 == 1 {
+		if calls.Add(1)%2 == 1 {
 			_, _ = w.Write([]byte("ok")) // the connection is kept
 			return
 		}
