@@ -37,7 +37,8 @@ type Keeper struct {
 	group   records.Group // nil until Attach
 	closed  bool
 	updates records.Updates
-	unread  bool // a read failed, so the next update reads all locks; only the goroutine of updates uses it
+	unread  bool        // a read failed, so the next update reads all locks; only the goroutine of updates uses it
+	retry   *time.Timer // of that update
 	term    uint64
 	machine *kv.Machine // whose changes are collected; nil = this server did not lead at the last update
 	locks   map[string]*held
@@ -93,13 +94,17 @@ func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {
 	err := k.refresh()
-	if err != nil && !fault.Is(err, fault.Unavailable) {
+	if err != nil && !k.unread && !fault.Is(err, fault.Unavailable) {
 		k.logger.Error("locks cannot be read, so they do not expire", "error", err,
 			"hint", "restart this server, so that another one leads")
 	}
 	k.unread = err != nil && !fault.Is(err, fault.Corrupt) // what cannot be decoded stays so
-	if k.unread {
-		time.AfterFunc(retryExpiry, k.Update)
+	switch {
+	case !k.unread:
+	case k.retry == nil:
+		k.retry = time.AfterFunc(retryExpiry, k.Update)
+	default:
+		k.retry.Reset(retryExpiry)
 	}
 }
 
@@ -216,6 +221,7 @@ func (k *Keeper) read(m *kv.Machine, names []string) error {
 		for _, name := range some {
 			keys = append(keys, Keys(name)...)
 		}
+		revision := m.Revision() // the read contains all locks that were acquired up to it
 		values, err := m.GetMany(kv.LockStore, keys, 0)
 		if err != nil {
 			return err
@@ -226,15 +232,15 @@ func (k *Keeper) read(m *kv.Machine, names []string) error {
 				damaged = err
 				continue
 			}
-			k.set(name, l, found)
+			k.set(name, l, found, revision)
 		}
 	}
 	return damaged
 }
 
-// set records the state of the lock with this name. The parameter found is false if the lock has no owner. A lock that
-// was acquired or renewed gets a new timer for its expiry.
-func (k *Keeper) set(name string, l Lock, found bool) {
+// set records the state of the lock with this name, as it was after the given revision or later. The parameter found is
+// false if the lock has no owner. A lock that was acquired or renewed gets a new timer for its expiry.
+func (k *Keeper) set(name string, l Lock, found bool, revision uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	old := k.locks[name]
@@ -248,7 +254,7 @@ func (k *Keeper) set(name string, l Lock, found bool) {
 		old.timer.Stop()
 		delete(k.locks, name)
 	}
-	if k.claimed[name].token != l.Token {
+	if c := k.claimed[name].token; c != l.Token && c <= revision { // otherwise the lock was acquired after the read
 		delete(k.claimed, name)
 	}
 	if k.unclaimed[name] < l.Token {
