@@ -48,6 +48,7 @@ type Keeper struct {
 	closed   bool
 	machine  *kv.Machine // nil = this server did not lead at the last update
 	term     uint64
+	repeats  bool             // a read has failed, and the Keeper reads again after a pause
 	since    uint64           // cluster time at which this leader began
 	restored uint64           // the last restore of the machine
 	topics   map[Topic]*topic // with records or with subscribers
@@ -122,8 +123,20 @@ func (k *Keeper) update() {
 	}
 	if err := k.refresh(); err != nil {
 		k.failed(err)
-		k.resign()
-		k.opts.AfterFunc(retryPause, k.Update)
+		k.repeat()
+	}
+}
+
+// repeat forgets what a failed read has left incomplete, and makes the Keeper read again after a pause. The caller
+// holds k.mu.
+func (k *Keeper) repeat() {
+	k.resign()
+	if !k.repeats {
+		k.repeats = true
+		k.after(retryPause, func() {
+			k.repeats = false
+			k.Update()
+		})
 	}
 }
 
@@ -274,10 +287,14 @@ func (k *Keeper) lead(op string) error {
 	if !k.group.Leading() {
 		return errNotLeader(op)
 	}
-	if k.machine == nil || k.term != k.group.Term() {
-		return k.refresh()
+	if k.machine != nil && k.term == k.group.Term() {
+		return nil
 	}
-	return nil
+	err := k.refresh()
+	if err != nil && !fault.Is(err, fault.Corrupt) { // a damaged record stays so, and the others can be used
+		k.repeat()
+	}
+	return err
 }
 
 func errNotLeader(op string) error {

@@ -91,6 +91,7 @@ type Keeper struct {
 	closed   bool
 	machine  *kv.Machine // nil = this server did not lead at the last update
 	term     uint64
+	repeats  bool   // a read has failed, and the Keeper reads again after a pause
 	restored uint64 // the last restore of the machine
 
 	instances map[Ref]*instance
@@ -165,8 +166,20 @@ func (k *Keeper) update() {
 	}
 	if err := k.refresh(); err != nil {
 		k.failed(err)
-		k.resign()
-		k.opts.AfterFunc(retryPause, k.Update)
+		k.repeat()
+	}
+}
+
+// repeat forgets what a failed read has left incomplete, and makes the Keeper read again after a pause. The caller
+// holds k.mu.
+func (k *Keeper) repeat() {
+	k.resign()
+	if !k.repeats {
+		k.repeats = true
+		k.after(retryPause, func() {
+			k.repeats = false
+			k.Update()
+		})
 	}
 }
 
@@ -322,10 +335,14 @@ func (k *Keeper) lead(op string) error {
 	if !k.group.Leading() {
 		return errNotLeader(op)
 	}
-	if k.machine == nil || k.term != k.group.Term() {
-		return k.refresh()
+	if k.machine != nil && k.term == k.group.Term() {
+		return nil
 	}
-	return nil
+	err := k.refresh()
+	if err != nil && !fault.Is(err, fault.Corrupt) { // a damaged record stays so, and the others can be used
+		k.repeat()
+	}
+	return err
 }
 
 // leads reports whether this server still leads in the term for which the Keeper has read the records. Call it after
