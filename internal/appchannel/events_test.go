@@ -20,7 +20,9 @@ import (
 	"github.com/dapr/go-sdk/service/common"
 	sdk "github.com/dapr/go-sdk/service/grpc"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/status"
 
 	"github.com/quorate/quorate/internal/appchannel"
@@ -165,17 +167,22 @@ func TestTake_LongAnswer(t *testing.T) {
 	}
 }
 
-// longAnswers is a gRPC application that answers an event with as many bytes as its data says. It refuses an event
-// that is longer than 1000 bytes.
+// longAnswers is a gRPC application that answers an event with as many bytes as its data says. It compresses the
+// answer if the data begins with "+". It refuses an event that is longer than 1000 bytes.
 type longAnswers struct {
 	runtime.UnimplementedAppCallbackServer
 }
 
-func (longAnswers) OnBindingEvent(_ context.Context, in *runtime.BindingEventRequest) (*runtime.BindingEventResponse,
+func (longAnswers) OnBindingEvent(ctx context.Context, in *runtime.BindingEventRequest) (*runtime.BindingEventResponse,
 	error) {
 	if len(in.GetData()) > 1000 { // the text of gRPC
 		return nil, status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)",
 			len(in.GetData()), 1000)
+	}
+	if in.GetData()[0] == '+' {
+		if err := grpc.SetSendCompressor(ctx, gzip.Name); err != nil {
+			return nil, err
+		}
 	}
 	n, err := strconv.Atoi(string(in.GetData()))
 	return &runtime.BindingEventResponse{Data: make([]byte, n)}, err
@@ -187,7 +194,7 @@ func TestTake_LongAnswerOfAGRPCApplication(t *testing.T) {
 		data string
 		want int
 		code fault.Code
-	}{{"100", 100, ""}, {"100000", 0, ""}, {strings.Repeat("0", 1001), 0, fault.Internal}} {
+	}{{"100", 100, ""}, {"100000", 0, ""}, {"+100", 100, ""}, {"+100000", 0, ""}, {strings.Repeat("0", 1001), 0, fault.Internal}} {
 		got, err := c.Take(within(t), "queue", "queue", []byte(one.data), nil)
 		if len(got) != one.want || fault.CodeOf(err) != one.code {
 			t.Errorf("%.10s: %d bytes, %v", one.data, len(got), err)

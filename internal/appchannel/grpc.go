@@ -93,10 +93,13 @@ func (c *Channel) maxAnswer() int { return int(min(c.opts.MaxMessage+overhead, m
 // for this. An application that gets too long a request answers with the same text and its own limit. If that limit
 // equals maxAnswer, the request is longer than maxAnswer.
 func (c *Channel) tooLong(err error, in proto.Message) bool {
+	if status.Code(err) != codes.ResourceExhausted || proto.Size(in) > c.maxAnswer() {
+		return false
+	}
 	text := status.Convert(err).Message()
-	return status.Code(err) == codes.ResourceExhausted && proto.Size(in) <= c.maxAnswer() &&
+	return text == fmt.Sprintf("grpc: received message after decompression larger than max %d", c.maxAnswer()) ||
 		strings.HasPrefix(text, "grpc: received message larger than max (") &&
-		strings.HasSuffix(text, fmt.Sprintf(" vs. %d)", c.maxAnswer()))
+			strings.HasSuffix(text, fmt.Sprintf(" vs. %d)", c.maxAnswer()))
 }
 
 func (g *grpcCarrier) close() error {
