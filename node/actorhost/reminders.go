@@ -278,6 +278,9 @@ func (r reminders) Deliver(ctx context.Context, t *due.Tick) (due.Result, error)
 	tick := fmt.Sprintf("%d.%d", t.Revision, t.Number)
 	status, cancel, err := r.host.Runtime.Remind(ctx, namespaceOf(t.Home), &rem, tick, t.Attempt)
 	switch {
+	case fault.Is(err, fault.Corrupt), fault.Is(err, fault.TooLarge):
+		// The application has handled the reminder, but its answer was refused; or the request is too large for it.
+		return due.Failed, err
 	case err != nil:
 		return due.Undelivered, err
 	case status == http.StatusNotFound && t.Final: // before, an application that starts may not know its actors yet

@@ -322,7 +322,8 @@ func (e *event) deliver(ctx context.Context, p *parts) ([]byte, error) {
 		return []byte{byte(due.Done)}, nil
 	case err == nil:
 		return []byte{byte(due.Unknown)}, nil
-	case fault.Is(err, fault.Internal):
+	case fault.Is(err, fault.Internal), fault.Is(err, fault.Corrupt), fault.Is(err, fault.Invalid),
+		fault.Is(err, fault.TooLarge): // the answer was refused, or the tick cannot be sent; neither changes
 		return append([]byte{byte(due.Failed)}, fault.Text(err)...), nil
 	}
 	return nil, err

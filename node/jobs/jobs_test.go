@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/internal/atmostonce"
 	"github.com/quorate/quorate/node/nodetest"
 )
 
@@ -76,6 +77,43 @@ func TestJobs_CallTheApplication(t *testing.T) {
 	want(409, "POST", "/v1.0/jobs/later", `{"dueTime":"1h"}`)
 	want(204, "DELETE", "/v1.0/jobs?prefix=la", "")
 	want(404, "GET", "/v1.0/jobs/later", "")
+}
+
+// The application has handled the job, but its answer has too many headers. That is an attempt, so the failure policy
+// ends the repetition.
+func TestJobs_RefusedAnswerIsAFailedAttempt(t *testing.T) {
+	attempts := make(chan string, 100)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			return // a probe
+		}
+		for i := range 2 * atmostonce.DefaultMaxFields {
+			w.Header().Add("X-Many", strconv.Itoa(i))
+		}
+		attempts <- r.Header.Get("Quorate-Job-Attempt")
+	}))
+	t.Cleanup(s.Close)
+	c := nodetest.Config(t)
+	c.App.Port = s.Listener.Addr().(*net.TCPAddr).Port
+	n := nodetest.Open(t, c)
+	if code, text, _ := nodetest.Ask(t, n, "POST", "/v1.0/jobs/a", `{"dueTime":"1ms",
+		"failurePolicy":{"constant":{"interval":"0.01s","maxRetries":2}}}`); code != 204 {
+		t.Fatalf("%d %s", code, text)
+	}
+	nodetest.Poll(t, func() error {
+		if code, _, _ := nodetest.Ask(t, n, "GET", "/v1.0/jobs/a", ""); code != 404 {
+			return fmt.Errorf("the job is there after %d attempts: %d", len(attempts), code)
+		}
+		return nil
+	})
+	for _, want := range []string{"1", "2", "3"} {
+		if got := <-attempts; got != want {
+			t.Errorf("attempt %s, want %s", got, want)
+		}
+	}
+	if len(attempts) > 0 {
+		t.Errorf("%d further attempts", len(attempts))
+	}
 }
 
 func TestJobs_ShowThatTheyWaitForAnInstance(t *testing.T) {
