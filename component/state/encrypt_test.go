@@ -315,6 +315,8 @@ type sharing struct {
 
 func (s sharing) Next(context.Context, time.Duration) (state.WatchPart, error) { return s.part, nil }
 
+func (sharing) Position() state.Position { return state.Position{} }
+
 func (s sharing) Poll() (state.WatchPart, state.Readiness, error) {
 	return s.part, state.WatchReady, nil
 }
@@ -364,5 +366,81 @@ func TestEncrypted_WatchReportsDamagedValues(t *testing.T) {
 	}
 	if got, _, err := w.Poll(); !fault.Is(err, fault.Corrupt) || len(got.Changes) > 0 {
 		t.Errorf("delivered %v, %v", got.Changes, err)
+	}
+}
+
+// series is a store that can be watched. Its watches deliver parts one after the other.
+type series struct {
+	state.Store
+	parts []state.WatchPart
+}
+
+func (s series) Watch(context.Context, state.WatchRequest) (state.Watch, error) {
+	return &seriesWatch{parts: s.parts, at: 4}, nil
+}
+
+type seriesWatch struct {
+	state.Watch
+	parts []state.WatchPart
+	at    uint64
+}
+
+func (w *seriesWatch) Position() state.Position {
+	return state.Position{Cluster: "0a0b0c0d", Revision: w.at}
+}
+
+func (w *seriesWatch) Next(context.Context, time.Duration) (part state.WatchPart, err error) {
+	part, w.parts = w.parts[0], w.parts[1:]
+	w.at = part.Seen
+	return part, nil
+}
+
+func (w *seriesWatch) Poll() (state.WatchPart, state.Readiness, error) {
+	if len(w.parts) == 0 {
+		return state.WatchPart{}, state.WatchIdle, nil
+	}
+	part, err := w.Next(context.Background(), 0)
+	return part, state.WatchReady, err
+}
+
+// A client continues from the position, so the position must not be after changes that were not delivered.
+func TestEncrypted_WatchKeepsPositionAtDamagedValue(t *testing.T) {
+	below := memory(t)
+	put(t, state.Encrypted(below, ring(t, key256, "")), state.Write{Key: "app||k", Value: []byte(`1`)})
+	good, err := get(t, below, "app||k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good.Key = "app||k"
+	damaged := state.Item{Key: "app||k", Value: []byte("1"), ETag: "7"}
+	first := state.WatchPart{Changes: []state.Change{{Item: good}}, Seen: 5}
+	bookmark := state.WatchPart{Seen: 6}
+	broken := state.WatchPart{Changes: []state.Change{{Item: good}, {Item: damaged}}, Seen: 8}
+	poll := func(w state.Watch) error { _, _, err := w.Poll(); return err }
+	next := func(w state.Watch) error { _, err := w.Next(t.Context(), 0); return err }
+	for name, c := range map[string]struct {
+		take  func(state.Watch) error
+		parts []state.WatchPart
+		want  uint64
+	}{
+		"next, at the start":    {next, []state.WatchPart{broken}, 4},
+		"poll, at the start":    {poll, []state.WatchPart{broken}, 4},
+		"next, after a part":    {next, []state.WatchPart{first, broken}, 5},
+		"poll, after a part":    {poll, []state.WatchPart{first, broken}, 5},
+		"next, after two parts": {next, []state.WatchPart{first, bookmark, broken}, 6},
+		"poll, after two parts": {poll, []state.WatchPart{first, bookmark, broken}, 6},
+	} {
+		store := state.Encrypted(series{below, c.parts}, ring(t, key256, ""))
+		w, err := state.AbilitiesOf(store).Watcher.Watch(t.Context(), state.WatchRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range c.parts {
+			err = c.take(w)
+		}
+		if want := (state.Position{Cluster: "0a0b0c0d", Revision: c.want}); !fault.Is(err, fault.Corrupt) ||
+			w.Position() != want {
+			t.Errorf("%s: the position is %v after %v, want %v", name, w.Position(), err, want)
+		}
 	}
 }

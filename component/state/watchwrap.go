@@ -22,14 +22,19 @@ func (e *encrypted) Watch(ctx context.Context, r WatchRequest) (Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &decrypting{w, e}, nil
+	return &decrypting{Watch: w, store: e, at: w.Position()}, nil
 }
 
 // decrypting decrypts the values of a watch.
 type decrypting struct {
 	Watch
 	store *encrypted
+	at    Position // everything up to it was delivered
 }
+
+// Position implements Watch. It is not the position of the watch below. That one is after a part which could not be
+// decrypted, so a client that continued from there would miss the changes of the part.
+func (d *decrypting) Position() Position { return d.at }
 
 // Next implements Watch.
 func (d *decrypting) Next(ctx context.Context, wait time.Duration) (WatchPart, error) {
@@ -66,5 +71,6 @@ func (d *decrypting) open(part WatchPart) (WatchPart, error) {
 			}
 		}
 	}
+	d.at = d.Watch.Position()
 	return part, nil
 }
