@@ -40,6 +40,7 @@ type Watch struct {
 	app      string
 	bookmark time.Duration
 	entry    *watchEntry
+	snapshot bool // its items are being delivered
 
 	parent, ctx context.Context // of the last Next, and derived from it; made once for all calls with one parent
 	cancel      context.CancelFunc
@@ -70,7 +71,7 @@ func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 	}
 	entry.watch(w)
 	return &Watch{Session: s.sessionOf(ctx, inst, &request), watch: w, inst: inst, app: s.app.ID,
-		bookmark: r.Bookmark, entry: entry}, nil
+		bookmark: r.Bookmark, entry: entry, snapshot: r.Snapshot}, nil
 }
 
 // sessionOf returns a session token for the start of the watch, or "" if there is none. With this token, a client
@@ -166,6 +167,7 @@ func (w *Watch) next(ctx context.Context, wait time.Duration) (state.WatchPart, 
 		}
 		return state.WatchPart{}, err
 	}
+	w.snapshot = w.snapshot && !part.Synced
 	part.Items, part.Changes = w.own(part.Items), w.own(part.Changes)
 	w.entry.count(len(part.Items) + len(part.Changes))
 	w.entry.pos.Store(w.watch.Position().Revision)
@@ -260,7 +262,9 @@ func (w *Watch) EndOf(err error) (e *Error, reason, resume string) {
 	switch reason {
 	case ReasonCompacted, ReasonRestored, ReasonMoved:
 	default:
-		resume = w.Position()
+		if !w.snapshot { // the position does not include the items that are missing
+			resume = w.Position()
+		}
 	}
 	return watchFailed(err, w.inst.Name), reason, resume
 }

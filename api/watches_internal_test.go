@@ -1,11 +1,14 @@
 package api
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // lagging is a watch that has delivered everything up to pos.
@@ -73,5 +76,53 @@ func TestWatch_EndHasAPositionOnlyIfTheWatchCanContinue(t *testing.T) {
 		if _, got, resume := w.EndOf(&state.WatchEnd{Reason: reason}); got != reason || resume != want {
 			t.Errorf("%s: %s, %q", reason, got, resume)
 		}
+	}
+}
+
+// parts is a watch that delivers its parts and then fails.
+type parts struct {
+	lagging
+	list []state.WatchPart
+}
+
+func (p *parts) Next(context.Context, time.Duration) (part state.WatchPart, err error) {
+	if len(p.list) == 0 {
+		return part, fault.New(fault.Corrupt, "test", "the value was damaged")
+	}
+	part, p.list = p.list[0], p.list[1:]
+	return part, nil
+}
+
+// A client that continued from the position of an incomplete snapshot would never get its other items.
+func TestWatch_EndHasNoPositionWithinASnapshot(t *testing.T) {
+	item := state.Change{Item: state.Item{Key: "shop||k", Value: []byte("1")}}
+	within := state.WatchPart{Items: []state.Change{item}}
+	synced := state.WatchPart{Items: []state.Change{item}, Synced: true, Seen: 7}
+	for name, c := range map[string]struct {
+		snapshot bool
+		list     []state.WatchPart
+		want     string
+	}{
+		"no snapshot":       {false, nil, "7"},
+		"before its items":  {true, nil, ""},
+		"within its items":  {true, []state.WatchPart{within}, ""},
+		"complete snapshot": {true, []state.WatchPart{within, synced}, "7"},
+		"after a change":    {true, []state.WatchPart{synced, {Seen: 7}}, "7"},
+	} {
+		all := NewWatches()
+		entry, failure := all.enter(nil, "statestore")
+		if failure != nil {
+			t.Fatal(failure)
+		}
+		w := &Watch{watch: &parts{lagging{pos: 7}, c.list}, inst: &state.Instance{Name: "statestore"}, app: "shop",
+			entry: entry, snapshot: c.snapshot}
+		var err error
+		for err == nil {
+			_, err = w.Next(t.Context())
+		}
+		if _, _, resume := w.EndOf(err); resume != c.want {
+			t.Errorf("%s: resume is %q, want %q", name, resume, c.want)
+		}
+		w.endContext()
 	}
 }
