@@ -101,6 +101,17 @@ func (h *Host) Standing(gid uint32, server string) Standing {
 	return s
 }
 
+// HasLeft reports whether another server has left every group permanently. It reads the replicas of this node. It
+// returns false if this node does not know of the removal from one of the groups yet, or has no groups.
+func (h *Host) HasLeft(server string) bool {
+	for i := range h.groups {
+		if s := h.Standing(uint32(i), server); !s.Removed || !s.Settled || s.Member { //nolint:gosec // few groups
+			return false
+		}
+	}
+	return len(h.groups) > 0
+}
+
 // Retire records that the cluster has permanently removed this server. From then on, also after a restart, the
 // server answers no requests and does not take part in its groups. The record is durable when Retire returns nil.
 // Retire is idempotent.

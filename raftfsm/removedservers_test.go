@@ -76,6 +76,38 @@ func TestMarkRemoved_ReachesEveryReplicaAndSurvivesRestore(t *testing.T) {
 	}
 }
 
+// Leaders decide about the removal from their groups one by one, and each may refuse.
+func TestHasLeft_ServerIsRemovedFromEveryGroup(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, func(o *raftfsm.Options) { o.Partitions = 2 })
+	h := c.leader()
+	const server = "n9.a"
+	for i := range h.Groups() {
+		eventually(t, func() error { return h.Groups()[i].AddNonvoter(t.Context(), server, 0) })
+	}
+	for _, step := range []struct {
+		name string
+		run  func() error
+		want bool
+	}{
+		{"member of both", func() error { return nil }, false},
+		{"marked in group 0", func() error { return h.MarkRemoved(t.Context(), 0, server, 0) }, false},
+		{"removed from group 0", func() error { return h.Groups()[0].Remove(t.Context(), server, 0) }, false},
+		{"marked in group 1", func() error { return h.MarkRemoved(t.Context(), 1, server, 0) }, false},
+		{"removed from group 1", func() error { return h.Groups()[1].Remove(t.Context(), server, 0) }, true},
+	} {
+		must(t, step.run())
+		if got := h.HasLeft(server); got != step.want {
+			t.Errorf("%s: it has left is %v", step.name, got)
+		}
+	}
+	for _, other := range []string{h.Identity().Server, "n8.a", ""} {
+		if h.HasLeft(other) {
+			t.Errorf("server %q has left", other)
+		}
+	}
+}
+
 func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
 	o := options(t, t.TempDir())
 	h := open(t, o)

@@ -2,7 +2,6 @@ package clusterctl
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -101,6 +100,7 @@ func (r *reconciler) greet(roster *membership.Roster) {
 func (r *reconciler) round(ctx context.Context) {
 	r.publish() // a disk that became low counts in this round
 	inputs := make([]placement.Input, len(r.views))
+	led := false
 	for i, g := range r.host.Groups() {
 		leading := g.Leading() // only a leader's replica has every tombstone of a removed server
 		var prev uint64
@@ -108,25 +108,27 @@ func (r *reconciler) round(ctx context.Context) {
 		if !leading || !g.Leading() {
 			continue
 		}
-		r.dismiss(inputs[i])
+		led = true
 		for _, c := range placement.Plan(inputs[i]) {
 			if r.apply(ctx, uint32(i), g, c, prev) {
 				r.hurry() // the next change need not wait for the pause
 			}
 		}
 	}
+	if led { // one of the leaders is enough
+		r.dismiss()
+	}
 	r.spread(ctx, inputs)
 	r.publish()
 }
 
-// dismiss announces that failed servers have left which were removed from a group. Otherwise nodes would list them as
-// failed for hours, and alerts would name them.
-func (r *reconciler) dismiss(in placement.Input) {
-	for _, m := range in.Members {
-		isMember := func(s placement.Server) bool { return s.ID == m.Server }
-		if m.State == placement.Failed && slices.Contains(in.Removed, m.Server) &&
-			!slices.ContainsFunc(in.Servers, isMember) {
-			r.net.Gossip().Dismiss(m.Server)
+// dismiss announces that failed servers have left which were removed from every group. Otherwise nodes would list them
+// as failed for hours, and alerts would name them. A server that is still in a group must stay listed, because that
+// group may need its vote.
+func (r *reconciler) dismiss() {
+	for _, m := range r.net.Gossip().Roster().Servers() {
+		if m.State == membership.Failed && r.host.HasLeft(m.ServerID) {
+			r.net.Gossip().Dismiss(m.ServerID)
 		}
 	}
 }

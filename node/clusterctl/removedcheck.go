@@ -90,15 +90,11 @@ func (s *removedCheck) ask(ctx context.Context) bool {
 
 // serveRemovedCheck answers methodRemovedCheck about the caller.
 func (ctl *Controller) serveRemovedCheck(_ context.Context, r peer.Request) ([]byte, error) {
-	groups := ctl.host.Groups()
 	if err := ctl.host.Removed(); err != nil {
 		return nil, err // this replica may be out of date
 	}
-	for i := range groups {
-		st := ctl.host.Standing(uint32(i), r.From.Server)
-		if st.Member || !st.Settled || !st.Removed {
-			return []byte{0}, nil
-		}
+	if !ctl.host.HasLeft(r.From.Server) {
+		return []byte{0}, nil
 	}
 	return []byte{1}, nil
 }
