@@ -10,6 +10,15 @@ import (
 // callService implements the part of the admin API about API requests.
 type callService struct{ log *api.CallLog }
 
+// callLogFor returns the call log that operators of n see. After a takeover of the shared directory, the requests go
+// to the node that serves the applications, and into its call log.
+func callLogFor(n *Node) *api.CallLog {
+	if n.place.front != nil {
+		return n.place.front.apis.callLog
+	}
+	return n.apis.callLog
+}
+
 // WatchCalls implements admin.Calls.
 func (s callService) WatchCalls(ctx context.Context, f schema.CallFilter, take func(schema.CallLine) error) error {
 	return s.log.Follow(ctx, api.CallFilter(f), func(calls []api.LiveCall, lost uint64) error {

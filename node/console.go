@@ -48,7 +48,7 @@ func (n *Node) buildConsole(ctx context.Context) error {
 		Work:      &consoleWork{jobs.Admin{Jobs: &n.apis.jobs, Logger: n.deps.Logger}, n.apis.actors},
 		Workflows: workflowAdmin(n),
 		Topics:    newTopicService(n),
-		Calls:     n.apis.callLog,
+		Calls:     callLogFor(n),
 		OpenAPI:   apihttp.OpenAPI(), Token: n.apis.tokenFor, Port: port, Logger: n.deps.Logger,
 		Now: n.deps.Now})
 	if err != nil {

@@ -143,7 +143,7 @@ func (n *Node) Addresses() Addresses { return n.addrs }
 func (n *Node) Admin() adminapi.Node {
 	return admin{n.status, n.catalogue, n.control, n.control, n.doctor(), backupService{n.host, n.config, n.deps},
 		n.apis.remote, lockService{n.host, n.components.LockStores, n.deps.Logger},
-		jobs.Admin{Jobs: &n.apis.jobs, Logger: n.deps.Logger}, newTopicService(n), callService{n.apis.callLog},
+		jobs.Admin{Jobs: &n.apis.jobs, Logger: n.deps.Logger}, newTopicService(n), callService{callLogFor(n)},
 		actorhost.Admin{Host: n.apis.actors, Logger: n.deps.Logger}, workflowAdmin(n), n.control, &n.apis.consoleLinks,
 		newOverview(n), debugger{n}, configurationAdmin{n.components}}
 }

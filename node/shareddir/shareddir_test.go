@@ -1,6 +1,7 @@
 package shareddir_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -302,6 +303,11 @@ func TestSharedDir_SuccessorServesOperators(t *testing.T) {
 	if _, err := watch.Body.Read(make([]byte, 1)); err != nil {
 		t.Errorf("watching items: %v", err)
 	}
+	calls := ask(t, dir, "GET", adminapi.CallsPath(&schema.CallFilter{App: "b"}), "")
+	if code, body := nextCall(calls, func() { put(t, all[1], 2) }); code != 204 {
+		t.Errorf("watching calls: %d %s", code, body)
+	}
+	_ = calls.Body.Close()
 	closed := make(chan error, 1)
 	go func() {
 		// A watch that delayed the close would do so for most of this hour.
@@ -316,6 +322,22 @@ func TestSharedDir_SuccessorServesOperators(t *testing.T) {
 		t.Error("the watch delays the close of the node")
 	}
 	_ = watch.Body.Close()
+}
+
+// nextCall reads the first line of a watch of calls, which says that calls are recorded from now on. It then runs
+// request, and returns the status of the next call, and its line. It waits until testutil.Patience at most.
+func nextCall(watch *http.Response, request func()) (code int, line string) {
+	stop := time.AfterFunc(testutil.Patience, func() { _ = watch.Body.Close() })
+	defer stop.Stop()
+	lines := bufio.NewScanner(watch.Body)
+	lines.Scan()
+	request()
+	lines.Scan()
+	var c schema.CallLine
+	if err := json.Unmarshal(lines.Bytes(), &c); err != nil || c.Call == nil {
+		return 0, lines.Text()
+	}
+	return c.Call.Code, lines.Text()
 }
 
 func TestSharedDir_FailedTakeoverEndsNode(t *testing.T) {
