@@ -229,6 +229,14 @@ func TestInputs_NoDeliveryIfAppUnhealthyOrNodeStopping(t *testing.T) {
 	deliver("", "")
 	in.Stop()
 	deliver(fault.Unavailable, "stopping")
+	claimed := bindings.Event{Claimed: true}
+	if _, err := s.started().Deliver(t.Context(), claimed); err != nil {
+		t.Errorf("a claimed event at a stopping node: %v", err)
+	}
+	a.set(func() { a.healthy = false })
+	if _, err := s.started().Deliver(t.Context(), claimed); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a claimed event at an unhealthy application: %v", err)
+	}
 }
 
 func TestInputs_PolicyRetriesDelivery(t *testing.T) {

@@ -87,8 +87,8 @@ func (in *Inputs) note(i int, s InputState, reason string) {
 	in.statuses[i].State, in.statuses[i].Reason = s, reason
 }
 
-// Stop makes all further deliveries fail, so that the event sources keep the events for other nodes. It does not wait
-// for deliveries in progress.
+// Stop makes all further deliveries fail, so that the event sources keep the events for other nodes. Deliveries of
+// claimed events do not fail, because no other node would deliver them. Stop does not wait for deliveries in progress.
 func (in *Inputs) Stop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -176,11 +176,12 @@ type sink struct {
 	binding *bindings.Instance
 }
 
-func (s *sink) unready() string {
+// unready returns why an event is not delivered now, or "".
+func (s *sink) unready(claimed bool) string {
 	s.inputs.mu.Lock()
 	stopping := s.inputs.stopping
 	s.inputs.mu.Unlock()
-	if stopping {
+	if stopping && !claimed {
 		return "the node is stopping"
 	}
 	if ok, why := s.inputs.config.Receiver.Healthy(); !ok {
@@ -190,7 +191,7 @@ func (s *sink) unready() string {
 }
 
 // Ready reports whether the application accepts events now.
-func (s *sink) Ready() bool { return s.unready() == "" }
+func (s *sink) Ready() bool { return s.unready(false) == "" }
 
 // Deliver delivers an event to the application, with the retries of the policy.
 func (s *sink) Deliver(ctx context.Context, e bindings.Event) (answer []byte, err error) {
@@ -198,7 +199,7 @@ func (s *sink) Deliver(ctx context.Context, e bindings.Event) (answer []byte, er
 	start := seen.begin()
 	defer func() { seen.event(s.binding.Name, start, err) }()
 	once := func(ctx context.Context) error {
-		if why := s.unready(); why != "" {
+		if why := s.unready(e.Claimed); why != "" {
 			return fault.New(fault.Unavailable, "api.Deliver", why)
 		}
 		answer, err = s.inputs.config.Receiver.Take(ctx, s.binding.Name, s.binding.Path(), e)

@@ -46,6 +46,7 @@ type Output interface {
 type Event struct {
 	Data     []byte            // delivered as it is
 	Metadata map[string]string // becomes headers; may be nil
+	Claimed  bool              // no other node will deliver it, so a stopping node still does
 }
 
 // Sink receives the events of an input binding. It is safe for concurrent use.

@@ -38,6 +38,10 @@ const claimLife = time.Hour
 // claimTime bounds the claim of one tick.
 const claimTime = 10 * time.Second
 
+// claimRest is how long a claim may go on when the binding closes. Without a quorum it would use up the time in which
+// the node has to stop.
+const claimRest = 2 * time.Second
+
 // Fields declares the metadata.
 func Fields() []component.Field {
 	return []component.Field{
@@ -77,9 +81,9 @@ type clock struct {
 	options  Options
 	schedule schedule
 	zone     *time.Location
-	stopped  context.Context // ends the schedule, and the ticks that are not claimed yet
+	stopped  context.Context // ends the schedule
 	stop     context.CancelFunc
-	life     context.Context // ends deliveries
+	life     context.Context // ends claims and deliveries
 	end      context.CancelFunc
 	once     sync.Once
 	running  sync.WaitGroup
@@ -95,7 +99,8 @@ func (c *clock) Start(_ context.Context, sink bindings.Sink) error {
 	return err
 }
 
-// close waits for deliveries as long as ctx allows, because no other node delivers a tick that is claimed.
+// close waits for deliveries as long as ctx allows, because no other node delivers a tick that is claimed. It also
+// waits for claims, up to claimRest, because a claim that is given up may still be committed.
 func (c *clock) close(ctx context.Context) error {
 	c.stop()
 	defer c.end()
@@ -137,17 +142,18 @@ func (c *clock) tick(at time.Time, sink bindings.Sink) {
 	if !sink.Ready() {
 		return // another node may have a ready application
 	}
-	ctx, cancel := context.WithTimeout(c.stopped, claimTime)
+	ctx, cancel := context.WithTimeout(c.life, claimTime)
 	defer cancel()
+	defer context.AfterFunc(c.stopped, func() { time.AfterFunc(claimRest, cancel) })()
 	first, err := c.options.Claims.Claim(ctx, c.key(at), claimLife)
 	switch {
-	case err != nil && c.stopped.Err() == nil:
+	case err != nil:
 		c.options.Logger.Warn("a tick could not be claimed and is skipped", "tick", at, "error", err)
 		return
-	case err != nil || !first:
+	case !first:
 		return
 	}
-	_, err = sink.Deliver(c.life, bindings.Event{Metadata: map[string]string{
+	_, err = sink.Deliver(c.life, bindings.Event{Claimed: true, Metadata: map[string]string{
 		"readTimeUTC": at.UTC().Format(time.RFC3339), metadataTimeZone: c.zone.String(),
 	}})
 	if err != nil {

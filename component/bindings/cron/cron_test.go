@@ -56,7 +56,7 @@ func check(pairs ...string) (component.Values, error) {
 	return v, err
 }
 
-func open(t *testing.T, c *claims, pairs ...string) bindings.Binding {
+func open(t *testing.T, c bindings.Claims, pairs ...string) bindings.Binding {
 	t.Helper()
 	b, err := cron.Open(cron.Options{Name: "ticks", Namespace: "shop", Metadata: values(t, pairs...), Claims: c,
 		Logger: slog.New(slog.DiscardHandler)})
@@ -224,6 +224,55 @@ func TestCron_CloseWaitsForClaimedTick(t *testing.T) {
 				defer cancel()
 				if err := b.Close(ctx); err != nil || !errors.Is(sink.failed, c.want) {
 					t.Errorf("the delivery ended with %v, close with %v", sink.failed, err)
+				}
+			})
+		})
+	}
+}
+
+// slowClaims take their time. A claim counts also if its context ends first, as in the replicated store.
+type slowClaims struct {
+	claims
+	takes time.Duration
+}
+
+func (c *slowClaims) Claim(ctx context.Context, key string, life time.Duration) (bool, error) {
+	first, err := c.claims.Claim(ctx, key, life)
+	select {
+	case <-time.After(c.takes):
+		return first, err
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+func TestCron_CloseWaitsForClaimThatHasBegun(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes, want time.Duration
+		delivered   int
+	}{
+		"in time":   {time.Second, time.Second, 1},
+		"no quorum": {time.Hour, 2 * time.Second, 0}, // the rest of the node has to stop too
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sink := bindingstest.NewSink()
+				b := open(t, &slowClaims{takes: c.takes}, "schedule", "@every 1m")
+				if err := b.Input.Start(t.Context(), sink); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(time.Minute)
+				synctest.Wait()
+				sink.Pause(true) // as a stopping node does
+				begun := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				err := b.Close(ctx)
+				if took := time.Since(begun); err != nil || took > c.want {
+					t.Errorf("closed after %s with %v", took, err)
+				}
+				if got := sink.Events(); len(got) != c.delivered || len(got) > 0 && !got[0].Claimed {
+					t.Errorf("delivered %v", got)
 				}
 			})
 		})
