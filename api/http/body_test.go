@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"runtime"
 	"strings"
 	"testing"
@@ -185,6 +186,37 @@ func TestScheduleJob_ReservesMemoryOfElements(t *testing.T) {
 	hold.Release()
 	if w := schedule(); w.Code != http.StatusNoContent {
 		t.Errorf("with memory: %d %s", w.Code, w.Body)
+	}
+}
+
+// A text reserves no memory for the marks within it, also after an escaped quote.
+func TestScheduleJob_ReservesNoMemoryForMarksInStrings(t *testing.T) {
+	t.Parallel()
+	b := admission.New(admission.Options{Bytes: 8 << 20, Patience: 1, LargePatience: 1, Target: 1, Penalty: 1})
+	f := budgeted(t, b, nil, nil)
+	hold := b.Share()
+	if !hold.TryAdd(4 << 20) {
+		t.Fatal("the budget is not empty")
+	}
+	defer hold.Release()
+	for name, text := range map[string]string{"plain": "a,", "escaped quote": `a\",`, "escaped backslash": `a\\,`} {
+		data := `"` + strings.Repeat(text, 50_000) + `"`
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1.0/jobs/"+url.PathEscape(name),
+			strings.NewReader(`{"dueTime":"1s","data":`+data+`}`)))
+		if w.Code != http.StatusNoContent {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+	}
+}
+
+func TestJobElements_CountsOutsideOfStrings(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int64{`{"a":[1,2]}`: 4, `{"a,[":"\",:","b":0}`: 4, `["\\",{"x\\\"{":","}]`: 4,
+		`"`: 0, `"\`: 0, "": 0} {
+		if got := jobElements([]byte(text)); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package http
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -79,10 +78,21 @@ func (s *jobRoutes) scheduleJob(p *reply, r *http.Request) error {
 // jobMemory is the memory in bytes for one decoded element of a job.
 const jobMemory = 128
 
-// jobElements returns an upper bound of the elements in a JSON text. It also counts marks within strings.
+// jobElements returns an upper bound of the elements in a JSON text. It does not count marks within strings, so that a
+// long text costs no more than its bytes. A text that is not valid JSON is refused before its elements are decoded.
 func jobElements(body []byte) (n int64) {
-	for _, mark := range []byte(",:[{") {
-		n += int64(bytes.Count(body, []byte{mark}))
+	inString := false
+	for i := 0; i < len(body); i++ {
+		switch body[i] {
+		case '"':
+			inString = !inString
+		case '\\':
+			i++ // the next byte is escaped; only strings have escapes
+		case ',', ':', '[', '{':
+			if !inString {
+				n++
+			}
+		}
 	}
 	return n
 }
