@@ -15,6 +15,7 @@ import (
 	"time"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -464,6 +465,28 @@ func TestTimers_CallTheActor(t *testing.T) {
 	}
 	expect(t, n, 204, "PUT", "a/timers/t", `{"dueTime":"1h"}`)
 	expect(t, n, 204, "DELETE", "a/timers/t", "")
+}
+
+// A list of reminders that has several pages is complete and sorted.
+func TestReminders_ListHasAllPages(t *testing.T) {
+	n, _ := oneCallee(t)
+	c := runtimev1.NewDaprClient(connect(t, n.Addresses().GRPC[0]))
+	const all = 20 // a page ends after 16 of them
+	for i := range all {
+		_, err := c.RegisterActorReminder(t.Context(), &runtimev1.RegisterActorReminderRequest{ActorType: "Counter",
+			ActorId: fmt.Sprintf("%02d", i), Name: "r", DueTime: "1h", Data: make([]byte, 256<<10)})
+		wantStatus(t, err, codes.OK)
+	}
+	list, err := c.ListActorReminders(t.Context(), &runtimev1.ListActorRemindersRequest{ActorType: "Counter"},
+		grpc.MaxCallRecvMsgSize(16<<20))
+	if err != nil || len(list.GetReminders()) != all {
+		t.Fatalf("%d reminders, %v", len(list.GetReminders()), err)
+	}
+	for i, r := range list.GetReminders() {
+		if got, want := r.GetReminder().GetActorId(), fmt.Sprintf("%02d", i); got != want {
+			t.Errorf("listed actor %s, want %s", got, want)
+		}
+	}
 }
 
 // Over gRPC, data are bytes, which the application gets as base64.

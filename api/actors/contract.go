@@ -179,8 +179,10 @@ type Reminders interface {
 	Put(ctx context.Context, app string, r *Reminder, overwrite bool) error
 	// Get returns a reminder. found is false if there is none.
 	Get(ctx context.Context, app string, a api.Actor, name string) (r Reminder, found bool, err error)
-	// List returns the reminders of an actor, or of all actors of its type if its ID is empty.
-	List(ctx context.Context, app string, a api.Actor) ([]Reminder, error)
+	// List returns a page of the reminders of an actor, or of all actors of its type if its ID is empty. The page
+	// begins after the position in after; empty = at the first reminder. next is the position at the end of the page;
+	// empty = there are no further reminders. Large reminders end a page early.
+	List(ctx context.Context, app string, a api.Actor, after string) (page []Reminder, next string, err error)
 	// Remove removes a reminder, if there is one with that name.
 	Remove(ctx context.Context, app string, a api.Actor, name string) error
 	// RemoveAll removes the reminders of an actor, or of all actors of its type if its ID is empty. After an error,

@@ -163,20 +163,21 @@ func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Remin
 	return r, nil
 }
 
-// Reminders returns the reminders of the actor a, or of all actors of its type if a.ID is empty. All errors are
-// *api.Error.
-func (s *Service) Reminders(ctx context.Context, a api.Actor) ([]Reminder, error) {
+// Reminders returns a page of the reminders of the actor a, or of all actors of its type if a.ID is empty. after is
+// empty for the first page, and the result next of the previous page otherwise. The last page has an empty next. All
+// errors are *api.Error.
+func (s *Service) Reminders(ctx context.Context, a api.Actor, after string) (page []Reminder, next string, err error) {
 	if err := checkFamily(a); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if err := s.checkHosts(ctx, a.Type); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	list, err := s.runtime.options.Reminders.List(ctx, s.app.ID, a)
+	page, next, err = s.runtime.options.Reminders.List(ctx, s.app.ID, a, after)
 	if err != nil {
-		return nil, reminderFailed(api.CodeReminderGet, "error listing actor reminders", a, err)
+		return nil, "", reminderFailed(api.CodeReminderGet, "error listing actor reminders", a, err)
 	}
-	return list, nil
+	return page, next, nil
 }
 
 // checkFamily checks an actor whose ID may be empty.

@@ -292,7 +292,9 @@ func (noActors) Get(context.Context, string, api.Actor, string) (actors.Reminder
 }
 
 // List implements actors.Reminders.
-func (noActors) List(context.Context, string, api.Actor) ([]actors.Reminder, error) { return nil, nil }
+func (noActors) List(context.Context, string, api.Actor, string) ([]actors.Reminder, string, error) {
+	return nil, "", nil
+}
 
 // RemoveAll implements actors.Reminders.
 func (noActors) RemoveAll(context.Context, string, api.Actor) error { return nil }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"strconv"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -97,25 +98,67 @@ func given(text string) *string {
 	return &text
 }
 
-// ListActorReminders returns the reminders of an actor, or of all actors of a type.
+// ListActorReminders returns the reminders of an actor, or of all actors of a type. It returns an error if they need
+// more than largeList bytes.
 func (s *actorMethods) ListActorReminders(ctx context.Context,
 	in *runtimev1.ListActorRemindersRequest) (*runtimev1.ListActorRemindersResponse, error) {
-	list, err := s.actors.Reminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()})
+	list, err := s.listReminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, s.actors.Reminders)
 	if err != nil {
 		return nil, err
 	}
-	out := &runtimev1.ListActorRemindersResponse{Reminders: make([]*runtimev1.NamedActorReminder, len(list))}
-	for i := range list {
-		r := &list[i]
-		data, err := reminderData(r.Data)
-		if err != nil {
+	return &runtimev1.ListActorRemindersResponse{Reminders: list}, nil
+}
+
+// reminderMemory is the memory in bytes for a listed reminder without its texts and its data.
+const reminderMemory = 256
+
+// listReminders reads reminders page by page with the function read. It reserves memory for each page before it reads
+// the next one.
+func (s *actorMethods) listReminders(ctx context.Context, a api.Actor,
+	read func(ctx context.Context, a api.Actor, after string) (page []actors.Reminder, next string, err error),
+) (out []*runtimev1.NamedActorReminder, err error) {
+	total := int64(0)
+	for after, more := "", true; more; more = after != "" {
+		var page []actors.Reminder
+		if page, after, err = read(ctx, a, after); err != nil {
 			return nil, err
 		}
-		out.Reminders[i] = &runtimev1.NamedActorReminder{Name: r.Name, Reminder: &runtimev1.ActorReminder{
-			ActorType: r.Actor.Type, ActorId: r.Actor.ID, DueTime: given(r.DueTime), Period: given(r.Period),
-			Ttl: given(r.TTL), Data: data}}
+		size := int64(0)
+		for i := range page {
+			r := &page[i]
+			size += reminderMemory + int64(len(r.Actor.Type)+len(r.Actor.ID)+len(r.Name)+len(r.DueTime)+len(r.Period)+
+				len(r.TTL)+len(r.Data))
+		}
+		if total += size; total > largeList {
+			return nil, remindersTooLarge(a)
+		}
+		if err := s.extend(ctx, size); err != nil {
+			return nil, err
+		}
+		for i := range page {
+			r := &page[i]
+			data, err := reminderData(r.Data)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, &runtimev1.NamedActorReminder{Name: r.Name, Reminder: &runtimev1.ActorReminder{
+				ActorType: r.Actor.Type, ActorId: r.Actor.ID, DueTime: given(r.DueTime), Period: given(r.Period),
+				Ttl: given(r.TTL), Data: data}})
+		}
 	}
 	return out, nil
+}
+
+// remindersTooLarge returns the error for reminders that need more than largeList bytes.
+func remindersTooLarge(a api.Actor) error {
+	remedy := "give an actor id to list the reminders of one actor"
+	if a.ID != "" {
+		remedy = "read them by name with GetActorReminder"
+	}
+	return &api.Error{Kind: api.Malformed, Code: api.CodeReminderGet,
+		Details: api.Details{Reason: api.ReasonTooLarge,
+			Metadata: api.Attributes("actorType", a.Type, "actorID", a.ID)},
+		Message: "the reminders need more than " + strconv.Itoa(largeList) + " bytes (" + remedy + ")"}
 }
 
 // UnregisterActorRemindersByType removes all reminders of one actor. If the request has no actor id, it removes those

@@ -98,6 +98,9 @@ const (
 	bulkCopies = 2 // the values, and the answer made of them
 )
 
+// largeList is the total size in bytes of the jobs or reminders that one call may list.
+const largeList = largeBulk
+
 // bulk reads several keys within the memory for answers.
 func (c *core) bulk(
 	ctx context.Context, request api.BulkGetRequest, read func(api.BulkGetRequest) (api.Bulk, error),

@@ -83,9 +83,6 @@ func (s *jobMethods) ListJobsAlpha1(ctx context.Context,
 	return &runtimev1.ListJobsResponseAlpha1{Jobs: list}, err
 }
 
-// largeList is the total size in bytes of the jobs that one call may list.
-const largeList = largeBulk
-
 // listJobs reads the jobs page by page. It reserves memory for each page before it reads the next one.
 func (s *jobMethods) listJobs(ctx context.Context) (out []*runtimev1.Job, err error) {
 	total := int64(0)

@@ -187,32 +187,29 @@ func (r reminders) Get(ctx context.Context, app string, a api.Actor, name string
 }
 
 // List implements actors.Reminders.
-func (r reminders) List(ctx context.Context, app string, a api.Actor) ([]actors.Reminder, error) {
+func (r reminders) List(ctx context.Context, app string, a api.Actor, after string) (page []actors.Reminder,
+	next string, err error) {
 	work, home, err := r.home(ctx, app, a.Type)
 	if fault.Is(err, fault.NotFound) {
-		return nil, nil
+		return nil, "", nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	prefix := family(a)
-	var out []actors.Reminder
-	for after, more := "", true; more; {
-		var list []due.Work
-		if list, more, err = work.List(ctx, home, prefix, after, maxListed); err != nil {
-			return nil, err
-		}
-		for i := range list {
-			after = list[i].Name
-			rem, err := reminderOf(after, list[i].Spec.Payload)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, rem)
-		}
-		more = more && len(list) > 0
+	list, more, err := work.List(ctx, home, family(a), after, maxListed)
+	if err != nil {
+		return nil, "", err
 	}
-	return out, nil
+	page = make([]actors.Reminder, len(list))
+	for i := range list {
+		if page[i], err = reminderOf(list[i].Name, list[i].Spec.Payload); err != nil {
+			return nil, "", err
+		}
+	}
+	if more && len(list) > 0 {
+		next = list[len(list)-1].Name
+	}
+	return page, next, nil
 }
 
 // Remove implements actors.Reminders.
