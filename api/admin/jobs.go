@@ -16,7 +16,7 @@ const (
 
 // Jobs is the part of Node that shows jobs and changes them.
 type Jobs interface {
-	// ListJobs lists jobs of all applications.
+	// ListJobs lists jobs of all applications. It returns fault.TooLarge if there are too many for one list.
 	ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.JobStatus, error)
 	// ChangeJob deletes a job or makes it due now, and returns it as it was. It returns fault.NotFound if there is no
 	// such job, and fault.Conflict if several match.
@@ -26,7 +26,7 @@ type Jobs interface {
 func (h *handler) jobs(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	list, err := h.node.ListJobs(r.Context(), schema.JobSelection{App: q.Get("app"), Namespace: q.Get("namespace"),
-		Name: q.Get("name"), Exact: q.Get("exact") == "true"})
+		Name: q.Get("name"), Exact: q.Get("exact") == "true", Brief: q.Get("brief") == "true"})
 	if list == nil {
 		list = []schema.JobStatus{}
 	}

@@ -97,10 +97,16 @@ func (*blocks) ConfigurationItems(context.Context, string, []string) ([]configur
 }
 
 // work is a console.Work with two jobs and two actors.
-type work struct{ selected schema.JobSelection }
+type work struct {
+	selected schema.JobSelection
+	err      error // of ListJobs
+}
 
 func (w *work) ListJobs(_ context.Context, r schema.JobSelection) ([]schema.JobStatus, error) {
 	w.selected = r
+	if w.err != nil {
+		return nil, w.err
+	}
 	past, next := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
 	return []schema.JobStatus{
 		{App: "shop", Name: "<b>nightly", Schedule: "@every 1h", Due: past, Next: next, Ticks: 3, Attempts: 2,
@@ -499,8 +505,18 @@ func TestConsole_JobsShowWhatIsPastDueButNoData(t *testing.T) {
 	if strings.Contains(body, "secret-of-job") {
 		t.Error("the page shows the data of a job")
 	}
-	if want := (schema.JobSelection{App: "shop", Name: "n"}); f.work.selected != want {
+	if want := (schema.JobSelection{App: "shop", Name: "n", Brief: true}); f.work.selected != want {
 		t.Errorf("selected %+v", f.work.selected)
+	}
+}
+
+func TestConsole_JobsAskForFewerIfTheyAreTooMany(t *testing.T) {
+	f := open(t, false)
+	f.work.err = fault.New(fault.TooLarge, "test", "too many")
+	status, body, _ := f.get(t, "/jobs")
+	if status != http.StatusOK || !strings.Contains(body, "choose an application or a prefix") ||
+		!strings.Contains(body, `name="app"`) {
+		t.Errorf("%d %s", status, body)
 	}
 }
 

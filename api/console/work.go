@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // Work lists jobs and actors. Implementations are safe for concurrent use.
 type Work interface {
-	// ListJobs lists jobs of all applications.
+	// ListJobs lists jobs of all applications. It returns fault.TooLarge if there are too many for one list.
 	ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.JobStatus, error)
 	// ListActors describes the actors of all applications, with at most limit active actors and reminders of each.
 	ListActors(ctx context.Context, limit int) ([]schema.ActorsStatus, error)
@@ -25,8 +26,14 @@ func jobsBody(r *request) (html, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), blocksTime)
 	defer cancel()
 	q := r.URL.Query()
-	pick := schema.JobSelection{App: q.Get("app"), Name: q.Get("name")}
+	pick := schema.JobSelection{App: q.Get("app"), Name: q.Get("name"), Brief: true}
+	choose := card("choose", "Choose jobs", h(`<form class="inline" method="get" action="/jobs">%%`+
+		`<button>Show</button></form>`, label("Application", "app", pick.App, ""), label("Prefix of the name", "name", pick.Name, "")))
 	jobs, err := r.console.config.Work.ListJobs(ctx, pick)
+	if fault.Is(err, fault.TooLarge) {
+		return choose + card("jobs", "Jobs", h("<p>%</p>", esc("There are too many jobs to list: choose an "+
+			"application or a prefix."))), nil
+	}
 	if err != nil {
 		return "", err
 	}
@@ -43,8 +50,7 @@ func jobsBody(r *request) (html, error) {
 				esc(stamp(j.Due, now)), esc(stamp(j.Next, now)), num(j.Ticks), num(j.Attempts), text(j.Error)))
 		}
 	}
-	return card("choose", "Choose jobs", h(`<form class="inline" method="get" action="/jobs">%%<button>Show</button>`+
-		`</form>`, label("Application", "app", pick.App, ""), label("Prefix of the name", "name", pick.Name, ""))) +
+	return choose +
 		card("jobs", "Jobs", h("<p>%</p>", esc(plural(len(jobs), "job")+", "+strconv.Itoa(late)+" past due."+
 			cut(len(jobs))))+grid("Jobs", "Job|Application|Schedule|State|Due (UTC)|Next attempt (UTC)|Done|Failed|"+
 			"Last error", rows)) +

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/quorate/quorate/api"
@@ -18,7 +19,8 @@ type Admin struct {
 	Logger *slog.Logger
 }
 
-func statusOf(w *due.Work) schema.JobStatus {
+// statusOf returns the status of a job. whole says whether it has the job as it was scheduled.
+func statusOf(w *due.Work, whole bool) schema.JobStatus {
 	app := appOf(w.Home)
 	at := func(ms uint64) time.Time {
 		return time.UnixMilli(int64(ms)).UTC() //nolint:gosec // before the year 10000
@@ -26,6 +28,9 @@ func statusOf(w *due.Work) schema.JobStatus {
 	s := schema.JobStatus{App: app.ID, Namespace: app.Namespace, Name: w.Name, Schedule: w.Spec.Schedule,
 		Due: at(w.State.Due), Next: at(w.State.At), Ticks: w.State.Ticks, Attempts: w.State.Attempt,
 		Error: w.State.Error}
+	if !whole {
+		return s
+	}
 	if job, err := jobproto.Decode(w.Spec.Payload); err == nil {
 		if s.Job, err = jobproto.JSON(job); err != nil {
 			s.Job = nil
@@ -34,8 +39,32 @@ func statusOf(w *due.Work) schema.JobStatus {
 	return s
 }
 
-// ListJobs implements admin.Jobs.
-func (a Admin) ListJobs(ctx context.Context, r schema.JobSelection) (out []schema.JobStatus, err error) {
+// The memory of one list.
+const (
+	maxListBytes = 64 << 20 // bytes of the jobs
+	jobMemory    = 256      // bytes of a job without its texts and without what was scheduled
+)
+
+// listing is a list of jobs with a bound.
+type listing struct {
+	out  []schema.JobStatus
+	size int
+}
+
+// add adds a job. It returns fault.TooLarge if the list then needs more than maxListBytes.
+func (l *listing) add(s *schema.JobStatus) error {
+	if l.size += jobMemory + len(s.Name) + len(s.Schedule) + len(s.Error) + len(s.Job); l.size > maxListBytes {
+		return &fault.Error{Code: fault.TooLarge, Op: "jobs.ListJobs",
+			Msg: "the jobs need more than " + strconv.Itoa(maxListBytes) + " bytes",
+			Hint: "select fewer jobs by application, namespace or prefix (jobs list has --app, --namespace and " +
+				"--prefix), or list them without --json"}
+	}
+	l.out = append(l.out, *s)
+	return nil
+}
+
+// ListJobs implements admin.Jobs. It returns fault.TooLarge if the jobs need more than maxListBytes.
+func (a Admin) ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.JobStatus, error) {
 	p, err := a.Jobs.parts()
 	if err != nil {
 		return nil, err
@@ -44,33 +73,46 @@ func (a Admin) ListJobs(ctx context.Context, r schema.JobSelection) (out []schem
 	if err != nil {
 		return nil, err
 	}
+	var l listing
 	for _, h := range homes {
 		if app := appOf(h); r.App != "" && app.ID != r.App || r.Namespace != "" && app.Namespace != r.Namespace {
 			continue
 		}
 		callable := a.Jobs.Room(h) > 0
 		for after, more := "", true; more; {
-			var list []due.Work
-			if list, more, err = p.work.List(ctx, h, r.Name, after, api.MaxJobs); err != nil {
+			var page []due.Work
+			if page, more, err = pageOf(ctx, p.work, h, r, after); err != nil {
 				return nil, err
 			}
-			for i := range list {
-				after = list[i].Name
-				if r.Exact && after != r.Name {
-					continue
-				}
-				s := statusOf(&list[i])
+			for i := range page {
+				after = page[i].Name
+				s := statusOf(&page[i], !r.Brief)
 				if !callable && time.Now().After(s.Next) {
 					s.Waiting = "an instance"
 				}
-				out = append(out, s)
+				if err := l.add(&s); err != nil {
+					return nil, err
+				}
 			}
-			if len(list) == 0 {
+			if len(page) == 0 {
 				break
 			}
 		}
 	}
-	return out, nil
+	return l.out, nil
+}
+
+// pageOf returns the selected jobs of a home that follow the name in after. more is true if there are further ones.
+func pageOf(ctx context.Context, work due.Client, h due.Home, r schema.JobSelection, after string) (page []due.Work,
+	more bool, err error) {
+	if !r.Exact {
+		return work.List(ctx, h, r.Name, after, api.MaxJobs)
+	}
+	w, found, err := work.Get(ctx, h, r.Name)
+	if err != nil || !found {
+		return nil, false, err
+	}
+	return []due.Work{w}, false, nil
 }
 
 // ChangeJob implements admin.Jobs.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -131,6 +132,35 @@ func TestJobs_ShowThatTheyWaitForAnInstance(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestJobs_ListSelectsNamesAndLeavesOutData(t *testing.T) {
+	n := nodetest.Open(t, nodetest.Config(t))
+	for _, name := range []string{"a", "ab", "b"} {
+		if code, text, _ := nodetest.Ask(t, n, "POST", "/v1.0/jobs/"+name, `{"dueTime":"1h","data":1}`); code != 204 {
+			t.Fatalf("%s: %d %s", name, code, text)
+		}
+	}
+	for want, r := range map[string]schema.JobSelection{
+		"a+data ab+data b+data": {},
+		"a ab b":                {Brief: true},
+		"a+data ab+data":        {Name: "a"},
+		"a+data":                {Name: "a", Exact: true},
+		"":                      {Name: "c", Exact: true},
+	} {
+		list, err := n.Admin().ListJobs(t.Context(), r)
+		var got []string
+		for i := range list {
+			text := list[i].Name
+			if strings.Contains(string(list[i].Job), `"data"`) {
+				text += "+data"
+			}
+			got = append(got, text)
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%+v: %q, %v, want %q", r, got, err, want)
+		}
+	}
 }
 
 func TestJobs_UseTheResiliencyPolicyOfTheApplication(t *testing.T) {

@@ -26,6 +26,7 @@ type JobSelection struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`  // a prefix
 	Exact     bool   `json:"exact,omitempty"` // Name is the whole name
+	Brief     bool   `json:"brief,omitempty"` // leave out the field Job of each job
 }
 
 // JobChange names a job to delete, or to run now.

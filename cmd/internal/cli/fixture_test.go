@@ -134,6 +134,9 @@ func (n *memoryNode) Members(context.Context) ([]schema.MemberStatus, error) {
 }
 
 func (n *memoryNode) ListJobs(_ context.Context, r schema.JobSelection) ([]schema.JobStatus, error) {
+	if r.App == "full" && !r.Brief {
+		return nil, fault.New(fault.TooLarge, "test", "the jobs need too many bytes")
+	}
 	all := []schema.JobStatus{
 		{App: "shop", Name: "nightly", Schedule: "@daily", Next: time.Unix(1700000000, 0).UTC(), Ticks: 3},
 		{App: "shop", Name: "once", Next: time.Unix(1700000100, 0).UTC(), Attempts: 2, Error: "answered 500"},

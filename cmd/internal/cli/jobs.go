@@ -39,6 +39,9 @@ func (m *Main) jobsListCommand() *cobra.Command {
 			}
 		}
 		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
+			if !asJSON {
+				query.Set("brief", "true")
+			}
 			var list []schema.JobStatus
 			if err := a.Get(ctx, adminapi.JobsPath+"?"+query.Encode(), &list); err != nil {
 				return err

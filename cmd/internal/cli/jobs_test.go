@@ -16,6 +16,9 @@ func TestJobs_Output(t *testing.T) {
 	c.want(0, "[\n  {\n    \"app\": \"shop\",\n    \"namespace\": \"\",\n    \"name\": \"nightly\",\n"+
 		"    \"schedule\": \"@daily\",\n    \"next\": \"2023-11-14T22:13:20Z\",\n    \"ticks\": 3,\n"+
 		"    \"attempts\": 0\n  }\n]\n", "", "jobs", "get", "shop", "nightly")
+	// Only JSON has the data of the jobs.
+	c.want(0, "APP  JOB  SCHEDULE  NEXT  TICKS  ATTEMPTS  WAITS FOR  LAST ERROR\n", "", "jobs", "list", "--app", "full")
+	c.want(1, "", "the jobs need too many bytes", "jobs", "list", "--app", "full", "--json")
 	c.want(1, "", "has no job x", "jobs", "get", "shop", "x")
 	c.want(0, "Job once of shop is due now.\n", "", "jobs", "run", "shop", "once")
 	c.want(0, "Job once of shop is deleted.\n", "", "jobs", "delete", "shop", "once")
