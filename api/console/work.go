@@ -28,7 +28,8 @@ func jobsBody(r *request) (html, error) {
 	q := r.URL.Query()
 	pick := schema.JobSelection{App: q.Get("app"), Name: q.Get("name"), Brief: true}
 	choose := card("choose", "Choose jobs", h(`<form class="inline" method="get" action="/jobs">%%`+
-		`<button>Show</button></form>`, label("Application", "app", pick.App, ""), label("Prefix of the name", "name", pick.Name, "")))
+		`<button>Show</button></form>`, label("Application", "app", pick.App, ""),
+		label("Prefix of the name", "name", pick.Name, "")))
 	jobs, err := r.console.config.Work.ListJobs(ctx, pick)
 	if fault.Is(err, fault.TooLarge) {
 		return choose + card("jobs", "Jobs", h("<p>%</p>", esc("There are too many jobs to list: choose an "+
@@ -50,10 +51,9 @@ func jobsBody(r *request) (html, error) {
 				esc(stamp(j.Due, now)), esc(stamp(j.Next, now)), num(j.Ticks), num(j.Attempts), text(j.Error)))
 		}
 	}
-	return choose +
-		card("jobs", "Jobs", h("<p>%</p>", esc(plural(len(jobs), "job")+", "+strconv.Itoa(late)+" past due."+
-			cut(len(jobs))))+grid("Jobs", "Job|Application|Schedule|State|Due (UTC)|Next attempt (UTC)|Done|Failed|"+
-			"Last error", rows)) +
+	return choose + card("jobs", "Jobs", h("<p>%</p>", esc(plural(len(jobs), "job")+", "+strconv.Itoa(late)+
+		" past due."+cut(len(jobs))))+grid("Jobs",
+		"Job|Application|Schedule|State|Due (UTC)|Next attempt (UTC)|Done|Failed|Last error", rows)) +
 		card("runs", "Last runs", runTable(r.snap.runs(pick), now)+dim("Each node remembers the last "+
 			"runs of the jobs whose group it leads, at most 8 of each job and 128 in all, since it started.")), nil
 }

@@ -194,7 +194,8 @@ func TestTake_LongAnswerOfAGRPCApplication(t *testing.T) {
 		data string
 		want int
 		code fault.Code
-	}{{"100", 100, ""}, {"100000", 0, ""}, {"+100", 100, ""}, {"+100000", 0, ""}, {strings.Repeat("0", 1001), 0, fault.Internal}} {
+	}{{"100", 100, ""}, {"100000", 0, ""}, {"+100", 100, ""}, {"+100000", 0, ""},
+		{strings.Repeat("0", 1001), 0, fault.Internal}} {
 		got, err := c.Take(within(t), "queue", "queue", []byte(one.data), nil)
 		if len(got) != one.want || fault.CodeOf(err) != one.code {
 			t.Errorf("%.10s: %d bytes, %v", one.data, len(got), err)
