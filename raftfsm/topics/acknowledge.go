@@ -186,6 +186,7 @@ func (k *Keeper) acknowledged(c *consumer, i *item) (bool, error) {
 // acknowledgement is the effect that acknowledges a delivery.
 type acknowledgement struct {
 	token
+	broker   *Broker
 	group    string
 	revision uint64 // of the parked record
 	settled  error  // not nil = the delivery cannot be acknowledged
@@ -208,7 +209,7 @@ func (b *Broker) StageAck(ctx context.Context, r pubsub.AckRequest) (state.Effec
 	if t.topic.Store = b.store; t.topic.Group >= groups || r.Allowed != nil && !r.Allowed(t.topic.Name) {
 		return nil, errSettled("does not exist for this application")
 	}
-	e := &acknowledgement{token: t, group: r.Group}
+	e := &acknowledgement{token: t, broker: b, group: r.Group}
 	c := call{what: callClaim, join: Join{Topic: t.topic, Group: r.Group}, offset: t.offset, attempt: t.attempt,
 		proof: t.proof}
 	out, _, err := b.access.Ask(ctx, t.topic.Group, Method, c.append())
@@ -251,13 +252,29 @@ func (e *acknowledgement) Ops(gid uint32) ([]command.Op, error) {
 
 // Refused implements Effect.
 func (e *acknowledgement) Refused(_ uint32, key string) error {
-	switch {
-	case key != e.topic.parkedKey(e.group, e.offset):
+	if key != e.topic.parkedKey(e.group, e.offset) {
 		return nil
-	case e.settled != nil:
+	}
+	e.broker.refused(&e.token, e.group)
+	if e.settled != nil {
 		return e.settled
 	}
 	return errSettled("was settled meanwhile")
+}
+
+// refused tells the subscriptions of this node that a transaction with a token was refused.
+func (b *Broker) refused(t *token, group string) {
+	b.mu.Lock()
+	l := b.links[t.topic.Group]
+	b.mu.Unlock()
+	if l == nil {
+		return
+	}
+	for _, s := range l.subscriptions() {
+		if s.topic == t.topic.Name && s.group == group {
+			s.refuse(refOf(t.topic.Group, t.offset), t.String())
+		}
+	}
 }
 
 // Applied implements Effect.

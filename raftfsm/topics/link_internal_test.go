@@ -234,6 +234,54 @@ func TestSubscription_OutcomeIsOfNewestAttempt(t *testing.T) {
 	}
 }
 
+// A transaction is refused because the message was handed out again: a new leader has counted the first delivery as
+// failed. The application answers with a success, as the documentation says. This must not settle the message, because
+// no transaction has stored its effect.
+func TestSubscription_RefusedTransactionSettlesNothing(t *testing.T) {
+	f := newScriptedLeader()
+	l := newLinkTo(t, f)
+	l.b.links[0] = l
+	s := l.subscribe(t, 1)
+	value := append(make([]byte, 8), encodeMessage(&pubsub.Message{ID: "1"})...)
+	hand := func(number, offset, attempt, lease uint64) {
+		f.pulls <- Answer{Number: number, List: []Handed{{ID: 1, Offset: offset, Attempt: attempt, Lease: lease,
+			Value: value}}}
+	}
+	receive := func() pubsub.Delivery {
+		list, err := s.Receive(t.Context(), 1)
+		testutil.Must(t, err)
+		return list[0]
+	}
+	hand(1, 5, 1, 3)
+	first := receive()
+	hand(2, 5, 2, 4)
+	hand(3, 6, 1, 5)
+	other := receive()
+	for _, one := range []struct{ group, token string }{{"app", first.Token}, {"another", other.Token}} {
+		stale, ok := parseToken(one.token)
+		if !ok {
+			t.Fatal("the token cannot be read")
+		}
+		stale.topic.Store = "s"
+		e := &acknowledgement{token: stale, broker: l.b, group: one.group, settled: errSettled("is settled")}
+		if err := e.Refused(0, stale.topic.parkedKey(one.group, stale.offset)); !fault.Is(err, fault.DeliverySettled) {
+			t.Errorf("the transaction ends with %v", err)
+		}
+	}
+	testutil.Must(t, s.Settle(t.Context(), &first, pubsub.Acknowledged))
+	if got := <-f.settled; got.Offset != 5 || got.Lease != 4 || got.Outcome != pubsub.Released {
+		t.Fatalf("the outcome is %+v, want that the message is released", got)
+	}
+	testutil.Must(t, s.Settle(t.Context(), &other, pubsub.Acknowledged))
+	if got := <-f.settled; got.Offset != 6 || got.Outcome != pubsub.Acknowledged {
+		t.Errorf("the outcome of the other message is %+v", got)
+	}
+	hand(4, 5, 2, 7)
+	if again := receive(); again.Attempt != 2 || again.Token == first.Token {
+		t.Errorf("the message comes again with attempt %d and the token %s", again.Attempt, again.Token)
+	}
+}
+
 // A member collects a batch with several calls of Receive. Those that it already holds leave room for the others.
 func TestSubscription_ReceiveFillsBatch(t *testing.T) {
 	b := NewBroker(nil, "s", BrokerOptions{})

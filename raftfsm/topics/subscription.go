@@ -36,12 +36,17 @@ type held struct {
 	delivery pubsub.Delivery
 	link     *link
 	offset   uint64
-	given    bool // to a caller of Receive
+	given    bool   // to a caller of Receive
+	token    string // that this caller has got
+	refused  bool   // a transaction with this token was refused; see refuse
 	settling bool
 	acked    bool   // settled for ever; the leader may not know it yet
 	lease    uint64 // see Handed
 	leases   uint64 // the newest one when the leader noted the outcome; 0 = it has not answered yet
 }
+
+// refOf returns the reference of a delivery.
+func refOf(gid uint32, offset uint64) string { return fmt.Sprintf("%d-%d", gid, offset) }
 
 // notify wakes the callers of Receive. The caller holds s.mu.
 func (s *subscription) notify() {
@@ -54,7 +59,7 @@ func (s *subscription) notify() {
 // the outcome of the earlier delivery to the new attempt. Otherwise the leader would ignore that outcome and wait
 // forever.
 func (s *subscription) arrived(l *link, h *Handed) {
-	ref := fmt.Sprintf("%d-%d", l.gid, h.Offset)
+	ref := refOf(l.gid, h.Offset)
 	m, ok := decodeMessage(h.Value)
 	attempt := int(min(h.Attempt, math.MaxInt32)) //nolint:gosec // bounded
 	at := token{topic: Topic{Group: l.gid, Name: s.topic}, offset: h.Offset, attempt: h.Attempt,
@@ -108,7 +113,7 @@ func (s *subscription) Receive(ctx context.Context, limit int) ([]pubsub.Deliver
 		if n := s.allowed(limit); n > 0 {
 			list := make([]pubsub.Delivery, n)
 			for i, h := range s.buffer[:n] {
-				h.given, list[i] = true, h.delivery
+				h.given, h.token, list[i] = true, h.delivery.Token, h.delivery
 			}
 			s.buffer = append(s.buffer[:0:0], s.buffer[n:]...)
 			s.out += n
@@ -152,10 +157,24 @@ func (s *subscription) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Ou
 	if err != nil {
 		return err
 	}
+	if o == pubsub.Acknowledged && h.refused {
+		o = pubsub.Released
+	}
 	s.settle(h, o)
 	s.out--
 	s.notify()
 	return nil
+}
+
+// refuse records that a transaction with this token was refused, because the message is settled or was handed out
+// again. The application then answers the delivery with a success. This answer must not settle the message: another
+// delivery may be under way or due, and only its transaction stores the effect.
+func (s *subscription) refuse(ref, token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.held[ref]; h != nil && h.token == token {
+		h.refused = true
+	}
 }
 
 // take returns a delivery that can be settled. The caller holds s.mu.
