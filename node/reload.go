@@ -244,7 +244,11 @@ func (r *reloads) report(c loader.Changes, err error, repeated bool) {
 	for _, e := range append(loader.Each(err), c.Failed...) {
 		add(e, notApplied, "a change of the component files was not applied; what was there stays in use")
 	}
-	for _, e := range c.Ignored {
+	ignored := c.Ignored
+	if err != nil {
+		ignored = r.set.Ignored() // nothing was replaced, so these components still fail
+	}
+	for _, e := range ignored {
 		add(e, notServed, "a component failed; it is not served, because it has ignoreErrors: true")
 	}
 	if c.Any() {
@@ -264,7 +268,8 @@ func (r *reloads) report(c loader.Changes, err error, repeated bool) {
 	r.fail(failing)
 }
 
-// Issues returns an issue for each change that was not applied and each component that is not served.
+// Issues returns an issue for each change that the last reload could not apply, and for each component with
+// ignoreErrors that could not be opened.
 func (r *reloads) Issues() (out []schema.Issue) {
 	if r == nil {
 		return nil

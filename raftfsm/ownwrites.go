@@ -114,8 +114,8 @@ func (o *ownWrites) newest() (at session.Seen) {
 	return at
 }
 
-// settle removes the positions in applied. A read of q has waited until the replica has applied them (see positions).
-// A position stays if the application has written again since.
+// settle removes the positions in applied. The read q has waited until the replica had applied these positions (see
+// positions), so later reads need not wait for them. If an application has written again since, its position stays.
 func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 	if len(applied) == 0 {
 		return

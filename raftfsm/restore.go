@@ -18,7 +18,7 @@ import (
 
 const (
 	stepTime = 30 * time.Second // how long one step of a restore may wait for a leader
-	takeOver = 20 * time.Second // how long a restore waits until an earlier one counts as abandoned
+	takeOver = 20 * time.Second // how long a restore waits for an earlier one to end or to stand still
 )
 
 // restoreSlack is how many bytes a step of a restore may add to the largest write.

@@ -170,7 +170,7 @@ func newHandler(n Node, log *slog.Logger, limit time.Duration, serves func(route
 	return audited(mux, log)
 }
 
-// within ends the context of a request after limit.
+// within returns a handler that calls serve with the context of the request, which ends after limit.
 func within(limit time.Duration, serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), limit)

@@ -86,7 +86,7 @@ func (s *sessions) find(r *http.Request) *session {
 	return one
 }
 
-// look is of, but does not extend the session.
+// look returns the session of a request, as find does, but does not extend the session.
 func (s *sessions) look(r *http.Request) *session {
 	c, err := r.Cookie(s.cookie)
 	if err != nil {

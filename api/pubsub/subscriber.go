@@ -431,7 +431,8 @@ func (s *Subscriber) permitted(i *pubsub.Instance, sub *Subscription) error {
 	return nil
 }
 
-// Subscriptions returns all subscriptions of the application, also those that wait for it.
+// Subscriptions returns all valid subscriptions of the application, including those that receive nothing yet because
+// the application or the component is not ready.
 func (s *Subscriber) Subscriptions() []*Subscription {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -193,9 +193,9 @@ func (s *Service) ListInstanceIDs(ctx context.Context, r *protos.ListInstanceIDs
 // eventsPerPage is how many events of a history are read at a time.
 const eventsPerPage = 1000
 
-// one waits for the turn of a call that reads a whole history: an application has one such call at a time. The caller
-// must call done afterwards.
-func (s *Service) one(ctx context.Context) (done func(), err error) {
+// lockHistory waits until no other call of this application reads a whole history, because a history may take much
+// memory. The caller must call done afterwards.
+func (s *Service) lockHistory(ctx context.Context) (done func(), err error) {
 	select {
 	case s.whole <- struct{}{}:
 		return func() { <-s.whole }, nil
@@ -214,7 +214,7 @@ func (s *Service) GetInstanceHistory(ctx context.Context, id string,
 	if err := checkID(id); err != nil {
 		return nil, err
 	}
-	done, err := s.one(ctx)
+	done, err := s.lockHistory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +280,7 @@ func (s *Service) Rerun(ctx context.Context, r *protos.RerunWorkflowFromEventReq
 			return "", err
 		}
 	}
-	done, err := s.one(ctx)
+	done, err := s.lockHistory(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -336,12 +336,12 @@ func (s *store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 	return s.oneByOne(ctx, op, ops, r.Consistency)
 }
 
-// single reports whether an operation must be sent in a call of its own: a removal, or a write with a condition. If a
-// bulk write fails, it is not known which condition was not met.
+// single reports whether an operation needs a call of its own. A removal does, because BulkSet only saves. A write with
+// a condition does, because the error of a bulk call does not say which condition was not met.
 func single(o state.Operation) bool { return o.Kind == state.Remove || outside.Conditional(&o) }
 
-// partly adds to the error of an item that other items may have been saved.
-func partly(op string, err error) error {
+// partialError returns the error of an item, and adds that other items may have been saved.
+func partialError(op string, err error) error {
 	return outside.Partial(op, err,
 		"other items of the request may have been saved, because the component has no transactions", "")
 }
@@ -368,7 +368,7 @@ func (s *store) setAll(ctx context.Context, op string, ops []state.Operation, c 
 	}
 	err := s.link.fault(op, "", failed, writing)
 	if failed.sent {
-		err = partly(op, err)
+		err = partialError(op, err)
 	}
 	return state.Written{}, err
 }
@@ -380,7 +380,7 @@ func (s *store) oneByOne(ctx context.Context, op string, ops []state.Operation, 
 		err := s.one(ctx, op, &ops[i], c)
 		switch {
 		case err != nil && i > 0:
-			return state.Written{}, partly(op, err)
+			return state.Written{}, partialError(op, err)
 		case err != nil:
 			return state.Written{}, err
 		}

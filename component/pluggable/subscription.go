@@ -66,7 +66,7 @@ type delivery struct {
 	size   int64  // bytes
 }
 
-// Subscribe implements pubsub.Broker. Dapr's protocol has no consumer groups. The process gets the group as the
+// Subscribe implements pubsub.Broker. Dapr's protocol has no consumer groups, so the name of the group is sent as the
 // metadata consumerID of the topic.
 func (b *broker) Subscribe(ctx context.Context, r pubsub.SubscribeRequest) (pubsub.Subscription, error) {
 	m := newMember(b, r)

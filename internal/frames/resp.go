@@ -227,8 +227,8 @@ func (r *RESP) element() bool {
 	return true
 }
 
-// complete handles the end of a reply. The parameter reply has the bytes of the reply. It matters only if the form of
-// the reply is checked.
+// complete handles the end of a reply. The parameter reply has the bytes of the reply if r.strict is set; otherwise the
+// parameter is empty and not used.
 func (r *RESP) complete(reply []byte) error {
 	address := false
 	if waiting := r.requests.waiting; len(waiting) > 0 {

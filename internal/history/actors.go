@@ -263,7 +263,8 @@ func checkOverlap(all []*Turn) (bad []string) {
 	return bad
 }
 
-// checkFinalLocked compares the last value of a counter with the increments.
+// checkFinalLocked returns a violation if the final value of an actor's counter is impossible. The value must be at
+// least the number of acknowledged increments, and may exceed this number by at most the increments of unknown outcome.
 func (h *Actors) checkFinalLocked(actor string, all []*Turn) []string {
 	value, known := h.final[actor]
 	if !known {

@@ -180,15 +180,16 @@ type published struct {
 
 // Check returns the violations of these guarantees:
 //
-//  1. A topic has each message of an acknowledged publish once, and no message of a refused publish. Of a publish of
-//     unknown outcome, it has all messages in their order, or none. So it has events only of committed transactions.
+//  1. A topic has each message of an acknowledged publish once, and no message of a refused publish. If the outcome of
+//     a publish is unknown, the topic has all of its messages, or none of them. The messages of a publish are in their
+//     order. So the topic has events only of committed transactions.
 //  2. Messages with the same key are in the order of their publishes, if each publish was acknowledged before the next
 //     began.
 //  3. A message is delivered only after the subscriber has accepted or rejected all earlier messages with the same key
 //     in the topic.
-//  4. If the subscriber has rejected a message and never accepted it, the topic of dead letters has this message once.
-//     This topic has no message that the subscriber has never rejected. At most one transaction with a token of a
-//     message is acknowledged, and such a message is no dead letter.
+//  4. If the subscriber has rejected a message of an acknowledged publish and never accepted the message, the topic of
+//     dead letters has this message once. That topic has only messages that the subscriber has rejected. At most one
+//     transaction with a token of a message is acknowledged, and such a message is no dead letter.
 //  5. Nothing is delivered that was not published.
 //
 // If Holds was not called for a topic, Check omits what it can only check with the messages of this topic. The cost is
@@ -327,6 +328,12 @@ func (h *Topics) checkDeadLocked(s Subscription, all map[string]published) (bad 
 	dead := map[string]int{}
 	for _, id := range letters {
 		dead[id]++
+	}
+	for _, id := range slices.Sorted(maps.Keys(dead)) {
+		if m, published := all[id]; !published || m.publish.Topic != s.Topic {
+			bad = append(bad, fmt.Sprintf("the topic %s of dead letters has message %s, which was not published to %s",
+				s.Dead, id, s.Topic))
+		}
 	}
 	known = known && source && s.Dead != ""
 	for _, id := range slices.Sorted(maps.Keys(all)) {

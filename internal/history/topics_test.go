@@ -15,7 +15,7 @@ func TestTopics_FindPlantedFaults(t *testing.T) {
 		"a bulk out of order", "a publish before an acknowledged one", "a delivery before the previous is settled",
 		"a delivery that was not published", "a lost dead letter", "a dead letter twice",
 		"an acknowledged dead letter", "a dead letter that was not rejected", "two transactions with one message",
-		"a message that is never delivered"}, playTopics)
+		"a message that is never delivered", "a dead letter that was not published"}, playTopics)
 }
 
 // topicBroker is a topic with one subscriber, and the topic of its dead letters.
@@ -133,6 +133,9 @@ func playTopics(_ *testing.T, seed uint64, fault string) error {
 		ids = append(ids, m.ID)
 	}
 	b.h.Holds("t", ids)
+	if b.strikes("a dead letter that was not published") {
+		b.dead = append(b.dead, "x")
+	}
 	b.h.Holds("dead", b.dead)
 	bad := b.h.Check()
 	for _, id := range b.h.Missing() {

@@ -33,11 +33,11 @@ const PerInstance = 32
 // method is the call that delivers a tick to an application of another node.
 const method = "jobs.deliver"
 
-// Applications are the applications of this node that are called.
+// Applications gives access to the applications of this node that have a channel, so that ticks can reach them.
 type Applications interface {
 	// Callee returns the name under which an application is called.
 	Callee(id string) api.App
-	// Channel returns the channel to an application, or nil if it is not called.
+	// Channel returns the channel to an application, or nil if the application has none.
 	Channel(id string) *appchannel.Channel
 	// Policy returns the Resiliency policy for calls of an application.
 	Policy(app api.App) *resiliency.Policy

@@ -17,14 +17,15 @@ import (
 // reserve are free. It stays low until 1.5 times the reserve is free. The methods are safe for concurrent use, except
 // Measure and Watch, which only one goroutine may call at a time.
 //
-// Watch measures at intervals. A busy server can write more than the reserve in one interval. So Space also counts
-// the bytes of two kinds of writes: those done since the last measurement, and those that Admit has let pass and that
-// are not done yet. While the disk is not low, this rule holds:
+// Watch measures at intervals, and a busy server can write more than the reserve in one interval. So Space also counts
+// the bytes written since the last measurement, and the bytes that Admit has admitted and that are not written yet.
+// While the disk is not low, Admit admits a write only if this holds afterwards:
 //
 //	writeCost * counted bytes <= free bytes - reserve/2
 //
-// So when the disk becomes low, at least half of the reserve is left for writes in the background. Admit measures
-// again as soon as a write would break the rule.
+// Otherwise Admit waits until Watch has measured again. So when the disk becomes low, about half of the reserve is left
+// for writes in the background. Writes that Admit does not see, such as those of a follower's log, are counted but never
+// delayed. Such writes can exceed the bound until Watch measures.
 type Space struct {
 	dir    string
 	min    uint64

@@ -31,7 +31,7 @@ func thousands(n uint64) string {
 // span formats a duration in whole seconds, never below zero.
 func span(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
-// wanted returns as text how many voters are wanted, and why not one more.
+// wanted returns as text how many voters are wanted, and why fewer count if the number is even.
 func (v *view) wanted() string {
 	if v.limit() != v.Voters {
 		return fmt.Sprintf("%d are wanted, of which %d count because an even number survives no more failures",

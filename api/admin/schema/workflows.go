@@ -9,20 +9,20 @@ type WorkflowRef struct {
 	ID        string `json:"id"`
 }
 
-// WorkflowSelection selects instances of workflows. Empty fields select all.
+// WorkflowSelection selects workflow instances. An empty field excludes no instance. A Limit below 1 counts as 1.
 type WorkflowSelection struct {
 	App       string
 	Namespace string
-	Name      string   // of the workflow
-	Prefix    string   // of the instance id
-	Statuses  []string // such as RUNNING
-	Before    time.Time
-	Since     time.Time // of the creation: from Since on, and before Before
+	Name      string    // of the workflow
+	Prefix    string    // of the instance id
+	Statuses  []string  // such as RUNNING
+	Since     time.Time // the instance was created at this time or later
+	Before    time.Time // the instance was created before this time
 	Limit     int
 	After     string // the token of the previous page
 }
 
-// WorkflowStatus is an instance of a workflow in a list.
+// WorkflowStatus describes a workflow instance, in a list and as a part of WorkflowDetail.
 type WorkflowStatus struct {
 	WorkflowRef
 	Name    string    `json:"name"`

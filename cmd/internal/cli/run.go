@@ -63,7 +63,7 @@ func (m *Main) runCommand() *cobra.Command {
 	return c
 }
 
-// childCommand returns the arguments after --. It refuses arguments before it.
+// childCommand returns the arguments after "--". It refuses any arguments before "--".
 func childCommand(c *cobra.Command, args []string) ([]string, error) {
 	dash := c.ArgsLenAtDash()
 	if dash < 0 {

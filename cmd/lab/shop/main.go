@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// shop is one of the applications.
+// shop is one of the two applications of the demo, orders or web.
 type shop struct {
 	sidecar string // for example http://127.0.0.1:3500
 	client  *http.Client

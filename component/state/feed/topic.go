@@ -49,9 +49,9 @@ type shape struct {
 	pos   uint64
 }
 
-// sharedPart is the next part of a watch, and the position that the watch then has. All watches with the same keys and
-// the same position get the same next part. So only the first of these watches selects the changes, and the others use
-// its part.
+// sharedPart is a part that one watch has delivered, and the position of the watch after that part. Other watches of
+// the same prefix, or of the same single key, reuse the part if they were at the same position before. So they need not
+// select the changes again. Watches of several keys share no parts.
 type sharedPart struct {
 	part      state.WatchPart
 	pos, seen uint64 // of the watch afterwards

@@ -32,7 +32,7 @@ func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 		written, err := s.apply(ctx, op, r.RequestID, r.Consistency, []state.Operation{o})
 		switch {
 		case err != nil && i > 0:
-			return state.Written{}, partly(op, err)
+			return state.Written{}, partialError(op, err)
 		case err != nil:
 			return state.Written{}, err
 		}
@@ -41,8 +41,8 @@ func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 	return out, nil
 }
 
-// partly adds to the error of an item that the items before it were saved.
-func partly(op string, err error) error {
+// partialError returns the error of an item, and adds that the items before it were saved.
+func partialError(op string, err error) error {
 	return outside.Partial(op, err, "the items before it were saved, because a standalone server has no transactions",
 		replicaSetHint)
 }

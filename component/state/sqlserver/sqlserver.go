@@ -146,7 +146,7 @@ func (s *Store) find(ctx context.Context) (*database, error) {
 	const op = "sqlserver.Open"
 	found := &database{}
 	err := s.call(ctx, op, "", reading, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
-		return conn.QueryRowContext(ctx, probe).Scan(&found.access, &found.level, &found.snapshot, &found.replicated,
+		return conn.QueryRowContext(ctx, databaseQuery).Scan(&found.access, &found.level, &found.snapshot, &found.replicated,
 			&found.delayed)
 	})
 	switch {
@@ -164,7 +164,7 @@ func (s *Store) find(ctx context.Context) (*database, error) {
 	return found, nil
 }
 
-// probe is find that sets the level of answers.
+// probe calls find and keeps the isolation level that it has found.
 func (s *Store) probe(ctx context.Context) error {
 	found, err := s.find(ctx)
 	if err != nil {
@@ -185,7 +185,7 @@ func (s *Store) probe(ctx context.Context) error {
 	return nil
 }
 
-// database is what probe finds out.
+// database is what find finds out.
 type database struct {
 	access                        string
 	level                         int64

@@ -9,8 +9,8 @@ import (
 // has this collation.
 const exact = "Latin1_General_100_BIN2"
 
-// probe reads what Open must know about the database.
-const probe = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME(), 'Updateability')), ` +
+// databaseQuery reads the properties of the database that find checks.
+const databaseQuery = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME(), 'Updateability')), ` +
 	`CONVERT(bigint, d.compatibility_level), d.is_read_committed_snapshot_on, ` +
 	`CONVERT(bit, CASE WHEN d.replica_id IS NULL THEN 0 ELSE 1 END), ` +
 	`CONVERT(bit, CASE WHEN d.delayed_durability = 2 THEN 1 ELSE 0 END) ` +
