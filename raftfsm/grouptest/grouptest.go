@@ -425,6 +425,21 @@ func (g *Group) Replace(m *Member) {
 	testutil.Must(g.T, old.Close())
 }
 
+// BreakReads makes all reads of the server's state machine fail, until the test calls repair. It replaces the machine
+// by a closed one meanwhile, so the server must not apply entries.
+func (m *Member) BreakReads() (repair func()) {
+	closed, whole := m.Group.machine(), m.Machine()
+	testutil.Must(m.T, closed.Close())
+	m.replace(closed)
+	return func() { m.replace(whole) }
+}
+
+func (m *Member) replace(machine *kv.Machine) {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	m.machine = machine
+}
+
 // Apply makes a server apply the first upto entries of the log. As with Raft, the server stops leading before it
 // applies an entry of a later term. Its keeper learns of that at the next call of Changed.
 func (m *Member) Apply(upto int) {

@@ -166,21 +166,28 @@ func (k *Keeper) update() {
 	}
 	if err := k.refresh(); err != nil {
 		k.failed(err)
-		k.repeat()
+		k.repeatAfter(err)
 	}
 }
 
-// repeat forgets what a failed read has left incomplete, and makes the Keeper read again after a pause. The caller
-// holds k.mu.
-func (k *Keeper) repeat() {
-	k.resign()
-	if !k.repeats {
-		k.repeats = true
-		k.after(retryPause, func() {
-			k.repeats = false
-			k.Update()
-		})
+// repeatAfter forgets what a read that failed with err has left incomplete, and makes the Keeper read again after a
+// pause. It does nothing if a record is damaged: the record stays so, and the others can be used. The caller holds
+// k.mu.
+func (k *Keeper) repeatAfter(err error) {
+	if fault.Is(err, fault.Corrupt) {
+		return
 	}
+	k.resign()
+	if k.repeats {
+		return
+	}
+	k.repeats = true
+	k.opts.AfterFunc(retryPause, func() { // k.after would do nothing, because the Keeper has resigned
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.repeats = false
+		k.Update()
+	})
 }
 
 // failed logs an error of reading records.
@@ -339,8 +346,8 @@ func (k *Keeper) lead(op string) error {
 		return nil
 	}
 	err := k.refresh()
-	if err != nil && !fault.Is(err, fault.Corrupt) { // a damaged record stays so, and the others can be used
-		k.repeat()
+	if err != nil {
+		k.repeatAfter(err)
 	}
 	return err
 }
