@@ -79,7 +79,11 @@ func (w *world) Term() uint64 {
 	return w.term
 }
 
-func (w *world) Machine() *kv.Machine { return w.machine }
+func (w *world) Machine() *kv.Machine {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.machine
+}
 
 func (w *world) Commit(ctx context.Context, r *command.Request) (kv.Result, error) {
 	if w.before != nil {
@@ -728,4 +732,40 @@ func TestCheck_WriteOfFormerOwnerIsRefused(t *testing.T) {
 	if string(v.Value) != fmt.Sprint(next) {
 		t.Errorf("the value is %q", v.Value)
 	}
+}
+
+// A new leader cannot read the locks at first. It reads them again after a pause, although no record changes. So the
+// lock expires.
+func TestKeeper_ReadsAgainAfterFailedRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.acquire("a", "x", time.Minute)
+		w.depose()
+		synctest.Wait()
+		repair := w.breakReads()
+		w.lead()
+		synctest.Wait()
+		repair()
+		pass(time.Hour)
+		if l, found := w.lock("a"); found {
+			t.Errorf("a lock of a minute has not ended: %+v", l)
+		}
+	})
+}
+
+// breakReads makes all reads of the Keeper fail, until the test calls repair.
+func (w *world) breakReads() (repair func()) {
+	w.t.Helper()
+	closed, err := kv.Create(kv.Options{Dir: "db", FS: vfs.NewMem(), Fatal: func(err error) { w.t.Error(err) }})
+	testutil.Must(w.t, err)
+	testutil.Must(w.t, closed.Close())
+	whole := w.machine
+	w.replace(closed)
+	return func() { w.replace(whole) }
+}
+
+func (w *world) replace(m *kv.Machine) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.machine = m
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/grouptest"
 	"github.com/quorate/quorate/raftfsm/kv"
@@ -96,6 +97,30 @@ func TestKeeper_ConcurrencyChangesAfterFailedRead(t *testing.T) {
 		}
 		if handled := l.deliveries("node", &number, func(*Handed) bool { return false }); !slices.Equal(handled, sent) {
 			t.Errorf("handled %v, want %v", handled, sent)
+		}
+	})
+}
+
+// A new leader cannot read its records at first. It reads them again after a pause, although no caller comes and no
+// record changes. So its retention ends the message.
+func TestKeeper_ReadsAgainAfterFailedRead(t *testing.T) {
+	withLab(t, func(t *testing.T, l *lab) {
+		l.Propose("policy", nil, &command.Request{Kind: command.KindWrite, Ops: []command.Op{{Kind: command.OpSet,
+			Store: kv.TopicStore, Key: orders.key(tablePolicy, ""),
+			Value: (&Policy{Retention: time.Second, MaxBytes: DefaultMaxBytes}).encode()}}})
+		l.publishTo(orders, pubsub.Message{})
+		repair := l.Members[0].BreakReads()
+		l.Elect(l.Members[0])
+		l.Pass(uint64(retryPause.Milliseconds())) // fails again
+		repair()
+		for range 100 {
+			l.Pass(1000)
+			l.answer()
+		}
+		left, _, err := l.Tip.List(kv.TopicStore, orders.key(tableMessage, ""), "", 1, 0)
+		testutil.Must(t, err)
+		if len(left) > 0 {
+			t.Error("retention has not ended the message")
 		}
 	})
 }
