@@ -64,6 +64,7 @@ type forwarded struct {
 	values   bool
 	deadline time.Time // zero = none
 	state    atomic.Uint32
+	last     bool                // has the latest deadline of its call; guarded by forwarder.mu
 	outcome  chan forwardOutcome // capacity 1
 }
 
@@ -86,8 +87,8 @@ func newForwarder(p Peers, m Observer, calls *leaderCalls) *forwarder {
 }
 
 // propose sends one proposal and waits for its outcome. hasValues is true if the request stores values. If ctx ends
-// first, propose returns fault.Timeout for a proposal that was not sent, and fault.Indeterminate for one that was. It
-// also returns the errors of Peers.Call and of the remote group.
+// first, propose returns fault.Timeout for a proposal that was certainly not sent, and otherwise fault.Indeterminate.
+// It also returns the errors of Peers.Call and of the remote group.
 func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded, hasValues bool) (group.Answer,
 	error) {
 	one := &forwarded{data: data, values: hasValues, outcome: make(chan forwardOutcome, 1)}
@@ -104,6 +105,11 @@ func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded
 		return group.Answer{}, &fault.Error{Code: fault.Timeout, Op: "raftfsm.forward",
 			Msg: "the write was not sent to the leader in time", Err: ctx.Err()}
 	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && f.isLast(one) {
+		o := <-one.outcome // comes soon, because the call ends at the same deadline
+		return o.answer, o.err
+	}
+	// The call goes on for other proposals. It may be sent later, even if nothing of it was sent yet.
 	select {
 	case o := <-one.outcome:
 		return o.answer, o.err
@@ -111,6 +117,13 @@ func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded
 	}
 	return group.Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.forward",
 		Msg: "the leader did not answer in time; the write may have been applied", Err: ctx.Err()}
+}
+
+// isLast reports whether the call of a proposal ends at the proposal's deadline.
+func (f *forwarder) isLast(one *forwarded) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return one.last
 }
 
 func (f *forwarder) enqueue(key laneKey, one *forwarded) {
@@ -180,7 +193,24 @@ func (l *lane) take() []*forwarded {
 	clear(l.queue[rest:])
 	l.queue = l.queue[:rest]
 	l.inFlight += len(batch)
+	until := latest(batch)
+	for _, one := range batch {
+		one.last = !until.IsZero() && one.deadline.Equal(until)
+	}
 	return batch
+}
+
+// latest returns the latest deadline of a batch. It returns the zero time if a proposal has none.
+func latest(batch []*forwarded) (t time.Time) {
+	for _, one := range batch {
+		if one.deadline.IsZero() {
+			return time.Time{}
+		}
+		if one.deadline.After(t) {
+			t = one.deadline
+		}
+	}
+	return t
 }
 
 // call sends a batch in one call and gives each proposal its outcome. It stops waiting at the latest deadline in the
@@ -206,16 +236,10 @@ func (f *forwarder) call(key laneKey, batch []*forwarded) {
 }
 
 func (f *forwarder) patience(batch []*forwarded) (context.Context, context.CancelFunc) {
-	var last time.Time
-	for _, one := range batch {
-		if one.deadline.IsZero() {
-			return context.WithCancel(f.ctx)
-		}
-		if one.deadline.After(last) {
-			last = one.deadline
-		}
+	if until := latest(batch); !until.IsZero() {
+		return context.WithDeadline(f.ctx, until)
 	}
-	return context.WithDeadline(f.ctx, last)
+	return context.WithCancel(f.ctx)
 }
 
 // readOutcomes decodes the answer to a batch of n proposals. err is the error of the call; if it is not nil, it is

@@ -3,6 +3,8 @@ package peercalls
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -132,6 +134,54 @@ func TestForwarder_CancelledProposalIsRemoved(t *testing.T) {
 	}
 	f.end(1)
 	f.close()
+}
+
+// unreached is a server to which no connection can be made.
+type unreached struct{}
+
+func (unreached) Call(ctx context.Context, _, _ string, _ []byte) ([]byte, error) {
+	<-ctx.Done()
+	<-time.After(time.Millisecond) // virtual time, so that the callers see the end of their contexts first
+	return nil, fault.New(fault.Timeout, "test", "the server was not reached in time")
+}
+
+func TestForwarder_UnsentProposalTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newForwarder(unreached{}, uncounted{}, newLeaderCalls(noLeader{}))
+		key := laneKey{to: "leader", ack: group.Committed}
+		propose := func(ctx context.Context, timeout time.Duration) <-chan error {
+			outcome := make(chan error, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(ctx, timeout)
+				defer cancel()
+				_, err := f.propose(ctx, key, make([]byte, 9), true)
+				outcome <- err
+			}()
+			synctest.Wait()
+			return outcome
+		}
+		gone, leave := context.WithCancel(t.Context())
+		alone := propose(t.Context(), time.Second)
+		cancelled := propose(gone, time.Hour)
+		first := propose(t.Context(), time.Minute) // waits for the next one, which has a later deadline
+		last := propose(t.Context(), time.Hour)
+		leave()
+		for _, c := range []struct {
+			name    string
+			outcome <-chan error
+			want    fault.Code
+		}{
+			{"alone in its call", alone, fault.Timeout},
+			{"given up before the deadline", cancelled, fault.Indeterminate},
+			{"in a call that goes on", first, fault.Indeterminate},
+			{"last in its call", last, fault.Timeout},
+		} {
+			if err := <-c.outcome; !fault.Is(err, c.want) {
+				t.Errorf("%s: %v, want %s", c.name, err, c.want)
+			}
+		}
+		f.close()
+	})
 }
 
 // uncounted is an Observer that counts nothing.

@@ -14,7 +14,8 @@ import (
 )
 
 // Peers makes calls to the other servers of the cluster. A call returns the error of the called server. It returns
-// fault.Unavailable if the call certainly did not arrive, and fault.Indeterminate if it may have arrived.
+// fault.Unavailable if the call certainly did not arrive, and fault.Indeterminate if it may have arrived. It returns
+// soon after ctx has ended, with fault.Timeout if the call was not sent.
 type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 }
