@@ -73,7 +73,7 @@ func (f *Face) refuse(p *reply, r *http.Request, err error) {
 	for name, values := range refusal.Header {
 		p.Header()[name] = values
 	}
-	f.problem(p, refusal.Status, &api.Error{Code: refusal.Code, Message: refusal.Message})
+	f.problem(p, r, refusal.Status, &api.Error{Code: refusal.Code, Message: refusal.Message})
 }
 
 // allowed returns an error if the Configuration resource disables the endpoint, of version v1.0, v1.0-alpha1 or

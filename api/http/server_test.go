@@ -80,3 +80,41 @@ func TestServer_SpeaksH2CUnlessDisabled(t *testing.T) {
 		}
 	}
 }
+
+// An error answer reaches a client that pauses in its upload. The connection of a client that ends its upload is used
+// again.
+func TestServer_ErrorAnswerDoesNotWaitForUpload(t *testing.T) {
+	base := newFixture(t).serve(t)
+	const upload = "POST /nowhere HTTP/1.1\r\nHost: localhost\r\n"
+	for name, c := range map[string]struct {
+		begin, rest string
+		closed      bool
+	}{
+		"chunked, paused": {begin: "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n", closed: true},
+		"length, paused":  {begin: "Content-Length: 2\r\n\r\na", closed: true},
+		"chunked, ended":  {begin: "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n", rest: "0\r\n\r\n"},
+		"length, ended":   {begin: "Content-Length: 2\r\n\r\na", rest: "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := servertest.Dial(t, base)
+			answers := bufio.NewReader(conn)
+			for range 2 {
+				if _, err := io.WriteString(conn, upload+c.begin+c.rest); err != nil {
+					t.Fatal(err)
+				}
+				response, err := http.ReadResponse(answers, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+				if response.StatusCode != http.StatusNotFound || response.Close != c.closed {
+					t.Errorf("%d, closed %t, want 404, closed %t", response.StatusCode, response.Close, c.closed)
+				}
+				if response.Close {
+					break
+				}
+			}
+		})
+	}
+}

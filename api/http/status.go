@@ -2,6 +2,7 @@ package http
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/http/jsonbody"
@@ -55,11 +56,20 @@ func (f *Face) fail(p *reply, r *http.Request, err error) {
 	if f.observer != nil {
 		f.observer.Failed(e.Code)
 	}
-	f.problem(p, status(e.Kind), e)
+	f.problem(p, r, status(e.Kind), e)
 }
 
+// drainTime is how long an error answer may wait for the rest of the request's body.
+const drainTime = time.Second
+
 // problem sends an error body.
-func (f *Face) problem(p *reply, status int, e *api.Error) {
+func (f *Face) problem(p *reply, r *http.Request, status int, e *api.Error) {
+	if r.ProtoMajor == 1 && (r.ContentLength < 0 || r.ContentLength > p.received) {
+		// Before net/http sends the answer, it reads up to 256 KiB of the rest. Without a deadline, the answer to a
+		// client that pauses would never be sent. net/http resets the deadline before the next request. Response
+		// writers in tests support no deadlines, so the error is ignored.
+		_ = http.NewResponseController(p.ResponseWriter).SetReadDeadline(time.Now().Add(drainTime))
+	}
 	b := f.buffer()
 	defer f.release(b)
 	b.data = append(jsonbody.AppendError(b.data, e), '}')
