@@ -592,7 +592,7 @@ func (k *Keeper) scanOnce() bool {
 		return false
 	}
 	k.scanAgain = false
-	m, term, tasks := k.machine, k.term, k.endGrace == nil
+	m, reign, tasks := k.machine, k.reign, k.endGrace == nil
 	var places []place
 	var hungry []*application // with activities that were left in the records
 	for _, a := range k.apps {
@@ -609,18 +609,18 @@ func (k *Keeper) scanOnce() bool {
 	k.mu.Unlock()
 	slices.SortFunc(places, comparePlaces)
 	for _, p := range places {
-		if !k.scanReady(m, term, p) || tasks && !k.scanTasks(m, term, p, hungry) {
+		if !k.scanReady(m, reign, p) || tasks && !k.scanTasks(m, reign, p, hungry) {
 			break
 		}
 	}
 	return true
 }
 
-func (k *Keeper) scanReady(m *kv.Machine, term uint64, p place) bool {
+func (k *Keeper) scanReady(m *kv.Machine, reign uint64, p place) bool {
 	for after := ""; ; {
 		found, _, err := m.List(kv.WorkflowStore, p.table(tableInbox), after, 1, 0)
 		k.mu.Lock()
-		if err != nil || k.term != term || k.machine != m {
+		if err != nil || !k.reigns(reign) {
 			k.mu.Unlock()
 			return false
 		}
@@ -646,11 +646,11 @@ func (k *Keeper) scanReady(m *kv.Machine, term uint64, p place) bool {
 // scanTasks queues the activities of a bucket. It stops early when the queues of all applications in hungry are full.
 // The next scan begins when a queue is half empty. It reads only those activities again that still wait or that
 // streams have. So the time to read a backlog is proportional to its length.
-func (k *Keeper) scanTasks(m *kv.Machine, term uint64, p place, hungry []*application) bool {
+func (k *Keeper) scanTasks(m *kv.Machine, reign uint64, p place, hungry []*application) bool {
 	for after, more := "", true; more; {
 		found, again, err := m.Records(kv.WorkflowStore, p.table(tableTask), after, page, pageBytes, 0)
 		k.mu.Lock()
-		if err != nil || k.term != term || k.machine != m {
+		if err != nil || !k.reigns(reign) {
 			k.mu.Unlock()
 			return false
 		}

@@ -91,6 +91,7 @@ type Keeper struct {
 	closed   bool
 	machine  *kv.Machine // nil = this server did not lead at the last update
 	term     uint64
+	reign    uint64 // changes when the Keeper resigns, which it also does for a restore within a term
 	repeats  bool   // a read has failed, and the Keeper reads again after a pause
 	restored uint64 // the last restore of the machine
 
@@ -212,17 +213,21 @@ func (k *Keeper) gate(ctx context.Context, work string) {
 	}
 }
 
-// after calls f, with k.mu held, after a while.
+// after calls f, with k.mu held, after a while. It does not call f if the Keeper has resigned meanwhile.
 func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
-	term := k.term
+	reign := k.reign
 	return k.opts.AfterFunc(d, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if !k.closed && k.machine != nil && k.term == term {
+		if k.reigns(reign) {
 			f()
 		}
 	})
 }
+
+// reigns reports whether the Keeper has not resigned since k.reign was reign. Work without k.mu must call reigns before
+// it changes what the Keeper has read. The caller holds k.mu.
+func (k *Keeper) reigns(reign uint64) bool { return !k.closed && k.machine != nil && k.reign == reign }
 
 // refresh begins to lead or stops. The caller holds k.mu.
 func (k *Keeper) refresh() error {
@@ -331,6 +336,7 @@ func (k *Keeper) resign() {
 	k.timers.drop()
 	k.outbox.drop()
 	k.machine = nil
+	k.reign++
 }
 
 // lead returns an error if this server does not lead. Otherwise it makes sure that the Keeper has read the records in

@@ -115,16 +115,16 @@ func (o *outbox) start(k *Keeper) {
 		to := o.order[0]
 		o.order = o.order[1:]
 		o.senders++
-		term := k.term
-		k.spawn("send "+to.ID, func() { o.send(k, term, to) })
+		reign := k.reign
+		k.spawn("send "+to.ID, func() { o.send(k, reign, to) })
 	}
 }
 
 // send sends the messages for an instance.
-func (o *outbox) send(k *Keeper, term uint64, to Ref) {
+func (o *outbox) send(k *Keeper, reign uint64, to Ref) {
 	for {
 		k.mu.Lock()
-		if k.term != term || k.machine == nil || k.closed {
+		if !k.reigns(reign) {
 			k.mu.Unlock()
 			return
 		}
@@ -141,7 +141,7 @@ func (o *outbox) send(k *Keeper, term uint64, to Ref) {
 		err := k.send(m)
 		k.mu.Lock()
 		if err != nil { // another target gets the sender meanwhile
-			if k.term == term && k.machine != nil && !k.closed {
+			if k.reigns(reign) {
 				o.senders--
 				o.start(k)
 				k.after(retryPause, func() {
@@ -152,7 +152,7 @@ func (o *outbox) send(k *Keeper, term uint64, to Ref) {
 			k.mu.Unlock()
 			return
 		}
-		if k.term == term && k.machine != nil && len(o.targets[to]) > 0 {
+		if k.reigns(reign) && len(o.targets[to]) > 0 {
 			o.targets[to] = o.targets[to][1:]
 			o.delivered(k, m)
 		}
@@ -222,7 +222,7 @@ func (o *outbox) delivered(k *Keeper, m *message) {
 // clean removes records. The caller holds k.mu.
 func (o *outbox) clean(k *Keeper) {
 	part := o.sent[:min(len(o.sent), maxBatch)]
-	g, term := k.group, k.term
+	g, reign := k.group, k.reign
 	k.spawn("clean", func() {
 		list := make([]command.Op, len(part))
 		for n, key := range part {
@@ -234,7 +234,7 @@ func (o *outbox) clean(k *Keeper) {
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if k.term != term || k.machine == nil {
+		if !k.reigns(reign) {
 			return
 		}
 		if o.flush = nil; err == nil {

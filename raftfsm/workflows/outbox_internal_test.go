@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
@@ -17,14 +18,18 @@ import (
 // "dead".
 type deadGroup struct {
 	records.Group
-	sent chan string
+	sent    chan string
+	commits chan struct{} // if not nil, an entry is committed when it can be received from
 }
 
 func (deadGroup) Leading() bool { return true }
 func (deadGroup) Term() uint64  { return 1 }
 func (deadGroup) Now() uint64   { return 1 }
 
-func (deadGroup) Commit(context.Context, *command.Request) (kv.Result, error) {
+func (g deadGroup) Commit(context.Context, *command.Request) (kv.Result, error) {
+	if g.commits != nil {
+		<-g.commits
+	}
 	return kv.Result{}, nil
 }
 
@@ -53,6 +58,39 @@ func (k *Keeper) mail(id string, n int, event []byte) {
 	from := Ref{"shop", "a"}
 	k.outbox.add(k, &message{from: from, key: from.outboxKey(1, n), outRecord: outRecord{to: Ref{"bank", id},
 		key: fmt.Sprint(n), event: event}})
+}
+
+// A restore within a term ends what the Keeper has read, while a removal of a sent message and another message are
+// still on their way. Their ends change nothing of what the Keeper has read since.
+func TestOutbox_WorkBeforeRestoreChangesNothingAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := deadGroup{sent: make(chan string), commits: make(chan struct{})}
+		k := openOutbox(g)
+		k.mail("alive", 1, nil)
+		<-g.sent
+		time.Sleep(2 * flushPause) // the removal is proposed
+		k.mail("other", 2, nil)
+		synctest.Wait() // the second message is being sent
+		k.mu.Lock()
+		m := k.machine
+		k.resign()
+		k.machine = m
+		k.mu.Unlock()
+		k.mail("other", 3, nil)
+		k.mail("other", 4, nil)
+		close(g.commits)
+		for range 3 {
+			<-g.sent
+		}
+		synctest.Wait()
+		k.mu.Lock()
+		if o := &k.outbox; o.senders != 0 || len(o.targets) != 0 || len(o.sent) != 2 {
+			t.Errorf("%d senders, %d targets, and %d sent messages, want 0, 0 and 2", o.senders, len(o.targets),
+				len(o.sent))
+		}
+		k.mu.Unlock()
+		k.Close()
+	})
 }
 
 func TestOutbox_UnreachableTargetsDoNotKeepTheSenders(t *testing.T) {

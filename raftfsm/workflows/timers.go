@@ -127,8 +127,8 @@ func (t *timers) arm(k *Keeper) {
 			return
 		}
 		t.reads = true
-		m, term := k.machine, k.term
-		k.spawn("timers", func() { t.read(k, m, term) })
+		m, reign := k.machine, k.reign
+		k.spawn("timers", func() { t.read(k, m, reign) })
 	})
 }
 
@@ -145,9 +145,12 @@ func (t *timers) drop() {
 }
 
 // read reads the buckets in which something is due.
-func (t *timers) read(k *Keeper, m *kv.Machine, term uint64) {
+func (t *timers) read(k *Keeper, m *kv.Machine, reign uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if !k.reigns(reign) {
+		return
+	}
 	now := k.group.Now()
 	var due []place
 	for t.isDue(now) {
@@ -159,7 +162,7 @@ func (t *timers) read(k *Keeper, m *kv.Machine, term uint64) {
 			k.mu.Unlock()
 			found, _, err := m.Records(kv.WorkflowStore, p.table(tableDue), after, page, pageBytes, 0)
 			k.mu.Lock()
-			if k.machine != m || k.term != term || k.closed {
+			if !k.reigns(reign) {
 				return
 			}
 			if err != nil {
@@ -184,6 +187,7 @@ func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after 
 		delete(t.next, p)
 		return "", false
 	}
+	reign := k.reign
 	for n := range found {
 		key, value, revision := found[n].Key, found[n].Value, found[n].Revision
 		at, r, kind, _, ok := splitDue(key)
@@ -206,7 +210,7 @@ func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after 
 		done := func(err error) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			if k.machine == nil {
+			if !k.reigns(reign) {
 				return
 			}
 			delete(t.firing, key)
