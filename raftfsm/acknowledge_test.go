@@ -95,6 +95,39 @@ func TestAcknowledge_InTransaction(t *testing.T) {
 	}
 }
 
+// A transaction acknowledges two messages, and one of them has failed meanwhile. It is refused, and the application
+// answers both deliveries with a success, as the documentation says. This settles neither, because no effect was stored.
+func TestAcknowledge_RefusedTransactionSettlesNoOtherMessage(t *testing.T) {
+	t.Parallel()
+	h := startCluster(t, 1, nil).running()[0]
+	b := topicBroker(t, h, "pubsub", topics.BrokerOptions{Backoff: time.Millisecond})
+	ctx := within(t, time.Minute)
+	s := joinGroup(t, b, "orders", "app")
+	send(t, b, "orders", pubsub.Message{ID: "1"}, pubsub.Message{ID: "2"})
+	first, second := nextOf(t, s), nextOf(t, s)
+	if first.ID != "1" {
+		first, second = second, first
+	}
+	must(t, s.Settle(ctx, &first, pubsub.Failed))
+	again := nextOf(t, s)
+	var effects []state.Effect
+	for _, token := range []string{first.Token, second.Token} {
+		e, err := b.StageAck(ctx, pubsub.AckRequest{Token: token, Group: "app"})
+		must(t, err)
+		effects = append(effects, e)
+	}
+	_, err := h.Store("", "statestore").Transact(ctx, state.TransactRequest{Effects: effects,
+		Operations: setOne("app||both", "1", "")})
+	if !fault.Is(err, fault.DeliverySettled) {
+		t.Fatalf("the transaction ends with %v", err)
+	}
+	must(t, s.Settle(ctx, &again, pubsub.Acknowledged))
+	must(t, s.Settle(ctx, &second, pubsub.Acknowledged))
+	if d := nextOf(t, s); d.ID != "2" {
+		t.Errorf("message %s comes again, want 2", d.ID)
+	}
+}
+
 // Tokens that are not of an unsettled delivery of the group are refused, and nothing is written.
 func TestAcknowledge_RefusedTokens(t *testing.T) {
 	t.Parallel()

@@ -406,6 +406,11 @@ func (w *writing) outcome(store string, gid uint32, r *kv.Result) error {
 			break
 		}
 		if err := e.Refused(gid, r.Key); err != nil {
+			if fault.Is(err, fault.DeliverySettled) {
+				for _, all := range w.effects {
+					all.Unsettled()
+				}
+			}
 			return err
 		}
 	}

@@ -255,12 +255,15 @@ func (e *acknowledgement) Refused(_ uint32, key string) error {
 	if key != e.topic.parkedKey(e.group, e.offset) {
 		return nil
 	}
-	e.broker.refused(&e.token, e.group)
 	if e.settled != nil {
 		return e.settled
 	}
 	return errSettled("was settled meanwhile")
 }
+
+// Unsettled implements Effect. The application then answers its deliveries with a success, which must not settle this
+// message either, because nothing of the transaction was stored.
+func (e *acknowledgement) Unsettled() { e.broker.refused(&e.token, e.group) }
 
 // refused tells the subscriptions of this node that a transaction with a token was refused.
 func (b *Broker) refused(t *token, group string) {

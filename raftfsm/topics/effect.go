@@ -17,6 +17,9 @@ type Effect interface {
 	// Refused returns the error of a request that was refused at a key, or nil if no operation of the effect has that
 	// key.
 	Refused(gid uint32, key string) error
+	// Unsettled is called after a request was refused because a message that it acknowledges is settled, or was handed
+	// out again. That message can belong to another effect of the request.
+	Unsettled()
 	// Applied is called after a request was applied.
 	Applied(gid uint32)
 }
@@ -62,6 +65,9 @@ func (e *outboxEvents) Refused(gid uint32, key string) error {
 	}
 	return nil
 }
+
+// Unsettled implements Effect.
+func (e *outboxEvents) Unsettled() {}
 
 // Applied implements Effect.
 func (e *outboxEvents) Applied(gid uint32) { e.b.declare(e.part(gid)) }

@@ -267,6 +267,7 @@ func TestSubscription_RefusedTransactionSettlesNothing(t *testing.T) {
 		if err := e.Refused(0, stale.topic.parkedKey(one.group, stale.offset)); !fault.Is(err, fault.DeliverySettled) {
 			t.Errorf("the transaction ends with %v", err)
 		}
+		e.Unsettled()
 	}
 	testutil.Must(t, s.Settle(t.Context(), &first, pubsub.Acknowledged))
 	if got := <-f.settled; got.Offset != 5 || got.Lease != 4 || got.Outcome != pubsub.Released {

@@ -20,8 +20,8 @@ import (
 //
 // After a change of the leader, the records show what the tails were: no attempt and no time.
 
-// A consumer group reads no further messages while its tails (see above) have maxTailed messages. Each message in a tail
-// takes 8 bytes of the leader's memory.
+// A consumer group reads no further messages while its tails (see above) have maxTailed messages. Each message in a
+// tail takes 8 bytes of the leader's memory.
 const maxTailed = 1_000_000
 
 // hasRoom reports whether the group may read further messages.
