@@ -24,8 +24,8 @@ import (
 //	writeCost * counted bytes <= free bytes - reserve/2
 //
 // Otherwise Admit waits until Watch has measured again. So when the disk becomes low, about half of the reserve is left
-// for writes in the background. Writes that Admit does not see, such as those of a follower's log, are counted but never
-// delayed. Such writes can exceed the bound until Watch measures.
+// for writes in the background. Writes that Admit does not see, such as those of a follower's log, are counted but
+// never delayed. Such writes can exceed the bound until Watch measures.
 type Space struct {
 	dir    string
 	min    uint64
