@@ -241,7 +241,7 @@ func TestTopicsOverGRPC_NoHandler(t *testing.T) {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		page := scrape(t, n)
-		if strings.Contains(page, `quorate_pubsub_deliveries_total{outcome="acknowledged",pubsub="pubsub"} 1`) {
+		if strings.Contains(page, `quorate_pubsub_deliveries_total{outcome="dropped",pubsub="pubsub"} 1`) {
 			if strings.Contains(page, `outcome="dead_lettered",pubsub=`) {
 				t.Error("it became a dead letter")
 			}

@@ -13,18 +13,36 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Verdict is the decision of an application about a message that it has received.
+// Verdict is the decision about a message.
 type Verdict int
 
-// The verdicts.
+// The verdicts. The last five drop the message: it is not delivered again.
 const (
-	Success Verdict = iota // handled
-	Retry                  // not handled; may be delivered again
-	Drop                   // not to be delivered again; goes to the dead-letter topic if there is one
-	Ignored                // the application has no handler; not delivered again, and no dead letter
+	Success   Verdict = iota // handled
+	Retry                    // not handled; may be delivered again
+	Drop                     // goes to the dead-letter topic if there is one
+	Missing                  // as Drop; the application has no handler for the path
+	Ignored                  // no dead letter; the application has no handler for messages
+	unmatched                // as Drop; no rule matches
+	expired                  // as Drop; the time to live is over
 )
 
-// String returns the word of Dapr for a verdict. For Ignored, this is "drop".
+// reason returns why a message is dropped.
+func (v Verdict) reason() string {
+	switch v {
+	case Missing:
+		return "the application has no handler for the route: it answered 404, or Unimplemented over gRPC"
+	case Ignored:
+		return "the application has no handler for messages: it answered Unimplemented"
+	case unmatched:
+		return "no routing rule matches, and there is no default route"
+	case expired:
+		return "the time to live of the message is over"
+	}
+	return "the application answered DROP"
+}
+
+// String returns the word of Dapr for a verdict.
 func (v Verdict) String() string {
 	switch v {
 	case Success:
@@ -76,6 +94,7 @@ type reader struct {
 	log      *slog.Logger
 	now      func() time.Time
 	warnings *limiter
+	drops    *limiter
 
 	mu     sync.Mutex
 	cond   *sync.Cond
@@ -208,32 +227,32 @@ func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, beg
 // handle delivers one message and settles it. It reports whether the message is done with.
 func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) bool {
 	start := time.Now()
-	verdict, err := r.decide(ctx, d, begin)
-	done := r.conclude(ctx, d, verdict, err)
+	path, verdict, err := r.decide(ctx, d, begin)
+	done := r.conclude(ctx, d, path, verdict, err)
 	if r.observer != nil {
 		r.observer.Delivered(r.instance.Name, r.sub.Topic, verdict.String(), time.Since(start))
 	}
 	return done
 }
 
-// decide takes a message through the steps of a delivery.
-func (r *reader) decide(ctx context.Context, d *pubsub.Delivery, begin func()) (Verdict, error) {
+// decide takes a message through the steps of a delivery. The path is empty if the message has no route.
+func (r *reader) decide(ctx context.Context, d *pubsub.Delivery, begin func()) (path string, verdict Verdict,
+	err error) {
 	e, err := r.sub.eventOf(d)
 	if err != nil {
-		return Retry, err
+		return "", Retry, err
 	}
 	if e.expired(r.now()) {
-		return Drop, nil
+		return "", expired, nil
 	}
 	path, found, err := r.sub.route(ctx, e)
 	if err != nil {
-		return Retry, err
+		return "", Retry, err
 	}
 	if !found {
-		return Drop, nil
+		return "", unmatched, nil
 	}
 	e.Path, e.sent = path, begin
-	var verdict Verdict
 	err = r.attempts(ctx, func(ctx context.Context) error {
 		var err error
 		if verdict, err = r.target.Deliver(ctx, e); err == nil && verdict == Retry {
@@ -244,7 +263,7 @@ func (r *reader) decide(ctx context.Context, d *pubsub.Delivery, begin func()) (
 	if err != nil {
 		verdict = Retry
 	}
-	return verdict, err
+	return path, verdict, err
 }
 
 // attempts delivers under the policy of the component.
@@ -270,10 +289,12 @@ func (r *reader) attempts(ctx context.Context, deliver func(context.Context) err
 }
 
 // conclude settles a message. It reports whether the message is done with.
-func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, v Verdict, err error) bool {
+func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, path string, v Verdict, err error) bool {
 	switch {
-	case v == Success, v == Ignored, v == Drop && r.sub.DeadLetter == "":
+	case v == Success:
 		return r.settle(d, pubsub.Acknowledged)
+	case v == Ignored, v != Retry && r.sub.DeadLetter == "":
+		return r.drop(d, path, v)
 	case ctx.Err() != nil:
 		r.settle(d, pubsub.Released) // the node stops, or the stream has ended
 		return false
@@ -285,7 +306,7 @@ func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, v Verdict, er
 		r.settle(d, pubsub.Released)
 		return false
 	case r.sub.DeadLetter != "":
-		return r.deadLetter(d, err)
+		return r.deadLetter(d, path, v, err)
 	}
 	r.warnings.say(func(more int) {
 		r.log.Warn("a message was not handled; it is delivered again", "attempt", d.Attempt, "error", err, "similar",
@@ -295,7 +316,20 @@ func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, v Verdict, er
 	return false
 }
 
-func (r *reader) deadLetter(d *pubsub.Delivery, cause error) bool {
+// drop removes a message for the group. An expired one is what its publisher wants, so it is not logged.
+func (r *reader) drop(d *pubsub.Delivery, path string, v Verdict) bool {
+	if v != expired {
+		r.drops.say(func(more int) {
+			r.log.Warn("a message was dropped", "id", fault.Shorten(d.ID, 200), "route", path, "reason", v.reason(),
+				"similar", more, "hint", "give the subscription a dead-letter topic to keep such messages")
+		})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
+	return r.noted("dropped", pubsub.Drop(ctx, r.from, d))
+}
+
+func (r *reader) deadLetter(d *pubsub.Delivery, path string, v Verdict, cause error) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), deadLetterTime)
 	defer cancel()
 	if err := r.from.DeadLetter(ctx, d, r.instance.TopicOf(r.sub.DeadLetter)); err != nil {
@@ -308,13 +342,13 @@ func (r *reader) deadLetter(d *pubsub.Delivery, cause error) bool {
 		}
 		return false
 	}
-	reason := "dropped, expired or without a route"
+	reason := v.reason()
 	if cause != nil {
 		reason = fault.Text(cause)
 	}
 	r.warnings.say(func(more int) {
-		r.log.Warn("a message was moved to the dead-letter topic", "dead_letter", r.sub.DeadLetter, "attempt",
-			d.Attempt, "reason", reason, "similar", more)
+		r.log.Warn("a message was moved to the dead-letter topic", "dead_letter", r.sub.DeadLetter, "route", path,
+			"attempt", d.Attempt, "reason", reason, "similar", more)
 	})
 	return true
 }
@@ -323,11 +357,15 @@ func (r *reader) deadLetter(d *pubsub.Delivery, cause error) bool {
 func (r *reader) settle(d *pubsub.Delivery, o pubsub.Outcome) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
-	err := r.from.Settle(ctx, d, o)
+	return r.noted(o.String(), r.from.Settle(ctx, d, o))
+}
+
+// noted logs the error of the broker for an outcome. It returns true if there is none.
+func (r *reader) noted(outcome string, err error) bool {
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		r.warnings.say(func(more int) {
 			r.log.Warn("the broker did not note what became of a message; it may be delivered again", "outcome",
-				o.String(), "error", err, "similar", more)
+				outcome, "error", err, "similar", more)
 		})
 	}
 	return err == nil
@@ -407,8 +445,10 @@ func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held s
 			continue
 		}
 		e, err := r.sub.eventOf(d)
-		path, found := "", false
-		if err == nil && !e.expired(r.now()) {
+		path, found, verdict := "", false, unmatched
+		if err == nil && e.expired(r.now()) {
+			verdict = expired
+		} else if err == nil {
 			path, found, err = r.sub.route(ctx, e)
 		}
 		if before, waits := paths[d.Sequence]; waits && (!found || path != before) {
@@ -417,11 +457,10 @@ func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held s
 			continue
 		}
 		if !found {
-			verdict := Drop
 			if err != nil {
 				verdict = Retry
 			}
-			held.note(d, r.conclude(ctx, d, verdict, err))
+			held.note(d, r.conclude(ctx, d, path, verdict, err))
 			continue
 		}
 		e.Path = path
@@ -446,7 +485,7 @@ func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held s
 func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery, held sequenceSet) {
 	start, messages := time.Now(), map[string]int{}
 	conclude := func(ctx context.Context, id string, v Verdict, err error) {
-		held.note(of[id], r.conclude(ctx, of[id], v, err))
+		held.note(of[id], r.conclude(ctx, of[id], b.Path, v, err))
 		messages[v.String()]++
 	}
 	err := r.attempts(ctx, func(ctx context.Context) error {

@@ -341,7 +341,7 @@ func (s *Subscriber) read(receiving, working context.Context, sub *Subscription,
 	defer from.Close()
 	log.Info("receiving messages", "group", group, "kind", string(sub.Kind))
 	r := &reader{sub: sub, instance: i, app: s.o.App, from: from, target: to, policy: s.o.Policy,
-		observer: s.o.Observer, log: log, now: s.o.Now, warnings: &limiter{}}
+		observer: s.o.Observer, log: log, now: s.o.Now, warnings: &limiter{}, drops: &limiter{}}
 	return true, r.run(receiving, working)
 }
 

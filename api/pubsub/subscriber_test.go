@@ -151,6 +151,60 @@ func TestSubscriber_Answers(t *testing.T) {
 	}
 }
 
+func TestSubscriber_LogsWhyAMessageIsDropped(t *testing.T) {
+	rules := to("a", "", "")
+	rules.Rules = []pubsub.RuleDefinition{{Match: `event.type == "x"`, Path: "/x"}}
+	for name, c := range map[string]struct {
+		definition pubsub.Definition
+		verdict    pubsub.Verdict
+		want       []string
+	}{
+		"DROP": {to("a", "/a", ""), pubsub.Drop, []string{"route=/a", `"the application answered DROP"`}},
+		"404":  {to("a", "/a", ""), pubsub.Missing, []string{"route=/a", "it answered 404"}},
+		"Unimplemented": {to("a", "/a", ""), pubsub.Ignored,
+			[]string{"route=/a", "it answered Unimplemented"}},
+		"no rule":            {rules, pubsub.Success, []string{`"no routing rule matches`}},
+		"DROP, dead letter":  {to("a", "/a", "dead"), pubsub.Drop, []string{"dead_letter=dead", "answered DROP"}},
+		"404, dead letter":   {to("a", "/a", "dead"), pubsub.Missing, []string{"dead_letter=dead", "answered 404"}},
+		"handled, no reason": {to("a", "/a", ""), pubsub.Success, nil},
+	} {
+		for _, bulk := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", bulk ", bulk), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c.definition.Bulk.Enabled = bulk
+					d := newDesk(t, func(context.Context, *pubsub.Event, int) (pubsub.Verdict, error) {
+						return c.verdict, nil
+					}, c.definition)
+					d.batch = func(b *pubsub.Batch) (map[string]pubsub.Verdict, error) {
+						return map[string]pubsub.Verdict{b.Entries[0].EntryID: c.verdict}, nil
+					}
+					for range 3 { // similar ones are logged once within the interval
+						d.publish(t, "a", "", "1")
+						<-time.After(time.Second + time.Millisecond)
+					}
+					var got []string
+					for line := range strings.Lines(d.log.String()) {
+						if strings.Contains(line, "level=WARN") {
+							got = append(got, line)
+						}
+					}
+					if len(c.want) == 0 {
+						if len(got) > 0 {
+							t.Errorf("logged %q", got)
+						}
+						return
+					}
+					for _, part := range append(c.want, "pubsub=messages topic=a") {
+						if len(got) != 1 || !strings.Contains(got[0], part) {
+							t.Errorf("logged %q, want one line with %s", got, part)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestSubscriber_Routes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := to("a", "", "dead")

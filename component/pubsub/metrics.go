@@ -113,6 +113,17 @@ func (s *countedSubscription) DeadLetter(ctx context.Context, d *Delivery, topic
 	return err
 }
 
+// Drop acknowledges a delivery that no handler wants. s counts it as dropped, and not as acknowledged.
+func Drop(ctx context.Context, s Subscription, d *Delivery) error {
+	c, ok := s.(*countedSubscription)
+	if !ok {
+		return s.Settle(ctx, d, Acknowledged)
+	}
+	err := c.Subscription.Settle(ctx, d, Acknowledged)
+	c.done(err, "dropped")
+	return err
+}
+
 func (s *countedSubscription) done(err error, outcome string) {
 	if err == nil {
 		s.metrics.deliveries.WithLabelValues(s.name, outcome).Inc()

@@ -45,7 +45,8 @@ const (
 	TopicSuccess TopicAnswer = iota
 	TopicRetry
 	TopicDrop
-	TopicUnknown // the application has no handler for messages
+	TopicNotFound // the application answered 404 to the path of the message
+	TopicUnknown  // the application has no handler for messages
 )
 
 // TopicMessage is one message of a topic.
@@ -74,7 +75,7 @@ func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer
 	case err != nil:
 		return TopicRetry, err
 	case answer.StatusCode == http.StatusNotFound:
-		return TopicDrop, nil
+		return TopicNotFound, nil
 	}
 	var said struct{ Status string }
 	if json.Unmarshal(body, &said) != nil {

@@ -141,3 +141,11 @@ func TestTakeMessage_ErrorHasTheStatusOfAGRPCApplication(t *testing.T) {
 		}
 	}
 }
+
+func TestTakeMessage_404IsNotTheAnswerDrop(t *testing.T) {
+	c := httpApp(t, http.NotFound)
+	got, err := c.TakeMessage(within(t), &appchannel.TopicMessage{Path: "/orders"})
+	if got != appchannel.TopicNotFound || err != nil {
+		t.Errorf("the answer is %v, %v", got, err)
+	}
+}

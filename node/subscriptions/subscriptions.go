@@ -229,7 +229,7 @@ func (t target) DeliverBatch(ctx context.Context, b *pubsub.Batch) (map[string]p
 		if a, ok := answers[id]; ok {
 			out[id] = verdict(a)
 		} else if !known {
-			out[id] = pubsub.Drop
+			out[id] = pubsub.Missing
 		}
 	}
 	return out, nil
@@ -247,6 +247,8 @@ func verdict(a appchannel.TopicAnswer) pubsub.Verdict {
 		return pubsub.Success
 	case appchannel.TopicDrop:
 		return pubsub.Drop
+	case appchannel.TopicNotFound:
+		return pubsub.Missing
 	case appchannel.TopicUnknown:
 		return pubsub.Ignored
 	}
