@@ -46,7 +46,11 @@ type Definition struct {
 	DeadLetter string // topic; empty = none
 	Bulk       BulkDefinition
 	Kind       Kind
+	Source     string `json:"-"` // where it is declared, for the log
 }
+
+// fromApplication is the Source of a definition that the application lists.
+const fromApplication = "the list of the application"
 
 // itemJSON is one subscription as an application lists it.
 type itemJSON struct {
@@ -83,7 +87,8 @@ func ParseDefinitions(body []byte) (out []Definition, dropped []string, err erro
 	for i := range items {
 		item := &items[i]
 		d := Definition{PubSub: item.PubSub, Topic: item.Topic, Metadata: item.Metadata, Rules: item.Routes.Rules,
-			Default: item.Routes.Default, DeadLetter: item.DeadLetter, Bulk: item.Bulk, Kind: Programmatic}
+			Default: item.Routes.Default, DeadLetter: item.DeadLetter, Bulk: item.Bulk, Kind: Programmatic,
+			Source: fromApplication}
 		if d.Default == "" {
 			d.Default = item.Route
 		}
@@ -215,7 +220,8 @@ func DefinitionsOf(list *runtimev1.ListTopicSubscriptionsResponse) ([]Definition
 	out := make([]Definition, len(items))
 	for i, item := range items {
 		d := Definition{PubSub: item.GetPubsubName(), Topic: item.GetTopic(), Metadata: item.GetMetadata(),
-			Default: item.GetRoutes().GetDefault(), DeadLetter: item.GetDeadLetterTopic(), Kind: Programmatic}
+			Default: item.GetRoutes().GetDefault(), DeadLetter: item.GetDeadLetterTopic(), Kind: Programmatic,
+			Source: fromApplication}
 		for _, r := range item.GetRoutes().GetRules() {
 			d.Rules = append(d.Rules, RuleDefinition{r.GetMatch(), r.GetPath()})
 		}

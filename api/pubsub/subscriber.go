@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/signal"
+	"github.com/quorate/quorate/internal/suggest"
 )
 
 // SubscriberOptions configure a Subscriber. App, Source and Logger are required.
@@ -55,7 +57,8 @@ type Subscriber struct {
 	running    []*running
 	streaming  []*Subscription
 
-	relays []*relay // only the goroutine of run uses it
+	relays   []*relay            // only the goroutine of run uses it
+	reported map[obstacle]string // the last result of obstacles; the same
 }
 
 // running is a subscription that receives.
@@ -156,6 +159,7 @@ func (s *Subscriber) run() {
 		goal := s.wanted
 		s.mu.Unlock()
 		s.discover()
+		s.report()
 		s.reconcile(s.goal())
 		if s.o.Outboxes != nil && s.o.Source.Loaded() {
 			s.reconcileRelays(s.o.Outboxes())
@@ -177,6 +181,71 @@ func (s *Subscriber) run() {
 
 func (s *Subscriber) ready() bool {
 	return s.o.Target != nil && s.o.Target.Ready() && s.o.Source.Loaded()
+}
+
+// obstacle identifies a subscription that does not receive.
+type obstacle struct{ component, topic, source string }
+
+// report logs which subscriptions do not receive because of how the node is configured. It logs each reason once, as
+// long as it applies.
+func (s *Subscriber) report() {
+	if !s.o.Source.Loaded() {
+		return
+	}
+	s.mu.Lock()
+	declared, subs := s.declared, s.subs
+	s.mu.Unlock()
+	found := map[obstacle]string{}
+	note := func(d *Definition, reason, hint string) {
+		key := obstacle{d.PubSub, d.Topic, d.Source}
+		if found[key] = reason; s.reported[key] != reason {
+			s.o.Logger.Warn("a subscription does not receive", "pubsub", d.PubSub, "topic", d.Topic, "source", d.Source,
+				"reason", reason, "hint", hint)
+		}
+	}
+	winners := map[[2]string]string{}
+	for _, sub := range subs {
+		winners[[2]string{sub.PubSub, sub.Topic}] = sub.Source
+		if reason, hint := s.hindrance(sub); reason != "" {
+			note(&sub.Definition, reason, hint)
+		}
+	}
+	for i := range declared {
+		d := &declared[i]
+		if by, ok := winners[[2]string{d.PubSub, d.Topic}]; ok && by != d.Source {
+			note(d, "another subscription to the topic has precedence: that of "+by, "keep one of the two")
+		}
+	}
+	s.reported = found
+}
+
+// hindrance returns why a subscription cannot receive, and how to fix it; "" = it can.
+func (s *Subscriber) hindrance(sub *Subscription) (reason, hint string) {
+	i, ok := s.o.Source.PubSub(sub.PubSub)
+	switch {
+	case !ok:
+		reason = "this node has no pubsub component " + strconv.Quote(fault.Shorten(sub.PubSub, 200))
+		return reason, s.similar(sub.PubSub)
+	case !i.VisibleTo(s.o.App.ID):
+		return "the scopes of the pubsub component exclude the application", "add the app id to scopes of the component"
+	case s.o.Target == nil:
+		return "the application has no port, so messages cannot be delivered to it", "start the node with --app-port"
+	}
+	return "", ""
+}
+
+// similar returns a hint about the name of a component that does not exist.
+func (s *Subscriber) similar(name string) string {
+	var names []string
+	for _, i := range s.o.Source.PubSubs() {
+		if i.VisibleTo(s.o.App.ID) {
+			names = append(names, i.Name)
+		}
+	}
+	if near := suggest.For(name, names); near != "" {
+		return "did you mean " + strconv.Quote(near) + "?"
+	}
+	return "correct pubsubname, or declare the component; quorate stores lists components"
 }
 
 // discover asks the application once, when it is ready and there is a component.

@@ -626,3 +626,61 @@ func TestSubscriber_BulkKeepsOrderOfKey(t *testing.T) {
 		})
 	}
 }
+
+func TestSubscriber_ReportsSubscriptionsThatCannotReceive(t *testing.T) {
+	from := func(name, topic, source string) pubsub.Definition {
+		return pubsub.Definition{PubSub: name, Topic: topic, Default: "/a", Kind: pubsub.Declarative, Source: source}
+	}
+	listed := func(context.Context) ([]pubsub.Definition, error) {
+		out, _, err := pubsub.ParseDefinitions([]byte(`[{"pubsubname":"mesages","topic":"b","route":"/b"},
+			{"pubsubname":"messages","topic":"c","route":"/c"}]`))
+		return out, err
+	}
+	const own = `source="the list of the application" `
+	for name, c := range map[string]struct {
+		port     bool
+		declared []pubsub.Definition
+		want     []string
+	}{
+		"all receive": {true, []pubsub.Definition{from("messages", "a", "a.yaml:1")},
+			[]string{`pubsub=mesages topic=b ` + own + `reason="this node has no pubsub component \"mesages\"" ` +
+				`hint="did you mean \"messages\"?"`}},
+		"file": {true, []pubsub.Definition{from("nope", "a", "a.yaml:1"), from("messages", "c", "b.yaml:1")},
+			[]string{`pubsub=mesages topic=b ` + own,
+				`pubsub=messages topic=c source=b.yaml:1 reason="another subscription to the topic has ` +
+					`precedence: that of the list of the application"`,
+				`pubsub=nope topic=a source=a.yaml:1 reason="this node has no pubsub component \"nope\"" ` +
+					`hint="correct pubsubname`}},
+		"no port": {false, []pubsub.Definition{from("messages", "a", "a.yaml:1")},
+			[]string{`pubsub=messages topic=a source=a.yaml:1 reason="the application has no port, so messages ` +
+				`cannot be delivered to it" hint="start the node with --app-port"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log testutil.Output
+				o := pubsub.SubscriberOptions{App: api.App{ID: "shop"},
+					Logger: slog.New(slog.NewTextHandler(&log, nil)),
+					Source: source{{Name: "messages", Broker: inmemory.Open(inmemory.Options{})}}}
+				if c.port {
+					o.Target, o.Discover = &fakeApp{}, listed
+				}
+				s := pubsub.NewSubscriber(o)
+				s.Open(c.declared)
+				t.Cleanup(func() { _ = s.Close(context.Background()) })
+				<-time.After(time.Minute)
+				s.Update(t.Context(), c.declared)
+				<-time.After(time.Minute)
+				var got []string
+				for line := range strings.Lines(log.String()) {
+					if _, about, ok := strings.Cut(line, `"a subscription does not receive" `); ok {
+						got = append(got, about)
+					}
+				}
+				slices.Sort(got)
+				if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+					t.Errorf("logged %q, want %q", got, c.want)
+				}
+			})
+		})
+	}
+}

@@ -153,7 +153,7 @@ func definitions(documents []component.Subscription, id string) (out []pubsub.De
 			continue
 		}
 		d := pubsub.Definition{PubSub: s.PubSub, Topic: s.Topic, Metadata: s.Metadata, Default: s.Default,
-			DeadLetter: s.DeadLetter, Kind: pubsub.Declarative,
+			DeadLetter: s.DeadLetter, Kind: pubsub.Declarative, Source: s.Pos.String(),
 			Bulk: pubsub.BulkDefinition{Enabled: s.Bulk,
 				MaxMessages: int32(s.MaxMessages), //nolint:gosec // parsed as 32 bits
 				MaxAwaitMs:  int32(s.MaxAwaitMs)}} //nolint:gosec // parsed as 32 bits
