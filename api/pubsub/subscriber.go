@@ -248,12 +248,15 @@ func (s *Subscriber) similar(name string) string {
 	return "correct pubsubname, or declare the component; quorate stores lists components"
 }
 
-// discover asks the application once, when it is ready and there is a component.
+// discover asks the application once each time that it becomes ready, if there is a component. If the application
+// does not answer, the subscriptions of its previous list remain.
 func (s *Subscriber) discover() {
+	ready := s.ready()
 	s.mu.Lock()
+	s.asked = s.asked && ready
 	asked := s.asked
 	s.mu.Unlock()
-	if asked || s.o.Discover == nil || !s.ready() || len(s.o.Source.PubSubs()) == 0 {
+	if asked || s.o.Discover == nil || !ready || len(s.o.Source.PubSubs()) == 0 {
 		return
 	}
 	list, err := s.o.Discover(s.life)
@@ -261,14 +264,16 @@ func (s *Subscriber) discover() {
 		return
 	}
 	if err != nil {
-		s.o.Logger.Warn("the application did not list its subscriptions; it gets only those of files", "error", err,
-			"hint", "answer GET /dapr/subscribe, or ListTopicSubscriptions over gRPC, with a list")
+		s.o.Logger.Warn("the application did not list its subscriptions; those of files and its previous list remain",
+			"error", err, "hint", "answer GET /dapr/subscribe, or ListTopicSubscriptions over gRPC, with a list")
 	}
 	for i := range list {
 		s.o.Logger.Info("the application subscribes", "pubsub", list[i].PubSub, "topic", list[i].Topic)
 	}
 	s.mu.Lock()
-	s.discovered, s.asked = list, true
+	if s.asked = true; err == nil {
+		s.discovered = list
+	}
 	s.mu.Unlock()
 	s.check()
 }

@@ -684,3 +684,33 @@ func TestSubscriber_ReportsSubscriptionsThatCannotReceive(t *testing.T) {
 		})
 	}
 }
+
+func TestSubscriber_ReadsTheListAgainWhenTheApplicationIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app, messages := &fakeApp{}, inmemory.Open(inmemory.Options{})
+		topic, failure := "a", error(nil)
+		s := pubsub.NewSubscriber(pubsub.SubscriberOptions{App: api.App{ID: "shop"}, Target: app,
+			Source: source{{Name: "messages", Broker: messages}}, Logger: slog.New(slog.DiscardHandler),
+			Discover: func(context.Context) ([]pubsub.Definition, error) {
+				return []pubsub.Definition{to(topic, "/"+topic, "")}, failure
+			}})
+		s.Open(nil)
+		t.Cleanup(func() { _ = s.Close(context.Background()) })
+		for _, c := range []struct {
+			lists   string
+			failure error
+			want    string
+		}{{"a", nil, "a"}, {"b", nil, "b"}, {"c", errRefused, "b"}} {
+			topic, failure = c.lists, c.failure
+			for _, away := range []bool{true, false} {
+				app.mu.Lock()
+				app.away = away
+				app.mu.Unlock()
+				<-time.After(5 * time.Second)
+			}
+			if got := s.Subscriptions(); len(got) != 1 || got[0].Topic != c.want {
+				t.Errorf("lists %s, %v: the subscriptions are %v, want one to %s", c.lists, c.failure, got, c.want)
+			}
+		}
+	})
+}
