@@ -35,7 +35,15 @@ const MetadataAck = "quorateAck"
 // acknowledge adds the acknowledgements of deliveries to a transaction.
 func (t *transaction) acknowledge(ctx context.Context, r *TransactRequest, request *state.TransactRequest) *Error {
 	var tokens []string
-	for _, text := range append(slices.Clip(r.Acks), r.StoreMetadata[MetadataAck]) {
+	given := r.Acks
+	if text, ok := r.StoreMetadata[MetadataAck]; ok {
+		given = append(slices.Clip(given), text)
+	}
+	for _, text := range given {
+		if strings.Trim(text, ", ") == "" { // otherwise the values would be stored without the acknowledgement
+			return malformed("Quorate-Ack is present and has no token: send the value of the delivery, or omit the " +
+				"header or metadata")
+		}
 		for one := range strings.SplitSeq(text, ",") {
 			if one = strings.TrimSpace(one); one != "" && !slices.Contains(tokens, one) {
 				tokens = append(tokens, one)

@@ -255,6 +255,12 @@ func TestAcknowledge_InTransaction(t *testing.T) {
 			failure: "transactions of state store outside cannot acknowledge"},
 		"too many": {store: "plain", acks: []string{many}, kind: api.Malformed,
 			failure: "a transaction may acknowledge at most 16"},
+		"empty header": {store: "plain", acks: []string{""}, kind: api.Malformed,
+			failure: "Quorate-Ack is present and has no token"},
+		"one of two headers empty": {store: "plain", acks: []string{"messages/a", " , "}, kind: api.Malformed,
+			failure: "Quorate-Ack is present and has no token"},
+		"empty metadata": {store: "plain", metadata: map[string]string{"quorateAck": ""}, kind: api.Malformed,
+			failure: "Quorate-Ack is present and has no token"},
 		"no operations": {store: "plain", acks: []string{"messages/a"}, none: true, kind: api.Malformed,
 			failure: "a transaction that acknowledges a delivery needs an operation"},
 	} {
