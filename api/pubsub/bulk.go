@@ -116,24 +116,28 @@ func allFailed(entries []Entry, why string) []FailedEntry {
 }
 
 func (s *Service) checkEntries(r *BulkRequest, entries []Entry) *api.Error {
-	why := ""
+	why, advice := "", ""
 	seen := make(map[string]bool, len(entries))
 	for i := range entries {
-		if id := entries[i].ID; id == "" || seen[id] {
+		id := entries[i].ID
+		if id == "" || seen[id] {
 			why = "entryId is duplicated or not present for entry"
-		} else {
-			seen[id] = true
+			advice = " " + strconv.Itoa(i) + ": give each entry an entryId of its own"
+			break
 		}
+		seen[id] = true
 	}
 	switch {
 	case len(entries) > MaxEntries:
-		why = "there are too many entries; the limit is 10,000"
+		why, advice = "there are too many entries; the limit is 10,000", ""
 	}
 	if why == "" {
 		return nil
 	}
-	return eventsInvalid(reasonEvents, "error marshaling events to bytes", r.PubSub, r.Topic, ". error: ",
+	e := eventsInvalid(reasonEvents, "error marshaling events to bytes", r.PubSub, r.Topic, ". error: ",
 		s.o.App.ID, why)
+	e.Details.Metadata = api.Attributes("appID", s.o.App.ID, "error", why+advice) // the message stays that of Dapr
+	return e
 }
 
 // fill returns metadata with what is missing from defaults.
@@ -171,7 +175,7 @@ func (s *Service) EntriesOf(r *BulkRequest, list []EntryJSON) ([]Entry, *api.Err
 		data, why := eventBytes(list[i].ContentType, list[i].Event)
 		if why != "" {
 			return nil, eventsInvalid(reasonEnvelope, "error when marshalling cloud event envelope", r.PubSub, r.Topic,
-				": ", s.o.App.ID, why)
+				": ", s.o.App.ID, "entry "+strconv.Itoa(i)+": "+why)
 		}
 		out[i] = Entry{list[i].EntryID, Payload{data, list[i].ContentType, list[i].Metadata}}
 	}
@@ -185,6 +189,8 @@ func eventBytes(contentType string, event json.RawMessage) ([]byte, string) {
 	var text string
 	isText := json.Unmarshal(event, &text) == nil
 	switch {
+	case base == "":
+		return nil, "contentType is missing: set it, such as " + contentJSON
 	case base == contentJSON || base == contentCloudEvent:
 		if len(event) == 0 {
 			event = json.RawMessage("null")

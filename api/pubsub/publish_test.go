@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -124,7 +125,7 @@ func TestPublish_Envelope(t *testing.T) {
 		"TTL without a broker that has it": {"simple", pubsub.Payload{Data: []byte("x"),
 			Metadata: map[string]string{"TTLInSeconds": "60"}},
 			map[string]any{"expiration": "2030-01-02T03:05:05Z", "pubsubname": "simple"}, nil},
-		"TTL that is none": {"simple", pubsub.Payload{Data: []byte("x"), Metadata: map[string]string{"ttl": "soon"}},
+		"TTL that is none": {"simple", pubsub.Payload{Data: []byte("x"), Metadata: map[string]string{"ttl": "0"}},
 			map[string]any{"pubsubname": "simple"}, []string{"expiration"}},
 		"CloudEvent": {"messages", pubsub.Payload{ContentType: "application/cloudevents+json; charset=utf-8",
 			Data:     []byte(`{"id":"9","source":"mine","extra":{"a":1},"topic":"wrong"}`),
@@ -197,6 +198,46 @@ func TestPublish_Delay(t *testing.T) {
 		{"delayInSeconds": "99999999999999"}, {"deliverAt": "9999-01-02T03:04:05Z"}} {
 		if err := publish("messages", metadata); err == nil {
 			t.Errorf("%v was accepted", metadata)
+		}
+	}
+}
+
+func TestPublish_RefusesAnInvalidTTL(t *testing.T) {
+	r := newRig(t)
+	for _, name := range []string{"ttlInSeconds", "ttl"} {
+		for _, value := range []string{"abc", "5x", "-5", "-5s"} {
+			err := r.Publish(t.Context(), &pubsub.PublishRequest{PubSub: "messages", Topic: "t",
+				Payload: pubsub.Payload{Metadata: map[string]string{name: value}}})
+			want := name + " must be a number of seconds or a duration such as 5m: actual is '" + value + "'"
+			var e *api.Error
+			if !errors.As(err, &e) || e.Kind != api.Malformed || e.Code != api.CodePubSubMetadata ||
+				!strings.Contains(e.Message, want) {
+				t.Errorf("%s: the error is %v, want %s", name, err, want)
+			}
+		}
+	}
+}
+
+func TestPublishBulk_NamesTheEntryThatIsWrong(t *testing.T) {
+	r := newRig(t)
+	request := &pubsub.BulkRequest{PubSub: "messages", Topic: "t"}
+	for second, want := range map[string]string{
+		`,{"entryId":"2","event":"b"}]`: "entry 1: contentType is missing: set it, such as application/json",
+		`,{"event":"b","contentType":"text/plain"}]`: "entryId is duplicated or not present for entry 1: " +
+			"give each entry an entryId of its own",
+	} {
+		err := r.PublishBulk(t.Context(), request, func() ([]pubsub.Entry, *api.Error) {
+			var list []pubsub.EntryJSON
+			body := `[{"entryId":"1","event":"a","contentType":"text/plain"}` + second
+			if err := json.Unmarshal([]byte(body), &list); err != nil {
+				t.Fatal(err)
+			}
+			return r.EntriesOf(request, list)
+		})
+		var e *api.Error
+		if !errors.As(err, &e) || e.Kind != api.Malformed ||
+			!slices.Contains(e.Details.Metadata, api.Attribute{Name: "error", Value: want}) {
+			t.Errorf("%s: the error is %v, want %s", second, err, want)
 		}
 	}
 }
