@@ -132,7 +132,7 @@ func checkJob(j *Job) *Error {
 	case strings.HasPrefix(j.Schedule, "P"):
 		return badJob(CodeJobSchedule, "schedule: a period of ISO 8601 is no schedule (write @every 10s)")
 	case j.Policy != nil && j.Policy.Interval < 0:
-		return badJob(CodeJobSchedule, "failurePolicy: the interval is negative")
+		return badJob(CodeJobSchedule, "failurePolicy.constant.interval: must not be negative")
 	case j.DataSize > MaxJobData:
 		return badJob(CodeJobSchedule, "data: has "+strconv.Itoa(j.DataSize)+" bytes, the limit is "+
 			strconv.Itoa(MaxJobData))

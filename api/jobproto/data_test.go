@@ -3,6 +3,7 @@ package jobproto_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -63,5 +64,54 @@ func TestParse_DataTooLarge(t *testing.T) {
 	_, _, err := jobproto.Parse("j", []byte(`{"dueTime":"1s","data":`+data+`}`))
 	if err == nil || !strings.Contains(api.AsError(err).Message, "the limit is 1048576") {
 		t.Error(err)
+	}
+}
+
+// All names that Dapr reads are accepted, in both spellings.
+func TestParse_FieldsOfDapr(t *testing.T) {
+	for _, body := range []string{
+		`{"schedule":"@daily","dueTime":"1s","repeats":2,"ttl":"1h","data":{"any":1},"overwrite":true,
+			"failurePolicy":{"constant":{"interval":"1m0s","maxRetries":3}}}`,
+		`{"due_time":"1s","failure_policy":{"constant":{"interval":"60s","max_retries":"3"}},"repeats":"1"}`,
+		`{"dueTime":"1s","failurePolicy":{"drop":{}}}`,
+		`{"dueTime":"1s","failurePolicy":{"constant":{}},"name":null,"later":null}`,
+	} {
+		if job, _, err := jobproto.Parse("j", []byte(body)); err != nil {
+			t.Errorf("%s: %v", body, err)
+		} else if p := jobproto.PolicyOf(job.GetFailurePolicy()); p != nil && p.Retry && p.MaxRetries != nil &&
+			p.Interval != time.Minute {
+			t.Errorf("%s has the interval %s", body, p.Interval)
+		}
+	}
+}
+
+func TestParse_ErrorsNameTheField(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"dueTme":"1s"}`:       "dueTme: unknown field; did you mean dueTime?",
+		`{"overwite":true}`:     "overwite: unknown field; did you mean overwrite?",
+		`{"Schedule":"@daily"}`: "Schedule: unknown field; did you mean schedule?",
+		`{"colour":1}`: "colour: unknown field; use schedule, repeats, dueTime, ttl, data, failurePolicy, " +
+			"overwrite",
+		`{"failurePolicy":{"constant":{"intervall":"5s"}}}`: "failurePolicy.constant.intervall: unknown field; did " +
+			"you mean interval?",
+		`{"failure_policy":{"constent":{}}}`: "failure_policy.constent: unknown field; did you mean " +
+			"constant?",
+		`{"failurePolicy":{"drop":{"interval":"5s"}}}`: "failurePolicy.drop.interval: unknown field",
+		`{"failurePolicy":{"constant":{"interval":"soon"}}}`: "failurePolicy.constant.interval: must be a duration " +
+			"such as 5s",
+		`{"failurePolicy":{"constant":{"interval":5}}}`: "failurePolicy.constant.interval: must be a duration",
+		`{"failurePolicy":{"constant":{"maxRetries":-1}}}`: "failurePolicy.constant.maxRetries: must be a whole " +
+			"number, 0 or more",
+		`{"failurePolicy":{"constant":3}}`:            "failurePolicy.constant: write {",
+		`{"failurePolicy":{"constant":{},"drop":{}}}`: "failurePolicy: write {",
+		`{"failurePolicy":"drop"}`:                    "failurePolicy: write {",
+		`{"dueTime":7}`:                               "dueTime: must be a string",
+		`{"repeats":"often"}`:                         "repeats: must be a whole number",
+		`{"dueTime":"1s","due_time":"2s"}`:            "a field is given twice",
+	} {
+		job, _, err := jobproto.Parse("j", []byte(body))
+		if err == nil || !strings.HasPrefix(api.AsError(err).Message, want) {
+			t.Errorf("%s: %v, %v, want %q", body, job, err, want)
+		}
 	}
 }

@@ -4,20 +4,31 @@ package jobproto
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/suggest"
 )
+
+// defaultInterval is the pause of a constant failure policy without an interval. Without a pause, a job that always
+// fails would use all of a processor.
+const defaultInterval = time.Second
+
+const policyForm = `write {"constant": {"interval": "1s", "maxRetries": 3}} or {"drop": {}}`
 
 // ToJob converts a protobuf message to a job. Record of the job is the encoded message.
 func ToJob(in *runtimev1.Job) (api.Job, error) {
@@ -36,8 +47,11 @@ func PolicyOf(in *commonv1.JobFailurePolicy) *api.JobPolicy {
 	case *commonv1.JobFailurePolicy_Drop:
 		return &api.JobPolicy{}
 	case *commonv1.JobFailurePolicy_Constant:
-		return &api.JobPolicy{Retry: true, Interval: p.Constant.GetInterval().AsDuration(),
-			MaxRetries: p.Constant.MaxRetries}
+		interval := defaultInterval
+		if p.Constant.GetInterval() != nil {
+			interval = p.Constant.GetInterval().AsDuration()
+		}
+		return &api.JobPolicy{Retry: true, Interval: interval, MaxRetries: p.Constant.MaxRetries}
 	}
 	return nil
 }
@@ -51,7 +65,7 @@ func ParsePolicy(text json.RawMessage) (*api.JobPolicy, error) {
 	var p commonv1.JobFailurePolicy
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(inSeconds(text), &p); err != nil {
 		return nil, fault.New(fault.Invalid, "jobproto.ParsePolicy", "the failure policy cannot be read: "+
-			"write {\"constant\": {\"interval\": \"1s\", \"maxRetries\": 3}} or {\"drop\": {}}")
+			policyForm)
 	}
 	return PolicyOf(&p), nil
 }
@@ -88,7 +102,8 @@ func Decode(record []byte) (*runtimev1.Job, error) {
 
 // Parse parses the body of an HTTP request that schedules a job. The body has the fields of the message Job, and the
 // field overwrite. The field data may be any JSON of at most api.MaxJobData bytes, also null, as in Dapr. Other null
-// fields count as absent. Unknown fields are ignored. All errors are *api.Error.
+// fields count as absent. An unknown field is an error, unlike in Dapr: a misspelt one would change what the job does.
+// The interval of a failure policy may be any Go duration. All errors are *api.Error.
 func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
@@ -113,13 +128,18 @@ func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err er
 	}
 	delete(fields, "data")
 	delete(fields, "overwrite")
+	for _, policy := range [...]string{"failurePolicy", "failure_policy"} {
+		if text, found := fields[policy]; found {
+			fields[policy] = inSeconds(text)
+		}
+	}
 	rest, err := json.Marshal(fields)
 	if err != nil {
 		return nil, false, malformed("the body is no JSON object")
 	}
 	job = &runtimev1.Job{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(rest, job); err != nil {
-		return nil, false, malformed("a field has the wrong type: " + err.Error())
+	if err := protojson.Unmarshal(rest, job); err != nil {
+		return nil, false, malformed(problem("", fields, job.ProtoReflect()))
 	}
 	job.Name = name
 	if len(data) > api.MaxJobData { // before it is decoded: two bytes of it can need more than a hundred
@@ -136,6 +156,68 @@ func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err er
 		}
 	}
 	return job, overwrite, nil
+}
+
+// problem returns the reason why fields are not the JSON of the message m, with the path of the field that is wrong. at
+// is the path of m, with a dot at its end. It is empty for a job.
+func problem(at string, fields map[string]json.RawMessage, m protoreflect.Message) string {
+	known := m.Descriptor().Fields()
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		path := at + api.Shorten(name)
+		field := known.ByJSONName(name)
+		if field == nil {
+			field = known.ByTextName(name)
+		}
+		if field == nil {
+			return path + ": " + unknownField(name, known, at == "")
+		}
+		one, err := json.Marshal(map[string]json.RawMessage{name: fields[name]})
+		if err == nil && protojson.Unmarshal(one, m.New().Interface()) == nil {
+			continue
+		}
+		var inner map[string]json.RawMessage
+		if field.Message() != nil && json.Unmarshal(fields[name], &inner) == nil {
+			return problem(path+".", inner, m.NewField(field).Message())
+		}
+		return path + ": " + wanted(field)
+	}
+	if at != "" {
+		return strings.TrimSuffix(at, ".") + ": " + policyForm
+	}
+	return "a field is given twice: its names with and without _ mean the same"
+}
+
+// unknownField describes the error of a name that is none of the known fields.
+func unknownField(name string, known protoreflect.FieldDescriptors, ofJob bool) string {
+	names := make([]string, 0, known.Len()+1)
+	for i := range known.Len() {
+		if known := known.Get(i).JSONName(); known != "name" { // the name of a job is in the path
+			names = append(names, known)
+		}
+	}
+	if ofJob {
+		names = append(names, "overwrite")
+	}
+	if near := suggest.For(name, names); near != "" {
+		return "unknown field; did you mean " + near + "?"
+	}
+	if len(names) == 0 {
+		return "unknown field"
+	}
+	return "unknown field; use " + strings.Join(names, ", ")
+}
+
+// wanted describes the values of a field.
+func wanted(field protoreflect.FieldDescriptor) string {
+	switch {
+	case field.JSONName() == "interval":
+		return "must be a duration such as 5s"
+	case field.Kind() == protoreflect.StringKind:
+		return "must be a string"
+	case field.Kind() == protoreflect.Uint32Kind:
+		return "must be a whole number, 0 or more"
+	}
+	return policyForm
 }
 
 func malformed(text string) error {

@@ -13,7 +13,8 @@ func TestParsePolicy_TakesDurationsOfGo(t *testing.T) {
 		`{"constant":{"interval":"0.25s","maxRetries":"2"}}`:           250 * time.Millisecond,
 		`{"constant":{"interval":"0h1m5s20ms0μs","maxRetries":2}}`:     time.Minute + 5020*time.Millisecond,
 		"{\"constant\":{\"interval\":\"0h0m1s0ms7\\u03bcs\"}}":         time.Second + 7*time.Microsecond,
-		`{"constant":{"max_retries":1,"interval":null},"unknown":"x"}`: 0,
+		`{"constant":{"max_retries":1,"interval":null},"unknown":"x"}`: time.Second,
+		`{"constant":{"interval":"0s"}}`:                               0,
 	} {
 		p, err := jobproto.ParsePolicy([]byte(text))
 		if err != nil || p == nil || !p.Retry || p.Interval != want {
