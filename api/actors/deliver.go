@@ -176,7 +176,8 @@ func (a *httpApp) Deactivate(ctx context.Context, key api.Actor) error {
 	return err
 }
 
-// Config implements App. The result known is false if the application has no endpoint /dapr/config.
+// Config implements App. The result known is false if the application has no endpoint /dapr/config. An HTTP server may
+// answer 501 if it has no handler for GET, for example that of Python's standard library.
 func (a *httpApp) Config(ctx context.Context) (c Config, known bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.options.PlaceTime)
 	defer cancel()
@@ -192,7 +193,7 @@ func (a *httpApp) Config(ctx context.Context) (c Config, known bool, err error) 
 	case answer.StatusCode == http.StatusOK:
 		c, err = ParseConfig(body)
 		return c, err == nil, err
-	case answer.StatusCode >= 400 && answer.StatusCode < 500:
+	case answer.StatusCode >= 400 && answer.StatusCode < 500, answer.StatusCode == http.StatusNotImplemented:
 		return c, false, nil
 	}
 	return c, false, fault.New(fault.Internal, "actors.Config", fmt.Sprintf("GET /dapr/config answered %d",

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -36,6 +38,7 @@ type world struct {
 	epoch    uint64
 	owned    map[string]uint64
 	config   string
+	configs  atomic.Int32  // requests for the configuration
 	slow     time.Duration // until the application says which types it hosts
 	begun    []string      // turns
 	deleted  []string
@@ -190,6 +193,18 @@ func (w *world) Transfer(_ context.Context, released []actors.Released, to actor
 	return nil
 }
 
+// An application that does not implement GET at all hosts no actors, like one without the path.
+func TestHost_ApplicationWithoutConfigGetsOneRequest(t *testing.T) {
+	for status, want := range map[string]int32{"404": 1, "405": 1, "501": 1, "500": 5, "503": 5} {
+		inWorld(t, status, func(t *testing.T, w *world) {
+			<-time.After(3500 * time.Millisecond)
+			if got := w.configs.Load(); got != want {
+				t.Errorf("status %s: %d requests, want %d", status, got, want)
+			}
+		})
+	}
+}
+
 func (w *world) Healthy() (bool, string) { return true, "" }
 
 // RoundTrip is the application. A method that begins with "wait" answers when finish is called with it, and one that
@@ -202,6 +217,10 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case path == "/dapr/config":
 		<-time.After(w.slow)
+		w.configs.Add(1)
+		if status, err := strconv.Atoi(w.config); err == nil {
+			answer.StatusCode = status
+		}
 		answer.Body = io.NopCloser(strings.NewReader(w.config))
 		return answer, nil
 	case r.Method == http.MethodDelete:

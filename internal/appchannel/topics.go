@@ -252,10 +252,10 @@ func (c *Channel) Subscriptions(ctx context.Context, app string) ([]byte, *runti
 		return nil, nil, err
 	}
 	defer finish(answer.Body)
-	switch {
-	case answer.StatusCode == http.StatusNotFound:
-		return nil, nil, nil
-	case !handled(answer.StatusCode):
+	switch status := answer.StatusCode; {
+	case status == http.StatusNotFound, status == http.StatusMethodNotAllowed, status == http.StatusNotImplemented:
+		return nil, nil, nil // the last two are the answers of servers without a handler for GET
+	case !handled(status):
 		return nil, nil, fault.New(fault.Internal, "appchannel.Subscriptions",
 			fmt.Sprintf("GET /dapr/subscribe answered %d", answer.StatusCode))
 	}

@@ -149,3 +149,19 @@ func TestTakeMessage_404IsNotTheAnswerDrop(t *testing.T) {
 		t.Errorf("the answer is %v, %v", got, err)
 	}
 }
+
+// An application that does not implement GET at all has no subscriptions, like one without the path.
+func TestSubscriptions_NoneWithoutEndpoint(t *testing.T) {
+	for _, status := range []int{404, 405, 501} {
+		c := httpApp(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		if list, _, err := c.Subscriptions(within(t), "app"); list != nil || err != nil {
+			t.Errorf("%d: %q, %v", status, list, err)
+		}
+	}
+	for _, status := range []int{403, 500, 503} {
+		c := httpApp(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		if list, _, err := c.Subscriptions(within(t), "app"); !fault.Is(err, fault.Internal) {
+			t.Errorf("%d: %q, %v", status, list, err)
+		}
+	}
+}
