@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -234,7 +235,8 @@ func (s topicService) PublishMessage(ctx context.Context, r schema.TopicPublish)
 		return schema.TopicPublished{}, faultOf("node.PublishMessage", err)
 	}
 	s.log.Info("a message was published by an operator", "pubsub", r.PubSub, "topic", r.Topic, "bytes", len(r.Data))
-	return schema.TopicPublished{PubSub: r.PubSub, Topic: r.Topic, Bytes: len(r.Data)}, nil
+	return schema.TopicPublished{PubSub: r.PubSub, Topic: r.Topic, Bytes: len(r.Data),
+		ContentType: cmp.Or(r.ContentType, "text/plain")}, nil
 }
 
 // faultOf returns an error of the service layer as one of the admin API.

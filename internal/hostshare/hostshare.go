@@ -50,6 +50,7 @@ type Run struct {
 	AppPort int       `json:"appPort,omitempty"` // 0 = the application is not called
 	Command string    `json:"command,omitempty"` // of the application; empty = none was started
 	Started time.Time `json:"started"`
+	DataDir string    `json:"dataDir,omitempty"`
 	Log     string    `json:"log,omitempty"`  // path of the application's output; empty = it is not kept
 	File    string    `json:"file,omitempty"` // run file whose applications the process runs
 }

@@ -54,6 +54,8 @@ type TopicPublished struct {
 	PubSub string `json:"pubsub"`
 	Topic  string `json:"topic"`
 	Bytes  int    `json:"bytes"` // of the data
+	// ContentType is the content type of the data.
+	ContentType string `json:"contentType"`
 }
 
 // TopicRead asks for messages of a topic. Reading begins where Offset, Since or Oldest says. At most one of these

@@ -27,10 +27,10 @@ const (
 )
 
 // Describe returns the note with which the commands of this package find and describe a running node. c is the
-// configuration of the node, and a has its addresses. Describe adds the port and the command of the application and
-// the API addresses to run, and puts run into the note.
+// configuration of the node, and a has its addresses. Describe adds the port and the command of the application, the
+// data directory and the API addresses to run, and puts run into the note.
 func Describe(c node.Config, a node.Addresses, run hostshare.Run) hostshare.Note {
-	run.AppPort = c.App.Port
+	run.AppPort, run.DataDir = c.App.Port, a.DataDir
 	if len(a.API) > 0 {
 		run.HTTP = a.API[0]
 	}
@@ -93,6 +93,20 @@ func find(notes []hostshare.Note, app string) ([]hostshare.Note, error) {
 	}
 	return nil, &fault.Error{Code: fault.NotFound, Op: opRuns, Msg: fmt.Sprintf("no quorate run of this user has the "+
 		"application %s", command.Printable(app)), Hint: hintFor(app, apps)}
+}
+
+// DataDir returns the data directory of the node of an application that this user runs on this machine. If the
+// application does not run, it returns fault.NotFound with a suggestion.
+func DataDir(runtimeDir, app string) (string, error) {
+	notes, err := list(runtimeDir)
+	if err != nil {
+		return "", err
+	}
+	found, err := find(notes, app)
+	if err != nil {
+		return "", err
+	}
+	return found[0].Run.DataDir, nil
 }
 
 // hintFor suggests the application that was meant, or lists all.

@@ -49,7 +49,8 @@ func (n *memoryNode) PublishMessage(_ context.Context, r schema.TopicPublish) (s
 	if r.PubSub != "pubsub" {
 		return schema.TopicPublished{}, fault.New(fault.NotFound, "test", "this node has no pubsub component "+r.PubSub)
 	}
-	return schema.TopicPublished{PubSub: r.PubSub, Topic: r.Topic, Bytes: len(r.Data)}, nil
+	return schema.TopicPublished{PubSub: r.PubSub, Topic: r.Topic, Bytes: len(r.Data),
+		ContentType: r.ContentType}, nil
 }
 
 func TestTopics_Output(t *testing.T) {
@@ -111,7 +112,7 @@ func TestPublish_SendsDataAndMetadata(t *testing.T) {
 		{[]string{"--file", "-", "--content-type", "text/csv"}, "from\nstdin\n",
 			schema.TopicPublish{ContentType: "text/csv"}},
 	} {
-		c.want(0, "Published "+bytesText(len(one.data))+" to topic orders of pubsub.\n", "",
+		c.want(0, "Published "+bytesText(len(one.data))+" of "+one.want.ContentType+" to topic orders of pubsub.\n", "",
 			append([]string{"publish", "orders"}, one.args...)...)
 		got := running.Load().published.Load()
 		if string(got.Data) != one.data || got.ContentType != one.want.ContentType ||
@@ -119,11 +120,12 @@ func TestPublish_SendsDataAndMetadata(t *testing.T) {
 			t.Errorf("%v: published %+v", one.args, got)
 		}
 	}
-	c.want(0, "{\n  \"pubsub\": \"pubsub\",\n  \"topic\": \"orders\",\n  \"bytes\": 1\n}\n", "",
+	c.want(0, "{\n  \"pubsub\": \"pubsub\",\n  \"topic\": \"orders\",\n  \"bytes\": 1,\n  \"contentType\": "+
+		"\"application/json\"\n}\n", "",
 		"publish", "orders", "--data", "1", "--json")
-	c.want(0, "Published 1 byte to topic orders of pubsub.\n", "",
+	c.want(0, "Published 1 byte of application/json to topic orders of pubsub.\n", "",
 		"publish", "-p", "pubsub", "-t", "orders", "-d", "1")
-	c.want(0, "Published 54 bytes to topic orders of pubsub.\n", "",
+	c.want(0, "Published 54 bytes of application/cloudevents+json to topic orders of pubsub.\n", "",
 		"publish", "--topic", "orders", "--data-file", file)
 	c.want(1, "", "this node has no pubsub component nope", "publish", "orders", "--pubsub", "nope", "--data", "1")
 	c.want(2, "", "--key and --metadata partitionKey differ", "publish", "orders", "--data", "1", "--key", "a",
@@ -135,6 +137,18 @@ func TestPublish_SendsDataAndMetadata(t *testing.T) {
 		"publish", "closed", "orders", "--data", "1")
 	c.want(2, "", "name one topic", "publish", "orders", "--topic", "orders", "--data", "1")
 	c.want(2, "", "name one topic", "publish")
+	c.want(1, "", "no quorate run of this user has the application shop", "publish", "orders", "--data", "1",
+		"--publish-app-id", "shop")
+	c.want(1, "", "if any flags in the group [publish-app-id data-dir] are set none of the others can be", "publish",
+		"orders", "--data", "1", "-i", "shop", "--data-dir", c.home)
+	running.Load().published.Store(nil)
+	c.stdin = ""
+	for _, args := range [][]string{{"publish", "orders"}, {"publish", "orders", "--file", "-"}} {
+		c.want(2, "", "the standard input is empty, so nothing is published; write --data ''", args...)
+	}
+	if got := running.Load().published.Load(); got != nil {
+		t.Errorf("published %+v", got)
+	}
 }
 
 func bytesText(n int) string {
