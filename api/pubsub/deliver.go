@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
 )
 
 // Verdict is the decision about a message.
@@ -93,8 +94,8 @@ type reader struct {
 	observer Observer // nil = none
 	log      *slog.Logger
 	now      func() time.Time
-	warnings *limiter
-	drops    *limiter
+	warnings *logadapt.Sparse
+	drops    *logadapt.Sparse
 
 	mu     sync.Mutex
 	cond   *sync.Cond
@@ -308,7 +309,7 @@ func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, path string, 
 	case r.sub.DeadLetter != "":
 		return r.deadLetter(d, path, v, err)
 	}
-	r.warnings.say(func(more int) {
+	r.warnings.Log(func(more int) {
 		r.log.Warn("a message was not handled; it is delivered again", "attempt", d.Attempt, "error", err, "similar",
 			more)
 	})
@@ -319,7 +320,7 @@ func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, path string, 
 // drop removes a message for the group. An expired one is what its publisher wants, so it is not logged.
 func (r *reader) drop(d *pubsub.Delivery, path string, v Verdict) bool {
 	if v != expired {
-		r.drops.say(func(more int) {
+		r.drops.Log(func(more int) {
 			r.log.Warn("a message was dropped", "id", fault.Shorten(d.ID, 200), "route", path, "reason", v.reason(),
 				"similar", more, "hint", "give the subscription a dead-letter topic to keep such messages")
 		})
@@ -333,7 +334,7 @@ func (r *reader) deadLetter(d *pubsub.Delivery, path string, v Verdict, cause er
 	ctx, cancel := context.WithTimeout(context.Background(), deadLetterTime)
 	defer cancel()
 	if err := r.from.DeadLetter(ctx, d, r.instance.TopicOf(r.sub.DeadLetter)); err != nil {
-		r.warnings.say(func(more int) {
+		r.warnings.Log(func(more int) {
 			r.log.Error("a message could not be moved to the dead-letter topic; it is delivered again", "dead_letter",
 				r.sub.DeadLetter, "error", err, "similar", more)
 		})
@@ -346,7 +347,7 @@ func (r *reader) deadLetter(d *pubsub.Delivery, path string, v Verdict, cause er
 	if cause != nil {
 		reason = fault.Text(cause)
 	}
-	r.warnings.say(func(more int) {
+	r.warnings.Log(func(more int) {
 		r.log.Warn("a message was moved to the dead-letter topic", "dead_letter", r.sub.DeadLetter, "route", path,
 			"attempt", d.Attempt, "reason", reason, "similar", more)
 	})
@@ -363,7 +364,7 @@ func (r *reader) settle(d *pubsub.Delivery, o pubsub.Outcome) bool {
 // noted logs the error of the broker for an outcome. It returns true if there is none.
 func (r *reader) noted(outcome string, err error) bool {
 	if err != nil && !fault.Is(err, fault.NotFound) {
-		r.warnings.say(func(more int) {
+		r.warnings.Log(func(more int) {
 			r.log.Warn("the broker did not note what became of a message; it may be delivered again", "outcome",
 				outcome, "error", err, "similar", more)
 		})
@@ -514,29 +515,4 @@ func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubs
 	if r.observer != nil {
 		r.observer.DeliveredBulk(r.instance.Name, r.sub.Topic, messages, time.Since(start))
 	}
-}
-
-// limiter limits how often similar warnings are logged.
-type limiter struct {
-	mu      sync.Mutex
-	last    time.Time
-	skipped int
-}
-
-// warningInterval is the shortest time between two similar warnings.
-const warningInterval = 5 * time.Second
-
-// say calls log, unless its last call of log was less than warningInterval ago. It passes to log how many calls were
-// skipped since then.
-func (l *limiter) say(log func(more int)) {
-	l.mu.Lock()
-	if !l.last.IsZero() && time.Since(l.last) < warningInterval {
-		l.skipped++
-		l.mu.Unlock()
-		return
-	}
-	more := l.skipped
-	l.last, l.skipped = time.Now(), 0
-	l.mu.Unlock()
-	log(more)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
 )
 
 // The events of an outbox are in an internal topic first if its store or its broker cannot take part in transactions. A
@@ -157,9 +158,9 @@ func (s *Subscriber) forward(ctx context.Context, r *relay, log *slog.Logger) er
 	log.Info("publishing the events of an outbox")
 	var deciding sync.WaitGroup
 	defer deciding.Wait()
-	warnings := &limiter{}
+	warnings := &logadapt.Sparse{}
 	warn := func(what string, err error) {
-		warnings.say(func(more int) { log.Warn(what, "error", err, "similar", more) })
+		warnings.Log(func(more int) { log.Warn(what, "error", err, "similar", more) })
 	}
 	for {
 		list, err := from.Receive(ctx, receiveAtOnce)

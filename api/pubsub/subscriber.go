@@ -14,6 +14,7 @@ import (
 	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
 	"github.com/quorate/quorate/internal/signal"
 	"github.com/quorate/quorate/internal/suggest"
 )
@@ -415,7 +416,7 @@ func (s *Subscriber) read(receiving, working context.Context, sub *Subscription,
 	defer from.Close()
 	log.Info("receiving messages", "group", group, "kind", string(sub.Kind))
 	r := &reader{sub: sub, instance: i, app: s.o.App, from: from, target: to, policy: s.o.Policy,
-		observer: s.o.Observer, log: log, now: s.o.Now, warnings: &limiter{}, drops: &limiter{}}
+		observer: s.o.Observer, log: log, now: s.o.Now, warnings: &logadapt.Sparse{}, drops: &logadapt.Sparse{}}
 	return true, r.run(receiving, working)
 }
 

@@ -235,14 +235,21 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Delivere
 	return k.end(&w, outcome, stateOps(next, &w))
 }
 
-// report logs that all attempts of a tick have failed, or that the target does not know the work. For repeating work
-// that the target does not know, it logs only the first such tick and the last tick of the work.
+// report logs that the first attempt of a tick has failed, that all attempts have failed, or that the target does not
+// know the work. It logs first attempts with a rate limit. For repeating work that the target does not know, it logs
+// only the first such tick and the last tick of the work.
 func (k *Keeper) report(w, next *Work, outcome string, failure error) {
-	if outcome != outcomeFailed && outcome != outcomeUnknown {
+	first := outcome == outcomeRetried && w.State.Attempt == 0
+	if !first && outcome != outcomeFailed && outcome != outcomeUnknown {
 		return // before the logger is made, which costs 3 % of the processor time of a tick
 	}
 	log := k.opts.Logger.With("kind", KindName(w.Kind), "home", w.Prefix, "name", w.Name)
 	switch {
+	case first:
+		k.retries.Log(func(more int) {
+			log.Warn("the first attempt of a tick has failed; its failure policy allows more", "error", failure,
+				"similar", more)
+		})
 	case outcome == outcomeFailed:
 		log.Warn("a tick is dropped: all attempts that its failure policy allows have failed", "attempts",
 			w.State.Attempt+1, "last", next == nil, "error", failure)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/records"
 )
@@ -97,6 +98,7 @@ type Keeper struct {
 	strikes    map[flightKey]int
 	spaces     map[Home]space
 	waiting    map[byte]Waiting // by kind
+	retries    logadapt.Sparse  // warnings about first failed attempts
 	running    sync.WaitGroup
 	closing    context.Context
 	stop       context.CancelFunc

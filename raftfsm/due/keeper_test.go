@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -530,4 +531,32 @@ func TestKeeper_BackupBringsWorkBack(t *testing.T) {
 	w.step(time.Second)
 	w.wantFired("a#1/1")
 	w.checkIndex()
+}
+
+// The ticks of two jobs fail at their first two attempts. Only one warning is logged, because of the rate limit.
+func TestKeeper_WarnsOfFirstFailedAttempts(t *testing.T) {
+	w := newWorld(t)
+	w.answer = func(t *due.Tick) (due.Result, error) {
+		if t.Attempt < 3 {
+			return due.Failed, errors.New("the application answered 500")
+		}
+		return due.Done, nil
+	}
+	for _, name := range []string{"a", "b"} {
+		j := job(name, time.Second)
+		j.Spec.Policy = due.DefaultPolicy()
+		w.put(j)
+	}
+	for range 3 {
+		w.step(time.Second)
+	}
+	if got := w.fired(); len(got) != 6 {
+		t.Errorf("fired %s, want three attempts of each", got)
+	}
+	w.keeper.Close()
+	log := w.log.String()
+	if strings.Count(log, "the first attempt of a tick has failed") != 1 || !strings.Contains(log, "name=") ||
+		!strings.Contains(log, "answered 500") {
+		t.Errorf("the log is %q", log)
+	}
 }

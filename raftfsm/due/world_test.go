@@ -1,6 +1,7 @@
 package due_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,8 @@ type world struct {
 	last    context.Context // of the last delivery
 	answer  func(t *due.Tick) (due.Result, error)
 	refuse  func(r *command.Request) error // before a request is applied
+	logger  *slog.Logger                   // writes to log
+	log     bytes.Buffer                   // of the keepers
 	limit   int                            // of jobs of an application; 0 = the default
 	commits int
 	stalled chan struct{} // nil, or what every commit waits for
@@ -66,6 +69,7 @@ func newWorld(t testing.TB) *world {
 	t.Cleanup(func() { testutil.Must(t, m.Close()) })
 	w := &world{t: t, machine: m, term: 1, now: begin, timers: map[*timer]bool{}, room: 4,
 		most: map[due.Home]int{}, going: map[due.Home]int{}}
+	w.logger = slog.New(slog.NewTextHandler(&w.log, nil))
 	w.answerWith(due.Done)
 	w.lead()
 	return w
@@ -75,7 +79,7 @@ func newWorld(t testing.TB) *world {
 func (w *world) lead() {
 	w.mu.Lock()
 	w.leads, w.term = true, w.term+1
-	k := due.NewKeeper(due.Options{Logger: slog.New(slog.DiscardHandler), AfterFunc: w.afterFunc, MaxJobs: w.limit})
+	k := due.NewKeeper(due.Options{Logger: w.logger, AfterFunc: w.afterFunc, MaxJobs: w.limit})
 	w.keeper = k
 	g := server{w, w.term}
 	w.mu.Unlock()

@@ -1,0 +1,31 @@
+package logadapt
+
+import (
+	"sync"
+	"time"
+)
+
+// Sparse limits how often similar warnings are logged. The zero Sparse is ready for use. It is safe for concurrent use.
+type Sparse struct {
+	mu      sync.Mutex
+	last    time.Time
+	skipped int
+}
+
+// warningInterval is the shortest time between two similar warnings.
+const warningInterval = 5 * time.Second
+
+// Log calls log, unless its last call of log was less than five seconds ago. It passes to log how many calls were
+// skipped since then.
+func (s *Sparse) Log(log func(more int)) {
+	s.mu.Lock()
+	if !s.last.IsZero() && time.Since(s.last) < warningInterval {
+		s.skipped++
+		s.mu.Unlock()
+		return
+	}
+	more := s.skipped
+	s.last, s.skipped = time.Now(), 0
+	s.mu.Unlock()
+	log(more)
+}
