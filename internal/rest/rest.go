@@ -33,6 +33,7 @@ const (
 	firstDelay = 100 * time.Millisecond
 	maxDelay   = 2 * time.Second
 	maxProblem = 300 // bytes quoted from a service's message
+	minSecret  = 4   // bytes of a credential that is hidden; a shorter one is part of many words, and easily guessed
 )
 
 // Client calls one service. It is immutable and safe for concurrent use.
@@ -213,7 +214,7 @@ func (c *Client) words(response *http.Response, body []byte, credentials http.He
 	for _, values := range credentials {
 		for _, value := range values {
 			for _, part := range append(strings.Fields(value), value) {
-				if len(part) > len("Bearer") {
+				if len(part) >= minSecret && part != "Bearer" && part != "Basic" { // the words of the scheme
 					text = strings.ReplaceAll(text, part, "***")
 				}
 			}

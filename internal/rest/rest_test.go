@@ -50,3 +50,30 @@ func TestBackoff_DoublesUpToItsBound(t *testing.T) {
 		}
 	}
 }
+
+// A service may repeat credentials in its message. A credential of one or two letters is part of other words.
+func TestGet_HidesCredentialsInMessages(t *testing.T) {
+	for credential, want := range map[string]string{
+		"Bearer root":       "a Bearer token: *** is unknown",
+		"Bearer long-token": "a Bearer token: *** is unknown",
+		"Bearer ok":         "a Bearer token: ok is unknown",
+		"root":              "a Bearer token: *** is unknown",
+	} {
+		message := `{"error":"a Bearer token: ` + strings.TrimPrefix(credential, "Bearer ") + ` is unknown"}`
+		c := rest.Client{Service: "the service",
+			HTTP: roundTrip(func(r *http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: http.StatusForbidden, Request: r,
+					Header: http.Header{"Content-Type": {"application/json"}},
+					Body:   io.NopCloser(strings.NewReader(message))}, nil
+			}),
+			Authorize: func(_ context.Context, h http.Header, _ bool) (bool, error) {
+				h.Set("Authorization", credential)
+				return false, nil
+			},
+			Problem: func(body []byte) string { return string(body[len(`{"error":"`) : len(body)-2]) }}
+		var into any
+		if err := c.Get(t.Context(), "http://127.0.0.1/", nil, &into); !strings.HasSuffix(fault.Text(err), want) {
+			t.Errorf("%s: %v, want %q", credential, err, want)
+		}
+	}
+}
