@@ -21,12 +21,14 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/suggest"
 )
 
 // defaultInterval is the pause of a constant failure policy without an interval. Without a pause, a job that always
 // fails would use all of a processor.
 const defaultInterval = time.Second
+
+// lenient ignores unknown fields, as Dapr does.
+var lenient = protojson.UnmarshalOptions{DiscardUnknown: true}
 
 const policyForm = `write {"constant": {"interval": "1s", "maxRetries": 3}} or {"drop": {}}`
 
@@ -63,7 +65,7 @@ func ParsePolicy(text json.RawMessage) (*api.JobPolicy, error) {
 		return nil, nil
 	}
 	var p commonv1.JobFailurePolicy
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(inSeconds(text), &p); err != nil {
+	if err := lenient.Unmarshal(inSeconds(text), &p); err != nil {
 		return nil, fault.New(fault.Invalid, "jobproto.ParsePolicy", "the failure policy cannot be read: "+
 			policyForm)
 	}
@@ -102,8 +104,8 @@ func Decode(record []byte) (*runtimev1.Job, error) {
 
 // Parse parses the body of an HTTP request that schedules a job. The body has the fields of the message Job, and the
 // field overwrite. The field data may be any JSON of at most api.MaxJobData bytes, also null, as in Dapr. Other null
-// fields count as absent. An unknown field is an error, unlike in Dapr: a misspelt one would change what the job does.
-// The interval of a failure policy may be any Go duration. All errors are *api.Error.
+// fields count as absent. Unknown fields are ignored. The interval of a failure policy may be any Go duration. All
+// errors are *api.Error.
 func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
@@ -138,7 +140,7 @@ func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err er
 		return nil, false, malformed("the body is no JSON object")
 	}
 	job = &runtimev1.Job{}
-	if err := protojson.Unmarshal(rest, job); err != nil {
+	if err := lenient.Unmarshal(rest, job); err != nil {
 		return nil, false, malformed(problem("", fields, job.ProtoReflect()))
 	}
 	job.Name = name
@@ -169,10 +171,10 @@ func problem(at string, fields map[string]json.RawMessage, m protoreflect.Messag
 			field = known.ByTextName(name)
 		}
 		if field == nil {
-			return path + ": " + unknownField(name, known, at == "")
+			continue
 		}
 		one, err := json.Marshal(map[string]json.RawMessage{name: fields[name]})
-		if err == nil && protojson.Unmarshal(one, m.New().Interface()) == nil {
+		if err == nil && lenient.Unmarshal(one, m.New().Interface()) == nil {
 			continue
 		}
 		var inner map[string]json.RawMessage
@@ -185,26 +187,6 @@ func problem(at string, fields map[string]json.RawMessage, m protoreflect.Messag
 		return strings.TrimSuffix(at, ".") + ": " + policyForm
 	}
 	return "a field is given twice: its names with and without _ mean the same"
-}
-
-// unknownField describes the error of a name that is none of the known fields.
-func unknownField(name string, known protoreflect.FieldDescriptors, ofJob bool) string {
-	names := make([]string, 0, known.Len()+1)
-	for i := range known.Len() {
-		if known := known.Get(i).JSONName(); known != "name" { // the name of a job is in the path
-			names = append(names, known)
-		}
-	}
-	if ofJob {
-		names = append(names, "overwrite")
-	}
-	if near := suggest.For(name, names); near != "" {
-		return "unknown field; did you mean " + near + "?"
-	}
-	if len(names) == 0 {
-		return "unknown field"
-	}
-	return "unknown field; use " + strings.Join(names, ", ")
 }
 
 // wanted describes the values of a field.
