@@ -96,7 +96,8 @@ func TestAcknowledge_InTransaction(t *testing.T) {
 }
 
 // A transaction acknowledges two messages, and one of them has failed meanwhile. It is refused, and the application
-// answers both deliveries with a success, as the documentation says. This settles neither, because no effect was stored.
+// answers both deliveries with a success, as the documentation says. This settles neither, because no effect was
+// stored.
 func TestAcknowledge_RefusedTransactionSettlesNoOtherMessage(t *testing.T) {
 	t.Parallel()
 	h := startCluster(t, 1, nil).running()[0]

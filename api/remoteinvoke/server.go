@@ -157,8 +157,8 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 	return in, nil
 }
 
-// methodOf returns the method of a call. It parses the method from text, in which it is percent-encoded, or from path if
-// text is empty. Both must name the same path, because access rules check only path.
+// methodOf returns the method of a call. It parses the method from text, in which it is percent-encoded, or from path
+// if text is empty. Both must name the same path, because access rules check only path.
 func methodOf(path, text string) (invoke.MethodPath, error) {
 	method, err := invoke.ParseMethod(path)
 	if err != nil || text == "" {

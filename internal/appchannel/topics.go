@@ -31,10 +31,9 @@ const (
 
 // Bounds of the answers of the application.
 const (
-	maxTopicAnswer   = 64 << 10 // to one message
-	maxBatchAnswer   = 4 << 20  // to several
-	maxSubscriptions = 4 << 20  // to the question for subscriptions
-	maxExcerpt       = 256      // of an answer, in an error
+	maxTopicAnswer   = 4 << 20 // to one message or several
+	maxSubscriptions = 4 << 20 // to the question for subscriptions
+	maxExcerpt       = 256     // of an answer, in an error
 )
 
 // TopicAnswer is the answer of an application to a message.
@@ -210,7 +209,7 @@ func (c *Channel) TakeBatch(ctx context.Context, b *TopicBatch) (answers map[str
 	if err != nil {
 		return nil, true, fault.Wrap(err, "appchannel.TakeBatch", "encoding messages")
 	}
-	body, answer, err := c.post(ctx, b.Path, "application/json", request, maxBatchAnswer, func(h http.Header) {
+	body, answer, err := c.post(ctx, b.Path, "application/json", request, maxTopicAnswer, func(h http.Header) {
 		h[headerPubSub] = []string{b.PubSub}
 	})
 	if err != nil {

@@ -46,6 +46,15 @@ func TestTakeMessage_ErrorHasTheAnswer(t *testing.T) {
 	}
 }
 
+func TestTakeMessage_LongAnswer200IsSuccess(t *testing.T) {
+	c := httpApp(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "<html>"+strings.Repeat("a", 100<<10))
+	})
+	if got, err := c.TakeMessage(within(t), &appchannel.TopicMessage{Path: "/orders"}); got != appchannel.TopicSuccess {
+		t.Errorf("the answer is %v, %v", got, err)
+	}
+}
+
 func TestTakeMessage_ErrorHasTheStatusOfAnAnswer200(t *testing.T) {
 	for body, want := range map[string]appchannel.TopicAnswer{
 		`{"status":"SUCCESS"}`: appchannel.TopicSuccess, `{"status":"DROP"}`: appchannel.TopicDrop,

@@ -84,9 +84,9 @@ func (h *Workflows) Ended(id string, o Outcome) {
 	h.outcomes[id] = o
 }
 
-// Open returns the ids of the instances that must still end: those that are not known to be completed or terminated. It
-// omits an instance whose start was refused, and an instance whose start has an unknown outcome if the instance is known
-// not to exist.
+// Open returns the ids of the instances that must still end: those that are not known to be completed or terminated.
+// It omits an instance whose start was refused, and an instance whose start has an unknown outcome if the instance is
+// known not to exist.
 func (h *Workflows) Open() (ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -96,9 +96,8 @@ func (k *Keeper) Claim(ctx context.Context, t Topic, group string, offset, attem
 	m, g := k.machine, k.group
 	if err == nil {
 		w.end(nil)
-		if err = k.advance(c); err == nil {
-			k.dropIdle(c)
-		}
+		k.advance(c)
+		k.dropIdle(c)
 	}
 	k.mu.Unlock()
 	if err != nil {

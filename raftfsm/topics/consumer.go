@@ -429,11 +429,12 @@ func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 			return err
 		}
 		for i := range records {
-			c.read = offsetOf(records[i].Key)
-			if err := c.add(c.read, records[i].Value, records[i].ExpireAt, now); err != nil {
-				return err
+			offset := offsetOf(records[i].Key)
+			if err := c.add(offset, records[i].Value, records[i].ExpireAt, now); err != nil {
+				return err // the group stops before the message, so that the message does not count as settled
 			}
-			c.enqueue(c.items[c.read])
+			c.read = offset
+			c.enqueue(c.items[offset])
 		}
 		c.more = more
 	}
@@ -441,18 +442,17 @@ func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 }
 
 // advance reads new messages of a group, leases those that can be delivered to members, and sets the timer for the
-// next delayed message. The caller holds k.mu.
-func (k *Keeper) advance(c *consumer) error {
+// next delayed message. If a read fails, advance logs the error, and repeats the read after a pause. The caller holds
+// k.mu.
+func (k *Keeper) advance(c *consumer) {
 	if c.gone {
-		return nil
+		return
 	}
 	now := k.group.Now()
+	var err error
 	if len(c.members) > 0 {
-		if err := c.refill(k.machine); err != nil {
-			return err
-		}
-		if err := c.readUntil(k.machine, 0, now); err != nil {
-			return err
+		if err = c.refill(k.machine); err == nil {
+			err = c.readUntil(k.machine, 0, now)
 		}
 	}
 	for len(c.delayed.list) > 0 && (c.delayed.list[0].at <= now || !c.available(c.delayed.list[0].item, ^uint64(0))) {
@@ -486,15 +486,19 @@ func (k *Keeper) advance(c *consumer) error {
 		c.endTimer()
 		c.endTimer = nil
 	}
-	if len(c.delayed.list) > 0 && len(c.members) > 0 {
-		c.endTimer = k.after(pauseUntil(c.delayed.list[0].at, now), func() {
-			c.endTimer = nil
-			if err := k.advance(c); err != nil {
-				k.failed(err)
-			}
-		})
+	pause := retryPause
+	switch {
+	case err != nil:
+		k.failed(err)
+	case len(c.delayed.list) > 0 && len(c.members) > 0:
+		pause = pauseUntil(c.delayed.list[0].at, now)
+	default:
+		return
 	}
-	return nil
+	c.endTimer = k.after(pause, func() {
+		c.endTimer = nil
+		k.advance(c)
+	})
 }
 
 func pauseUntil(at, now uint64) time.Duration {

@@ -179,9 +179,7 @@ func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bo
 		return false
 	}
 	c.flushing = false
-	if err := k.advance(c); err != nil {
-		k.failed(err)
-	}
+	k.advance(c)
 	k.dropIdle(c)
 	return true
 }
@@ -225,9 +223,7 @@ func (k *Keeper) reload(g records.Group, c *consumer) {
 			c.moved = false
 			if err = k.reloaded(c); err == nil {
 				c.flushing = false
-				if err = k.advance(c); err != nil {
-					k.failed(err)
-				}
+				k.advance(c)
 				k.dropIdle(c)
 				k.mu.Unlock()
 				return

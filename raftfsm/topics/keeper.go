@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/records"
@@ -62,6 +63,7 @@ type Keeper struct {
 	readers  map[Topic]*readers
 	stored   map[label]uint64 // messages of topics
 	gauges   gauges
+	errors   logadapt.Sparse
 }
 
 // topic is a topic as the leader knows it.
@@ -140,12 +142,15 @@ func (k *Keeper) repeat() {
 	}
 }
 
-// failed logs an error of reading records. The caller holds k.mu.
+// failed logs an error of reading records, but not each time that a read is repeated. It is safe for concurrent use.
 func (k *Keeper) failed(err error) {
-	if !fault.Is(err, fault.Unavailable) {
-		k.opts.Logger.Error("records of topics cannot be read, so their messages are not delivered", "error", err,
-			"hint", "restart this server, so that another one leads")
+	if fault.Is(err, fault.Unavailable) {
+		return
 	}
+	k.errors.Log(func(more int) {
+		k.opts.Logger.Error("records of topics cannot be read, so their messages are not delivered", "error", err,
+			"hint", "restart this server, so that another one leads", "similar", more)
+	})
 }
 
 // after calls f, with k.mu held, after a while.
@@ -197,9 +202,7 @@ func (k *Keeper) refresh() error {
 			continue
 		}
 		changed = k.topic(t)
-		if err := k.arrived(changed); err != nil {
-			return err
-		}
+		k.arrived(changed)
 	}
 	return nil
 }
@@ -213,13 +216,13 @@ func (k *Keeper) begin() error {
 		}
 		t, _, _, ok := split(found[0].Key)
 		if !ok {
-			return errRecord("unknown key", Topic{Name: fault.Shorten(found[0].Key, 128)})
+			k.failed(errRecord("unknown key", Topic{Name: fault.Shorten(found[0].Key, 128)}))
+			after = found[0].Key
+			continue
 		}
 		one := k.topic(t)
 		one.lookAt = k.since
-		if err := k.arrived(one); err != nil {
-			return err
-		}
+		k.arrived(one)
 		after = t.prefix() + "\xff"
 	}
 }
@@ -234,7 +237,7 @@ func (k *Keeper) topic(t Topic) *topic {
 }
 
 // arrived processes that a topic may have new messages.
-func (k *Keeper) arrived(t *topic) error {
+func (k *Keeper) arrived(t *topic) {
 	k.wakeReaders(t.Topic)
 	t.touched = true
 	if !t.dirty {
@@ -243,11 +246,8 @@ func (k *Keeper) arrived(t *topic) error {
 	}
 	for _, c := range slices.Clone(t.consumers) {
 		c.more = true
-		if err := k.advance(c); err != nil {
-			return err
-		}
+		k.advance(c)
 	}
-	return nil
 }
 
 // resign drops everything from memory, because this server does not lead. Waiting callers get an error, and call the

@@ -132,6 +132,34 @@ func TestKeeper_DeletedGroupGivesBackWholeSession(t *testing.T) {
 	})
 }
 
+// A node reports a dead letter so late that another node has the message. The message stays with the other node, whose
+// application handles it: a message is never handled and a dead letter.
+func TestKeeper_LateDeadLetterChangesNothing(t *testing.T) {
+	withLab(t, func(t *testing.T, l *lab) {
+		l.subscribe("node", 1, orders, "g")
+		first := l.publishTo(orders, pubsub.Message{})[0]
+		l.next("node", 0)
+		l.Pass(uint64(2 * sessionLife.Milliseconds()))
+		l.answer()
+		l.subscribe("other", 1, orders, "g")
+		if a, _ := l.next("other", 0); len(a.List) != 1 {
+			t.Fatalf("the other node gets %v", a.List)
+		}
+		for _, session := range []string{"node", "other"} {
+			letter := map[string]string{"node": "dead"}[session]
+			l.run(func(ctx context.Context) error {
+				_, err := l.Settle(ctx, session, []Settle{{Topic: orders, Group: "g", Offset: first, Attempt: 1,
+					DeadLetter: letter}})
+				return err
+			})
+		}
+		letters := Topic{Store: orders.Store, Name: "dead"}.prefix()
+		if left, _, err := l.Tip.List(kv.TopicStore, letters, "", 1, 0); err != nil || len(left) > 0 {
+			t.Errorf("the dead letters are %v, %v", left, err)
+		}
+	})
+}
+
 // A group is deleted while a message moves to the dead letters. fault.NotFound would mean that the message was settled
 // earlier. The node would then keep the message as one that the application handles.
 func TestKeeper_DeletedGroupHasNoOutcomes(t *testing.T) {

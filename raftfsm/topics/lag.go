@@ -35,6 +35,7 @@ type gauges struct {
 	mu      sync.Mutex // held during a measurement; before Keeper.mu
 	machine *kv.Machine
 	term    uint64
+	restore uint64 // the last restore of the machine
 	topics  map[Topic]*gauge
 }
 
@@ -61,14 +62,14 @@ type aboveCursor struct {
 type part struct{ upto, n uint64 }
 
 // measure returns, for each topic, how many messages its groups have not settled and how old they are. It returns nil
-// if this server does not lead.
-func (k *Keeper) measure() (map[Topic][]measured, error) {
+// if this server does not lead. If a topic cannot be read, it is left out.
+func (k *Keeper) measure() map[Topic][]measured {
 	g := &k.gauges
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m, now, due := k.toMeasure(g)
 	if m == nil {
-		return nil, nil
+		return nil
 	}
 	for _, t := range due {
 		last := g.topics[t]
@@ -77,7 +78,9 @@ func (k *Keeper) measure() (map[Topic][]measured, error) {
 		}
 		next, err := last.measure(m, t, now)
 		if err != nil {
-			return nil, err
+			k.failed(err)
+			delete(g.topics, t) // the next call measures the topic again
+			continue
 		}
 		g.topics[t] = next
 	}
@@ -85,7 +88,7 @@ func (k *Keeper) measure() (map[Topic][]measured, error) {
 	for t, one := range g.topics {
 		out[t] = one.found
 	}
-	return out, nil
+	return out
 }
 
 // toMeasure returns the topics whose lag may have changed. The caller holds g.mu.
@@ -96,8 +99,8 @@ func (k *Keeper) toMeasure(g *gauges) (m *kv.Machine, now uint64, due []Topic) {
 		g.machine, g.topics = nil, nil
 		return nil, 0, nil
 	}
-	if g.machine != k.machine || g.term != k.term {
-		g.machine, g.term, g.topics = k.machine, k.term, map[Topic]*gauge{}
+	if g.machine != k.machine || g.term != k.term || g.restore != k.restored {
+		g.machine, g.term, g.restore, g.topics = k.machine, k.term, k.restored, map[Topic]*gauge{}
 	}
 	for t, one := range k.topics {
 		if one.purged {

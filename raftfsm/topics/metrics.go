@@ -135,12 +135,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 func (c *collector) collectLag(out chan<- prometheus.Metric) {
 	all := map[label]*measured{}
 	for _, k := range c.keepers {
-		topics, err := k.measure()
-		if err != nil {
-			k.failed(err)
-			continue
-		}
-		for t, list := range topics {
+		for t, list := range k.measure() {
 			for i := range list {
 				addMeasured(all, label{t.Store, t.Name, list[i].group}, &list[i])
 			}

@@ -124,3 +124,37 @@ func TestKeeper_ReadsAgainAfterFailedRead(t *testing.T) {
 		}
 	})
 }
+
+// A leader cannot decode a message, for example of a newer format. The group stops before the message, and its session
+// and other topics continue. The message does not count as settled, and is delivered when it can be decoded.
+func TestKeeper_UndecodableMessageStopsOnlyItsGroup(t *testing.T) {
+	withLab(t, func(t *testing.T, l *lab) {
+		l.subscribe("node", 1, orders, "g")
+		l.subscribe("node", 2, others, "g")
+		first := l.publishTo(orders, pubsub.Message{})[0]
+		number := uint64(0)
+		never := func(*Handed) bool { return false }
+		if handled := l.deliveries("node", &number, never); !slices.Equal(handled, []uint64{first}) {
+			t.Fatalf("handled %v", handled)
+		}
+		second := AppendOp(orders, &pubsub.Message{})
+		value := second.Value
+		second.Value = []byte("?")
+		bad := l.Propose("damage", nil, &command.Request{Kind: command.KindWrite, Ops: []command.Op{second}}).Revisions[0]
+		third := l.publishTo(orders, pubsub.Message{})[0]
+		other := l.publishTo(others, pubsub.Message{})[0]
+		a, known := l.next("node", number)
+		if !known || len(a.List) != 1 || a.List[0].ID != 2 || a.List[0].Offset != other {
+			t.Fatalf("the node gets %v, and its session is known: %v", a.List, known)
+		}
+		number = a.Number
+		l.settles("node", others, "g", other)
+		l.answer()
+		l.Propose("repair", nil, &command.Request{Kind: command.KindWrite, Ops: []command.Op{{Kind: command.OpSet,
+			Store: kv.TopicStore, Key: orders.messageKey(bad), Value: append(make([]byte, 8), value...)}}})
+		l.Pass(uint64(retryPause.Milliseconds()))
+		if handled := l.deliveries("node", &number, never); !slices.Equal(handled, []uint64{bad, third}) {
+			t.Errorf("handled %v, want %d and %d", handled, bad, third)
+		}
+	})
+}

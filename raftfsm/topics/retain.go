@@ -299,10 +299,7 @@ func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more b
 		}
 		for i := range found {
 			r := &found[i]
-			msg, ok := readMessage(r.Value)
-			if !ok {
-				return nil, next, false, errRecord("a message", t.Topic)
-			}
+			msg, _ := readMessage(r.Value) // the time can be read from a message of a newer format too
 			after = r.Key
 			large := next.bytes > uint64(p.MaxBytes) //nolint:gosec // positive
 			if msg.at+age > now && !large {

@@ -240,7 +240,8 @@ func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Gro
 		}
 		c.rebuild()
 	}
-	return true, nil, k.advance(c)
+	k.advance(c)
+	return true, nil, nil
 }
 
 // firstAnswer returns the number after which the answers of a new session begin. A node may confirm an answer of its
@@ -294,9 +295,7 @@ func (k *Keeper) leave(s *session, id uint64) {
 			c.giveBack(i)
 		}
 	}
-	if err := k.advance(c); err != nil {
-		k.failed(err)
-	}
+	k.advance(c)
 	k.dropIdle(c)
 }
 
@@ -396,6 +395,7 @@ func (k *Keeper) take(s *session) (taken []Handed, err error) {
 		if value == nil {
 			v, err := k.machine.Get(kv.TopicStore, c.t.messageKey(i.offset), 0)
 			if err != nil {
+				s.out = append(s.out[1:], h) // so that the message does not block the others
 				return taken, err
 			}
 			value, i.expireAt = v.Value, v.ExpireAt
@@ -406,9 +406,7 @@ func (k *Keeper) take(s *session) (taken []Handed, err error) {
 		s.out = s.out[1:]
 		if value == nil || i.expireAt != 0 && i.expireAt <= now {
 			c.finish(i, &settlement{kind: settleDone})
-			if err := k.advance(c); err != nil {
-				return taken, err
-			}
+			k.advance(c)
 			continue
 		}
 		c.free(i)
@@ -418,9 +416,7 @@ func (k *Keeper) take(s *session) (taken []Handed, err error) {
 				c.giveBack(i)
 			}
 			if i.size = len(value); full {
-				if err := k.advance(c); err != nil {
-					return taken, err
-				}
+				k.advance(c)
 				continue
 			}
 			h.member.bytes += i.size
@@ -472,9 +468,7 @@ func (k *Keeper) handOut(ctx context.Context, s *session) (a Answer, known bool,
 		a.List = append(a.List, taken[i])
 	}
 	for _, c := range given {
-		if again := k.advance(c); again != nil {
-			k.failed(again)
-		}
+		k.advance(c)
 	}
 	return a, true, err
 }
@@ -493,7 +487,8 @@ type Settle struct {
 
 // Settle records the outcomes of deliveries, and waits until they are in the log. When Settle has returned nil, later
 // leaders also know the outcomes, so the node can forget the deliveries. An outcome has no effect if the message is
-// already settled. Only the session that has a message can report that the message has failed or is released.
+// already settled. Only the session that has a message can report that the message has failed, is released or is a dead
+// letter.
 //
 // The result leases is the number of the newest lease at the time of the call; each delivery of a message has a
 // lease. A settled message gets no newer lease, except after a replay.
@@ -554,9 +549,7 @@ func (k *Keeper) settle(id string, list []Settle) (w *waiter, logged bool, err e
 		}
 	}
 	for _, c := range touched {
-		if err := k.advance(c); err != nil {
-			return nil, false, err
-		}
+		k.advance(c)
 		k.dropIdle(c)
 	}
 	w.end(nil)
@@ -579,11 +572,8 @@ func (c *consumer) settleOne(i *item, session string, st *Settle, w *waiter, now
 	switch {
 	case i.over():
 		w.add(i.pending)
-	case st.Outcome == pubsub.Acknowledged:
+	case st.Outcome == pubsub.Acknowledged && st.DeadLetter == "": // also by a member that no longer has it
 		s := &settlement{kind: settleDone}
-		if st.DeadLetter != "" {
-			s = &settlement{kind: settleDead, topic: st.DeadLetter}
-		}
 		c.finish(i, s)
 		w.add(s)
 	case i.attempts+1 != st.Attempt:
@@ -594,6 +584,10 @@ func (c *consumer) settleOne(i *item, session string, st *Settle, w *waiter, now
 		w.add(i.pending)
 	case i.lease != nil && i.lease.session.id != session:
 		return false // another member has it by now
+	case st.DeadLetter != "":
+		s := &settlement{kind: settleDead, topic: st.DeadLetter}
+		c.finish(i, s)
+		w.add(s)
 	case st.Outcome == pubsub.Released:
 		if i.number == st.Lease { // otherwise it is a repeated call, and the message was leased again
 			c.giveBack(i)

@@ -68,7 +68,8 @@ func TestOutbox_WorkBeforeRestoreChangesNothingAfterwards(t *testing.T) {
 		k := openOutbox(g)
 		k.mail("alive", 1, nil)
 		<-g.sent
-		time.Sleep(2 * flushPause) // the removal is proposed
+		proposed := time.NewTimer(2 * flushPause) // of the removal
+		<-proposed.C
 		k.mail("other", 2, nil)
 		synctest.Wait() // the second message is being sent
 		k.mu.Lock()

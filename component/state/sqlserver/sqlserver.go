@@ -146,8 +146,8 @@ func (s *Store) find(ctx context.Context) (*database, error) {
 	const op = "sqlserver.Open"
 	found := &database{}
 	err := s.call(ctx, op, "", reading, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
-		return conn.QueryRowContext(ctx, databaseQuery).Scan(&found.access, &found.level, &found.snapshot, &found.replicated,
-			&found.delayed)
+		return conn.QueryRowContext(ctx, databaseQuery).Scan(&found.access, &found.level, &found.snapshot,
+			&found.replicated, &found.delayed)
 	})
 	switch {
 	case err != nil:
