@@ -140,7 +140,8 @@ func TestKeeper_UndecodableMessageStopsOnlyItsGroup(t *testing.T) {
 		second := AppendOp(orders, &pubsub.Message{})
 		value := second.Value
 		second.Value = []byte("?")
-		bad := l.Propose("damage", nil, &command.Request{Kind: command.KindWrite, Ops: []command.Op{second}}).Revisions[0]
+		bad := l.Propose("damage", nil,
+			&command.Request{Kind: command.KindWrite, Ops: []command.Op{second}}).Revisions[0]
 		third := l.publishTo(orders, pubsub.Message{})[0]
 		other := l.publishTo(others, pubsub.Message{})[0]
 		a, known := l.next("node", number)
