@@ -33,6 +33,7 @@ type change struct {
 	wiped     bool         // the entry removes what the instance had
 	purged    bool         // the entry removes the instance
 	behind    bool         // the log has another state of the instance, which must be read
+	postponed bool         // the last step must be in the next entry
 
 	replies   []func(error)
 	stored    []*arrival // that get a record
@@ -404,7 +405,7 @@ func (c *change) applied(err error) bool {
 
 // failed drops what is in memory after an entry that is not in the log, or may not be.
 func (c *change) failed(err error) {
-	i, k := c.i, c.k
+	i, k, existed := c.i, c.k, c.i.exists()
 	arrived, tooLarge := err, c.outcome != nil && fault.Is(err, fault.TooLarge)
 	if tooLarge {
 		// The turn is too large, not its events. Their senders repeat them.
@@ -425,7 +426,7 @@ func (c *change) failed(err error) {
 	if i.gone {
 		return
 	}
-	if tooLarge {
+	if tooLarge && existed {
 		c.backOff()
 	}
 	if len(c.sends) > 0 {
@@ -501,7 +502,8 @@ func (k *Keeper) recheck(r Ref) {
 	delete(k.outbox.doubts, r)
 	k.timers.again(k, r.place())
 	if err := k.outbox.load(k, r.place()); err != nil {
-		k.failed(err)
+		k.unread(err)
+		return
 	}
 	for _, a := range k.apps {
 		a.moreTasks = true
@@ -541,6 +543,9 @@ func (c *change) install() {
 		i.head = head{low: middle, high: middle}
 	}
 	k.mu.Lock()
+	if c.wiped {
+		i.retryAt, i.refused, i.forced = time.Time{}, 0, false
+	}
 	if !i.gone {
 		for _, t := range c.tasks {
 			if k.tasks[t.id] == nil { // otherwise a scan has found its record already

@@ -537,7 +537,11 @@ func (c *change) completeTask(id taskID, attempt uint64, answer *protos.Activity
 		finish(err)
 		return
 	}
-	if !c.exists() || terminal(c.head.status) || t.exec != c.head.execution {
+	if !c.exists() { // an entry of the instance would create it
+		c.verified(ops(remove(key)), finish)
+		return
+	}
+	if terminal(c.head.status) || t.exec != c.head.execution {
 		c.add(remove(key)) // nothing waits for it
 		c.replies = append(c.replies, finish)
 		return
@@ -620,7 +624,12 @@ func (k *Keeper) scanReady(m *kv.Machine, reign uint64, p place) bool {
 	for after := ""; ; {
 		found, _, err := m.List(kv.WorkflowStore, p.table(tableInbox), after, 1, 0)
 		k.mu.Lock()
-		if err != nil || !k.reigns(reign) {
+		if !k.reigns(reign) {
+			k.mu.Unlock()
+			return false
+		}
+		if err != nil {
+			k.unread(err)
 			k.mu.Unlock()
 			return false
 		}
@@ -650,7 +659,12 @@ func (k *Keeper) scanTasks(m *kv.Machine, reign uint64, p place, hungry []*appli
 	for after, more := "", true; more; {
 		found, again, err := m.Records(kv.WorkflowStore, p.table(tableTask), after, page, pageBytes, 0)
 		k.mu.Lock()
-		if err != nil || !k.reigns(reign) {
+		if !k.reigns(reign) {
+			k.mu.Unlock()
+			return false
+		}
+		if err != nil {
+			k.unread(err)
 			k.mu.Unlock()
 			return false
 		}

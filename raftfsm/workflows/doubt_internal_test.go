@@ -4,10 +4,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dapr/durabletask-go/api/protos"
+
 	"github.com/quorate/quorate/component/workflow/turn"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/grouptest"
+	"github.com/quorate/quorate/raftfsm/kv"
 )
 
 // answerAll answers the calls that wait, until none does.
@@ -191,6 +194,46 @@ func TestDoubt_PurgeThatIsNotStored(t *testing.T) {
 		}
 	})
 	check(t, "a purge that is not stored", broken, trace)
+}
+
+// An activity is scheduled, and a purge comes before the activity is stored. Nothing of the instance is left.
+func TestDoubt_PurgeBehindActivityLeavesNothing(t *testing.T) {
+	broken, trace := play(t, 1, func(m *model) {
+		_, lead := m.worker()
+		k, r := lead.keeper, Ref{modelApp, "purged"}
+		started, purged := make(chan error, 1), make(chan error, 1)
+		go func() {
+			e := turn.Start(&protos.CreateInstanceRequest{InstanceId: r.ID, Name: "event"}, "x", time.Time{})
+			started <- k.start(grouptest.WithClient(m.T.Context(), "test"), r, &creation{event: e})
+		}()
+		await := func(done chan error) {
+			for range 100 {
+				m.Settle()
+				m.answerAll()
+				m.Pass(uint64(foldPause.Milliseconds()))
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				default:
+				}
+			}
+			t.Error("the call has not returned")
+		}
+		await(started)
+		k.mu.Lock()
+		k.push(r, step{do: func(c *change) { c.addTask(c.birth(), &turn.Task{ID: 9, Event: &protos.HistoryEvent{}}) }})
+		k.push(r, step{do: func(c *change) { c.tryPurge(true, func(err error) { purged <- err }) }})
+		k.mu.Unlock()
+		await(purged)
+		left, _, err := m.Tip.Records(kv.WorkflowStore, r.key(tableTask, ""), "", 1, pageBytes, 0)
+		if err != nil || len(left) > 0 {
+			t.Errorf("activities are left: %v, %v", left, err)
+		}
+	})
+	check(t, "a purge behind an activity", broken, trace)
 }
 
 // The entry that starts children is applied after its caller has given up, and the parent is terminated before the

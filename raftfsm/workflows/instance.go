@@ -133,11 +133,11 @@ func (k *Keeper) drive(i *instance) {
 			k.mu.Unlock()
 			return
 		}
+		reign := k.reign
 		steps, c := i.queue, &change{k: k, i: i, group: k.group, machine: k.machine, now: k.group.Now()}
 		i.queue = nil
 		k.mu.Unlock()
 		if err := i.load(c.machine); err != nil {
-			k.failed(err)
 			for _, s := range steps {
 				if s.fail != nil {
 					s.fail(err)
@@ -145,6 +145,9 @@ func (k *Keeper) drive(i *instance) {
 			}
 			k.mu.Lock()
 			k.release(i)
+			if k.reigns(reign) {
+				k.unread(err)
+			}
 			k.mu.Unlock()
 			i.forget(err)
 			continue
@@ -154,9 +157,12 @@ func (k *Keeper) drive(i *instance) {
 			c.head, c.created = *i.fresh, true
 		}
 		for n, s := range steps {
-			if s.do(c); c.purged { // what follows applies to another instance
+			if s.do(c); c.purged || c.postponed {
+				if c.purged { // what follows applies to another instance
+					n++
+				}
 				k.mu.Lock()
-				i.queue = append(slices.Clone(steps[n+1:]), i.queue...)
+				i.queue = append(slices.Clone(steps[n:]), i.queue...)
 				k.mu.Unlock()
 				break
 			}

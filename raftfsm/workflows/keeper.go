@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/records"
@@ -114,6 +115,7 @@ type Keeper struct {
 	outbox     outbox
 	totals     totals
 	confirm    confirmation
+	errors     logadapt.Sparse
 }
 
 // NewKeeper returns a Keeper that does nothing until Attach is called.
@@ -166,8 +168,7 @@ func (k *Keeper) update() {
 		return
 	}
 	if err := k.refresh(); err != nil {
-		k.failed(err)
-		k.repeatAfter(err)
+		k.unread(err)
 	}
 }
 
@@ -191,12 +192,21 @@ func (k *Keeper) repeatAfter(err error) {
 	})
 }
 
-// failed logs an error of reading records.
+// unread handles a failed read of records that the Keeper needs. The caller holds k.mu.
+func (k *Keeper) unread(err error) {
+	k.failed(err)
+	k.repeatAfter(err)
+}
+
+// failed logs an error of reading records, but not each time that a read is repeated. It is safe for concurrent use.
 func (k *Keeper) failed(err error) {
-	if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.NotLeader) {
-		k.opts.Logger.Error("records of workflows cannot be read, so some instances do not go on", "error", err,
-			"hint", "restart this server, so that another one leads")
+	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotLeader) {
+		return
 	}
+	k.errors.Log(func(more int) {
+		k.opts.Logger.Error("records of workflows cannot be read, so some instances do not go on", "error", err,
+			"hint", "restart this server, so that another one leads", "similar", more)
+	})
 }
 
 // spawn executes f in a goroutine.
@@ -266,7 +276,9 @@ func (k *Keeper) begin() error {
 		}
 		p, _, _, ok := splitKey(found[0].Key)
 		if !ok {
-			return errRecord("unknown key", Ref{ID: fault.Shorten(found[0].Key, 128)})
+			k.failed(errRecord("unknown key", Ref{ID: fault.Shorten(found[0].Key, 128)}))
+			after = found[0].Key
+			continue
 		}
 		k.application(p.app).places[p.bucket] = true
 		if err := k.timers.load(k, p); err != nil {

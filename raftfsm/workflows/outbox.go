@@ -72,10 +72,11 @@ func (o *outbox) load(k *Keeper, p place) error {
 		for n := range found {
 			r, _, _, ok := instanceOf(found[n].Key)
 			m, readable := readOut(found[n].Value)
-			if !ok || !readable {
-				return errRecord("a message", r)
+			if after = found[n].Key; !ok || !readable {
+				k.failed(errRecord("a message", r))
+				continue
 			}
-			if after = found[n].Key; o.doubts[r] {
+			if o.doubts[r] {
 				continue
 			}
 			o.add(k, &message{from: r, key: after, outRecord: m})
@@ -120,43 +121,36 @@ func (o *outbox) start(k *Keeper) {
 	}
 }
 
-// send sends the messages for an instance.
+// send sends the messages for an instance, one after another. There is one sender for an instance: a message leaves
+// targets in the same critical section in which the sender takes the next one or ends.
 func (o *outbox) send(k *Keeper, reign uint64, to Ref) {
-	for {
-		k.mu.Lock()
-		if !k.reigns(reign) {
-			k.mu.Unlock()
-			return
-		}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for k.reigns(reign) {
 		list := o.targets[to]
 		if len(list) == 0 {
 			delete(o.targets, to)
 			o.senders--
 			o.start(k)
-			k.mu.Unlock()
 			return
 		}
-		m := list[0]
 		k.mu.Unlock()
-		err := k.send(m)
+		err := k.send(list[0])
 		k.mu.Lock()
-		if err != nil { // another target gets the sender meanwhile
-			if k.reigns(reign) {
-				o.senders--
+		switch {
+		case !k.reigns(reign):
+			return
+		case err != nil: // another target gets the sender meanwhile
+			o.senders--
+			o.start(k)
+			k.after(retryPause, func() {
+				o.order = append(o.order, to)
 				o.start(k)
-				k.after(retryPause, func() {
-					o.order = append(o.order, to)
-					o.start(k)
-				})
-			}
-			k.mu.Unlock()
+			})
 			return
 		}
-		if k.reigns(reign) && len(o.targets[to]) > 0 {
-			o.targets[to] = o.targets[to][1:]
-			o.delivered(k, m)
-		}
-		k.mu.Unlock()
+		o.targets[to] = o.targets[to][1:]
+		o.delivered(k, list[0])
 	}
 }
 
@@ -259,8 +253,8 @@ func (o *outbox) reload(k *Keeper) {
 	o.more = map[place]bool{}
 	for p := range places {
 		if err := o.load(k, p); err != nil {
-			k.failed(err)
-			o.more[p] = true
+			k.unread(err)
+			return
 		}
 	}
 }

@@ -3,12 +3,14 @@ package workflows
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/records"
@@ -92,6 +94,31 @@ func TestOutbox_WorkBeforeRestoreChangesNothingAfterwards(t *testing.T) {
 		k.mu.Unlock()
 		k.Close()
 	})
+}
+
+// Messages for one instance arrive when its sender has just sent the last one. Each is sent once, by one sender.
+func TestOutbox_SendsEachMessageToBusyTarget(t *testing.T) {
+	const messages = maxMessages / 2
+	g := deadGroup{sent: make(chan string, 2*messages)}
+	k := openOutbox(g)
+	defer k.Close()
+	for n := range messages {
+		k.mail("parent", n, nil)
+		for len(g.sent) < n-2 {
+			runtime.Gosched()
+		}
+	}
+	testutil.Eventually(t, func() error {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if o := &k.outbox; len(o.targets) > 0 || o.senders != 0 {
+			return fmt.Errorf("%d targets and %d senders", len(o.targets), o.senders)
+		}
+		return nil
+	})
+	if n := len(g.sent); n != messages {
+		t.Errorf("%d messages were sent, want %d", n, messages)
+	}
 }
 
 func TestOutbox_UnreachableTargetsDoNotKeepTheSenders(t *testing.T) {

@@ -103,6 +103,9 @@ func (c *change) create(n *creation, reply func(error)) {
 			reply(fault.New(fault.Conflict, opChildren, c.head.execution))
 			return
 		}
+		if c.postpone() {
+			return
+		}
 		if err := c.wipe(); err != nil {
 			reply(err)
 			return
@@ -187,6 +190,13 @@ func (c *change) hasChildren() bool {
 		}
 	}
 	return false
+}
+
+// postpone reports whether the step must wait for the next entry, because this entry already has records of the
+// instance. wipe would not find these. The step must then return, and is repeated.
+func (c *change) postpone() bool {
+	c.postponed = len(c.ops) > 0
+	return c.postponed
 }
 
 // wipe removes the records of an instance. It keeps the head, and messages that were not sent yet.
@@ -388,22 +398,25 @@ func (c *change) addressed(execution string, e *protos.HistoryEvent) bool {
 
 // purge removes an instance.
 func (k *Keeper) purge(ctx context.Context, r Ref, force bool) error {
-	return k.do(ctx, r, opPurge, func(c *change, reply func(error)) {
-		switch {
-		case !c.exists():
-			reply(workflow.NoInstance(r.ID))
-		case !terminal(c.head.status) && !force && c.head.status == statusStalled:
-			reply(workflow.Stalled(r.ID))
-		case !terminal(c.head.status) && !force:
-			reply(workflow.NotTerminal(r.ID))
-		default:
-			if err := c.purge(); err != nil {
-				reply(err)
-				return
-			}
-			c.replies = append(c.replies, reply)
+	return k.do(ctx, r, opPurge, func(c *change, reply func(error)) { c.tryPurge(force, reply) })
+}
+
+func (c *change) tryPurge(force bool, reply func(error)) {
+	switch {
+	case !c.exists():
+		reply(workflow.NoInstance(c.i.ID))
+	case !terminal(c.head.status) && !force && c.head.status == statusStalled:
+		reply(workflow.Stalled(c.i.ID))
+	case !terminal(c.head.status) && !force:
+		reply(workflow.NotTerminal(c.i.ID))
+	case c.postpone():
+	default:
+		if err := c.purge(); err != nil {
+			reply(err)
+			return
 		}
-	})
+		c.replies = append(c.replies, reply)
+	}
 }
 
 // waiter is a call that waits for a status.

@@ -58,7 +58,8 @@ func (t *timers) load(k *Keeper, p place) error {
 	}
 	at, r, _, _, ok := splitDue(found[0].Key)
 	if !ok {
-		return errRecord("a timer", r)
+		k.failed(errRecord("a timer", r)) // fire skips it
+		at = 1
 	}
 	t.add(k, dueItem{at, p})
 	return nil
@@ -158,6 +159,7 @@ func (t *timers) read(k *Keeper, m *kv.Machine, reign uint64) {
 	}
 	slices.SortFunc(due, comparePlaces)
 	for _, p := range slices.Compact(due) {
+		delete(t.next, p) // a timer that is added while the bucket is read counts on its own
 		for after, more := "", true; more; {
 			k.mu.Unlock()
 			found, _, err := m.Records(kv.WorkflowStore, p.table(tableDue), after, page, pageBytes, 0)
@@ -166,25 +168,21 @@ func (t *timers) read(k *Keeper, m *kv.Machine, reign uint64) {
 				return
 			}
 			if err != nil {
-				k.failed(err)
-				break
+				k.unread(err)
+				return
 			}
 			after, more = t.fire(k, p, found, now)
-		}
-		if at, left := t.next[p]; left {
-			t.note(dueItem{at, p})
 		}
 	}
 	t.reads = false
 	t.arm(k)
 }
 
-// fire starts the items that are due. found is a page of a bucket's records, in the order of their times. fire also
-// sets the time of the bucket's next item. If the page has no later item, more is true, and after is the last key of
-// the page. The caller holds k.mu.
+// fire starts the items that are due. found is a page of a bucket's records, in the order of their times. If the page
+// has an item that is not started, fire adds the time of this item. Otherwise more is true if the page has items, and
+// after is the last key of the page. The caller holds k.mu.
 func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after string, more bool) {
 	if len(found) == 0 {
-		delete(t.next, p)
 		return "", false
 	}
 	reign := k.reign
@@ -197,12 +195,12 @@ func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after 
 			k.failed(errRecord("a timer", r))
 			continue
 		case at > now:
-			t.next[p] = at
+			t.add(k, dueItem{at, p})
 			return "", false
 		case t.firing[key]:
 			continue
 		case len(t.firing) >= maxFiring:
-			t.next[p] = at
+			t.add(k, dueItem{at, p})
 			return "", false
 		}
 		t.firing[key] = true
@@ -231,6 +229,9 @@ func (c *change) due(key string, revision uint64, kind byte, d *dueRecord, done 
 	stale := !c.i.exists() || d.execution != c.i.head.creation
 	switch {
 	case !stale && kind == dueRetention && terminal(c.head.status):
+		if c.postpone() {
+			return
+		}
 		if err := c.purge(); err != nil {
 			done(err)
 			return

@@ -3,7 +3,27 @@ package workflows
 import (
 	"fmt"
 	"testing"
+
+	"github.com/quorate/quorate/raftfsm/kv"
 )
+
+// A timer is stored while the timers of its bucket are read. The page that was read before does not have it.
+func TestTimers_PageReadEarlierHidesNoTimer(t *testing.T) {
+	p := place{app: "shop"}
+	for name, found := range map[string][]kv.Record{
+		"empty": nil, "with a later timer": {{Key: Ref{"shop", "a"}.dueKey(100, dueTimer, 1),
+			Value: (&dueRecord{}).encode()}}} {
+		k := openOutbox(deadGroup{})
+		k.mu.Lock()
+		k.timers.add(k, dueItem{50, p})
+		k.timers.fire(k, p, found, 10)
+		if got := k.timers.next[p]; got != 50 {
+			t.Errorf("%s: the first timer fires at %d, want 50", name, got)
+		}
+		k.mu.Unlock()
+		k.Close()
+	}
+}
 
 // The first timer of all buckets is known, however often those of the buckets change.
 func TestTimers_KnowFirst(t *testing.T) {
