@@ -32,12 +32,12 @@ type activation struct {
 	queue   []*waiter
 	last    time.Duration // end of the last turn, since Host.begun
 	timers  map[string]*timer
-	turns   *turn              // in the application
-	idle    chan struct{}      // closed when the running turn of a gone activation has ended; nil = not waited for
-	parts   chan<- *activation // gets the activation when its turn has ended, see Host.give; nil = it stays
-	running bool               // a turn is in the application
-	gone    bool               // gets no further turns
-	dropped bool               // the application has dropped the actor, or never had it
+	turns   *turn         // in the application
+	idle    chan struct{} // closed when the running turn of a gone activation has ended; nil = not waited for
+	parts   *parting      // the transfer that waits for the running turn; nil = none does
+	running bool          // a turn is in the application
+	gone    bool          // gets no further turns
+	dropped bool          // the application has dropped the actor, or never had it
 }
 
 // waiter is a call that waits for its turn.
@@ -198,7 +198,7 @@ func (h *Host) leave(a *activation) {
 	switch {
 	case a.gone:
 		h.settleLocked(a)
-	case h.partLocked(a):
+	case h.partedLocked(a):
 	case len(a.queue) > 0:
 		next := a.queue[0]
 		if a.queue = a.queue[1:]; len(a.queue) == 0 {
@@ -237,7 +237,7 @@ func (h *Host) retireLocked(a *activation, reason string) {
 		m.active.WithLabelValues(a.key.Type).Dec()
 		m.waiting.WithLabelValues(a.key.Type).Sub(float64(len(a.queue)))
 	}
-	a.gone = true
+	a.gone, a.parts = true, nil
 	for _, t := range a.timers {
 		t.stop()
 	}

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -27,7 +26,7 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 	h.draining = true
 	var all []*activation
 	for _, a := range h.actors {
-		if h.retireForLocked(a, reasonDrained) {
+		if h.drainLocked(a) {
 			all = append(all, a)
 		}
 	}
@@ -73,42 +72,26 @@ func drained(answered, late bool) string {
 	return outcomeOK
 }
 
-// retireForLocked retires an activation and returns true. The caller must then pass the activation to awaitTurns. If
-// the activation is already retired or is still starting, retireForLocked does nothing and returns false. The caller
-// holds h.mu.
-func (h *Host) retireForLocked(a *activation, reason string) bool {
+// drainLocked retires an activation and returns true. The caller must then pass the activation to awaitTurns. If the
+// activation is already retired or is still starting, drainLocked does nothing and returns false. The caller holds
+// h.mu.
+func (h *Host) drainLocked(a *activation) bool {
 	if a.starting != nil || a.gone {
 		return false
 	}
-	h.retireLocked(a, reason)
+	h.retireLocked(a, reasonDrained)
 	if a.running {
 		a.idle = make(chan struct{})
 	}
 	return true
 }
 
-// handOver transfers the given actors to the host with the session id target, because an operator wants it. It first
-// waits for their running turns. It returns how many of the actors were active here. Queued calls continue at the new
-// owner.
-func (h *Host) handOver(ctx context.Context, keys []api.Actor, target string) int {
-	h.mu.Lock()
-	var all []*activation
-	for _, key := range keys {
-		if a := h.actors[key]; a != nil && a.session == h.session && h.retireForLocked(a, reasonHanded) {
-			all = append(all, a)
-		}
-	}
-	h.mu.Unlock()
-	h.awaitTurns(ctx, all)
-	for some := range slices.Chunk(all, batch) {
-		h.deactivate(ctx, some, Target{Session: target, Keep: true})
-	}
-	return len(all)
-}
-
 // awaitTurns waits until none of the given retired activations has a running turn. For each one, it waits at most the
 // drain timeout of its type, counted from the call of awaitTurns. It then cancels the turns that still run, so that the
 // application can stop its work. It returns false if some turns did not end in time.
+//
+// The application may continue with a canceled turn. Only a draining host calls awaitTurns, because it activates no
+// actors any more. Otherwise the next activation could have a turn at the same time, and both could write.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	ended = true
 	begun := time.Now()
@@ -138,7 +121,7 @@ func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 
 // errDrained is the error of a turn that outlasts the drain timeout.
 var errDrained error = &fault.Error{Code: fault.Indeterminate, Op: "actors.Call",
-	Msg:  "the actor moves to another host, and the call did not end within the drain timeout of its type",
+	Msg:  "the node stops, and the call did not end within the drain timeout of its type",
 	Hint: "look at the state of the actor before you call again"}
 
 // close drains the host and ends its goroutines.

@@ -41,35 +41,33 @@ func TestClose_AfterTheRunningTurn(t *testing.T) {
 }
 
 // A turn that outlasts the drain timeout is canceled, so that the application can stop its work.
-func TestHandOver_CancelsTheTurnAfterTheDrainTimeout(t *testing.T) {
+func TestDrain_CancelsTheTurnAfterTheDrainTimeout(t *testing.T) {
 	inWorld(t, `{"entities":["T"],"drainOngoingCallTimeout":"3s"}`, func(t *testing.T, w *world) {
 		running := w.call(t.Context(), "obey1", "")
 		begun := time.Now()
-		if n := w.runtime.HandOver(t.Context(), "app", []api.Actor{{Type: "T", ID: "1"}}, "s"); n != 1 {
-			t.Errorf("%d actors moved", n)
-		}
+		w.runtime.Drain(t.Context())
 		if got := time.Since(begun); got != 3*time.Second {
-			t.Errorf("moved after %v", got)
+			t.Errorf("drained after %v", got)
 		}
 		if err := <-running; reason(err) != api.ReasonIndeterminate {
 			t.Errorf("the canceled call: %v", err)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if len(w.given) != 1 || len(w.deleted) != 1 {
-			t.Errorf("given %q, deactivated %q", w.given, w.deleted)
+		if len(w.owned) != 0 || len(w.deleted) != 1 {
+			t.Errorf("%d actors are owned, deactivated %q", len(w.owned), w.deleted)
 		}
 	})
 }
 
-// An application that goes on with a canceled turn does not keep the actor from moving.
-func TestHandOver_DoesNotWaitForACanceledTurn(t *testing.T) {
+// An application that goes on with a canceled turn does not keep the node from stopping.
+func TestDrain_DoesNotWaitForACanceledTurn(t *testing.T) {
 	inWorld(t, `{"entities":["T"],"drainOngoingCallTimeout":"3s"}`, func(t *testing.T, w *world) {
 		running := w.call(t.Context(), "wait1", "")
 		begun := time.Now()
-		w.runtime.HandOver(t.Context(), "app", []api.Actor{{Type: "T", ID: "1"}}, "s")
+		w.runtime.Drain(t.Context())
 		if got := time.Since(begun); got != 4*time.Second {
-			t.Errorf("moved after %v", got)
+			t.Errorf("drained after %v", got)
 		}
 		w.finish("wait1")
 		<-running

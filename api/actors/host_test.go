@@ -34,7 +34,7 @@ type world struct {
 	session  string // that has not ended
 	sessions int
 	cut      bool // the directory does not answer
-	refused  int  // releases that it refuses, after which it accepts them
+	refused  int  // releases and transfers that it refuses, after which it accepts them
 	epoch    uint64
 	owned    map[string]uint64
 	config   string
@@ -187,6 +187,10 @@ func (w *world) Release(_ context.Context, released []actors.Released) error {
 func (w *world) Transfer(_ context.Context, released []actors.Released, to actors.Target) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.refused > 0 {
+		w.refused--
+		return fault.New(fault.Indeterminate, "test", "no answer")
+	}
 	for _, r := range released {
 		w.given = append(w.given, r.ID+" to "+to.Session)
 	}
@@ -616,27 +620,4 @@ func TestWire_KeepsCallsAndAnswers(t *testing.T) {
 			t.Errorf("%v is a call", b)
 		}
 	}
-}
-
-// An actor that moves ends its turn first. The calls that wait find that it is not here any more.
-func TestHandOver_AfterTheRunningTurn(t *testing.T) {
-	inWorld(t, plain, func(t *testing.T, w *world) {
-		running := w.call(t.Context(), "wait1", "")
-		moved := make(chan int, 1)
-		go func() {
-			moved <- w.runtime.HandOver(t.Context(), "app", []api.Actor{{Type: "T", ID: "1"}, {Type: "T", ID: "2"}},
-				"s")
-		}()
-		in(time.Second)
-		if len(w.given) != 0 {
-			t.Error("the actor was given away while a turn ran")
-		}
-		w.finish("wait1")
-		if err := <-running; err != nil {
-			t.Error(err)
-		}
-		if n := <-moved; n != 1 || len(w.given) != 1 || w.given[0] != "1 to s" || len(w.deleted) != 1 {
-			t.Errorf("%d moved, given %q, deactivated %q", n, w.given, w.deleted)
-		}
-	})
 }

@@ -402,12 +402,15 @@ func verdict(err error) (kind api.Kind, reason string) {
 	return api.Failed, api.ReasonInternal
 }
 
-// HandOver waits for the running turns of the given actors of an application of this node. It then transfers these
-// actors to the host with the session id target. It returns how many of them were active here.
-func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor, target string) int {
+// HandOver transfers the given actors of an application of this node to the host with the session id target. An actor
+// with a running turn moves when the turn has ended. HandOver returns how many actors have moved, and how many are
+// busy: their turn did not end within 5 s, so they stay. The others are not active here. If ctx ends before, HandOver
+// returns fault.Indeterminate, and the transfer continues.
+func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor,
+	target string) (moved, busy int, err error) {
 	h := r.host(app)
 	if h == nil {
-		return 0
+		return 0, 0, nil
 	}
 	return h.handOver(ctx, all, target)
 }

@@ -7,15 +7,31 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 const (
 	// quietTime is for how long an actor that is preferred for a transfer has had no turn.
 	quietTime = time.Second
-	// partTime is how long the method give waits for running turns to end. An actor whose turn lasts longer stays
-	// here.
+	// partTime is how long a transfer waits for running turns to end. An actor whose turn lasts longer stays here.
 	partTime = 5 * time.Second
 )
+
+// parting is a transfer of actors to another host.
+type parting struct {
+	to    Target
+	idle  []*activation    // are transferred at once
+	busy  []*activation    // have a running turn
+	ended chan *activation // gets those of busy whose turn has ended; has room for all of them
+}
+
+// reason returns the label value of the metric of deactivations.
+func (p *parting) reason() string {
+	if p.to.Keep {
+		return reasonHanded
+	}
+	return reasonSpread
+}
 
 // givesLocked reports whether this host may transfer actors to hosts with fewer actors at the moment. The caller holds
 // h.mu.
@@ -46,17 +62,7 @@ func (h *Host) adopt(all []api.Actor) {
 }
 
 // give transfers p.Give actors to the host p.To, so that the hosts have similar numbers of actors. It prefers actors
-// that have had no turn for quietTime. An actor with a running turn is transferred when the turn has ended, and its
-// waiting calls continue at the new owner. give never ends a turn: if it lasts longer than partTime, the actor stays.
-// Actors with timers stay, too, because timers end with the activation.
-//
-// A transfer neither loses nor repeats a turn:
-//
-//   - An activation is retired only while no turn runs, and gets no turn afterwards. So its waiting calls have not
-//     reached the application, and their senders look for the new owner.
-//   - The activation at the new owner has a later epoch. Its first turn begins after the transfer.
-//   - If the outcome of the transfer is unknown, release repeats the transfer. This host does not activate the actor in
-//     the meantime.
+// that have had no turn for quietTime. Actors with timers stay, because timers end with the activation.
 func (h *Host) give(p *Advice) {
 	if p.Give <= 0 {
 		return
@@ -68,39 +74,109 @@ func (h *Host) give(p *Advice) {
 	}
 	h.giving = true
 	idle, busy := h.chooseLocked(p)
-	parted := make(chan *activation, len(busy))
-	for _, a := range idle {
-		h.retireLocked(a, reasonSpread)
-	}
-	for _, a := range busy {
-		a.parts = parted
-	}
+	parting := h.partLocked(idle, busy, Target{Session: p.To})
 	h.mu.Unlock()
-	to := Target{Session: p.To}
-	h.deactivate(h.turnLife, idle, to)
-	limit := time.NewTimer(partTime)
-	defer limit.Stop()
-	for left := len(busy); left > 0; {
-		select {
-		case a := <-parted:
-			some := append(received(parted), a)
-			left -= len(some)
-			h.deactivate(h.turnLife, some, to)
-		case <-limit.C:
-			left = 0
-		case <-h.life.Done():
-			left = 0
-		}
-	}
-	h.mu.Lock()
-	for _, a := range busy {
-		a.parts = nil
-	}
-	h.mu.Unlock()
-	h.deactivate(h.turnLife, received(parted), to)
+	h.transfer(parting)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.giving = false
+}
+
+// handOver transfers the given actors to the host with the session id target, because an operator wants it. It returns
+// how many of them have moved, and how many stay because they are busy: their running turn lasts longer than partTime.
+// The others were not active here. If ctx ends before, the transfer continues.
+func (h *Host) handOver(ctx context.Context, keys []api.Actor, target string) (moved, busy int, err error) {
+	type result struct{ moved, busy int }
+	got := make(chan result, 1)
+	if !h.turns.Go(func() {
+		h.mu.Lock()
+		idle, running := h.activeLocked(keys)
+		p := h.partLocked(idle, running, Target{Session: target, Keep: true})
+		h.mu.Unlock()
+		moved, busy := h.transfer(p)
+		got <- result{moved, busy}
+	}) {
+		return 0, 0, errMoved("the node is stopping")
+	}
+	select {
+	case r := <-got:
+		return r.moved, r.busy, nil
+	case <-ctx.Done():
+		return 0, 0, &fault.Error{Code: fault.Indeterminate, Op: "actors.HandOver", Err: context.Cause(ctx),
+			Msg: "the request ended before the actors had moved"}
+	}
+}
+
+// activeLocked returns those of the given actors that are active here: idle ones, and busy ones, which have a running
+// turn. The caller holds h.mu.
+func (h *Host) activeLocked(keys []api.Actor) (idle, busy []*activation) {
+	for _, key := range keys {
+		switch a := h.actors[key]; {
+		case a == nil, a.starting != nil, a.gone, a.session != h.session:
+		case a.running:
+			busy = append(busy, a)
+		default:
+			idle = append(idle, a)
+		}
+	}
+	return idle, busy
+}
+
+// partLocked begins to transfer actors to another host. The caller holds h.mu. It must then release h.mu and pass the
+// result to transfer.
+//
+// Idle actors are transferred at once. An actor with a running turn is transferred when the turn has ended, and its
+// waiting calls continue at the new owner. A transfer never ends a turn: if it lasts longer than partTime, the actor
+// stays.
+//
+// A transfer neither loses nor repeats a turn:
+//
+//   - An activation is retired only while no turn runs, and gets no turn afterwards. So its waiting calls have not
+//     reached the application, and their senders look for the new owner.
+//   - The activation at the new owner has a later epoch. Its first turn begins after the transfer.
+//   - If the outcome of the transfer is unknown, release repeats the transfer. This host does not activate the actor in
+//     the meantime.
+func (h *Host) partLocked(idle, busy []*activation, to Target) *parting {
+	p := &parting{to: to, idle: idle, busy: busy, ended: make(chan *activation, len(busy))}
+	for _, a := range idle {
+		h.retireLocked(a, p.reason())
+	}
+	for _, a := range busy {
+		a.parts = p
+	}
+	return p
+}
+
+// transfer completes the transfer p. It returns how many actors have moved, and how many stay because they are busy.
+func (h *Host) transfer(p *parting) (moved, stayed int) {
+	h.deactivate(h.turnLife, p.idle, p.to)
+	moved = len(p.idle)
+	limit := time.NewTimer(partTime)
+	defer limit.Stop()
+	for waiting := len(p.busy); waiting > 0; {
+		select {
+		case a := <-p.ended:
+			some := append(received(p.ended), a)
+			waiting -= len(some)
+			moved += len(some)
+			h.deactivate(h.turnLife, some, p.to)
+		case <-limit.C:
+			waiting = 0
+		case <-h.life.Done():
+			waiting = 0
+		}
+	}
+	h.mu.Lock()
+	for _, a := range p.busy {
+		if a.parts == p {
+			a.parts = nil
+			stayed++
+		}
+	}
+	h.mu.Unlock()
+	last := received(p.ended)
+	h.deactivate(h.turnLife, last, p.to)
+	return moved + len(last), stayed
 }
 
 // chooseLocked returns at most p.Give actors that can be transferred. It prefers idle actors, which have no running
@@ -112,6 +188,7 @@ func (h *Host) chooseLocked(p *Advice) (idle, busy []*activation) {
 		switch {
 		case a.starting != nil, a.gone, a.session != h.session, len(a.timers) > 0,
 			!slices.Contains(p.Types, a.key.Type):
+		case a.parts != nil: // an operator moves it
 		case a.running:
 			busy = appendUpTo(busy, a, p.Give)
 		case now-a.last < quietTime:
@@ -145,14 +222,14 @@ func received(c <-chan *activation) (all []*activation) {
 	}
 }
 
-// partLocked is called when a turn has ended. It retires the activation and returns true if the method give waits for
-// this activation, unless the actor has timers. The caller holds h.mu.
-func (h *Host) partLocked(a *activation) bool {
-	if a.parts == nil || len(a.timers) > 0 {
+// partedLocked is called when a turn has ended. If a transfer waits for this activation, it retires the activation and
+// returns true. An actor with timers stays, unless an operator moves it. The caller holds h.mu.
+func (h *Host) partedLocked(a *activation) bool {
+	p := a.parts
+	if p == nil || len(a.timers) > 0 && !p.to.Keep {
 		return false
 	}
-	h.retireLocked(a, reasonSpread)
-	a.parts <- a // it has room
-	a.parts = nil
+	h.retireLocked(a, p.reason())
+	p.ended <- a // it has room
 	return true
 }

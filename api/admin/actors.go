@@ -27,10 +27,11 @@ type Actors interface {
 	// ListActors describes the actors of all applications, with at most limit active actors of each.
 	ListActors(ctx context.Context, limit int) ([]schema.ActorsStatus, error)
 	// MoveActor moves an active actor to another node, after its running turn. It returns fault.NotFound if the node
-	// does not host the type, and fault.Conflict if the actor is there already, or is not active.
+	// does not host the type, and fault.Conflict if the actor is there already, is not active, or its running turn does
+	// not end in time.
 	MoveActor(ctx context.Context, r schema.ActorMove) error
-	// RebalanceActors distributes the actors of a type evenly. After an error, moved actors have moved.
-	RebalanceActors(ctx context.Context, kind string) (moved int, err error)
+	// RebalanceActors distributes the actors of a type evenly. After an error, some actors may have moved.
+	RebalanceActors(ctx context.Context, kind string) (schema.ActorsMoved, error)
 }
 
 func (h *handler) actors(w http.ResponseWriter, r *http.Request) {
@@ -72,9 +73,9 @@ func (h *handler) rebalanceActors(w http.ResponseWriter, r *http.Request) {
 		err = &fault.Error{Code: fault.Invalid, Op: op, Msg: "no type of actors is named",
 			Hint: "actors list shows the types"}
 	}
-	moved := 0
+	var moved schema.ActorsMoved
 	if err == nil {
 		moved, err = h.node.RebalanceActors(r.Context(), body.Type)
 	}
-	h.answer(w, schema.ActorsMoved{Moved: moved}, err)
+	h.answer(w, moved, err)
 }

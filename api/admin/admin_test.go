@@ -106,8 +106,10 @@ func (f adminFunc) RedriveTopic(_ context.Context, _ schema.TopicRedrive,
 }
 func (f adminFunc) ListActors(context.Context, int) ([]schema.ActorsStatus, error) { return nil, nil }
 func (f adminFunc) MoveActor(context.Context, schema.ActorMove) error              { return nil }
-func (f adminFunc) RebalanceActors(context.Context, string) (int, error)           { return 0, nil }
-func (f adminFunc) HeldLocks(context.Context) ([]schema.LockStatus, error)         { return nil, nil }
+func (f adminFunc) RebalanceActors(context.Context, string) (schema.ActorsMoved, error) {
+	return schema.ActorsMoved{}, nil
+}
+func (f adminFunc) HeldLocks(context.Context) ([]schema.LockStatus, error) { return nil, nil }
 
 func (f adminFunc) ReleaseLock(context.Context, schema.LockReleaseRequest) (schema.LockStatus, error) {
 	return schema.LockStatus{Resource: "r"}, nil

@@ -68,46 +68,51 @@ func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 		return &fault.Error{Code: fault.Conflict, Op: opMove, Msg: "the actor is on node " + r.Node + " or not active"}
 	}
 	n, err := a.Host.handOver(ctx, owner.Server, hosts[to].ID, hosts[to].App, []api.Actor{{Type: r.Type, ID: r.ID}})
-	if err == nil && n == 0 {
-		err = &fault.Error{Code: fault.Conflict, Op: opMove, Msg: "the actor was deactivated or moved in the meantime"}
+	switch {
+	case err != nil:
+		return err
+	case n.Busy > 0:
+		return &fault.Error{Code: fault.Conflict, Op: opMove, Msg: "the actor stays on node " + owner.Node +
+			": its running call has not ended within 5 s", Hint: "move it again when the call has ended"}
+	case n.Moved == 0:
+		return &fault.Error{Code: fault.Conflict, Op: opMove, Msg: "the actor was deactivated or moved in the meantime"}
 	}
-	if err == nil {
-		a.Logger.Info("an actor was moved by an operator", "type", r.Type, "actor", r.ID, "from", owner.Node, "to",
-			r.Node)
-	}
-	return err
+	a.Logger.Info("an actor was moved by an operator", "type", r.Type, "actor", r.ID, "from", owner.Node, "to", r.Node)
+	return nil
 }
 
 // RebalanceActors implements admin.Actors. It looks for hosts with too many actors several times. A host learns of
 // actors that were transferred to it only with the next renewal of its session, and cannot give them away before.
-func (a Admin) RebalanceActors(ctx context.Context, kind string) (moved int, err error) {
+func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.ActorsMoved, err error) {
 	d, err := a.Host.directoryOf(ctx, kind)
 	if err != nil {
-		return 0, err
+		return all, err
 	}
 	for attempt := 1; ; attempt++ {
 		wanted, n, err := a.rebalance(ctx, d, kind)
-		if moved += n; err != nil {
-			return moved, err
+		all.Moved, all.Busy = all.Moved+n.Moved, n.Busy // the next attempt counts the busy ones again
+		if err != nil {
+			return all, err
 		}
-		if wanted == n || attempt == rebalances {
+		if wanted == n.Moved+n.Busy || attempt == rebalances {
 			break
 		}
 		select {
 		case <-ctx.Done():
-			return moved, fault.Wrap(ctx.Err(), opRebalance, "the actors are not yet spread evenly")
+			return all, fault.Wrap(ctx.Err(), opRebalance, "the actors are not yet spread evenly")
 		case <-time.After(rebalancePause):
 		}
 	}
-	a.Logger.Info("actors were rebalanced by an operator", "type", kind, "moved", moved)
-	return moved, nil
+	a.Logger.Info("actors were rebalanced by an operator", "type", kind, "moved", all.Moved, "busy", all.Busy)
+	return all, nil
 }
 
-// rebalance distributes the actors of a type evenly. It returns how many actors had to move, and how many have moved.
-func (a Admin) rebalance(ctx context.Context, d *directory.Directory, kind string) (wanted, moved int, err error) {
+// rebalance distributes the actors of a type evenly. It returns how many actors had to move, and what became of them.
+func (a Admin) rebalance(ctx context.Context, d *directory.Directory,
+	kind string) (wanted int, all schema.ActorsMoved, err error) {
 	hosts, err := d.Hosts(ctx)
 	if err != nil {
-		return 0, 0, err
+		return 0, all, err
 	}
 	hosts = slices.DeleteFunc(hosts, func(h directory.HostLoad) bool {
 		return h.Draining || !slices.Contains(h.Types, kind)
@@ -119,18 +124,19 @@ func (a Admin) rebalance(ctx context.Context, d *directory.Directory, kind strin
 		}
 		return true
 	}); err != nil {
-		return 0, 0, err
+		return 0, all, err
 	}
 	for _, m := range moves(hosts, placed) {
 		wanted += len(m.actors)
 		for some := range slices.Chunk(m.actors, handed) {
 			n, err := a.Host.handOver(ctx, m.from.Server, m.to.ID, m.to.App, some)
-			if moved += n; err != nil {
-				return wanted, moved, err
+			all.Moved, all.Busy = all.Moved+n.Moved, all.Busy+n.Busy
+			if err != nil {
+				return wanted, all, err
 			}
 		}
 	}
-	return wanted, moved, nil
+	return wanted, all, nil
 }
 
 // move is the move of actors from one host to another.
@@ -201,26 +207,30 @@ type handing struct {
 	Actors []api.Actor `json:"actors"`
 }
 
-// handOver moves the given actors of an application to another host. It returns how many of them were active. server
-// is the server id of the node that has the actors. target is the session id of the new host.
-func (h *Host) handOver(ctx context.Context, server, target, app string, all []api.Actor) (int, error) {
+// handOver moves the given actors of an application to another host. server is the server id of the node that has the
+// actors. target is the session id of the new host.
+func (h *Host) handOver(ctx context.Context, server, target, app string,
+	all []api.Actor) (n schema.ActorsMoved, err error) {
 	c, err := h.connection()
 	if err != nil {
-		return 0, err
+		return n, err
 	}
 	if server == c.server {
-		return h.HandOver(ctx, app, all, target), nil
+		n.Moved, n.Busy, err = h.HandOver(ctx, app, all, target)
+		return n, err
 	}
 	text, err := json.Marshal(handing{app, target, all})
 	if err != nil {
-		return 0, fault.Wrap(err, opMove, "the request cannot be encoded")
+		return n, fault.Wrap(err, opMove, "the request cannot be encoded")
 	}
 	out, err := h.options.Port.Client().Call(ctx, server, methodHandOver, text)
 	if err != nil {
-		return 0, err
+		return n, err
 	}
 	r := lenprefix.Reader{Rest: out}
-	return int(min(r.Uvarint(), handed)), nil //nolint:gosec // bounded
+	n.Moved = int(min(r.Uvarint(), handed)) //nolint:gosec // bounded
+	n.Busy = int(min(r.Uvarint(), handed))  //nolint:gosec // bounded
+	return n, nil
 }
 
 // HandOverMethod returns the peer method with which other nodes make this node transfer actors to another host.
@@ -231,8 +241,12 @@ func (h *Host) HandOverMethod() peer.Method {
 			if err := json.Unmarshal(r.Payload, &in); err != nil {
 				return nil, fault.New(fault.Invalid, opMove, "the request of another node cannot be decoded")
 			}
-			n := h.HandOver(ctx, in.App, in.Actors, in.To)
-			return binary.AppendUvarint(nil, uint64(n)), nil //nolint:gosec // not negative
+			moved, busy, err := h.HandOver(ctx, in.App, in.Actors, in.To)
+			if err != nil {
+				return nil, err
+			}
+			out := binary.AppendUvarint(nil, uint64(moved))     //nolint:gosec // not negative
+			return binary.AppendUvarint(out, uint64(busy)), nil //nolint:gosec // not negative
 		}}
 }
 

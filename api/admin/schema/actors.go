@@ -51,4 +51,5 @@ type ActorRebalance struct {
 // ActorsMoved is the answer to a request that moves actors.
 type ActorsMoved struct {
 	Moved int `json:"moved"`
+	Busy  int `json:"busy"` // stay, because their running calls did not end in time
 }

@@ -98,8 +98,9 @@ func (m *Main) actorsMoveCommand() *cobra.Command {
 	set, out := settings.New(), command.Output{}
 	to := ""
 	c := &cobra.Command{Use: "move type id [flags]", Short: "Move an active actor to another node",
-		Args:    cobra.ExactArgs(2),
-		Long:    "Move an active actor to another node. Its running call ends first; calls that wait go on there.",
+		Args: cobra.ExactArgs(2),
+		Long: "Move an active actor to another node, when its running call has ended. Calls that wait go on there. " +
+			"If the call takes more than 5 s, the actor stays where it is.",
 		Example: "  quorate actors move Counter alice --to node-b"}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
@@ -125,7 +126,8 @@ func (m *Main) actorsRebalanceCommand() *cobra.Command {
 	c := &cobra.Command{Use: "rebalance type [flags]", Short: "Distribute the actors of a type evenly",
 		Args: cobra.ExactArgs(1),
 		Long: "Move as few active actors of a type as possible, so that the numbers of its hosts differ by at most " +
-			"one. Nodes with --rebalance-actors do that gradually by themselves.",
+			"one. An actor whose running call takes more than 5 s stays where it is. Nodes with --rebalance-actors " +
+			"distribute actors gradually by themselves.",
 		Example: "  quorate actors rebalance Counter"}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return m.AskAdmin(c, set, "", out.JSON(), func(ctx context.Context, a *command.AdminClient, asJSON bool) error {
@@ -137,7 +139,12 @@ func (m *Main) actorsRebalanceCommand() *cobra.Command {
 			if asJSON {
 				return command.WriteJSON(m.Stdout, moved)
 			}
-			_, err := fmt.Fprintf(m.Stdout, "%d actors of type %s have moved.\n", moved.Moved, args[0])
+			text := fmt.Sprintf("%d actors of type %s have moved.\n", moved.Moved, args[0])
+			if moved.Busy > 0 {
+				text += fmt.Sprintf("Not moved, because a call takes more than 5 s: %d. Run the command again later.\n",
+					moved.Busy)
+			}
+			_, err := fmt.Fprint(m.Stdout, text)
 			return err
 		})
 	}

@@ -19,5 +19,7 @@ func TestActors_Output(t *testing.T) {
 	c.want(1, "", "node x does not host", "actors", "move", "Counter", "alice", "--to", "x")
 	c.want(1, "", "a node is missing", "actors", "move", "Counter", "alice")
 	c.want(0, "3 actors of type Counter have moved.\n", "", "actors", "rebalance", "Counter")
-	c.want(0, "{\n  \"moved\": 3\n}\n", "", "actors", "rebalance", "Counter", "-o", "json")
+	c.want(0, "3 actors of type Busy have moved.\nNot moved, because a call takes more than 5 s: 2. Run the command "+
+		"again later.\n", "", "actors", "rebalance", "Busy")
+	c.want(0, "{\n  \"moved\": 3,\n  \"busy\": 2\n}\n", "", "actors", "rebalance", "Busy", "-o", "json")
 }

@@ -171,7 +171,13 @@ func (n *memoryNode) MoveActor(_ context.Context, r schema.ActorMove) error {
 	return nil
 }
 
-func (n *memoryNode) RebalanceActors(context.Context, string) (int, error) { return 3, nil }
+func (n *memoryNode) RebalanceActors(_ context.Context, kind string) (schema.ActorsMoved, error) {
+	moved := schema.ActorsMoved{Moved: 3}
+	if kind == "Busy" {
+		moved.Busy = 2
+	}
+	return moved, nil
+}
 
 func (n *memoryNode) ListWorkflows(_ context.Context, r schema.WorkflowSelection) (schema.WorkflowPage, error) {
 	if r.Name == "none" {
