@@ -37,6 +37,7 @@ type activation struct {
 	parts   *parting      // the transfer that waits for the running turn; nil = none does
 	running bool          // a turn is in the application
 	gone    bool          // gets no further turns
+	leaving bool          // Host.deactivate removes it, even if its session ends before
 	dropped bool          // the application has dropped the actor, or never had it
 }
 
@@ -249,10 +250,11 @@ func (h *Host) retireLocked(a *activation, reason string) {
 }
 
 // settleLocked removes a retired activation if no turn is running and the session of the activation has ended. If the
-// session is still valid, the goroutine that retired the activation releases it in the directory and then removes it.
-// If no turn is running, settleLocked also ends the wait in awaitTurns. The caller holds h.mu.
+// session is still valid, or the application is about to deactivate the actor, the goroutine that retired the
+// activation removes it later. Until then the actor is not activated here again, so that no turn of it runs during its
+// deactivation. If no turn is running, settleLocked also ends the wait in awaitTurns. The caller holds h.mu.
 func (h *Host) settleLocked(a *activation) {
-	if !a.running && (a.session == "" || a.session != h.session) {
+	if !a.running && !a.leaving && (a.session == "" || a.session != h.session) {
 		h.removeLocked(a)
 	}
 	if a.idle != nil && !a.running {

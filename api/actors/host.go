@@ -396,6 +396,7 @@ func (h *Host) deactivateIdle() {
 		if a.starting == nil && !a.running && !a.gone && a.session == h.session &&
 			now-a.last >= a.settings.IdleTimeout {
 			h.retireLocked(a, reasonIdle)
+			a.leaving = true
 			idle = append(idle, a)
 		}
 	}
@@ -414,7 +415,7 @@ func (h *Host) dropEnded() {
 		if h.actors[key] == nil && len(ended) < batch {
 			a := newActivation(key, &TypeConfig{DrainTimeout: defaultDrain})
 			a.starting = nil
-			a.running, a.gone, a.dropped = true, true, false // its calls wait until it is removed
+			a.gone, a.leaving, a.dropped = true, true, false // its calls wait until it is removed
 			h.actors[a.key] = a
 			delete(h.kept, key)
 			ended = append(ended, a)
@@ -444,8 +445,9 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 }
 
 // deactivate notifies the application that the given actors are deactivated. It then transfers them to the host in
-// target. If target is zero, it only releases them in the directory, so that any host can activate them. The
-// activations must be retired and have no running turn.
+// target. If target is zero, it only releases them in the directory, so that any host can activate them. Finally it
+// removes them here. The activations must be retired and have no running turn. Their field leaving must be set, unless
+// the host drains.
 func (h *Host) deactivate(ctx context.Context, all []*activation, target Target) {
 	if len(all) == 0 {
 		return

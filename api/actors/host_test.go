@@ -44,6 +44,7 @@ type world struct {
 	deleted  []string
 	given    []string                 // to other hosts
 	hangs    bool                     // the application does not answer DELETE
+	deleting chan struct{}            // the next DELETE is answered when it is closed; nil = at once
 	release  map[string]chan struct{} // turns that wait
 	headers  []http.Header
 	bodies   []string
@@ -234,6 +235,12 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, fault.New(fault.Indeterminate, "test", "no answer")
 		}
 		w.deleted = append(w.deleted, fmt.Sprint(method, " after turn ", len(w.begun)))
+		if wait := w.deleting; wait != nil {
+			w.deleting = nil
+			w.mu.Unlock()
+			<-wait
+			w.mu.Lock()
+		}
 		return answer, nil
 	}
 	w.mu.Lock()
@@ -462,6 +469,52 @@ func TestActivation_ApplicationDropsEarlierOne(t *testing.T) {
 			t.Errorf("the application was informed: %q", w.deleted)
 		}
 	})
+}
+
+// An application may write the state of an actor while it deactivates the actor. If the session ends meanwhile, the
+// actor is not active here again before the application has answered.
+func TestActivation_WaitsForEarlierDeactivation(t *testing.T) {
+	begin := map[string]func(w *world){
+		"idle":  func(*world) { in(time.Minute + 2*time.Second) },
+		"moved": func(w *world) { w.handOver(context.Background()) },
+		"spread": func(w *world) {
+			w.mu.Lock()
+			w.advice = actors.Advice{Give: 1, To: "s", Types: []string{"T"}}
+			w.mu.Unlock()
+			in(time.Second)
+		},
+		"session ended": func(w *world) {
+			w.endSession()
+			in(3 * time.Second)
+		},
+	}
+	for name, deactivate := range begin {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, plain, func(t *testing.T, w *world) {
+				if err := <-w.call(t.Context(), "a", ""); err != nil {
+					t.Fatal(err)
+				}
+				deleting := make(chan struct{})
+				w.mu.Lock()
+				w.deleting = deleting
+				w.mu.Unlock()
+				deactivate(w)
+				w.endSession()
+				in(time.Second) // the host has a new session
+				next := w.call(t.Context(), "b", "")
+				in(time.Second)
+				w.mu.Lock()
+				if len(w.deleted) != 1 || len(w.begun) != 1 {
+					t.Errorf("deactivated %q, turns %q while the deactivation runs", w.deleted, w.begun)
+				}
+				w.mu.Unlock()
+				close(deleting)
+				if err := <-next; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 func TestSession_ApplicationIsInformedOfItsEnd(t *testing.T) {

@@ -140,6 +140,7 @@ func (h *Host) partLocked(idle, busy []*activation, to Target) *parting {
 	p := &parting{to: to, idle: idle, busy: busy, ended: make(chan *activation, len(busy))}
 	for _, a := range idle {
 		h.retireLocked(a, p.reason())
+		a.leaving = true
 	}
 	for _, a := range busy {
 		a.parts = p
@@ -230,6 +231,7 @@ func (h *Host) partedLocked(a *activation) bool {
 		return false
 	}
 	h.retireLocked(a, p.reason())
+	a.leaving = true
 	p.ended <- a // it has room
 	return true
 }
