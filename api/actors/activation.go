@@ -140,6 +140,13 @@ func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err err
 	switch {
 	case a.starting != nil:
 		return a, a.starting, nil
+	case a.running && a.settings.Reentrancy && first(c.Header, headerReentrancy) == a.chain:
+		// The call is a part of the turn, which must be able to end even if the activation has been given up.
+		if a.depth >= a.settings.MaxDepth {
+			return nil, nil, errDepth
+		}
+		a.depth++
+		return a, nil, nil
 	case a.gone:
 		if a.done == nil {
 			a.done = make(chan struct{})
@@ -147,12 +154,6 @@ func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err err
 		return a, a.done, nil
 	case !a.running:
 		h.beginLocked(a, chain)
-		return a, nil, nil
-	case a.settings.Reentrancy && first(c.Header, headerReentrancy) == a.chain:
-		if a.depth >= a.settings.MaxDepth {
-			return nil, nil, errDepth
-		}
-		a.depth++
 		return a, nil, nil
 	case len(a.queue) >= maxQueued:
 		return nil, nil, &fault.Error{Code: fault.Overloaded, Op: "actors.Call",

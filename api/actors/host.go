@@ -361,7 +361,8 @@ func (h *Host) leased(ctx context.Context, a *activation) error {
 	defer limit.Stop()
 	for {
 		h.mu.Lock()
-		ours, valid, renewed := a.session == h.session && !a.gone, time.Now().Before(h.valid), h.renewed
+		ours := a.session == h.session && (!a.gone || a.depth > 1) // a reentrant call belongs to a turn that has begun
+		valid, renewed := time.Now().Before(h.valid), h.renewed
 		h.mu.Unlock()
 		switch {
 		case !ours:

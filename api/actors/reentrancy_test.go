@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
@@ -89,5 +90,22 @@ func TestReentrancy_ChainReachesOtherActorsWhileItsTurnRuns(t *testing.T) {
 			t.Errorf("after its turns, the chain is %q again", late)
 		}
 		w.end([]string{"wait6"}, sixth)
+	})
+}
+
+// A host gives up an actor while its turn runs. A call of the turn to its own actor still passes, because the turn could
+// not end otherwise.
+func TestReentrancy_PassesWhileTheHostDrains(t *testing.T) {
+	inWorld(t, reentrant, func(t *testing.T, w *world) {
+		chain, first := w.callFrom("app", "1", "wait1", "")
+		drained := make(chan struct{})
+		go func() { w.runtime.Drain(t.Context()); close(drained) }()
+		in(time.Second)
+		back, second := w.callFrom("app", "1", "wait2", chain)
+		if back != chain {
+			t.Errorf("the call of the turn has the chain %q, want %q", back, chain)
+		}
+		w.end([]string{"wait2", "wait1"}, first, second)
+		<-drained
 	})
 }
