@@ -172,10 +172,21 @@ func (j *Jobs) Room(h due.Home) int {
 	if err != nil {
 		return 0
 	}
-	n := 0
-	for _, i := range p.places.View().Instances(appOf(h)) {
+	app, callable := appOf(h).Canonical(), map[discovery.Instance]bool{}
+	for _, i := range p.places.View().Instances(app) {
 		if i.Healthy && i.Protocol != "" {
-			n += PerInstance
+			callable[instance(&i)] = true
+		}
+	}
+	if len(callable) == 0 {
+		return 0
+	}
+	n := len(callable) * PerInstance
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for key, ticks := range j.underWay {
+		if key.App == app && !callable[key] {
+			n += ticks
 		}
 	}
 	return n

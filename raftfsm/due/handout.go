@@ -41,8 +41,8 @@ func (k *Keeper) handOut() error {
 			case took:
 				left = append(left, q)
 			case mayNot:
+				poll = true // nothing reports that a target was added, or can be called again
 				if room == 0 {
-					poll = true
 					k.expireWaiting(q, now)
 				}
 			case full: // the end of a tick starts the next update
@@ -115,7 +115,7 @@ func (k *Keeper) observeWaiting(now uint64) {
 	k.waiting = all
 }
 
-// room returns how many ticks of a home may be under way at its targets.
+// room returns how many ticks of a home may be under way. See Deliverer.Room.
 func (k *Keeper) room(h Home) int {
 	k.mu.Lock()
 	d := k.deliverers[h.Kind]

@@ -39,7 +39,8 @@ const (
 
 // Deliverer delivers ticks to targets of one kind. It is safe for concurrent use.
 type Deliverer interface {
-	// Room returns how many ticks of a home may be under way at its targets now; 0 = no target can be called. It
+	// Room returns how many ticks of a home may be under way now; 0 = no target can be called. This includes the
+	// ticks that are under way at targets that cannot be called any more: they occupy no place at the others. Room
 	// does not block.
 	Room(h Home) int
 	// Deliver delivers one tick and waits for the answer. err is the reason if the tick was not handled. If ctx
@@ -66,7 +67,7 @@ const (
 
 	proposeTimeout = 10 * time.Second
 	retryPause     = 100 * time.Millisecond // before a failed proposal is repeated
-	pollPause      = 100 * time.Millisecond // until a home without callable target is tried again
+	pollPause      = 100 * time.Millisecond // until a home whose targets take no further tick is tried again
 	maxWait        = time.Hour              // of the timer
 	firstBackoff   = 100 * time.Millisecond // before an undelivered tick is delivered again; doubles
 	lastBackoff    = 10 * time.Second

@@ -560,3 +560,23 @@ func TestKeeper_WarnsOfFirstFailedAttempts(t *testing.T) {
 		t.Errorf("the log is %q", log)
 	}
 }
+
+// All targets have as many ticks as they may have. Another target that appears gets the next tick. The Keeper finds it
+// by polling.
+func TestKeeper_NoticesNewTargetsWhileTheOthersAreBusy(t *testing.T) {
+	w := newWorld(t)
+	w.setRoom(1)
+	results := w.hold()
+	w.put(job("a", time.Second))
+	w.put(job("b", 2*time.Second))
+	w.idle(0)
+	w.advance(2 * time.Second)
+	w.called(1)
+	w.setRoom(2)
+	w.advance(100 * time.Millisecond)
+	w.called(2)
+	results <- due.Done
+	results <- due.Done
+	w.idle(0)
+	w.wantFired("a#1/1", "b#1/1")
+}
