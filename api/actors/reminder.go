@@ -70,6 +70,33 @@ func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, t
 	return answer.Status, canceled(&answer), err
 }
 
+// Reminding returns how many ticks of reminders Remind is delivering to the hosts of an application, by node.
+func (r *Runtime) Reminding(app api.App) map[string]int {
+	out := map[string]int{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, n := range r.ticks {
+		if key.app == app {
+			out[key.node] = n
+		}
+	}
+	return out
+}
+
+// delivering counts a tick of a reminder at a host until end is called.
+func (r *Runtime) delivering(key hostKey) (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ticks[key]++
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.ticks[key]--; r.ticks[key] == 0 {
+			delete(r.ticks, key)
+		}
+	}
+}
+
 // checkReminder returns what is wrong with a reminder or a timer.
 func checkReminder(r *Reminder) error {
 	if err := checkReminderName(r.Actor, r.Name); err != nil {

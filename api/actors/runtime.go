@@ -64,6 +64,7 @@ type Runtime struct {
 	mu     sync.Mutex
 	hosts  map[string]*Host // by application
 	owners map[ownerKey]Owner
+	ticks  map[hostKey]int // of reminders that this node is delivering
 	closed bool
 
 	opened  bool
@@ -75,13 +76,19 @@ type ownerKey struct {
 	actor api.Actor
 }
 
+// hostKey identifies a host of actors.
+type hostKey struct {
+	app  api.App
+	node string
+}
+
 // NewRuntime returns a Runtime without hosts.
 func NewRuntime(o Options) *Runtime {
 	if o.Policy == nil {
 		o.Policy = func(string) *resiliency.Policy { return nil }
 	}
 	o.HostWait = cmp.Or(o.HostWait, DefaultHostWait)
-	return &Runtime{options: o, hosts: map[string]*Host{}, owners: map[ownerKey]Owner{},
+	return &Runtime{options: o, hosts: map[string]*Host{}, owners: map[ownerKey]Owner{}, ticks: map[hostKey]int{},
 		pending: map[string]App{}}
 }
 
@@ -312,6 +319,9 @@ func (r *Runtime) attempt(ctx context.Context, c *Call, begun time.Time) (Answer
 			err = notDelivered(err)
 		}
 		return Answer{}, err
+	}
+	if c.Callback == CallbackReminder {
+		defer r.delivering(hostKey{app, owner.Node})()
 	}
 	var answer Answer
 	if owner.Node == r.options.Node() {

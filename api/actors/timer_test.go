@@ -285,6 +285,31 @@ func TestTried_AfterWrongConfiguration(t *testing.T) {
 	})
 }
 
+func TestReminding_CountsTicksByNode(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		done := make(chan error, 1)
+		go func() {
+			_, _, err := w.runtime.Remind(t.Context(), "", &actors.Reminder{Name: "wait1",
+				Actor: api.Actor{Type: "T", ID: "1"}}, "7.1", 1)
+			done <- err
+		}()
+		synctest.Wait()
+		if got := w.runtime.Reminding(api.App{ID: "app"}); len(got) != 1 || got["n"] != 1 {
+			t.Errorf("ticks under way: %v", got)
+		}
+		if got := w.runtime.Reminding(api.App{ID: "other"}); len(got) != 0 {
+			t.Errorf("ticks of another application: %v", got)
+		}
+		w.finish("wait1")
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if got := w.runtime.Reminding(api.App{ID: "app"}); len(got) != 0 {
+			t.Errorf("ticks after the answer: %v", got)
+		}
+	})
+}
+
 // A tick that waits for its turn ends with its context, so that a removed reminder does not fire later.
 func TestRemind_GivesUpBeforeItsTurn(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {

@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/due"
 )
@@ -257,11 +258,25 @@ func (r reminders) Room(home due.Home) int {
 	if err != nil {
 		return 0
 	}
+	app := api.App{ID: home.Prefix, Namespace: namespaceOf(home)}.Canonical()
+	return room(c.places.View().Instances(app), r.host.Runtime.Reminding(app))
+}
+
+// room returns how many ticks may be under way if the instances of an application are these. ticks has the number of
+// those that are under way now, by node. A tick at a node without healthy instance takes no place at the others.
+func room(instances []discovery.Instance, ticks map[string]int) int {
 	n := 0
-	for _, i := range c.places.View().Instances(api.App{ID: home.Prefix, Namespace: namespaceOf(home)}) {
+	for _, i := range instances {
 		if i.Healthy { // an application with a stream has no port
 			n += perInstance
+			delete(ticks, i.Node)
 		}
+	}
+	if n == 0 {
+		return 0
+	}
+	for _, hung := range ticks {
+		n += hung
 	}
 	return n
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -116,5 +117,26 @@ func TestReminder_KeepsTheWordsOfItsRegistration(t *testing.T) {
 	if err != nil || got.Actor != a || got.Name != "a|b" || got.DueTime != "PT1S" || got.Period != "@every 5s" ||
 		string(got.Data) != `"x"` {
 		t.Errorf("%+v %v", got, err)
+	}
+}
+
+// The ticks at an instance that cannot be called any more leave the places of the other instances free.
+func TestRoom_CountsTicksAtUnhealthyInstancesInAddition(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		a, b  bool // healthy
+		ticks map[string]int
+		want  int
+	}{
+		{"idle", true, true, map[string]int{}, 256},
+		{"healthy and busy", true, true, map[string]int{"a": 128, "b": 5}, 256},
+		{"one unhealthy and hung", false, true, map[string]int{"a": 128, "b": 5}, 256},
+		{"one gone and hung", false, true, map[string]int{"a": 3, "gone": 7}, 138},
+		{"all unhealthy", false, false, map[string]int{"a": 128}, 0},
+	} {
+		instances := []discovery.Instance{{Node: "a", Healthy: c.a}, {Node: "b", Healthy: c.b}}
+		if got := room(instances, c.ticks); got != c.want {
+			t.Errorf("%s: room for %d ticks, want %d", c.name, got, c.want)
+		}
 	}
 }
