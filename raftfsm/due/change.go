@@ -193,13 +193,15 @@ func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, nam
 	}
 }
 
-// removed cancels the deliveries of work that was removed.
+// removed cancels the deliveries of work that was removed, and the pauses after them.
 func (k *Keeper) removed(h Home, names ...string) {
 	k.freed(h, len(names))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, name := range names {
-		if f := k.flights[flightKey{h, name}]; f != nil {
+		key := flightKey{h, name}
+		delete(k.strikes, key)
+		if f := k.flights[key]; f != nil {
 			f.cancel()
 		}
 	}

@@ -138,18 +138,22 @@ func (k *Keeper) take(q *queue, room int) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.loads[q.home]
+	key := flightKey{q.home, q.buf[0].name}
+	f := k.flights[key]
 	switch {
-	case k.closed || len(k.flights) >= maxUnderWay:
+	case k.closed || f == nil && len(k.flights) >= maxUnderWay:
 		return full
+	case f != nil: // one tick of the same work at a time
+		q.pop()
+		f.again = true
+		if f.pausing {
+			f.cancel() // the pause is that of a tick which was overwritten, removed or made due now
+		}
+		return took
 	case room == 0 || l != nil && (l.calls >= room || l.underWay-l.calls >= maxAnswered):
 		return mayNot
 	}
 	i := q.pop()
-	key := flightKey{q.home, i.name}
-	if f := k.flights[key]; f != nil {
-		f.again = true // one tick of the same work at a time
-		return took
-	}
 	if l == nil {
 		l = &load{}
 		k.loads[q.home] = l
@@ -157,7 +161,7 @@ func (k *Keeper) take(q *queue, room int) int {
 	l.calls++
 	l.underWay++
 	ctx, cancel := context.WithCancel(k.closing)
-	f := &flight{cancel: cancel}
+	f = &flight{cancel: cancel}
 	k.flights[key] = f
 	k.opts.Observer.UnderWay(q.home.Kind, 1)
 	d := k.deliverers[q.home.Kind]
@@ -170,7 +174,7 @@ func (k *Keeper) take(q *queue, room int) int {
 
 // fly delivers one tick and acknowledges it. at is the time in the index record.
 func (k *Keeper) fly(ctx context.Context, key flightKey, f *flight, l *load, d Deliverer, at uint64) {
-	again := k.deliver(ctx, key, l, d, at)
+	again := k.deliver(ctx, key, f, l, d, at)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if again || f.again {
@@ -185,7 +189,8 @@ func (k *Keeper) fly(ctx context.Context, key flightKey, f *flight, l *load, d D
 }
 
 // deliver returns true if the work is to be looked at again.
-func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Deliverer, at uint64) (again bool) {
+func (k *Keeper) deliver(ctx context.Context, key flightKey, f *flight, l *load, d Deliverer,
+	at uint64) (again bool) {
 	release := func() { // of the place at the target
 		k.mu.Lock()
 		l.calls--
@@ -194,14 +199,14 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Delivere
 	}
 	if !k.confirm() {
 		release()
-		return k.pause(retryPause)
+		return k.rest(ctx, f, retryPause)
 	}
 	w, found, err := Read(k.group.Machine(), key.home, key.name)
 	if err != nil || !found || w.State.At != at || !k.group.Leading() {
 		release()
 		if err != nil && !fault.Is(err, fault.Unavailable) {
 			k.opts.Logger.Error("due work cannot be read", "error", err, "name", key.name)
-			return k.pause(lastBackoff)
+			return k.rest(ctx, f, lastBackoff)
 		}
 		return false // its present index record is in the queue, or will be
 	}
@@ -214,15 +219,15 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Delivere
 	}
 	k.opts.Observer.Fired(key.home.Kind, time.Duration(max(now, at)-at)*time.Millisecond) //nolint:gosec // not negative
 	r, err := d.Deliver(ctx, &Tick{Home: key.home, Name: key.name, Payload: w.Spec.Payload,
-		Revision: w.Spec.Revision, Number: w.State.Ticks + 1, Attempt: w.State.Attempt + 1, Lost: k.lost(key),
-		Due: w.State.Due, Final: w.final()})
+		Revision: w.Spec.Revision, Number: w.State.Ticks + 1, Attempt: w.State.Attempt + 1,
+		Lost: k.lost(key, w.Spec.Revision), Due: w.State.Due, Final: w.final()})
 	release()
 	if r == Undelivered {
 		k.opts.Observer.Ended(key.home.Kind, "undelivered")
 		if ctx.Err() != nil {
 			return true // the work was removed, or the Keeper closes
 		}
-		return k.pause(k.strike(key))
+		return k.rest(ctx, f, k.strike(key, w.Spec.Revision))
 	}
 	k.mu.Lock()
 	delete(k.strikes, key)
@@ -277,34 +282,55 @@ func (k *Keeper) confirm() bool {
 }
 
 // lost returns how many deliveries strike has counted.
-func (k *Keeper) lost(key flightKey) uint64 {
+func (k *Keeper) lost(key flightKey, revision uint64) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return uint64(k.strikes[key]) //nolint:gosec // not negative
+	if s := k.strikes[key]; s.revision == revision {
+		return uint64(s.n) //nolint:gosec // not negative
+	}
+	return 0
 }
 
-// strike counts a delivery without an answer, and returns the pause before the next one.
-func (k *Keeper) strike(key flightKey) time.Duration {
+// strike counts a delivery without an answer, and returns the pause before the next one. revision identifies the work,
+// so that work which replaces other work with its name begins with the shortest pause.
+func (k *Keeper) strike(key flightKey, revision uint64) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.strikes) >= maxUnderWay {
 		clear(k.strikes)
 	}
-	n := k.strikes[key]
-	k.strikes[key] = n + 1
-	return min(firstBackoff<<min(n, 10), lastBackoff)
+	s := k.strikes[key]
+	if s.revision != revision {
+		s = strikes{revision: revision}
+	}
+	pause := min(firstBackoff<<min(s.n, 10), lastBackoff)
+	s.n++
+	k.strikes[key] = s
+	return pause
 }
 
-// pause waits. It returns true, for deliver.
-func (k *Keeper) pause(d time.Duration) bool {
+// rest pauses before the work of a flight is looked at again. It ends early if the work is changed or removed. It
+// returns true, for deliver.
+func (k *Keeper) rest(ctx context.Context, f *flight, d time.Duration) bool {
+	k.mu.Lock()
+	f.pausing = true
+	changed := f.again
+	k.mu.Unlock()
+	if !changed {
+		k.pause(ctx, d)
+	}
+	return true
+}
+
+// pause waits until d has passed or ctx ends.
+func (k *Keeper) pause(ctx context.Context, d time.Duration) {
 	done := make(chan struct{})
 	stop := k.opts.AfterFunc(d, func() { close(done) })
 	select {
 	case <-done:
-	case <-k.closing.Done():
+	case <-ctx.Done():
 		stop()
 	}
-	return true
 }
 
 // end commits ops, which end a tick or move it to a later time. It retries until they are applied, the work has
@@ -327,7 +353,7 @@ func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (reread bool) {
 			return true
 		}
 		reread = true
-		k.pause(retryPause)
+		k.pause(k.closing, retryPause)
 	}
 }
 

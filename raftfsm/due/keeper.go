@@ -96,7 +96,7 @@ type Keeper struct {
 	flights    map[flightKey]*flight
 	loads      map[Home]*load
 	returned   []flightKey // work to look at again
-	strikes    map[flightKey]int
+	strikes    map[flightKey]strikes
 	spaces     map[Home]space
 	waiting    map[byte]Waiting // by kind
 	retries    logadapt.Sparse  // warnings about first failed attempts
@@ -118,8 +118,15 @@ type flightKey struct {
 
 // flight is a tick that is handed out.
 type flight struct {
-	again  bool // look at the work again when the flight ends
-	cancel context.CancelFunc
+	again   bool // look at the work again when the flight ends
+	pausing bool // the delivery has ended, and the flight ends after a pause
+	cancel  context.CancelFunc
+}
+
+// strikes counts the deliveries of work without an answer since the last answer.
+type strikes struct {
+	revision uint64 // of the work
+	n        int
 }
 
 // load counts the ticks of a home that are handed out.
@@ -140,7 +147,8 @@ func NewKeeper(o Options) *Keeper {
 		o.Observer = noObserver{}
 	}
 	k := &Keeper{opts: o, deliverers: map[byte]Deliverer{}, flights: map[flightKey]*flight{}, loads: map[Home]*load{},
-		strikes: map[flightKey]int{}, spaces: map[Home]space{}, waiting: map[byte]Waiting{}, queues: map[Home]*queue{}}
+		strikes: map[flightKey]strikes{}, spaces: map[Home]space{}, waiting: map[byte]Waiting{},
+		queues: map[Home]*queue{}}
 	k.closing, k.stop = context.WithCancel(context.Background())
 	return k
 }

@@ -580,3 +580,94 @@ func TestKeeper_NoticesNewTargetsWhileTheOthersAreBusy(t *testing.T) {
 	w.idle(0)
 	w.wantFired("a#1/1", "b#1/1")
 }
+
+// A tick gets no answer, so the Keeper pauses. Work that replaces it, or a request to run it now, does not wait for the
+// end of the pause. New work begins with the shortest pause.
+func TestKeeper_ChangeEndsThePauseOfAnUndeliveredTick(t *testing.T) {
+	overwrite := func(w *world) {
+		p := job("a", 0)
+		p.Overwrite = true
+		w.put(p)
+	}
+	remove := func(w *world) {
+		removed, err := w.keeper.Remove(w.t.Context(), home("shop"), "a")
+		if !removed || err != nil {
+			w.t.Error(removed, err)
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(w *world)
+		lost   uint64
+	}{
+		{"overwritten", overwrite, 0},
+		{"removed and put", func(w *world) { remove(w); w.put(job("a", 0)) }, 0},
+		{"run", func(w *world) {
+			found, err := w.keeper.Run(w.t.Context(), home("shop"), "a")
+			if !found || err != nil {
+				w.t.Error(found, err)
+			}
+		}, 5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.answerWith(due.Undelivered)
+			w.put(job("a", time.Second))
+			w.idle(0)
+			w.advance(time.Second)
+			w.pauses(1)
+			for i := range 4 {
+				w.advance(100 * time.Millisecond << i)
+				w.pauses(2 + i)
+			}
+			w.fired() // the pause is 1.6 s now
+			c.change(w)
+			w.pauses(1)
+			if got := w.ticksNow()[0].Lost; got != c.lost {
+				t.Errorf("%d deliveries without an answer before, want %d", got, c.lost)
+			}
+			w.fired()
+			w.answerWith(due.Done)
+			pause := 100 * time.Millisecond << c.lost
+			w.advance(pause - time.Millisecond)
+			w.pauses(0)
+			w.advance(time.Millisecond)
+			w.idle(0)
+			w.wantFired("a#1/1")
+		})
+	}
+}
+
+// The overwrite comes while the delivery runs. The delivery then gets no answer, and the new work does not pause.
+func TestKeeper_OverwriteDuringAnUndeliveredTickSkipsThePause(t *testing.T) {
+	w := newWorld(t)
+	w.put(every("a"))
+	results := w.hold()
+	w.idle(0)
+	w.advance(time.Second)
+	w.called(1)
+	p := job("a", 0)
+	p.Overwrite = true
+	w.put(p)
+	w.called(1)
+	w.answerWith(due.Done)
+	results <- due.Undelivered
+	w.idle(0)
+	w.wantFired("a#1/1", "a#1/1")
+}
+
+// A removal ends the pause, although no further work has the name.
+func TestKeeper_RemovalEndsThePauseOfAnUndeliveredTick(t *testing.T) {
+	w := newWorld(t)
+	w.answerWith(due.Undelivered)
+	w.put(job("a", time.Second))
+	w.idle(0)
+	w.advance(time.Second)
+	w.pauses(1)
+	removed, err := w.keeper.Remove(t.Context(), home("shop"), "a")
+	if !removed || err != nil {
+		t.Error(removed, err)
+	}
+	w.idle(0)
+	w.wantFired("a#1/1")
+}

@@ -148,6 +148,24 @@ func (w *world) called(n int) {
 	w.idle(n)
 }
 
+// pauses waits until that number of ticks were delivered since the last call of fired, and the Keeper pauses because
+// the last one got no answer. It must have no other timer.
+func (w *world) pauses(ticks int) {
+	w.t.Helper()
+	testutil.Eventually(w.t, func() error {
+		w.mu.Lock()
+		delivered := len(w.ticks)
+		w.mu.Unlock()
+		w.clock.Lock()
+		timers := len(w.timers)
+		w.clock.Unlock()
+		if delivered != ticks || timers != 1 || !w.keeper.Idle(1) {
+			return fmt.Errorf("%d ticks were delivered, want %d; %d timers", delivered, ticks, timers)
+		}
+		return nil
+	})
+}
+
 // step advances the clock and waits until the Keeper is idle.
 func (w *world) step(d time.Duration) {
 	w.t.Helper()
