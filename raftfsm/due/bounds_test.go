@@ -10,6 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/due"
+	"github.com/quorate/quorate/raftfsm/kv"
 )
 
 func TestKeeper_BoundsTheJobsOfAnApplication(t *testing.T) {
@@ -90,6 +91,55 @@ func TestKeeper_RemovesByPrefixWhatChangesMeanwhile(t *testing.T) {
 	n, err := w.keeper.RemovePrefix(t.Context(), home("shop"), "a")
 	if n != 2 || err != nil || once {
 		t.Errorf("%d were removed, %v", n, err)
+	}
+	w.checkIndex()
+}
+
+// Work that cannot be decoded stays. It does not count as removed, and frees no place.
+func TestKeeper_RemovesByPrefixAllButUndecodableWork(t *testing.T) {
+	w := newWorld(t)
+	w.limit = 300
+	w.lead()
+	for i := range 300 {
+		w.put(job(fmt.Sprintf("a%03d", i), time.Minute))
+	}
+	w.mu.Lock() // the damaged job is in the first of two batches
+	_, err := w.apply(&command.Request{Kind: command.KindWrite, Ops: []command.Op{{Kind: command.OpSet,
+		Store: kv.DueStore, Key: home("shop").Keys("a005")[0], Value: []byte{99}}}})
+	w.mu.Unlock()
+	testutil.Must(t, err)
+	for _, want := range []int{299, 0} {
+		n, err := w.keeper.RemovePrefix(t.Context(), home("shop"), "a")
+		if n != want || !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%d jobs were removed, want %d; %v", n, want, err)
+		}
+	}
+	for i := range 299 {
+		w.put(job(fmt.Sprint("b", i), time.Minute))
+	}
+	full := job("c", time.Minute)
+	if _, err := w.keeper.Put(t.Context(), &full); !fault.Is(err, fault.Overloaded) {
+		t.Errorf("a job over the limit: %v", err)
+	}
+}
+
+// A job ends after it was listed and before its state is read. It does not count as removed.
+func TestKeeper_RemovesByPrefixWhatHasNotEnded(t *testing.T) {
+	w := newWorld(t)
+	w.put(job("a1", time.Minute))
+	w.put(job("a2", time.Minute))
+	w.idle(0)
+	end := func() {
+		old, _ := w.get("a2")
+		_, err := w.apply(&command.Request{Kind: command.KindWrite, Ops: due.RemoveOps(&old)})
+		testutil.Must(t, err)
+	}
+	w.mu.Lock()
+	w.reading = func() { w.reading = end } // the first read lists the jobs, the second one reads their states
+	w.mu.Unlock()
+	n, err := w.keeper.RemovePrefix(t.Context(), home("shop"), "a")
+	if n != 1 || err != nil {
+		t.Errorf("%d jobs were removed, want 1; %v", n, err)
 	}
 	w.checkIndex()
 }

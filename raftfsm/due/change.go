@@ -208,7 +208,8 @@ func (k *Keeper) removed(h Home, names ...string) {
 }
 
 // RemovePrefix removes the work in a home with names that begin with prefix, and returns how much it has removed. It
-// must be called at the leader. After an error, some of the work may be removed.
+// must be called at the leader. If some of the work cannot be decoded, RemovePrefix removes the rest and returns
+// fault.Corrupt. After another error, some of the work may be removed.
 func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (removed int, err error) {
 	g, err := k.leader(opRemove)
 	if err != nil {
@@ -217,6 +218,7 @@ func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (remov
 	if err := g.Confirm(ctx); err != nil {
 		return 0, err
 	}
+	var corrupt error
 	for after, more := "", true; more; {
 		var found []kv.Listed
 		if found, more, err = g.Machine().List(kv.DueStore, h.stateKey(prefix), after, page, 0); err != nil {
@@ -227,30 +229,46 @@ func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (remov
 		}
 		after = found[len(found)-1].Key
 		n, err := k.removeListed(ctx, g, h, found)
-		if removed += n; err != nil {
+		removed += n
+		switch {
+		case fault.Is(err, fault.Corrupt):
+			corrupt = err
+		case err != nil:
 			return removed, err
 		}
 	}
-	return removed, nil
+	return removed, corrupt
 }
 
 // removeListed removes work with one request. If some of the work has changed in the meantime, it uses one request
-// for each piece of work.
+// for each piece of work. Work that cannot be decoded stays, and the error is then fault.Corrupt.
 func (k *Keeper) removeListed(ctx context.Context, g records.Group, h Home, states []kv.Listed) (removed int,
 	err error) {
-	keys, names := make([]string, len(states)), make([]string, len(states))
+	keys := make([]string, len(states))
 	for i := range states {
-		keys[i], names[i] = states[i].Key, states[i].Key[len(h.States()):]
+		keys[i] = states[i].Key
 	}
 	values, err := g.Machine().GetMany(kv.DueStore, keys, 0)
 	if err != nil {
 		return 0, err
 	}
+	var names []string
 	var ops []command.Op
+	var corrupt error
 	for i, v := range values {
-		if s, ok := parseState(v); ok {
-			ops = append(ops, RemoveOps(&Work{Home: h, Name: names[i], State: s})...)
+		name := keys[i][len(h.States()):]
+		s, ok := parseState(v)
+		switch {
+		case !v.Found: // it has ended since it was listed
+		case !ok:
+			corrupt = errUndecodable(name)
+		default:
+			names = append(names, name)
+			ops = append(ops, RemoveOps(&Work{Home: h, Name: name, State: s})...)
 		}
+	}
+	if len(names) == 0 {
+		return 0, corrupt
 	}
 	res, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: ops})
 	switch {
@@ -258,18 +276,20 @@ func (k *Keeper) removeListed(ctx context.Context, g records.Group, h Home, stat
 		return 0, err
 	case res.Outcome == kv.Applied:
 		k.removed(h, names...)
-		return len(names), nil
+		return len(names), corrupt
 	}
 	for _, name := range names {
 		was, err := k.Remove(ctx, h, name)
-		if err != nil {
+		switch {
+		case fault.Is(err, fault.Corrupt):
+			corrupt = err
+		case err != nil:
 			return removed, err
-		}
-		if was {
+		case was:
 			removed++
 		}
 	}
-	return removed, nil
+	return removed, corrupt
 }
 
 // Run makes the next tick of the work with this name due now. It must be called at the leader. The result found is

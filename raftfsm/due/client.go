@@ -56,8 +56,8 @@ func (d Client) Put(ctx context.Context, p Put) (revision uint64, err error) {
 	return revision, err
 }
 
-// RemovePrefix removes the work in a home with names that begin with prefix. After an error, some of the work may be
-// removed.
+// RemovePrefix removes the work in a home with names that begin with prefix. If some of the work cannot be decoded,
+// RemovePrefix removes the rest and returns fault.Corrupt. After another error, some of the work may be removed.
 func (d Client) RemovePrefix(ctx context.Context, h Home, prefix string) error {
 	_, _, err := d.ask(ctx, &Call{what: callClear, put: Put{Home: h, Name: prefix}})
 	return err

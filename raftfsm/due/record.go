@@ -185,10 +185,15 @@ func Parse(h Home, name string, records []kv.Value) (w Work, found bool, err err
 	w.Spec.Request = b.Text()
 	w.Spec.Payload, w.Spec.Revision = b.All(), spec.Revision
 	if b.Bad || !known {
-		return Work{}, false, &fault.Error{Code: fault.Corrupt, Op: "due.Parse", Key: shorten(name),
-			Msg: "due work has a record that cannot be decoded", Hint: "run the newest version on every server"}
+		return Work{}, false, errUndecodable(name)
 	}
 	return w, true, nil
+}
+
+// errUndecodable returns the error for work with a record that cannot be decoded.
+func errUndecodable(name string) error {
+	return &fault.Error{Code: fault.Corrupt, Op: "due.Parse", Key: shorten(name),
+		Msg: "due work has a record that cannot be decoded", Hint: "run the newest version on every server"}
 }
 
 // parseState reads the record of a state. ok is false if it cannot be decoded.

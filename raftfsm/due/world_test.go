@@ -46,6 +46,7 @@ type world struct {
 	last    context.Context // of the last delivery
 	answer  func(t *due.Tick) (due.Result, error)
 	refuse  func(r *command.Request) error // before a request is applied
+	reading func()                         // called once, before the next read of the replica
 	logger  *slog.Logger                   // writes to log
 	log     bytes.Buffer                   // of the keepers
 	limit   int                            // of jobs of an application; 0 = the default
@@ -198,7 +199,15 @@ func (w *world) Now() uint64 {
 	return w.now
 }
 
-func (w *world) Machine() *kv.Machine { return w.machine }
+func (w *world) Machine() *kv.Machine {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f := w.reading; f != nil {
+		w.reading = nil
+		f()
+	}
+	return w.machine
+}
 
 func (w *world) Confirm(context.Context) error {
 	w.mu.Lock()
