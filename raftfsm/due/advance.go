@@ -76,13 +76,19 @@ func errorText(err error) string {
 // it, a tick that is due exactly at the end of the ttl would always be too late.
 const ttlSlack = time.Second
 
-// expired reports whether the ttl of w is over at the cluster time now. No tick and no further attempt is then handed
-// out.
-func (w *Work) expired(now uint64) bool {
+// expiry returns the cluster time at which the ttl of w is over, or 0 if w has no ttl. From then on, no tick and no
+// further attempt is handed out.
+func (w *Work) expiry() uint64 {
 	end := w.Spec.Until
-	if w.State.At <= end {
-		return end != 0 && now > end+uint64(ttlSlack.Milliseconds())
+	if end != 0 && w.State.At <= end {
+		end += uint64(ttlSlack.Milliseconds()) + 1
 	}
+	return end
+}
+
+// expired reports whether the ttl of w is over at the cluster time now.
+func (w *Work) expired(now uint64) bool {
+	end := w.expiry()
 	return end != 0 && now >= end
 }
 

@@ -357,33 +357,52 @@ func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (reread bool) {
 	}
 }
 
-// expireWaiting ends work that has expired while no target can be called.
+// expireWaiting ends work that has expired while no target can be called. It reads each piece of work once, and again
+// at the end of its ttl. If the payloads exceed maxSearched, the next search reads the rest.
 func (k *Keeper) expireWaiting(q *queue, now uint64) {
 	if now < q.searched+uint64(expiryPause.Milliseconds()) {
 		return
 	}
 	q.searched = now
-	for _, i := range q.buf[:min(len(q.buf), page)] {
-		if i.at > now {
+	bytes := 0
+	for n := range min(len(q.buf), page) {
+		i := &q.buf[n]
+		if i.at > now || bytes >= maxSearched {
 			return
 		}
-		w, found, err := Read(k.machine, q.home, i.name)
-		if err != nil || !found || w.State.At != i.at || !w.expired(now) {
+		if now < i.expiry {
 			continue
 		}
-		k.mu.Lock()
-		key := flightKey{q.home, i.name}
-		if !k.closed && k.flights[key] == nil && len(k.flights) < maxUnderWay {
-			k.flights[key] = &flight{cancel: func() {}}
-			k.running.Go(func() {
-				k.end(&w, outcomeExpired, RemoveOps(&w))
-				k.mu.Lock()
-				defer k.mu.Unlock()
-				k.returned = append(k.returned, key)
-				delete(k.flights, key)
-				k.updates.Request()
-			})
+		w, found, err := Read(k.machine, q.home, i.name)
+		if err != nil {
+			continue
 		}
-		k.mu.Unlock()
+		bytes += len(w.Spec.Payload)
+		i.expiry = never
+		if found && w.State.At == i.at && w.Spec.Until != 0 {
+			i.expiry = w.expiry()
+		}
+		if now >= i.expiry {
+			k.expire(&w)
+		}
 	}
+}
+
+// expire ends work that has expired. It does not block.
+func (k *Keeper) expire(w *Work) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	key := flightKey{w.Home, w.Name}
+	if k.closed || k.flights[key] != nil || len(k.flights) >= maxUnderWay {
+		return
+	}
+	k.flights[key] = &flight{cancel: func() {}}
+	k.running.Go(func() {
+		k.end(w, outcomeExpired, RemoveOps(w))
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.returned = append(k.returned, key)
+		delete(k.flights, key)
+		k.updates.Request()
+	})
 }

@@ -64,6 +64,7 @@ const (
 	maxAnswered = 1024 // ticks of one home that its targets have answered, and that are not acknowledged in the log yet
 	page        = 256  // index records of one home that are read at once
 	maxBuffer   = 2 * page
+	maxSearched = 4 << 20 // bytes of payloads that one search for expired work of a home reads
 
 	proposeTimeout = 10 * time.Second
 	retryPause     = 100 * time.Millisecond // before a failed proposal is repeated

@@ -157,6 +157,45 @@ func TestKeeper_TTLEndsWorkThatCannotBeDelivered(t *testing.T) {
 	w.checkIndex()
 }
 
+// A search for expired work reads a bounded number of bytes. The next one reads the rest, because it does not read work
+// again that has no ttl.
+func TestKeeper_BoundsTheSearchForExpiredWork(t *testing.T) {
+	w := newWorld(t)
+	w.setRoom(0)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		p := job(name, time.Second)
+		p.Spec.Payload = make([]byte, 1<<20)
+		w.put(p)
+	}
+	last := job("e", time.Second)
+	last.TTL = "1s"
+	w.put(last)
+	w.step(10 * time.Second)
+	if _, found := w.get("e"); !found {
+		t.Error("one search has read more than 4 MiB")
+	}
+	w.step(time.Second)
+	if _, found := w.get("e"); found {
+		t.Error("the job is there after its ttl")
+	}
+	w.checkIndex()
+}
+
+func TestKeeper_OverwriteOfWaitingWorkSetsItsTTL(t *testing.T) {
+	w := newWorld(t)
+	w.setRoom(0)
+	p := due.Put{Home: home("shop"), Name: "a", Due: "2026-01-01T00:00:01Z", Overwrite: true}
+	w.put(p)
+	w.step(2 * time.Second) // it has been read, and has no ttl
+	p.TTL = "3s"
+	w.put(p)
+	w.step(10 * time.Second)
+	if _, found := w.get("a"); found {
+		t.Error("the job is there after its ttl")
+	}
+	w.checkIndex()
+}
+
 func TestKeeper_FailurePolicies(t *testing.T) {
 	second := time.Second
 	for _, c := range []struct {

@@ -1,6 +1,7 @@
 package due
 
 import (
+	"math"
 	"slices"
 	"strings"
 
@@ -12,7 +13,12 @@ type item struct {
 	key  string
 	at   uint64 // when it is due, in Unix milliseconds of cluster time
 	name string
+	// expiry is 0 before the work was read in a search for expired work. It is then the cluster time of the next
+	// read: the end of its ttl, or never.
+	expiry uint64
 }
+
+const never = math.MaxUint64
 
 // queue has the first index records of one home, in their order. Some of them may be gone.
 type queue struct {
@@ -24,7 +30,8 @@ type queue struct {
 	searched uint64 // when expired work was last looked for; see expireWaiting
 }
 
-// add adds a record that was written. A record that will be read later is left out.
+// add adds a record that was written. It replaces an earlier record with that key, because the ttl of the work may have
+// changed. A record that will be read later is left out.
 func (q *queue) add(i item) {
 	if q.more && i.key > q.upto {
 		return
@@ -33,6 +40,7 @@ func (q *queue) add(i item) {
 		return strings.Compare(have.key, key)
 	})
 	if found {
+		q.buf[at] = i
 		return
 	}
 	q.buf = slices.Insert(q.buf, at, i)
