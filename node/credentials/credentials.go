@@ -28,6 +28,7 @@ const (
 
 const (
 	lookPause    = 2 * time.Second  // between checks of the files
+	refusedPause = time.Minute      // before refused files are tried again
 	recheckPause = time.Minute      // between checks of the certificates of open connections
 	drainGrace   = 10 * time.Second // after which connections that are no longer trusted are closed
 )
@@ -50,7 +51,8 @@ type Credentials struct {
 	changes *prometheus.CounterVec
 	watcher Observer               // nil = none
 	problem atomic.Pointer[string] // why the current files are not applied; nil = they are
-	tried   [sha256.Size]byte      // hash of the files that were tried last; used by Follow alone
+	tried   [sha256.Size]byte      // hash of the files that were tried last; used by Follow alone, as is again
+	again   time.Time              // when refused files are tried again
 }
 
 // Observer is notified when the certificate of the node was renewed, or could not be renewed.
@@ -175,18 +177,23 @@ func durationOr(d, other time.Duration) time.Duration {
 }
 
 // reload applies the files if they have changed, and returns true if new credentials are in effect. If the new files
-// are unusable, the previous credentials stay in effect, and the log and the status report the problem.
+// are unusable, the previous credentials stay in effect, and the log and the status report the problem. Refused files
+// are tried again after refusedPause, because a certificate may become valid with time.
 func (c *Credentials) reload() (changed bool) {
 	m, sum, warnings, err := c.files.Read()
-	if sum == c.tried {
+	problem := c.problem.Load()
+	if sum == c.tried && (problem == nil || c.now().Before(c.again)) {
 		return false
 	}
-	c.tried = sum
+	c.tried, c.again = sum, c.now().Add(refusedPause)
 	if err == nil {
 		err = c.keeper.Replace(m)
 	}
 	if err != nil {
 		text := fault.Text(err)
+		if problem != nil && *problem == text {
+			return false
+		}
 		c.problem.Store(&text)
 		c.changes.WithLabelValues("refused").Inc()
 		if errors.Is(err, fs.ErrNotExist) { // as when a directory is removed while its node ends

@@ -87,6 +87,8 @@ type Shared struct {
 
 const (
 	holdPause = 50 * time.Millisecond // between checks whether another process still holds the directory
+	// takeOverPause is the pause before another attempt to open a directory whose files another process is closing.
+	takeOverPause = time.Second
 	// tokenSuffix is the suffix of the name of the token file. The token secures the traffic between the nodes of a
 	// shared directory.
 	tokenSuffix = ".token"
@@ -217,10 +219,28 @@ func (s *Shared) await(ctx context.Context) {
 		s.hold = hold
 		s.mu.Unlock()
 		err = s.takeOver(ctx)
+		for fault.Is(err, fault.Unavailable) && !s.holds() {
+			// The process that held the directory may still be closing its files.
+			s.opts.Logger.Warn("the data directory cannot be taken over yet; trying again", "data_dir", s.opts.Dir,
+				"error", err)
+			select {
+			case <-time.After(takeOverPause):
+				err = s.takeOver(ctx)
+			case <-ctx.Done():
+				return
+			}
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		s.fail(fault.Wrap(err, "node.takeOver", "the data directory "+s.opts.Dir+" cannot be taken over"))
 	}
+}
+
+// holds reports whether this process serves the directory.
+func (s *Shared) holds() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.back != nil
 }
 
 // fail makes Wait return. Only the first reason counts.

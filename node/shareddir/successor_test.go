@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/hostshare"
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/node/shareddir"
@@ -37,12 +38,21 @@ func (n *fakeNode) Close(context.Context) error {
 	return nil
 }
 
-// fakeOpener opens fake nodes, and sends a successor to the test.
-type fakeOpener struct{ successors chan *fakeNode }
+// fakeOpener opens fake nodes, and sends a successor to the test. An error in busy is the result of an attempt to open a
+// successor.
+type fakeOpener struct {
+	successors chan *fakeNode
+	busy       chan error
+}
 
 func (o fakeOpener) Open(_ context.Context, p shareddir.Plan) (shareddir.Node, error) {
 	n := &fakeNode{ended: make(chan error, 1)}
 	if p.Part == shareddir.Successor {
+		select {
+		case err := <-o.busy:
+			return nil, err
+		default:
+		}
 		o.successors <- n
 	}
 	return n, nil
@@ -54,8 +64,10 @@ func TestShared_EndsWithItsSuccessor(t *testing.T) {
 	for name, reason := range map[string]error{"on request": nil, "with an error": broken} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
+			busy := make(chan error, 1) // the first process may still be closing its files
+			busy <- fault.New(fault.Unavailable, "test", "the directory is locked")
 			o := shareddir.Options{Dir: filepath.Join(h.state, "data"), RuntimeDir: h.run,
-				Opener: fakeOpener{make(chan *fakeNode, 1)}, Logger: slog.New(slog.DiscardHandler)}
+				Opener: fakeOpener{make(chan *fakeNode, 1), busy}, Logger: slog.New(slog.DiscardHandler)}
 			open := func() *shareddir.Shared {
 				s, err := shareddir.Open(t.Context(), o)
 				testutil.Must(t, err)

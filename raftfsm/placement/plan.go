@@ -227,7 +227,7 @@ func (v *view) shrink() (Change, bool) { // a removed leader needs its possible 
 	}
 	s := v.surplus(voters)
 	switch {
-	case s == nil:
+	case s == nil, s.up() && !v.current(s):
 		return Change{}, false
 	case over:
 		return change(Demote, s, "becomes a non-voter: there are %d voters, and %s", len(voters), v.wanted())
@@ -244,17 +244,29 @@ func (v *view) quiet() bool {
 	return len(unsettled) == 0
 }
 
-// surplus returns the voter to demote, but never the leader. It prefers a voter that is not alive, and then the
-// highest id.
+// surplus returns the voter to demote, but never the leader. It prefers a voter that is not alive, then one that is not
+// close behind the leader, and then the highest id.
 func (v *view) surplus(voters []*seat) *seat {
 	var best *seat
-	for _, s := range voters {
-		if s.leader {
-			continue
+	rank := func(s *seat) int {
+		switch {
+		case !s.up():
+			return 0
+		case !v.closeBehind(s):
+			return 1
 		}
-		if best == nil || !s.up() || best.up() {
+		return 2
+	}
+	for _, s := range voters {
+		if !s.leader && (best == nil || rank(s) <= rank(best)) {
 			best = s
 		}
 	}
 	return best
+}
+
+// current reports whether a majority of the voters without one of them is alive and close behind the leader. Otherwise
+// the group could commit nothing until others have caught up, not even the change itself.
+func (v *view) current(excluded *seat) bool {
+	return v.most(excluded, func(s *seat) bool { return s.up() && (s.leader || v.closeBehind(s)) })
 }

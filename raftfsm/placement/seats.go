@@ -164,18 +164,21 @@ func isVoter(s *seat) bool { return s.Voter }
 
 // majority reports whether more than half of the voters are alive. The voter excluded does not count; nil = all
 // voters count.
-func (v *view) majority(excluded *seat) bool {
-	all, up := 0, 0
+func (v *view) majority(excluded *seat) bool { return v.most(excluded, (*seat).up) }
+
+// most reports whether is applies to a majority of the voters without one of them.
+func (v *view) most(excluded *seat, is func(*seat) bool) bool {
+	all, count := 0, 0
 	for _, s := range v.pick(isVoter) {
 		if s == excluded {
 			continue
 		}
 		all++
-		if s.up() {
-			up++
+		if is(s) {
+			count++
 		}
 	}
-	return 2*up > all
+	return 2*count > all
 }
 
 // limit returns the largest useful number of voters.
