@@ -47,7 +47,7 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 		return nil, serveState(g, r)
 	case peercalls.MethodWatch:
 		return s.serveWatch(ctx, gid, r)
-	case peercalls.MethodLock:
+	case peercalls.MethodLock, peercalls.MethodLockWait:
 		return s.keepers[gid].Serve(ctx, &r.Reader)
 	case peercalls.MethodActor:
 		return s.actors[gid].Serve(ctx, &r.Reader)

@@ -13,10 +13,14 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Method is the name of the call between nodes about a lock.
-const Method = "raft.lock"
+// Methods of the calls between nodes about a lock. A call that waits has its own method, so that waiting calls do not
+// block those that release locks.
+const (
+	Method     = "raft.lock"
+	MethodWait = "raft.lock-wait"
+)
 
-// What Method does. The numbers are part of the protocol.
+// What a call does. The numbers are part of the protocol.
 const (
 	callWait    = 1 // wait for a lock; answered with its token
 	callRelease = 2 // end the lock with a token; answered with 1 if that has happened
@@ -31,6 +35,13 @@ type call struct {
 	token uint64
 	claim Claim             // callWait; the owner: callUnlock
 	id    command.RequestID // callUnlock
+}
+
+func (c *call) method() string {
+	if c.what == callWait {
+		return MethodWait
+	}
+	return Method
 }
 
 func (c *call) append(b []byte) []byte {

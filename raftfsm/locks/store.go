@@ -74,7 +74,7 @@ func (p *place) commit(ctx context.Context, r *command.Request) (res kv.Result, 
 // ask sends a call about the lock to the leader. The results are those of records.AskNumber.
 func (p *place) ask(ctx context.Context, c *call) (n uint64, repeated bool, err error) {
 	c.name = p.name
-	return records.AskNumber(ctx, p, p.gid, Method, c.append(nil))
+	return records.AskNumber(ctx, p, p.gid, c.method(), c.append(nil))
 }
 
 // TryLock implements lock.Store.

@@ -19,6 +19,7 @@ type LeaderClient struct {
 	metrics Observer
 	calls   *leaderCalls
 	forward *forwarder
+	waits   lockWaits
 }
 
 // NewLeaderClient returns a client that calls servers through p and counts the calls in m. It learns from l which
@@ -28,7 +29,8 @@ func NewLeaderClient(p Peers, m Observer, l Leaders) *LeaderClient {
 }
 
 func leaderClientOf(p Peers, m Observer, calls *leaderCalls) *LeaderClient {
-	return &LeaderClient{peers: p, metrics: m, calls: calls, forward: newForwarder(p, m, calls)}
+	return &LeaderClient{peers: p, metrics: m, calls: calls, forward: newForwarder(p, m, calls),
+		waits: lockWaits{calls: map[raft.ServerID]int{}}}
 }
 
 // Propose sends a proposal to the server with the id to, which this node considers the leader. hasValues is true if
@@ -60,9 +62,16 @@ func (c *LeaderClient) ReadIndex(ctx context.Context, leader raft.ServerID, gid 
 	return ri, held, nil
 }
 
-// Ask sends a call to the server with the id to, which this node considers the leader.
+// Ask sends a call to the server with the id to, which this node considers the leader. It returns fault.Overloaded if
+// the call waits for a lock and too many such calls already wait at that server.
 func (c *LeaderClient) Ask(ctx context.Context, to raft.ServerID, gid uint32, method string, payload []byte) ([]byte,
 	error) {
+	if method == MethodLockWait {
+		if err := c.waits.begin(to); err != nil {
+			return nil, err
+		}
+		defer c.waits.end(to)
+	}
 	ctx, done := c.calls.begin(ctx, gid, to)
 	defer done()
 	out, err := c.peers.Call(ctx, string(to), method, payload)

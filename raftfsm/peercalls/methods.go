@@ -32,7 +32,8 @@ const (
 	MethodCompare   = "raft.compare"    // the digest of a server's state at an index, and the state of its disk
 	MethodState     = "raft.state"      // a request for the server's whole state
 	MethodWatch     = "raft.watch"      // the history of a prefix, for a node without replicas
-	MethodLock      = locks.Method      // waits for a lock, or ends it
+	MethodLock      = locks.Method      // ends a lock, or looks at it
+	MethodLockWait  = locks.MethodWait  // waits for a lock
 	MethodActor     = actors.Method     // the directory of actors
 	MethodDue       = due.Method        // puts, removes or runs due work
 	MethodTopic     = topics.Method     // delivers messages of topics, and takes their outcomes
@@ -41,11 +42,14 @@ const (
 	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
 )
 
+// Concurrency is how many calls of one method a server handles at a time for each connection. Further calls wait.
+const Concurrency = 256
+
 // Methods returns the names of all calls that raftfsm.Host.Serve answers.
 func Methods() []string {
 	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
-		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodActor,
-		MethodDue, MethodTopic, MethodWorkflow, MethodLost}
+		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodLockWait,
+		MethodActor, MethodDue, MethodTopic, MethodWorkflow, MethodLost}
 }
 
 // Observer counts the calls to other servers.
