@@ -47,6 +47,7 @@ type LockRequest struct {
 	Store, Resource, Owner string
 	Expiry                 time.Duration
 	Wait                   time.Duration // how long to wait for the lock; 0 = not at all
+	Revision               string        // Unlock: ends only the acquisition with this token; empty = any
 }
 
 // TryLock acquires a lock for the owner in the request. If the lock has an owner, Granted of the result is false.
@@ -56,7 +57,7 @@ func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) 
 		return lock.Grant{}, failure
 	}
 	if _, ok := inst.Store.(lock.Leaser); r.Wait > 0 && !ok {
-		return lock.Grant{}, l.unsupported(inst, "waiting for a lock")
+		return lock.Grant{}, l.unsupported(inst, CodeTryLock, "waiting for a lock")
 	}
 	g, err := inst.Store.TryLock(ctx, claim)
 	if err != nil {
@@ -74,7 +75,7 @@ func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	}
 	leaser, ok := inst.Store.(lock.Leaser)
 	if !ok {
-		return lock.Grant{}, l.unsupported(inst, "the renewal of a lock")
+		return lock.Grant{}, l.unsupported(inst, CodeTryLock, "the renewal of a lock")
 	}
 	g, err := leaser.Renew(ctx, claim)
 	if err != nil {
@@ -83,13 +84,22 @@ func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	return g, nil
 }
 
-// Unlock ends a lock, if the owner in the request owns the lock.
+// Unlock ends a lock, if the owner in the request owns the lock. If the request has a revision and the lock has another
+// one, the status is lock.BelongsToOthers.
 func (l *Locks) Unlock(ctx context.Context, r LockRequest) (lock.Status, error) {
 	inst, failure := l.store(&r, r.Owner == "")
 	if failure != nil {
 		return lock.InternalError, failure
 	}
-	s, err := inst.Store.Unlock(ctx, inst.KeyOf(l.app.ID, r.Resource), r.Owner)
+	token, failure := parseRevision(r.Revision)
+	if failure != nil {
+		return lock.InternalError, failure
+	}
+	if _, ok := inst.Store.(lock.Leaser); token != 0 && !ok {
+		return lock.InternalError, l.unsupported(inst, CodeUnlock, "the revision of a lock")
+	}
+	s, err := inst.Store.Unlock(ctx,
+		lock.Release{Key: inst.KeyOf(l.app.ID, r.Resource), Owner: r.Owner, Token: token})
 	if err != nil {
 		return lock.InternalError, lockFailed(CodeUnlock, "failed to release lock", inst.Name, err)
 	}
@@ -104,7 +114,7 @@ func (l *Locks) Look(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	}
 	leaser, ok := inst.Store.(lock.Leaser)
 	if !ok {
-		return lock.Grant{}, l.unsupported(inst, "looking at a lock")
+		return lock.Grant{}, l.unsupported(inst, CodeTryLock, "looking at a lock")
 	}
 	g, err := leaser.Look(ctx, inst.KeyOf(l.app.ID, r.Resource))
 	if err != nil {
@@ -174,8 +184,20 @@ func checkResource(resource string) *Error {
 	return nil
 }
 
-func (l *Locks) unsupported(inst *lock.Instance, what string) *Error {
-	return &Error{Kind: Unsupported, Code: CodeTryLock, Message: "lock store " + inst.Name + " of type " + inst.Type +
+// parseRevision parses the token with which a caller ends a lock. It returns 0 for an empty text.
+func parseRevision(text string) (token uint64, failure *Error) {
+	if text == "" {
+		return 0, nil
+	}
+	token, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || token == 0 {
+		return 0, malformed("the revision of the lock is not a whole number above zero: " + Shorten(text))
+	}
+	return token, nil
+}
+
+func (l *Locks) unsupported(inst *lock.Instance, code, what string) *Error {
+	return &Error{Kind: Unsupported, Code: code, Message: "lock store " + inst.Name + " of type " + inst.Type +
 		" does not support " + what, Details: Details{Reason: ReasonUnsupported}}
 }
 

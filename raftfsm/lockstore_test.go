@@ -30,7 +30,8 @@ func tryLock(t testing.TB, l lock.Store, c lock.Claim) lock.Grant {
 
 func unlock(t testing.TB, l lock.Store, resource, owner string) lock.Status {
 	t.Helper()
-	s, err := l.Unlock(within(t, time.Minute), lock.Key{Prefix: "app", Resource: resource}, owner)
+	s, err := l.Unlock(within(t, time.Minute),
+		lock.Release{Key: lock.Key{Prefix: "app", Resource: resource}, Owner: owner})
 	must(t, err)
 	return s
 }
@@ -80,7 +81,7 @@ func TestLocks_OneOwnerAtATime(t *testing.T) {
 				mu.Lock()
 				inside = ""
 				mu.Unlock()
-				s, err := n.Unlock(t.Context(), c.Key, owner)
+				s, err := n.Unlock(t.Context(), lock.Release{Key: c.Key, Owner: owner})
 				if err != nil || s != lock.Unlocked {
 					t.Errorf("%s: Unlock = %d, %v", owner, s, err)
 				}
@@ -195,6 +196,29 @@ func TestLocks_AnswersOfDapr(t *testing.T) {
 	}
 	if s := unlock(t, a, "r", "x"); s != lock.DoesNotExist {
 		t.Errorf("second Unlock: %d", s)
+	}
+}
+
+func TestLocks_UnlockWithTokenEndsOnlyThatAcquisition(t *testing.T) {
+	t.Parallel()
+	_, nodes := lockNodes(t)
+	n := nodes[3]
+	old := tryLock(t, n, claimOf("r", "x", time.Hour))
+	unlock(t, n, "r", "x")
+	now := tryLock(t, n, claimOf("r", "x", time.Hour))
+	for _, step := range []struct {
+		owner string
+		token uint64
+		want  lock.Status
+	}{
+		{"x", old.Token, lock.BelongsToOthers}, {"y", now.Token, lock.BelongsToOthers},
+		{"x", now.Token, lock.Unlocked}, {"x", now.Token, lock.DoesNotExist},
+	} {
+		r := lock.Release{Key: claimOf("r", "", 0).Key, Owner: step.owner, Token: step.token}
+		s, err := n.Unlock(t.Context(), r)
+		if err != nil || s != step.want {
+			t.Errorf("Unlock of %s with token %d: %d, %v, want %d", step.owner, step.token, s, err, step.want)
+		}
 	}
 }
 

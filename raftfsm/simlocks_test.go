@@ -88,7 +88,7 @@ func (s *lockSim) hold(ctx context.Context, rnd *rand.Rand, locks *locks.Store, 
 		s.mu.Lock()
 		one.given = s.now()
 		s.mu.Unlock()
-		_, _ = locks.Unlock(ctx, c.Key, c.Owner) // if it fails, the lock expires
+		_, _ = locks.Unlock(ctx, lock.Release{Key: c.Key, Owner: c.Owner}) // if it fails, the lock expires
 	}
 }
 

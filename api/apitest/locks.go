@@ -65,19 +65,19 @@ func (l *locks) Look(_ context.Context, k lock.Key) (lock.Grant, error) {
 }
 
 // Unlock implements lock.Store.
-func (l *locks) Unlock(_ context.Context, k lock.Key, owner string) (lock.Status, error) {
+func (l *locks) Unlock(_ context.Context, r lock.Release) (lock.Status, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h, taken := l.held[k]
+	h, taken := l.held[r.Key]
 	switch {
-	case l.check(k) != nil:
-		return lock.InternalError, l.check(k)
+	case l.check(r.Key) != nil:
+		return lock.InternalError, l.check(r.Key)
 	case !taken:
 		return lock.DoesNotExist, nil
-	case h.owner != owner:
+	case h.owner != r.Owner || r.Token != 0 && h.Token != r.Token:
 		return lock.BelongsToOthers, nil
 	}
-	delete(l.held, k)
+	delete(l.held, r.Key)
 	return lock.Unlocked, nil
 }
 

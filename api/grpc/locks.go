@@ -16,7 +16,7 @@ import (
 const (
 	keyAck           = "quorate-ack"           // tokens of deliveries that a transaction acknowledges
 	keyLock          = "quorate-lock"          // tokens that a write carries
-	keyLockRevision  = "quorate-lock-revision" // the token of a granted lock
+	keyLockRevision  = "quorate-lock-revision" // the token of a granted lock, or of one that unlock ends
 	keyLockExpiresIn = "quorate-lock-expires-in-ms"
 )
 
@@ -44,7 +44,7 @@ func (s *lockMethods) TryLockAlpha1(ctx context.Context,
 func (s *lockMethods) UnlockAlpha1(ctx context.Context,
 	in *runtimev1.UnlockRequest) (*runtimev1.UnlockResponse, error) {
 	status, err := s.locks.Unlock(ctx, api.LockRequest{Store: in.GetStoreName(), Resource: in.GetResourceId(),
-		Owner: in.GetLockOwner()})
+		Owner: in.GetLockOwner(), Revision: first(ctx, keyLockRevision)})
 	if err != nil {
 		return nil, err
 	}

@@ -171,7 +171,8 @@ func (o over) Do(ctx context.Context, r transcript.Request) (transcript.Response
 	var header metadata.MD
 	for _, h := range r.Header {
 		switch strings.ToLower(h.Name) {
-		case "quorate-session", "quorate-request-id", "quorate-lock", "dapr-api-token", "traceparent":
+		case "quorate-session", "quorate-request-id", "quorate-lock", "quorate-lock-revision", "dapr-api-token",
+			"traceparent":
 			ctx = metadata.AppendToOutgoingContext(ctx, h.Name, h.Value)
 		}
 	}

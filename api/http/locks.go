@@ -17,7 +17,7 @@ import (
 const (
 	headerAck           = "Quorate-Ack"           // tokens of deliveries that a transaction acknowledges
 	headerLock          = "Quorate-Lock"          // tokens that a write carries
-	headerLockRevision  = "Quorate-Lock-Revision" // the token of a granted lock
+	headerLockRevision  = "Quorate-Lock-Revision" // the token of a granted lock, or of one that unlock ends
 	headerLockExpiresIn = "Quorate-Lock-Expires-In-Ms"
 )
 
@@ -119,6 +119,7 @@ func (l *lockRoutes) unlock(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	request.Revision = header(r, headerLockRevision)
 	ctx := l.deadline(p, r)
 	defer ctx.end()
 	s, err := l.locks.Unlock(ctx, request)

@@ -50,6 +50,14 @@ func (c *Claim) Check(op string) error {
 	return e
 }
 
+// Release is a request to end a lock.
+type Release struct {
+	Key
+	Owner string
+	// Token limits the request to the acquisition with this token; 0 = any. Only a Leaser supports more than 0.
+	Token uint64
+}
+
 // Grant is the result of a Claim, or the state of a lock.
 type Grant struct {
 	Granted bool
@@ -75,8 +83,9 @@ const (
 type Store interface {
 	// TryLock makes a caller the owner of a lock unless the lock has an owner.
 	TryLock(ctx context.Context, c Claim) (Grant, error)
-	// Unlock ends a lock, if owner owns it.
-	Unlock(ctx context.Context, k Key, owner string) (Status, error)
+	// Unlock ends a lock, if the owner in the request owns it. If r.Token is not 0 and the lock has another token,
+	// Unlock changes nothing and returns BelongsToOthers.
+	Unlock(ctx context.Context, r Release) (Status, error)
 	Close() error
 }
 

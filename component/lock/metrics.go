@@ -73,9 +73,9 @@ func (c *counted) TryLock(ctx context.Context, claim Claim) (Grant, error) {
 }
 
 // Unlock implements Store.
-func (c *counted) Unlock(ctx context.Context, k Key, owner string) (Status, error) {
+func (c *counted) Unlock(ctx context.Context, r Release) (Status, error) {
 	start := time.Now()
-	s, err := c.Store.Unlock(ctx, k, owner)
+	s, err := c.Store.Unlock(ctx, r)
 	c.done("unlock", start, s == Unlocked, err)
 	return s, err
 }

@@ -32,7 +32,7 @@ const (
 type call struct {
 	what  byte
 	name  string
-	token uint64
+	token uint64            // callRelease, callRemains; callUnlock: 0 = any
 	claim Claim             // callWait; the owner: callUnlock
 	id    command.RequestID // callUnlock
 }
@@ -85,7 +85,7 @@ func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error)
 		n = records.Bit(released)
 	case callUnlock:
 		var outcome kv.Outcome
-		outcome, err = k.Unlock(ctx, c.name, c.claim.Owner, c.id)
+		outcome, err = k.Unlock(ctx, c.name, c.claim.Owner, c.token, c.id)
 		n = uint64(outcome)
 	case callRemains:
 		var remaining time.Duration

@@ -633,7 +633,7 @@ func TestRelease_ThatGivesUpDoesNotFailTheNextOwner(t *testing.T) {
 // unlock calls Unlock for the owner x of the lock a.
 func (w *world) unlock(id command.RequestID) kv.Outcome {
 	w.t.Helper()
-	outcome, err := w.keeper.Unlock(w.t.Context(), "a", "x", id)
+	outcome, err := w.keeper.Unlock(w.t.Context(), "a", "x", 0, id)
 	testutil.Must(w.t, err)
 	return outcome
 }
@@ -660,8 +660,26 @@ func TestUnlock_OnlyOwnerEndsLock(t *testing.T) {
 	testutil.Must(t, <-done)
 	w.ownedBy("a", "y")
 	w.depose()
-	if _, err := w.keeper.Unlock(t.Context(), "a", "y", command.RequestID{}); !fault.Is(err, fault.NotLeader) {
+	if _, err := w.keeper.Unlock(t.Context(), "a", "y", 0, command.RequestID{}); !fault.Is(err, fault.NotLeader) {
 		t.Errorf("a server that does not lead: %v", err)
+	}
+}
+
+func TestUnlock_WithTokenEndsOnlyThatAcquisition(t *testing.T) {
+	w := newWorld(t)
+	old := w.acquire("a", "x", hour)
+	_, err := w.keeper.Release(t.Context(), "a", old)
+	testutil.Must(t, err)
+	now := w.acquire("a", "x", hour)
+	for _, step := range []struct {
+		token uint64
+		want  kv.Outcome
+	}{{old, kv.Conflict}, {now, kv.Applied}, {now, kv.Conflict}} {
+		got, err := w.keeper.Unlock(t.Context(), "a", "x", step.token, command.RequestID{})
+		testutil.Must(t, err)
+		if got != step.want {
+			t.Errorf("token %d: %s, want %s", step.token, got, step.want)
+		}
 	}
 }
 

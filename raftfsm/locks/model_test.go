@@ -277,7 +277,7 @@ func (m *model) release(h *held, s *server) {
 		return
 	}
 	m.begin("unlock", h.name, s, func(ctx context.Context, _ *op) {
-		_, _ = s.keeper.Unlock(ctx, h.name, h.owner, command.RequestID{})
+		_, _ = s.keeper.Unlock(ctx, h.name, h.owner, 0, command.RequestID{})
 	})
 }
 

@@ -277,15 +277,17 @@ func (k *Keeper) leads(op string) error {
 	return nil
 }
 
-// Unlock ends a lock that belongs to owner, and gives it to the caller that has waited longest. It costs one log
-// entry and no read index. id makes the log apply a repeated call only once. The outcome is one of these:
+// Unlock ends a lock that belongs to owner, and gives it to the caller that has waited longest. If token is not 0,
+// Unlock ends only the lock with this token. It costs one log entry and no read index. id makes the log apply a
+// repeated call only once. The outcome is one of these:
 //
 //   - kv.Applied: an attempt with this id has ended the lock.
-//   - kv.Conflict: no attempt with this id has changed anything, and none will. If the lock belongs to owner now, the
-//     caller must repeat the call with another id.
+//   - kv.Conflict: no attempt with this id has changed anything, and none will. If the lock belongs to owner now and
+//     has the token, the caller must repeat the call with another id.
 //   - kv.Stale: the group does not know the id. This attempt has changed nothing, but an earlier attempt may have
 //     ended the lock.
-func (k *Keeper) Unlock(ctx context.Context, name, owner string, id command.RequestID) (kv.Outcome, error) {
+func (k *Keeper) Unlock(ctx context.Context, name, owner string, token uint64,
+	id command.RequestID) (kv.Outcome, error) {
 	if err := k.leads(opRelease); err != nil {
 		return 0, err
 	}
@@ -293,7 +295,7 @@ func (k *Keeper) Unlock(ctx context.Context, name, owner string, id command.Requ
 	switch {
 	case err != nil:
 		return 0, err
-	case found && l.Owner == owner:
+	case found && l.Owner == owner && (token == 0 || l.Token == token):
 		return k.endAs(ctx, id, name, l.Token, 0)
 	}
 	// The log decides nevertheless: an earlier attempt may have ended the lock.

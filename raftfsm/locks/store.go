@@ -156,25 +156,25 @@ func (p *place) renew(ctx context.Context, c Claim) (lock.Grant, error) {
 
 // Unlock implements lock.Store. Only the leader can release a lock, because only the leader knows which callers wait
 // for it.
-func (l *Store) Unlock(ctx context.Context, k lock.Key, owner string) (lock.Status, error) {
-	p, err := l.place(ctx, k)
+func (l *Store) Unlock(ctx context.Context, r lock.Release) (lock.Status, error) {
+	p, err := l.place(ctx, r.Key)
 	if err != nil {
 		return lock.InternalError, err
 	}
-	switch outcome, err := p.unlock(ctx, owner); {
+	switch outcome, err := p.unlock(ctx, &r); {
 	case err != nil:
 		return lock.InternalError, err
 	case outcome == kv.Applied:
 		return lock.Unlocked, nil
 	}
-	return p.readAndUnlock(ctx, owner)
+	return p.readAndUnlock(ctx, &r)
 }
 
-// unlock ends a lock that belongs to owner, without reading it first. If the outcome is kv.Conflict, nothing was
-// changed: at some moment during the call, the lock did not belong to owner.
-func (p *place) unlock(ctx context.Context, owner string) (outcome kv.Outcome, err error) {
+// unlock ends a lock without reading it first. If the outcome is kv.Conflict, nothing was changed: at some moment
+// during the call, the lock did not have the owner and the token of r.
+func (p *place) unlock(ctx context.Context, r *lock.Release) (outcome kv.Outcome, err error) {
 	err = p.WithID(ctx, p.gid, func(id command.RequestID) (known bool, err error) {
-		n, repeated, err := p.ask(ctx, &call{what: callUnlock, claim: Claim{Owner: owner}, id: id})
+		n, repeated, err := p.ask(ctx, &call{what: callUnlock, token: r.Token, claim: Claim{Owner: r.Owner}, id: id})
 		outcome = kv.Outcome(n) //nolint:gosec // a small number
 		switch {
 		case err != nil || outcome != kv.Stale:
@@ -188,9 +188,9 @@ func (p *place) unlock(ctx context.Context, owner string) (outcome kv.Outcome, e
 	return outcome, err
 }
 
-// readAndUnlock ends a lock that belongs to owner. It first reads the lock. If the lock does not exist or belongs to
-// another owner, it returns that status.
-func (p *place) readAndUnlock(ctx context.Context, owner string) (lock.Status, error) {
+// readAndUnlock ends a lock. It first reads the lock. If the lock does not exist, or does not have the owner and the
+// token of r, it returns that status.
+func (p *place) readAndUnlock(ctx context.Context, r *lock.Release) (lock.Status, error) {
 	ended := uint64(0) // token of the lock that an attempt may have ended
 	for {
 		now, found, err := p.current(ctx)
@@ -201,7 +201,7 @@ func (p *place) readAndUnlock(ctx context.Context, owner string) (lock.Status, e
 			return lock.Unlocked, nil
 		case !found:
 			return lock.DoesNotExist, nil
-		case now.Owner != owner:
+		case now.Owner != r.Owner || r.Token != 0 && now.Token != r.Token:
 			return lock.BelongsToOthers, nil
 		}
 		n, repeated, err := p.ask(ctx, &call{what: callRelease, token: now.Token})

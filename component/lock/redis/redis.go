@@ -105,11 +105,11 @@ func (s *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	return lock.Grant{Granted: true, Expiry: c.Expiry}, nil
 }
 
-// Unlock implements lock.Store.
-func (s *Store) Unlock(ctx context.Context, k lock.Key, owner string) (lock.Status, error) {
+// Unlock implements lock.Store. It ignores r.Token.
+func (s *Store) Unlock(ctx context.Context, r lock.Release) (lock.Status, error) {
 	const op = "redis.Unlock"
-	name := nameOf(k)
-	answer, err := s.client.Write(ctx, op, name, "eval", unlock, 1, name, owner)
+	name := nameOf(r.Key)
+	answer, err := s.client.Write(ctx, op, name, "eval", unlock, 1, name, r.Owner)
 	switch {
 	case err != nil && strings.Contains(err.Error(), "WRONGTYPE"):
 		return lock.InternalError, &fault.Error{Code: fault.Invalid, Op: op, Key: name,

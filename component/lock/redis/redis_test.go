@@ -55,6 +55,11 @@ func tryLock(t *testing.T, s *redis.Store, resource, owner string, expiry time.D
 	return g.Granted
 }
 
+func unlock(t *testing.T, s *redis.Store, k lock.Key, owner string) (lock.Status, error) {
+	t.Helper()
+	return s.Unlock(t.Context(), lock.Release{Key: k, Owner: owner})
+}
+
 func TestStore_AnswersOfDapr(t *testing.T) {
 	srv := redistest.Start(t)
 	a, b := opened(t, "redisHost", srv.Address), opened(t, "redisHost", srv.Address)
@@ -72,7 +77,7 @@ func TestStore_AnswersOfDapr(t *testing.T) {
 		owner string
 		want  lock.Status
 	}{{"y", lock.BelongsToOthers}, {"x", lock.Unlocked}, {"x", lock.DoesNotExist}} {
-		if got, err := b.Unlock(t.Context(), key("r"), c.owner); err != nil || got != c.want {
+		if got, err := unlock(t, b, key("r"), c.owner); err != nil || got != c.want {
 			t.Errorf("Unlock by %s: %d, %v, want %d", c.owner, got, err, c.want)
 		}
 	}
@@ -94,11 +99,11 @@ func TestStore_LayoutOfDapr(t *testing.T) {
 	if err != nil || g.Granted {
 		t.Errorf("a lock that Dapr holds was granted: %+v, %v", g, err)
 	}
-	if got, err := s.Unlock(t.Context(), plain, "dapr"); err != nil || got != lock.Unlocked {
+	if got, err := unlock(t, s, plain, "dapr"); err != nil || got != lock.Unlocked {
 		t.Errorf("Unlock of a lock of Dapr: %d, %v", got, err)
 	}
 	testutil.Must(t, srv.Admin.LPush(t.Context(), "lock||list", "x").Err())
-	if _, err := s.Unlock(t.Context(), lock.Key{Resource: "list"}, "x"); !fault.Is(err, fault.Invalid) {
+	if _, err := unlock(t, s, lock.Key{Resource: "list"}, "x"); !fault.Is(err, fault.Invalid) {
 		t.Errorf("Unlock of a list: %v", err)
 	}
 }
@@ -113,7 +118,7 @@ func TestStore_LockExpires(t *testing.T) {
 		}
 		return fault.New(fault.Conflict, "test", "x still owns the lock")
 	})
-	if got, err := s.Unlock(t.Context(), key("r"), "x"); err != nil || got != lock.BelongsToOthers {
+	if got, err := unlock(t, s, key("r"), "x"); err != nil || got != lock.BelongsToOthers {
 		t.Errorf("Unlock by the former owner: %d, %v", got, err)
 	}
 }
