@@ -47,18 +47,28 @@ type LockRequest struct {
 	Store, Resource, Owner string
 	Expiry                 time.Duration
 	Wait                   time.Duration // how long to wait for the lock; 0 = not at all
+	RequestID              string        // TryLock: the client's own id for retries; empty = none
 	Revision               string        // Unlock: ends only the acquisition with this token; empty = any
 }
 
-// TryLock acquires a lock for the owner in the request. If the lock has an owner, Granted of the result is false.
+// TryLock acquires a lock for the owner in the request. If the lock has an owner, Granted of the result is false. A
+// repeated request with the same RequestID gets the answer of the first one.
 func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	inst, claim, failure := l.claim(&r)
 	if failure != nil {
 		return lock.Grant{}, failure
 	}
-	if _, ok := inst.Store.(lock.Leaser); r.Wait > 0 && !ok {
-		return lock.Grant{}, l.unsupported(inst, CodeTryLock, "waiting for a lock")
+	if failure := checkRequestID(r.RequestID, DefaultRequestIDSize); failure != nil {
+		return lock.Grant{}, failure
 	}
+	_, leaser := inst.Store.(lock.Leaser)
+	switch {
+	case r.Wait > 0 && !leaser:
+		return lock.Grant{}, l.unsupported(inst, CodeTryLock, "waiting for a lock")
+	case r.RequestID != "" && !leaser:
+		return lock.Grant{}, l.unsupported(inst, CodeTryLock, "request ids")
+	}
+	claim.RequestID = r.RequestID
 	g, err := inst.Store.TryLock(ctx, claim)
 	if err != nil {
 		return lock.Grant{}, lockFailed(CodeTryLock, "failed to try acquiring lock", inst.Name, err)

@@ -39,7 +39,7 @@ func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) 
 	if err := s.CheckItems(len(r.Items)); err != nil {
 		return state.Written{}, err
 	}
-	if failure := s.checkRequestID(r.RequestID); failure != nil || len(r.Items) == 0 {
+	if failure := checkRequestID(r.RequestID, s.limits.RequestIDSize); failure != nil || len(r.Items) == 0 {
 		return state.Written{}, orNil(failure)
 	}
 	keys, failure := s.keyspace(inst, r.Metadata)

@@ -158,7 +158,7 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 	if err := keys.check(r.Key); err != nil {
 		return state.Written{}, illegalKey(r.Store, "key", "", err)
 	}
-	if failure := s.checkRequestID(r.RequestID); failure != nil {
+	if failure := checkRequestID(r.RequestID, s.limits.RequestIDSize); failure != nil {
 		return state.Written{}, failure
 	}
 	locks, failure := s.writeLocks(inst, &r.WriteOptions, []state.Write{{Metadata: r.Metadata}})
@@ -207,9 +207,10 @@ func (s *State) store(name string) (*state.Instance, *Error) {
 	}
 }
 
-func (s *State) checkRequestID(id string) *Error {
-	if len(id) > s.limits.RequestIDSize {
-		return Exceeded("the request id is too long, in bytes", len(id), s.limits.RequestIDSize)
+// checkRequestID checks the client's own id of a request, which may have limit bytes.
+func checkRequestID(id string, limit int) *Error {
+	if len(id) > limit {
+		return Exceeded("the request id is too long, in bytes", len(id), limit)
 	}
 	if !utf8.ValidString(id) {
 		return malformed("the request id is not valid UTF-8")

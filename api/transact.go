@@ -65,7 +65,7 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 	if n, limit := len(r.Operations), t.limit; n > limit {
 		return state.Written{}, tooManyOperations(t.inst.Name, n, limit)
 	}
-	failure := t.state.checkRequestID(r.RequestID)
+	failure := checkRequestID(r.RequestID, t.state.limits.RequestIDSize)
 	if failure == nil && len(r.Operations) == 0 {
 		failure = t.acknowledge(ctx, &r, &state.TransactRequest{})
 	}

@@ -222,6 +222,63 @@ func TestLocks_UnlockWithTokenEndsOnlyThatAcquisition(t *testing.T) {
 	}
 }
 
+func TestLocks_RepeatedRequestGetsAnswerOfTheFirst(t *testing.T) {
+	t.Parallel()
+	_, nodes := lockNodes(t)
+	try := func(at int, resource, id string, wait time.Duration) lock.Grant {
+		t.Helper()
+		c := claimOf(resource, "x", time.Hour)
+		c.RequestID, c.Wait = id, wait
+		return tryLock(t, nodes[at], c)
+	}
+	first := try(3, "r", "1", 0)
+	if !first.Granted || first.Expiry != time.Hour {
+		t.Fatalf("the first request: %+v", first)
+	}
+	again := try(0, "r", "1", 0)
+	if !again.Granted || again.Token != first.Token || again.Expiry <= 0 || again.Expiry > time.Hour {
+		t.Errorf("a repeated request: %+v, want token %d", again, first.Token)
+	}
+	if g := try(3, "r", "2", 0); g.Granted {
+		t.Errorf("another request: %+v", g)
+	}
+	if s := unlock(t, nodes[3], "r", "x"); s != lock.Unlocked {
+		t.Errorf("Unlock: %d", s)
+	}
+	if g := try(3, "r", "1", 0); !g.Granted || g.Token != first.Token || g.Expiry != 0 {
+		t.Errorf("a repeated request after the lock has ended: %+v, want token %d and no expiry", g, first.Token)
+	}
+	if g := try(3, "r", "2", 0); g.Granted {
+		t.Errorf("the other request, repeated: %+v", g)
+	}
+	waited := try(3, "r", "2", 10*time.Second)
+	if !waited.Granted || waited.Token <= first.Token {
+		t.Errorf("a repeated request that waits: %+v", waited)
+	}
+	if g := try(1, "r", "2", 10*time.Second); !g.Granted || g.Token != waited.Token {
+		t.Errorf("the same request again: %+v, want token %d", g, waited.Token)
+	}
+	c := claimOf("r", "y", time.Hour)
+	c.RequestID = "1"
+	if _, err := nodes[3].TryLock(t.Context(), c); !fault.Is(err, fault.Invalid) {
+		t.Errorf("the request id with another owner: %v, want %s", err, fault.Invalid)
+	}
+}
+
+// An earlier attempt has acquired the lock, so the failure of the repeated call must not say that nothing was done.
+func TestLocks_RepeatedRequestWithoutAnswerIsIndeterminate(t *testing.T) {
+	c, nodes := lockNodes(t)
+	claim := claimOf("r", "x", time.Hour)
+	claim.RequestID = "1"
+	tryLock(t, nodes[3], claim)
+	c.spoilLocks(func([]byte, func() ([]byte, error)) ([]byte, error) {
+		return nil, fault.New(fault.Timeout, "test.Call", "the call was not sent in time")
+	})
+	if _, err := nodes[3].TryLock(t.Context(), claim); !fault.Is(err, fault.Indeterminate) {
+		t.Errorf("%v, want %s", err, fault.Indeterminate)
+	}
+}
+
 // spoilLocks passes the calls about locks to spoil, which may execute them.
 func (c *cluster) spoilLocks(spoil func(payload []byte, serve func() ([]byte, error)) ([]byte, error)) {
 	c.mu.Lock()

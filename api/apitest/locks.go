@@ -14,6 +14,7 @@ type locks struct {
 	mu    sync.Mutex
 	token uint64
 	held  map[lock.Key]heldLock
+	known map[string]lock.Grant // by request id
 }
 
 type heldLock struct {
@@ -32,6 +33,9 @@ func (l *locks) check(k lock.Key) error {
 func (l *locks) TryLock(_ context.Context, c lock.Claim) (lock.Grant, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if g, ok := l.known[c.RequestID]; ok {
+		return g, nil
+	}
 	if _, taken := l.held[c.Key]; taken || l.check(c.Key) != nil {
 		return lock.Grant{}, l.check(c.Key)
 	}
@@ -41,6 +45,9 @@ func (l *locks) TryLock(_ context.Context, c lock.Claim) (lock.Grant, error) {
 		l.held = map[lock.Key]heldLock{}
 	}
 	l.held[c.Key] = heldLock{g, c.Owner}
+	if c.RequestID != "" {
+		l.known = map[string]lock.Grant{c.RequestID: g}
+	}
 	return g, nil
 }
 

@@ -29,7 +29,8 @@ type lockMethods struct {
 func (s *lockMethods) TryLockAlpha1(ctx context.Context,
 	in *runtimev1.TryLockRequest) (*runtimev1.TryLockResponse, error) {
 	g, err := s.locks.TryLock(ctx, api.LockRequest{Store: in.GetStoreName(), Resource: in.GetResourceId(),
-		Owner: in.GetLockOwner(), Expiry: time.Duration(in.GetExpiryInSeconds()) * time.Second})
+		Owner: in.GetLockOwner(), Expiry: time.Duration(in.GetExpiryInSeconds()) * time.Second,
+		RequestID: first(ctx, keyRequestID)})
 	if err != nil {
 		return nil, err
 	}

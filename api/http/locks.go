@@ -78,6 +78,7 @@ func (l *lockRoutes) tryLock(p *reply, r *http.Request) error {
 			return api.MalformedRequest("wait is no duration such as 30s")
 		}
 	}
+	request.RequestID = header(r, headerRequestID)
 	ctx := &deadline{parent: r.Context(), at: p.start.Add(l.timeout + min(max(request.Wait, 0), api.MaxLockWait))}
 	defer ctx.end()
 	g, err := l.locks.TryLock(ctx, request)

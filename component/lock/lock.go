@@ -31,6 +31,9 @@ type Claim struct {
 	Expiry time.Duration // how long the lock is valid without a renewal; above 0
 	// Wait is how long the call may wait for the lock; 0 = not at all. Only a Leaser supports more than 0.
 	Wait time.Duration
+	// RequestID is the caller's own id of the request. A repeated request with this id gets the answer of the first
+	// one. Empty = none. Only a Leaser supports it.
+	RequestID string
 }
 
 // Check returns fault.TooLarge if the claim exceeds a bound. op is the operation in the error.

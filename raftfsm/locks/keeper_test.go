@@ -548,6 +548,36 @@ func TestWait_RepeatedCallFindsItsGrant(t *testing.T) {
 	}
 }
 
+func TestWait_RepeatedCallTakesPlaceOfTheEarlierCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		token := w.acquire("a", "x", hour)
+		first := w.wait(t.Context(), "a", "caller")
+		synctest.Wait()
+		other := w.wait(t.Context(), "a", "other")
+		synctest.Wait()
+		again := make(chan error, 1)
+		go func() {
+			_, err := w.keeper.Wait(t.Context(), "a", locks.Claim{Owner: "caller", Request: "caller", Expiry: hour})
+			again <- err
+		}()
+		if err := <-first; !fault.Is(err, fault.Conflict) {
+			t.Errorf("the earlier call: %v, want %s", err, fault.Conflict)
+		}
+		_, err := w.keeper.Release(t.Context(), "a", token)
+		testutil.Must(t, err)
+		testutil.Must(t, <-again)
+		l := w.ownedBy("a", "caller")
+		_, err = w.keeper.Release(t.Context(), "a", l.Token)
+		testutil.Must(t, err)
+		testutil.Must(t, <-other)
+		w.ownedBy("a", "other")
+		if n := w.keeper.Waiting("a"); n != 0 {
+			t.Errorf("%d callers wait", n)
+		}
+	})
+}
+
 func TestWait_RepeatedCallKeepsGrantThatTheFirstCallDidNotGet(t *testing.T) {
 	w := newWorld(t)
 	token := w.acquire("a", "x", hour)

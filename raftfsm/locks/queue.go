@@ -40,11 +40,17 @@ func (w *waiter) answer(g grant) {
 	}
 }
 
+// repeats reports whether w is a repeated call of o.
+func (w *waiter) repeats(o *waiter) bool {
+	return w.Request != "" && w.Request == o.Request && w.Owner == o.Owner
+}
+
 func errMoved() error {
 	return fault.New(fault.NotLeader, opWait, "this server does not lead the group of the lock")
 }
 
-// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. If ctx
+// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. A repeated
+// call takes the place of the earlier one, which then returns fault.Conflict. If ctx
 // ends first, Wait returns fault.Timeout. If c gets the lock at the same moment, the lock is released again. Wait
 // returns fault.Overloaded if too many callers already wait.
 //
@@ -79,11 +85,17 @@ func errWaited(ctx context.Context) error {
 func (k *Keeper) enqueue(name string, w *waiter) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	earlier := slices.IndexFunc(k.queues[name], w.repeats)
 	switch {
 	case k.closed || k.group == nil:
 		return fault.New(fault.Unavailable, opWait, "this node is starting or shutting down")
 	case !k.group.Leading():
 		return errMoved()
+	case earlier >= 0:
+		k.queues[name][earlier].answer(grant{err: fault.New(fault.Conflict, opWait,
+			"the call was repeated, and the repeated call waits in its place")})
+		k.queues[name][earlier] = w
+		return nil
 	case len(k.queues[name]) >= maxWaiting:
 		return &fault.Error{Code: fault.Overloaded, Op: opWait, Msg: fmt.Sprintf("%d callers wait for the lock already",
 			maxWaiting), Hint: "wait for it with fewer callers"}
@@ -332,12 +344,17 @@ func (k *Keeper) endAs(ctx context.Context, id command.RequestID, name string, t
 // ended, and fault.NotLeader if this server does not lead.
 func (k *Keeper) Remaining(name string, token uint64) (time.Duration, error) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.machine == nil {
+	h, leads := k.locks[name], k.machine != nil
+	k.mu.Unlock()
+	switch {
+	case !leads:
 		return 0, errMoved()
-	}
-	if h := k.locks[name]; h != nil && h.Token == token {
+	case h != nil && h.Token == token:
 		return max(time.Until(h.until), 0), nil
 	}
-	return 0, nil
+	l, found, err := k.applied(name)
+	if err != nil || !found || l.Token != token {
+		return 0, err
+	}
+	return l.Expiry, nil // this server has not begun to measure it
 }

@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"time"
@@ -86,13 +87,23 @@ func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	if err != nil {
 		return lock.Grant{}, err
 	}
-	claim := Claim{Owner: c.Owner, Request: rand.Text(), Expiry: c.Expiry}
-	res, applied, err := p.commit(ctx, Acquire(p.name, claim))
-	if applied {
-		return lock.Grant{Granted: true, Token: res.Revisions[0], Expiry: c.Expiry}, nil
+	claim := Claim{Owner: c.Owner, Request: cmp.Or(c.RequestID, rand.Text()), Expiry: c.Expiry}
+	request := Acquire(p.name, claim)
+	if c.RequestID != "" {
+		request.Client = command.ClientID{Scope: l.store + "/" + c.Key.Prefix + lockMark + l.component, ID: c.RequestID}
 	}
-	if err != nil {
+	res, applied, err := p.commit(ctx, request)
+	switch {
+	case err != nil:
 		return lock.Grant{}, err
+	case applied && res.Replayed:
+		return p.granted(ctx, res.Revisions[0])
+	case applied:
+		return lock.Grant{Granted: true, Token: res.Revisions[0], Expiry: c.Expiry}, nil
+	case res.Outcome == kv.Rejected:
+		return lock.Grant{}, &fault.Error{Code: fault.Invalid, Op: "raftfsm.TryLock",
+			Msg:  "the request id was used before for another lock, owner or expiry",
+			Hint: "use a new Quorate-Request-Id for every request that is not a retry"}
 	}
 	if l.reentrant {
 		if g, err := p.renew(ctx, claim); err != nil || g.Granted {
@@ -103,6 +114,18 @@ func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 		return lock.Grant{}, nil
 	}
 	return p.await(ctx, claim, c.Wait)
+}
+
+// granted returns the grant with this token again, for a repeated request. The expiry is the time that is left. It is 0
+// if the lock has ended in the meantime. If the leader does not answer, granted returns fault.Indeterminate.
+func (p *place) granted(ctx context.Context, token uint64) (lock.Grant, error) {
+	ms, _, err := p.ask(ctx, &call{what: callRemains, token: token})
+	if err != nil {
+		return lock.Grant{}, &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.TryLock", Err: err,
+			Msg: "an earlier attempt has acquired the lock, and it is not known whether the lock has ended"}
+	}
+	left := min(time.Duration(ms)*time.Millisecond, lock.MaxExpiry) //nolint:gosec // bounded
+	return lock.Grant{Granted: true, Token: token, Expiry: left}, nil
 }
 
 // await waits for a lock that has another owner.
