@@ -303,7 +303,8 @@ func (n *Node) serveNodes(context.Context) error {
 	methods := append(n.control.Methods(), n.catalogue.Method(), n.doctor().Method(), n.apis.remote.Method(),
 		n.apis.actors.Method(), n.apis.actors.HandOverMethod(), n.apis.jobs.Method())
 	for _, name := range peercalls.Methods() {
-		methods = append(methods, peer.Method{Name: name, Concurrency: peercalls.Concurrency,
+		methods = append(methods, peer.Method{Name: name, Concurrency: peercalls.Concurrency(name),
+			MaxRequest: peercalls.MaxRequest(name),
 			Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
 				return n.host.Serve(ctx, name, r.Payload)
 			}})

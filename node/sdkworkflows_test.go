@@ -183,3 +183,40 @@ func TestSDKWorkflows_RunOnThreeNodes(t *testing.T) {
 	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) { c.App.ID = "shop" })
 	playWorkflows(t, connect(t, nodes[0].Addresses().GRPC[0]), connect(t, nodes[2].Addresses().GRPC[0]))
 }
+
+// More callers wait for an instance than a server handles calls of one kind. The worker that ends their wait uses the
+// same node, which does not lead.
+func TestWorkflows_WaitingCallersDoNotBlockTheWorker(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts three nodes")
+	}
+	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) { c.App.ID = "shop" })
+	n := nodes[(nodetest.Leader(t, nodes)+1)%len(nodes)]
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
+	defer cancel()
+	c := workflow.NewClient(connect(t, n.Addresses().GRPC[0]))
+	const callers = 600
+	var attempts atomic.Int64
+	if err := c.StartWorker(ctx, workflowsOf(t, &attempts)); err != nil {
+		t.Fatal(err)
+	}
+	id, err := c.ScheduleWorkflow(ctx, "event")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := c.WaitForWorkflowCompletion(ctx, id)
+			ended <- err
+		}()
+	}
+	if err := c.RaiseEvent(ctx, id, "go", workflow.WithEventPayload("now")); err != nil {
+		t.Fatal(err)
+	}
+	for range callers {
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+}

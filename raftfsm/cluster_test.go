@@ -40,6 +40,11 @@ type network struct {
 	self string // server id; guarded by c.mu
 }
 
+// Wait implements raftfsm.Peers.
+func (n *network) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+	return n.Call(ctx, server, method, payload)
+}
+
 // Call implements raftfsm.Peers.
 func (n *network) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	n.c.mu.Lock()

@@ -141,6 +141,11 @@ func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
 // called records which servers are called, and never answers.
 type called chan string
 
+// Wait implements raftfsm.Peers.
+func (c called) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+	return c.Call(ctx, server, method, payload)
+}
+
 // Call implements raftfsm.Peers.
 func (c called) Call(_ context.Context, server, _ string, _ []byte) ([]byte, error) {
 	c <- server

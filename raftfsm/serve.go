@@ -53,14 +53,14 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 		return s.actors[gid].Serve(ctx, &r.Reader)
 	case peercalls.MethodDue:
 		return s.serveDue(ctx, gid, r)
-	case peercalls.MethodTopic:
+	case peercalls.MethodTopic, peercalls.MethodTopicWait:
 		if topics.Stores(r.Rest) {
 			if err := s.writesAllowed(gid); err != nil {
 				return nil, err
 			}
 		}
 		return s.topics[gid].Serve(ctx, &r.Reader)
-	case peercalls.MethodWorkflow:
+	case peercalls.MethodWorkflow, peercalls.MethodWorkflowWait:
 		if workflows.Stores(r.Rest) {
 			if err := s.writesAllowed(gid); err != nil {
 				return nil, err

@@ -37,6 +37,7 @@ const (
 type link struct {
 	server string
 	slots  chan struct{} // a call in flight holds one
+	waits  chan struct{} // the same for calls by Wait
 	users  int           // guarded by Client.mu
 	lanes  [lanes]lane
 }
@@ -67,22 +68,34 @@ type dialing struct {
 //	invalid        the method's name is wrong
 //	internal       the handler panicked
 func (c *Client) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.slots })
+}
+
+// Wait is Call for a method whose handler may wait for a long time. Limits.InFlight applies to such calls on their own,
+// so that they never keep other calls from being sent.
+func (c *Client) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.waits })
+}
+
+func (c *Client) measured(ctx context.Context, server, method string, payload []byte,
+	slots func(*link) chan struct{}) ([]byte, error) {
 	m := c.port.metrics.meter(caller, method)
 	begun := m.begin()
-	answer, err := c.call(ctx, server, method, payload)
+	answer, err := c.call(ctx, server, method, payload, slots)
 	m.end(begun, len(payload), len(answer), err)
 	return answer, err
 }
 
-func (c *Client) call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+func (c *Client) call(ctx context.Context, server, method string, payload []byte,
+	slots func(*link) chan struct{}) ([]byte, error) {
 	if err := c.check(method, len(payload), c.port.opts.Limits.Message); err != nil {
 		return nil, err
 	}
-	l, err := c.enter(ctx, server)
+	l, err := c.enter(ctx, server, slots)
 	if err != nil {
 		return nil, err
 	}
-	defer c.leave(l)
+	defer c.leave(l, slots(l))
 	lane := &l.lanes[laneSmall]
 	if len(payload) > firstRequest {
 		lane = &l.lanes[laneLarge]
@@ -121,14 +134,14 @@ func remaining(ctx context.Context) time.Duration {
 }
 
 // enter waits until a call to server may be in flight.
-func (c *Client) enter(ctx context.Context, server string) (*link, error) {
+func (c *Client) enter(ctx context.Context, server string, slots func(*link) chan struct{}) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Err: context.Cause(ctx),
 			Msg: fmt.Sprintf("the time for a call to server %q ended before the call began", server)}
 	}
 	l := c.use(server)
 	select {
-	case l.slots <- struct{}{}:
+	case slots(l) <- struct{}{}:
 		return l, nil
 	case <-ctx.Done():
 		c.unuse(l)
@@ -137,8 +150,8 @@ func (c *Client) enter(ctx context.Context, server string) (*link, error) {
 	}
 }
 
-func (c *Client) leave(l *link) {
-	<-l.slots
+func (c *Client) leave(l *link, slots chan struct{}) {
+	<-slots
 	c.unuse(l)
 }
 
@@ -147,7 +160,8 @@ func (c *Client) use(server string) *link {
 	defer c.mu.Unlock()
 	l := c.links[server]
 	if l == nil {
-		l = &link{server: server, slots: make(chan struct{}, c.port.opts.Limits.InFlight)}
+		n := c.port.opts.Limits.InFlight
+		l = &link{server: server, slots: make(chan struct{}, n), waits: make(chan struct{}, n)}
 		c.links[server] = l
 	}
 	l.users++

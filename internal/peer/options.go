@@ -85,12 +85,14 @@ type Limits struct {
 	PendingPerSource int
 
 	Connections int // connections with a finished preamble, both directions; default 4096
-	InFlight    int // unanswered calls to one server; default 1024, at most 2048. Further calls wait
-	Message     int // bytes of one request or answer; default 70 MiB
+	// InFlight is the number of unanswered calls to one server, and the number of those by Client.Wait, which do not
+	// count among the former. Further calls wait. Default 1024, at most 1024.
+	InFlight int
+	Message  int // bytes of one request or answer; default 70 MiB
 }
 
-// maxInFlight is the maximum of Limits.InFlight, the number of unanswered calls to one server. A callee accepts this
-// many calls on one connection. Its own Limits do not matter.
+// maxInFlight is the number of unanswered calls that a callee accepts on one connection: those by Client.Call and those
+// by Client.Wait. The Limits of the callee do not matter.
 const maxInFlight = 2048
 
 func (o Options) withDefaults() Options {
@@ -137,8 +139,8 @@ func (o Options) validate() error {
 		return bad("TLS without VerifyPeer would take any certificate for any server")
 	case t.Dead < 2*t.Ping:
 		return bad("a silent connection is given up after %s, which must be at least two pings of %s", t.Dead, t.Ping)
-	case l.InFlight > maxInFlight:
-		return bad("%d calls in flight are more than a callee takes, %d", l.InFlight, maxInFlight)
+	case l.InFlight > maxInFlight/2:
+		return bad("%d calls in flight are more than a callee takes, %d", l.InFlight, maxInFlight/2)
 	case l.Pending < 1 || l.PendingPerSource < 1 || l.Connections < 1 || l.InFlight < 1 || l.Message < 1:
 		return bad("limits must be positive: %+v", l)
 	}

@@ -281,7 +281,7 @@ func TestOptions_AreChecked(t *testing.T) {
 		"no logger":     func(o *peer.Options) { o.Logger = nil },
 		"no metrics":    func(o *peer.Options) { o.Registerer = nil },
 		"hasty":         func(o *peer.Options) { o.Timing.Dead = o.Timing.Ping + 1; o.Timing.Ping = time.Second },
-		"too many":      func(o *peer.Options) { o.Limits.InFlight = peer.MaxInFlight + 1 },
+		"too many":      func(o *peer.Options) { o.Limits.InFlight = peer.MaxInFlight/2 + 1 },
 		"negative":      func(o *peer.Options) { o.Limits.Pending = -1 },
 		"blind TLS":     func(o *peer.Options) { o.TLS = noTLS },
 		"twice metered": func(o *peer.Options) { _, _ = peer.New(*o) },

@@ -136,6 +136,30 @@ func TestCall_ExpiredBeforeSendIsNotDone(t *testing.T) {
 	})
 }
 
+// Calls that wait use up no places of other calls, nor the reverse.
+func TestWait_HasPlacesOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net, ended := newNetwork(true), make(chan error, 2)
+		start(t, net, "b", []peer.Method{waiter(ended), echo("echo")})
+		a := start(t, net, "a", nil, options(func(o *peer.Options) { o.Limits.InFlight = 1 }))
+		ctx, stop := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = a.Client().Wait(ctx, "b", "wait", nil) })
+		synctest.Wait()
+		if _, err := a.Client().Call(within(t, time.Second), "b", "echo", nil); err != nil {
+			t.Errorf("a call beside one that waits: %v", err)
+		}
+		_, err := a.Client().Wait(within(t, time.Second), "b", "wait", nil)
+		wantCode(t, err, fault.Timeout)
+		wg.Go(func() { _, _ = a.Client().Call(ctx, "b", "wait", nil) })
+		synctest.Wait()
+		_, err = a.Client().Call(within(t, time.Second), "b", "echo", nil)
+		wantCode(t, err, fault.Timeout)
+		stop()
+		wg.Wait()
+	})
+}
+
 func TestDial_SilentListenerCostsDialTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)

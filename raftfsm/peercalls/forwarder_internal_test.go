@@ -18,6 +18,10 @@ type slowPeer struct {
 	end   chan struct{}
 }
 
+func (p *slowPeer) Wait(ctx context.Context, server, method string, message []byte) ([]byte, error) {
+	return p.Call(ctx, server, method, message)
+}
+
 func (p *slowPeer) Call(_ context.Context, _, _ string, message []byte) ([]byte, error) {
 	f := NewFrame(message)
 	_, _, _ = f.Uvarint(), f.Uvarint(), f.Uvarint() // form, group, acknowledgement
@@ -138,6 +142,10 @@ func TestForwarder_CancelledProposalIsRemoved(t *testing.T) {
 
 // unreached is a server to which no connection can be made.
 type unreached struct{}
+
+func (p unreached) Wait(ctx context.Context, server, method string, message []byte) ([]byte, error) {
+	return p.Call(ctx, server, method, message)
+}
 
 func (unreached) Call(ctx context.Context, _, _ string, _ []byte) ([]byte, error) {
 	<-ctx.Done()

@@ -74,7 +74,11 @@ func (c *LeaderClient) Ask(ctx context.Context, to raft.ServerID, gid uint32, me
 	}
 	ctx, done := c.calls.begin(ctx, gid, to)
 	defer done()
-	out, err := c.peers.Call(ctx, string(to), method, payload)
+	send := c.peers.Call
+	if waits(method) {
+		send = c.peers.Wait
+	}
+	out, err := send(ctx, string(to), method, payload)
 	err = endedBy(ctx, "raftfsm.forward", err)
 	kind := ForwardLock
 	switch method {
@@ -82,9 +86,9 @@ func (c *LeaderClient) Ask(ctx context.Context, to raft.ServerID, gid uint32, me
 		kind = ForwardActor
 	case due.Method:
 		kind = ForwardDue
-	case topics.Method:
+	case topics.Method, topics.MethodWait:
 		kind = ForwardTopic
-	case workflows.Method:
+	case workflows.Method, workflows.MethodWait:
 		kind = ForwardWorkflow
 	}
 	c.metrics.Forwarded(kind, err)

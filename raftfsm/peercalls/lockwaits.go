@@ -10,10 +10,8 @@ import (
 )
 
 // maxLockWaits limits the calls of this node that wait for locks at one other server. Each of them may last ten
-// minutes. The server must handle them all at the same time, because a call that it does not handle has no place in
-// the queue of the lock. Together with the calls of actors, they must stay below the number of calls that may be in
-// progress at one server (peer.Limits.InFlight), so that they never block other calls.
-const maxLockWaits = Concurrency
+// minutes. Without the limit they could use up all calls that may wait there, also those for topics and workflows.
+const maxLockWaits = 256
 
 // lockWaits counts the calls that wait for locks. It is safe for concurrent use.
 type lockWaits struct {

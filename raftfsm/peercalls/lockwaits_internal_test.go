@@ -13,6 +13,10 @@ import (
 // waitingPeer answers calls that wait for a lock when the caller gives up, and all other calls at once.
 type waitingPeer struct{}
 
+func (p waitingPeer) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+	return p.Call(ctx, server, method, payload)
+}
+
 func (waitingPeer) Call(ctx context.Context, _, method string, _ []byte) ([]byte, error) {
 	if method == MethodLockWait {
 		<-ctx.Done()

@@ -16,8 +16,11 @@ import (
 // Peers makes calls to the other servers of the cluster. A call returns the error of the called server. It returns
 // fault.Unavailable if the call certainly did not arrive, and fault.Indeterminate if it may have arrived. It returns
 // soon after ctx has ended, with fault.Timeout if the call was not sent.
+//
+// Wait is Call for a method whose handler may wait for a long time. Such calls never keep others from being sent.
 type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
+	Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 }
 
 // Methods of the calls between servers, which Host.Serve answers. The names and the message formats are part of the
@@ -33,23 +36,53 @@ const (
 	MethodState     = "raft.state"      // a request for the server's whole state
 	MethodWatch     = "raft.watch"      // the history of a prefix, for a node without replicas
 	MethodLock      = locks.Method      // ends a lock, or looks at it
-	MethodLockWait  = locks.MethodWait  // waits for a lock
 	MethodActor     = actors.Method     // the directory of actors
 	MethodDue       = due.Method        // puts, removes or runs due work
-	MethodTopic     = topics.Method     // delivers messages of topics, and takes their outcomes
+	MethodTopic     = topics.Method     // changes topics, and takes outcomes of their messages
 	MethodWorkflow  = workflows.Method  // runs workflows
 	MethodRecall    = "raft.recall"     // what the server has seen of the caller in earlier incarnations
 	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
 )
 
-// Concurrency is how many calls of one method a server handles at a time for each connection. Further calls wait.
-const Concurrency = 256
+// Methods of calls that wait at the server. They are not in the methods of the calls for which they wait, because a
+// server handles a limited number of calls of one method at a time.
+const (
+	MethodLockWait     = locks.MethodWait     // waits for a lock
+	MethodTopicWait    = topics.MethodWait    // waits for messages of topics
+	MethodWorkflowWait = workflows.MethodWait // waits for work of workflows, or for the status of one
+)
+
+// concurrency is how many calls of one method a server handles at a time for each connection. Further calls wait.
+const concurrency = 256
+
+// Concurrency returns how many calls of a method a server handles at a time for each connection. Further calls wait.
+// This must not happen to calls that wait, because only a call that is handled has a place in its queue. A node makes
+// at most 1,024 of them to one server (peer.Limits.InFlight).
+func Concurrency(method string) int {
+	if waits(method) {
+		return 1024
+	}
+	return concurrency
+}
+
+// MaxRequest returns how many bytes a request to a method may have; 0 = as many as the port permits.
+func MaxRequest(method string) int {
+	if waits(method) {
+		return 1 << 20
+	}
+	return 0
+}
+
+// waits reports whether the calls of a method may wait at the server for a long time.
+func waits(method string) bool {
+	return method == MethodLockWait || method == MethodTopicWait || method == MethodWorkflowWait
+}
 
 // Methods returns the names of all calls that raftfsm.Host.Serve answers.
 func Methods() []string {
 	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
 		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodLockWait,
-		MethodActor, MethodDue, MethodTopic, MethodWorkflow, MethodLost}
+		MethodActor, MethodDue, MethodTopic, MethodTopicWait, MethodWorkflow, MethodWorkflowWait, MethodLost}
 }
 
 // Observer counts the calls to other servers.

@@ -11,10 +11,14 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Method is the name of the call between nodes about topics.
-const Method = "raft.topic"
+// Methods of the calls between nodes about topics. Calls that wait have their own method, so that they do not block the
+// others.
+const (
+	Method     = "raft.topic"
+	MethodWait = "raft.topic-wait"
+)
 
-// What Method does. The numbers are part of the protocol.
+// What a call does. The numbers are part of the protocol.
 const (
 	callJoin   = 1 // adds a subscription to a session
 	callLeave  = 2 // ends a subscription
@@ -51,6 +55,13 @@ type call struct {
 
 func appendTopic(b []byte, t Topic) []byte {
 	return lenprefix.Append(lenprefix.Append(b, t.Store), t.Name)
+}
+
+func (c *call) method() string {
+	if c.what == callPull || c.what == callRead {
+		return MethodWait
+	}
+	return Method
 }
 
 func (c *call) append() []byte {

@@ -108,7 +108,7 @@ func (l *link) ask(ctx context.Context, c *call) (known bool, a Answer, err erro
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	c.session = l.session
-	out, _, err := l.b.access.Ask(ctx, l.gid, Method, c.append())
+	out, _, err := l.b.access.Ask(ctx, l.gid, c.method(), c.append())
 	if err != nil {
 		return false, a, err
 	}

@@ -561,7 +561,7 @@ func (a *Admin) readPart(ctx context.Context, t Topic, from Start, follow bool, 
 func (a *Admin) readSome(ctx context.Context, c *call) (list []Handed, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, _, err := a.access.Ask(ctx, c.join.Topic.Group, Method, c.append())
+	out, _, err := a.access.Ask(ctx, c.join.Topic.Group, c.method(), c.append())
 	if err != nil {
 		return nil, false, err
 	}

@@ -159,7 +159,7 @@ func (b *Broker) ask(ctx context.Context, op string, c *call) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, repeated, err := b.access.Ask(ctx, gid, Method, c.append())
+	out, repeated, err := b.access.Ask(ctx, gid, c.method(), c.append())
 	if repeated && c.what == callPurge && fault.Is(err, fault.NotFound) {
 		return nil, nil // an earlier attempt has removed the instance
 	}
@@ -498,7 +498,7 @@ func (b *Broker) List(ctx context.Context, app string, f workflow.Filter, after 
 		gid = (PartitionOf(place{app, 0}.prefix(), groups) + gid) % groups
 		c := &call{what: callList, ref: Ref{App: app}, a: created, text: afterID, data: appendFilter(&f),
 			b: uint64(limit)} //nolint:gosec // positive
-		out, _, err := b.access.Ask(ctx, gid, Method, c.append())
+		out, _, err := b.access.Ask(ctx, gid, c.method(), c.append())
 		if err != nil {
 			return nil, "", err
 		}

@@ -15,10 +15,14 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Method is the name of the call between nodes about workflows.
-const Method = "raft.workflow"
+// Methods of the calls between nodes about workflows. Calls that wait have their own method, so that they do not block
+// the others, which may end the wait.
+const (
+	Method     = "raft.workflow"
+	MethodWait = "raft.workflow-wait"
+)
 
-// What Method does. The numbers are part of the protocol.
+// What a call does. The numbers are part of the protocol.
 const (
 	callJoin    = 1 // begins a session
 	callStream  = 2 // adds a stream to a session
@@ -45,6 +49,13 @@ type call struct {
 	text       string
 	a, b, c, d uint64
 	data       []byte
+}
+
+func (c *call) method() string {
+	if c.what == callPull || c.what == callWait {
+		return MethodWait
+	}
+	return Method
 }
 
 func (c *call) append() []byte {

@@ -37,7 +37,7 @@ type link struct {
 
 // ask sends a call to the leader of the group.
 func (l *link) ask(ctx context.Context, c *call) ([]byte, error) {
-	out, _, err := l.b.access.Ask(ctx, l.gid, Method, c.append())
+	out, _, err := l.b.access.Ask(ctx, l.gid, c.method(), c.append())
 	return out, err
 }
 
