@@ -269,30 +269,67 @@ func TestOpen_DropsLogBelowReceivedSnapshot(t *testing.T) {
 	})
 }
 
+// databaseAhead makes a directory in dir like that of a server that has received a database ahead of its snapshot: a
+// checkpoint made for a transfer may be. The log keeps the given number of entries after the end of the snapshot. The
+// configuration has a second voter, b.
+func databaseAhead(t *testing.T, dir string, e raftlog.Engine, kept uint64) {
+	t.Helper()
+	o := alone(t, dir)
+	o.Engine = e
+	g := openGroup(t, o)
+	for i := range 9 {
+		put(t, g, key(i), "v")
+	}
+	must(t, g.Snapshot())
+	applied, term, last := g.Machine().Applied(), g.Term(), g.LastIndex()
+	end := applied - 4
+	must(t, g.disk.logs.DeleteRange(end+kept+1, last))
+	if kept == 0 {
+		must(t, g.disk.logs.DeleteRange(1, end))
+	}
+	closeGroup(t, g)
+	man, err := readManifest(dir)
+	must(t, err)
+	man.Snapshot.Configuration = raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: "a",
+		Address: "a"}, {ID: "b", Address: "b"}}})
+	man.Snapshot.Index, man.Snapshot.Term, man.Snapshot.Applied = end, term, applied
+	must(t, snapshot.StoreManifest(raftlog.OSVolume{}, dir, man, process{Options{Step: func(string) {}}}))
+	must(t, os.Remove(filepath.Join(dir, raftlog.FloorName))) // it names the later snapshot
+}
+
 func TestOpen_DatabaseAheadOfReceivedSnapshot(t *testing.T) {
 	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := alone(t, t.TempDir())
 		o.Engine = e
-		g := openGroup(t, o)
-		for i := range 9 {
-			put(t, g, key(i), "v")
-		}
-		must(t, g.Snapshot())
-		applied := g.Machine().Applied()
-		term := g.Term()
-		must(t, g.disk.logs.DeleteRange(1, g.LastIndex()))
-		closeGroup(t, g)
-		// A checkpoint made for a transfer may be ahead of its snapshot.
-		man, err := readManifest(o.Dir)
-		must(t, err)
-		man.Snapshot.Configuration = raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: "a",
-			Address: "a"}, {ID: "b", Address: "b"}}})
-		man.Snapshot.Index, man.Snapshot.Term, man.Snapshot.Applied = applied-4, term, applied
-		must(t, snapshot.StoreManifest(raftlog.OSVolume{}, o.Dir, man, process{Options{Step: func(string) {}}}))
-		must(t, os.Remove(filepath.Join(o.Dir, raftlog.FloorName))) // it names the later snapshot
-		again := alone(t, o.Dir)
-		again.Engine = e
-		openGroup(t, again)
+		databaseAhead(t, o.Dir, e, 0)
+		openGroup(t, o)
 	})
+}
+
+func TestRescue_DatabaseAheadOfLog(t *testing.T) {
+	t.Parallel()
+	for _, kept := range []uint64{0, 2} {
+		t.Run(fmt.Sprint(kept, " entries in the log"), func(t *testing.T) {
+			engines(t, func(t *testing.T, e raftlog.Engine) {
+				o := alone(t, t.TempDir())
+				o.Engine = e
+				databaseAhead(t, o.Dir, e, kept)
+				s, err := Rescue(o)
+				must(t, err)
+				if voters := s.Voters(); len(voters) != 1 || s.LastIndex != s.Applied || s.Keys != 9 {
+					t.Errorf("rescued %+v", s)
+				}
+				g := openGroup(t, o)
+				for i := range 9 {
+					if got := peekValue(t, g, key(i)); got != "v" {
+						t.Errorf("after the rescue, %s = %q", key(i), got)
+					}
+				}
+				if a := put(t, g, key(0), "new"); a.Index <= s.Applied || peekValue(t, g, key(0)) != "new" {
+					t.Errorf("the entry %d of a new write was not applied", a.Index)
+				}
+			})
+		})
+	}
 }

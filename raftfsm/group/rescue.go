@@ -15,7 +15,7 @@ import (
 // Survey describes what a stopped server holds of a group.
 type Survey struct {
 	ID            uint32
-	LastIndex     uint64 // of the log, or of the snapshot if the log is empty
+	LastIndex     uint64 // the highest of: the last index of the log, the snapshot's index, the database's index
 	LastTerm      uint64
 	Term          uint64 // newest term known
 	Applied       uint64 // on disk in the database; later entries come from the log
@@ -63,7 +63,8 @@ func Rescue(o Options) (s Survey, err error) {
 		return s, err
 	}
 	m := d.fsm.Machine()
-	if err := snapshot.Replay(d.logs, m, s.SnapshotIndex+1, s.LastIndex); err != nil {
+	// A received database may be ahead of the log. It then holds the entries up to s.LastIndex that the log lacks.
+	if err := snapshot.Replay(d.logs, m, s.SnapshotIndex+1, d.logs.Last()); err != nil {
 		return s, err
 	}
 	if err := m.Raise(snapshot.RestoreRaise); err != nil {
