@@ -151,6 +151,70 @@ func TestInstall_SkipsSnapshotWithNothingNew(t *testing.T) {
 	})
 }
 
+// A database may be ahead of the snapshot it came with. The next snapshot then ends above that one, but its database
+// may be behind.
+func TestInstall_DoesNotMoveTrustedMachineBack(t *testing.T) {
+	t.Parallel()
+	for name, doubted := range map[string]bool{"trusted": false, "doubted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, func(id raft.ServerID, o *Options) {
+				slowLeader(id, o)
+				manual(o)
+			})
+			a, follower := c.group("a"), c.group("c")
+			c.put("k", "v0")
+			c.converge()
+			c.isolate("c")
+			state := func(value string) (*raft.InstallSnapshotRequest, []byte) {
+				put(t, a, "k", value)
+				must(t, a.Snapshot())
+				return installRequest(t, a)
+			}
+			first, _ := state("v1")
+			second, older := state("v2")
+			_, newer := state("v3")
+			install := func(req *raft.InstallSnapshotRequest, data []byte, want string) {
+				t.Helper()
+				req.Size = int64(len(data))
+				var resp raft.InstallSnapshotResponse
+				must(t, stranger(c).InstallSnapshot("c", "c", req, &resp, bytes.NewReader(data)))
+				got, end := peekValue(t, follower, "k"), follower.disk.snaps.Index()
+				if !resp.Success || got != want || end != req.LastLogIndex || follower.LastIndex() != end {
+					t.Fatalf("%+v, k = %q, the snapshot ends at %d, raft's log at %d; want %q and %d", resp, got, end,
+						follower.LastIndex(), want, req.LastLogIndex)
+				}
+			}
+			install(first, newer, "v3")
+			m, want := follower.Machine(), "v3"
+			if doubted {
+				follower.integrity.Distrust(m, &snapshot.Doubt{Cause: snapshot.Split, Index: 1, Own: "1", Other: "2"})
+				want = "v2"
+			}
+			install(second, older, want)
+			if kept := follower.Machine() == m; kept == doubted || follower.Doubt() != nil {
+				t.Errorf("the machine was kept: %t; doubt %+v", kept, follower.Doubt())
+			}
+			for _, dir := range names(t, follower.opts.Dir) {
+				if strings.HasPrefix(dir, snapshot.DatabasePrefix) && dir != follower.disk.snaps.LiveDatabase() {
+					t.Errorf("%s is left behind", dir)
+				}
+			}
+			c.stop("c")
+			follower = c.start("c")
+			if got := peekValue(t, follower, "k"); got != want {
+				t.Errorf("after a restart, k = %q, want %q", got, want)
+			}
+			c.heal()
+			c.put("k", "v4")
+			c.converge()
+			if got := peekValue(t, follower, "k"); got != "v4" {
+				t.Errorf("at the end, k = %q", got)
+			}
+		})
+	}
+}
+
 func TestInstall_LeaderWithOlderSnapshotTakesNewerOne(t *testing.T) {
 	c := newCluster(t, func(id raft.ServerID, o *Options) {
 		slowLeader(id, o)

@@ -30,7 +30,7 @@ type FSM struct {
 	// swap is held while entries are applied, and while another machine replaces the live one. So no entry is
 	// applied to a machine that is being replaced.
 	swap     sync.Mutex
-	received chan struct{} // capacity 1: raft has received a snapshot
+	received chan struct{} // capacity 1: a received database has replaced the live one
 }
 
 // Events receives events of the state machine. Raft's goroutines call it.
@@ -51,7 +51,8 @@ type Events interface {
 	Reconfigured()
 	// SnapshotTaken reports a snapshot of the live database.
 	SnapshotTaken(took time.Duration)
-	// SnapshotInstalled reports that a received snapshot has replaced the database.
+	// SnapshotInstalled reports that a received snapshot was installed. It has replaced the database, unless the
+	// database was ahead of it.
 	SnapshotInstalled()
 }
 
@@ -66,7 +67,7 @@ func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 	return f
 }
 
-// Received returns a channel that gets a value when Raft has received a snapshot.
+// Received returns a channel that gets a value when a received database has replaced the live one.
 func (f *FSM) Received() <-chan struct{} { return f.received }
 
 // Floor returns the index of the snapshot from which the live database was opened. This is the newest snapshot at the
@@ -207,8 +208,19 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	return &fsmSnapshot{machine: f.Machine(), database: f.store.LiveDatabase(), fsm: f, start: time.Now()}, nil
 }
 
-// Restore replaces the live database by that of a received snapshot. source contains the token that Store.Open has
-// returned for that snapshot.
+// ahead returns the live machine and the directory of its database if the machine is trusted and has applied more
+// than the entries up to index. Otherwise it returns nil.
+func (f *FSM) ahead(index uint64) (m *kv.Machine, database string) {
+	f.swap.Lock()
+	defer f.swap.Unlock()
+	if m = f.Machine(); f.doubt.Load() != nil || m.Applied() <= index {
+		return nil, ""
+	}
+	return m, f.store.LiveDatabase()
+}
+
+// Restore replaces the live database by that of a received snapshot, unless the live one is kept (see sink.keep).
+// source contains the token that Store.Open has returned for that snapshot.
 func (f *FSM) Restore(source io.ReadCloser) error {
 	defer source.Close()
 	id, err := io.ReadAll(source)
@@ -218,6 +230,11 @@ func (f *FSM) Restore(source io.ReadCloser) error {
 	p, err := f.store.Take(string(id))
 	if err != nil {
 		return err
+	}
+	if p.machine == nil {
+		f.floor.Store(f.store.Index())
+		f.Events.SnapshotInstalled()
+		return nil
 	}
 	f.swap.Lock()
 	old := f.live.Swap(p.machine)

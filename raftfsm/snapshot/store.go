@@ -58,8 +58,8 @@ type Store struct {
 // pending is a received snapshot between Close of its sink and Restore of the FSM.
 type pending struct {
 	id      string
-	machine *kv.Machine
-	oldDir  string
+	machine *kv.Machine // nil = the live machine is kept
+	oldDir  string      // directory of the live machine's database
 }
 
 var _ raft.SnapshotStore = (*Store)(nil)
@@ -208,6 +208,39 @@ func (s *Store) CommitLocal(database string, info *Info) error {
 func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.acceptsLocked(info); err != nil {
+		return err
+	}
+	old := s.current.Database
+	if err := s.writeLocked(Manifest{Database: dir, Snapshot: info}); err != nil {
+		return err
+	}
+	s.pending = &pending{id: id, machine: m, oldDir: old}
+	return nil
+}
+
+// commitKept records a received snapshot without its database. The live database in the directory database remains.
+// All commands up to info.Applied must be on disk there. commitKept returns fault.Unavailable if another database is
+// live by now.
+func (s *Store) commitKept(id, database string, info *Info) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.acceptsLocked(info); err != nil {
+		return err
+	}
+	if s.current.Database != database {
+		return fault.New(fault.Unavailable, "group.snapshot",
+			"the database was replaced while a snapshot was received; the snapshot is dropped")
+	}
+	if err := s.writeLocked(Manifest{Database: database, Snapshot: info, Doubt: s.current.Doubt}); err != nil {
+		return err
+	}
+	s.pending = &pending{id: id, oldDir: database}
+	return nil
+}
+
+// acceptsLocked returns fault.Unavailable if a received snapshot cannot be recorded now.
+func (s *Store) acceptsLocked(info *Info) error {
 	if s.pending != nil {
 		return fault.New(fault.Unavailable, "group.snapshot", "another received snapshot is being installed")
 	}
@@ -216,11 +249,6 @@ func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error 
 		return fault.New(fault.Unavailable, "group.snapshot",
 			"this server's own snapshot is newer than the received one")
 	}
-	old := s.current.Database
-	if err := s.writeLocked(Manifest{Database: dir, Snapshot: info}); err != nil {
-		return err
-	}
-	s.pending = &pending{id: id, machine: m, oldDir: old}
 	return nil
 }
 
@@ -270,7 +298,8 @@ func (s *Store) Position() raftlog.Position {
 	return raftlog.Position{Term: s.current.Snapshot.Term, Index: s.current.Snapshot.Index}
 }
 
-// Take returns the received snapshot with the given id, with its machine. A snapshot can be taken only once.
+// Take returns the received snapshot with the given id, with its machine if that replaces the live one. A snapshot can
+// be taken only once.
 func (s *Store) Take(id string) (*pending, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +358,7 @@ func (s *Store) Close() error {
 	if c != nil {
 		s.Remove(c.name)
 	}
-	if p != nil {
+	if p != nil && p.machine != nil {
 		return p.machine.Close()
 	}
 	return nil
@@ -423,7 +452,8 @@ func (k *sink) Close() error {
 	}
 }
 
-// install verifies the received data, opens the database, and records it in the manifest.
+// install verifies the received data, opens the database, and records it in the manifest. If the live database is
+// ahead, install records only the position of the snapshot, and removes the received database.
 func (k *sink) install() error {
 	k.in.pipe.Close()
 	if err := <-k.in.result; err != nil {
@@ -449,12 +479,46 @@ func (k *sink) install() error {
 		k.info.Applied = m.Applied()
 		err = k.store.volume.SyncDir(k.store.dir)
 	}
-	if err == nil {
-		err = k.store.commitReceived(k.id, k.in.dir, m, k.info)
-	}
 	if err != nil {
 		return errors.Join(err, m.Close())
 	}
+	if live, database := k.store.fsm.ahead(m.Applied()); live != nil && !k.in.got.Restore {
+		if err := m.Close(); err != nil {
+			return err
+		}
+		return k.keep(live, database)
+	}
+	if err := k.store.commitReceived(k.id, k.in.dir, m, k.info); err != nil {
+		return errors.Join(err, m.Close())
+	}
+	return nil
+}
+
+// keep records the received snapshot, but keeps the machine live, which has applied more than the received one.
+// database is the directory of the live database.
+//
+// Invariant: a snapshot does not move a trusted machine back. Otherwise a strong read that has waited for an index
+// could then read a state without it.
+//
+// A live machine can be ahead because a received database may be ahead of its own snapshot: the log, and so the end of
+// the next snapshot to receive, say nothing about the machine. Both machines have applied a prefix of the committed
+// entries. So the live machine holds everything that the received one holds, including all commands up to the end of
+// the snapshot. Raft continues at that end, and the machine skips the entries that it has applied.
+//
+// To refuse the snapshot would not be safe. The leader may need this server to commit anything, and could then never
+// send a newer state.
+func (k *sink) keep(live *kv.Machine, database string) error {
+	received := k.info.Applied
+	var err error
+	if k.info.Applied, err = live.Flush(); err != nil {
+		return err
+	}
+	if err := k.store.commitKept(k.id, database, k.info); err != nil {
+		return err
+	}
+	k.store.logger.Info("a received snapshot is older than the database of this server; the database is kept",
+		"group", k.store.group, "snapshot", k.info.Index, "received", received, "applied", k.info.Applied)
+	k.store.Remove(k.in.dir)
 	return nil
 }
 
