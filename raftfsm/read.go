@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/session"
 )
@@ -116,16 +117,31 @@ func (s *server) read(ctx context.Context, gid uint32, ask asking, q *query) (gi
 // then the reason.
 func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query) (got given, trusted bool, err error) {
 	r := reading{server: s, group: s.groups[gid], id: gid, asking: ask, q: q}
-	if err := r.group.Trusted(); err != nil {
-		return given{}, false, err
-	}
-	r.out = given{level: state.SessionLevel, age: -1, served: servedLocal}
-	if q.strong {
-		err = r.strong(ctx)
-	} else {
-		err = r.eventual(ctx)
-	}
+	err = unreplaced(r.group.Machine, func() error {
+		r.out = given{}
+		err := r.group.Trusted()
+		if r.untrusted = err != nil; r.untrusted {
+			return err
+		}
+		r.out = given{level: state.SessionLevel, age: -1, served: servedLocal}
+		if q.strong {
+			return r.strong(ctx)
+		}
+		return r.eventual(ctx)
+	})
 	return r.out, !r.untrusted, err
+}
+
+// unreplaced calls read until it fails, or until the same machine was live before and after the call. So read has read
+// the machine that has applied what it waited for. A received machine that replaces one which is not trusted may have
+// applied less.
+func unreplaced(machine func() *kv.Machine, read func() error) error {
+	for {
+		m := machine()
+		if err := read(); err != nil || machine() == m {
+			return err
+		}
+	}
 }
 
 // others returns the other servers of a group, in the order in which a read should try them. For a strong read, the
