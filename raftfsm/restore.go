@@ -21,8 +21,17 @@ const (
 	takeOver = 20 * time.Second // how long a restore waits for an earlier one to end or to stand still
 )
 
-// restoreSlack is how many bytes a step of a restore may add to the largest write.
-const restoreSlack = 1 << 10
+const (
+	// maxProposal is the maximum size in bytes of a request for the log. A step of a restore may be larger than the
+	// largest write, because it has the same operation and fields of its own.
+	maxProposal = MaxRequest + 1<<10
+
+	// itemOverhead bounds the size in bytes of a record or a remembered result in a request, without its texts and its
+	// value.
+	itemOverhead = 64
+)
+
+const _ = uint(group.MaxRequest - maxProposal) // does not compile if a group refuses such a request
 
 // Restored describes the backup that a restore has put in place.
 type Restored struct {
@@ -42,6 +51,7 @@ type Restored struct {
 //	invalid        the backup is from another program or version, or has another number of partitions, or this node
 //	               has no data
 //	corrupt        the backup is damaged
+//	too_large      the backup has a record that does not fit into a log entry
 //	conflict       another restore is running
 //	read_only      disks are nearly full
 //	unavailable    there is no quorum, or this node belongs to no cluster
@@ -135,25 +145,54 @@ func (s *restore) begin(ctx context.Context, gid uint32) error {
 	}
 }
 
+// chunk sends a part of the backup to its group. A part may be larger than a request, so chunk splits it.
 func (s *restore) chunk(ctx context.Context, p *backup.Part) error {
-	r := &command.Request{Restore: &command.Restore{Step: command.StepChunk, Part: s.parts[p.Group]}}
-	r.Ops = make([]command.Op, len(p.Records))
+	r, size := s.newChunk(p.Group), 0
+	// fit makes room in r for an item of n bytes.
+	fit := func(n int) error {
+		if size > 0 && size+n > MaxRequest {
+			if err := s.send(ctx, p.Group, r); err != nil {
+				return err
+			}
+			r, size = s.newChunk(p.Group), 0
+		}
+		size += n
+		return nil
+	}
 	for i := range p.Records {
 		rec := &p.Records[i]
 		if partitionOf(rec.Store, rec.Key, s.in.Header.Partitions) != p.Group {
 			return &fault.Error{Code: fault.Corrupt, Op: opRestore, Key: rec.Key,
 				Msg: "a key of the backup lies in the wrong group", Hint: "use another copy of the file"}
 		}
-		r.Ops[i] = command.Op{Kind: command.OpSet, Store: rec.Store, Key: rec.Key, Value: rec.Value,
-			ContentType: rec.ContentType, ExpireAt: rec.ExpireAt}
+		err := fit(len(rec.Store) + len(rec.Key) + len(rec.Value) + len(rec.ContentType) + itemOverhead)
+		if err != nil {
+			return err
+		}
+		r.Ops = append(r.Ops, command.Op{Kind: command.OpSet, Store: rec.Store, Key: rec.Key, Value: rec.Value,
+			ContentType: rec.ContentType, ExpireAt: rec.ExpireAt})
 	}
 	for i := range p.Remembered {
-		r.Restore.Remembered = append(r.Restore.Remembered, command.Remembered(p.Remembered[i]))
+		m := &p.Remembered[i]
+		if err := fit(len(m.Key) + len(m.Result) + itemOverhead); err != nil {
+			return err
+		}
+		r.Restore.Remembered = append(r.Restore.Remembered, command.Remembered(*m))
 	}
-	if _, err := s.step(ctx, p.Group, r); err != nil {
+	return s.send(ctx, p.Group, r)
+}
+
+// newChunk returns the next chunk of a group, without data.
+func (s *restore) newChunk(gid uint32) *command.Request {
+	return &command.Request{Restore: &command.Restore{Step: command.StepChunk, Part: s.parts[gid]}}
+}
+
+// send proposes a chunk to a group and counts it.
+func (s *restore) send(ctx context.Context, gid uint32, r *command.Request) error {
+	if _, err := s.step(ctx, gid, r); err != nil {
 		return err
 	}
-	s.parts[p.Group]++
+	s.parts[gid]++
 	return nil
 }
 
@@ -176,18 +215,14 @@ func (s *restore) commit(ctx context.Context) error {
 // keepRemoved adds the current tombstones of removed servers to the restore, as a further chunk. The state machine
 // ignores them, because a restore keeps the records of kv.SystemStore anyway.
 func (s *restore) keepRemoved(ctx context.Context, gid uint32) error {
-	r := &command.Request{Restore: &command.Restore{Step: command.StepChunk, Part: s.parts[gid]}}
+	r := s.newChunk(gid)
 	for _, server := range s.host.RemovedServers(gid) {
 		r.Ops = append(r.Ops, tombstone(server))
 	}
 	if len(r.Ops) == 0 {
 		return nil
 	}
-	if _, err := s.step(ctx, gid, r); err != nil {
-		return err
-	}
-	s.parts[gid]++
-	return nil
+	return s.send(ctx, gid, r)
 }
 
 // partly returns the error of a restore that stopped at a group.
@@ -213,7 +248,12 @@ func (s *restore) abort() {
 // step. A retry is safe, because a step has no effect the second time.
 func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (group.Answer, error) {
 	r.Kind, r.Restore.ID = command.KindRestore, s.id
-	data, err := command.AppendRequest(nil, r)
+	data, err := command.EncodeRequest(r, maxProposal)
+	if fault.Is(err, fault.TooLarge) {
+		err = &fault.Error{Code: fault.TooLarge, Op: opRestore,
+			Msg:  "the backup has a record that is larger than a log entry may be",
+			Hint: "name a file that quorate backup save has written"}
+	}
 	if err != nil {
 		return group.Answer{}, err
 	}

@@ -134,7 +134,7 @@ func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
 // whole returns nil if data is exactly one request that every replica can apply, and otherwise fault.Invalid or
 // fault.TooLarge. The caller must not propose data for which whole returns an error: it would halt all replicas.
 func whole(data []byte) error {
-	if len(data) > MaxRequest+restoreSlack {
+	if len(data) > maxProposal {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
 	}
 	b, err := command.Decode(append(command.AppendHeader(make([]byte, 0, command.HeaderSize+len(data)),

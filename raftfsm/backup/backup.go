@@ -39,7 +39,7 @@ const (
 	maxFrame = 80 << 20
 
 	// PartSize is the approximate size in bytes of a frame of records. A restore writes each frame to the log as one
-	// entry.
+	// entry, or as several if it is larger than an entry.
 	PartSize = 512 << 10
 )
 

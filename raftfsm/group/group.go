@@ -195,6 +195,7 @@ func lone(r *raft.Raft, self raft.ServerID) bool {
 // Propose appends an encoded request to the log and waits for its outcome. After an error, data may still be in use,
 // so the caller must not reuse its memory. Error codes:
 //
+//	too_large       not applied: the request has more than MaxRequest bytes
 //	not_leader      not applied: this server does not lead
 //	overloaded      not applied: too many requests are waiting
 //	format_blocked  not applied: a server is too old to read the request, or its version is unknown

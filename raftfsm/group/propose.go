@@ -3,6 +3,7 @@ package group
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,10 @@ type Answer struct {
 	raftlog.Position
 	Result kv.Result // zero for Ack Durable
 }
+
+// MaxRequest is the maximum size in bytes of a request for the log. raft-wal stores an entry of more than 64 MiB, but
+// cannot read it, so the group could not be opened again. The rest of 32 KiB is for the other fields of the entry.
+const MaxRequest = 64<<20 - 32<<10
 
 // Encoded is a request in its log form, ready to be put into an entry.
 type Encoded []byte
@@ -137,12 +142,17 @@ func (p *proposer) start(r *raft.Raft) {
 // propose adds data to the queue and waits for the outcome. The code of an error says whether the request was
 // applied:
 //
+//	too_large      not applied: it has more than MaxRequest bytes
 //	not_leader     not applied
 //	overloaded     not applied: the queue is full
 //	unavailable    not applied: the group is closing
 //	timeout        not applied: ctx ended before the request was taken from the queue
 //	indeterminate  may have been applied
 func (p *proposer) propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
+	if len(data) > MaxRequest {
+		return Answer{}, fault.New(fault.TooLarge, "group.Propose",
+			fmt.Sprintf("the request has %d bytes, the limit of the log is %d", len(data), MaxRequest))
+	}
 	one := &proposal{data: data, ack: ack, outcome: make(chan outcome, 1)}
 	timeline.Mark(timeline.Queued)
 	if err := p.enqueue(one); err != nil {

@@ -582,3 +582,17 @@ func TestPropose_ConcurrentCallersGetTheirOwnResults(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// raft-wal would store a larger entry, and could never read it.
+func TestPropose_RefusesRequestThatLogCannotRead(t *testing.T) {
+	g := openGroup(t, alone(t, t.TempDir()))
+	put(t, g, "k", "v")
+	last := g.LastIndex()
+	_, err := g.Propose(limited(t), make(Encoded, MaxRequest+1), Committed)
+	if !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a request of %d bytes: %v", MaxRequest+1, err)
+	}
+	if now := g.LastIndex(); now != last {
+		t.Errorf("the log grew from %d to %d", last, now)
+	}
+}
