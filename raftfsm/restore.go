@@ -173,13 +173,26 @@ func (s *restore) chunk(ctx context.Context, p *backup.Part) error {
 			ContentType: rec.ContentType, ExpireAt: rec.ExpireAt})
 	}
 	for i := range p.Remembered {
-		m := &p.Remembered[i]
+		m := command.Remembered(p.Remembered[i])
+		if err := checkRemembered(&m); err != nil {
+			return err
+		}
 		if err := fit(len(m.Key) + len(m.Result) + itemOverhead); err != nil {
 			return err
 		}
-		r.Restore.Remembered = append(r.Restore.Remembered, command.Remembered(*m))
+		r.Restore.Remembered = append(r.Restore.Remembered, m)
 	}
 	return s.send(ctx, p.Group, r)
+}
+
+// checkRemembered returns fault.Corrupt for a remembered result that the state machine cannot decode. Such a result in
+// the log would halt all replicas at the next retry of its request.
+func checkRemembered(m *command.Remembered) error {
+	if err := kv.CheckRemembered(m); err != nil {
+		return &fault.Error{Code: fault.Corrupt, Op: opRestore,
+			Msg: "a remembered result of the backup cannot be decoded", Err: err, Hint: "use another copy of the file"}
+	}
+	return nil
 }
 
 // newChunk returns the next chunk of a group, without data.

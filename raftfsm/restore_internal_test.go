@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/raftfsm/backup"
 	"github.com/quorate/quorate/raftfsm/command"
@@ -83,6 +84,36 @@ func TestRestore_SplitsPartThatIsLargerThanLogEntry(t *testing.T) {
 					t.Errorf("request %d has part %d and %s, want %s", i, r.Restore.Part, fmt.Sprint(keys),
 						fmt.Sprint(c.want[i]))
 				}
+			}
+		})
+	}
+}
+
+// The state machine decodes a remembered result only at a retry of its request, and halts if it cannot.
+func TestRestore_RefusesRememberedResultOfUnknownForm(t *testing.T) {
+	for name, result := range map[string][]byte{
+		"unknown outcome":        {9, 0, 0, 0},
+		"unknown flag":           {1, 0x80, 0, 0},
+		"too short":              {1},
+		"more revisions counted": {1, 0, 0, 2, 1},
+		"bytes after it":         {1, 0, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, log := recorded()
+			m := backup.Remembered{Key: "k", ExpireAt: 1, Result: result}
+			err := s.chunk(t.Context(), &backup.Part{Remembered: []backup.Remembered{m}})
+			if f, ok := fault.As(err); !ok || f.Code != fault.Corrupt || f.Hint == "" || len(log.proposed) > 0 {
+				t.Errorf("restored from a file: %v, %d requests proposed", err, len(log.proposed))
+			}
+			r := s.newChunk(0)
+			r.Kind, r.Restore.ID = command.KindRestore, 1
+			r.Restore.Remembered = []command.Remembered{command.Remembered(m)}
+			data, err := command.AppendRequest(nil, r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := whole(data); !fault.Is(err, fault.Corrupt) {
+				t.Errorf("forwarded: %v", err)
 			}
 		})
 	}

@@ -131,8 +131,9 @@ func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
 	return peercalls.AppendRoutes(nil, routes), nil
 }
 
-// whole returns nil if data is exactly one request that every replica can apply, and otherwise fault.Invalid or
-// fault.TooLarge. The caller must not propose data for which whole returns an error: it would halt all replicas.
+// whole returns nil if data is exactly one request that every replica can apply, and otherwise fault.Invalid,
+// fault.TooLarge, or fault.Corrupt for a step of a restore whose remembered results cannot be decoded. The caller must
+// not propose data for which whole returns an error: it would halt all replicas.
 func whole(data []byte) error {
 	if len(data) > maxProposal {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
@@ -143,6 +144,13 @@ func whole(data []byte) error {
 		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Serve",
 			Msg: "a forwarded request cannot be read, and was not executed", Err: err,
 			Hint: "run the same version on all nodes"}
+	}
+	if step := b.Requests[0].Restore; step != nil {
+		for i := range step.Remembered {
+			if err := checkRemembered(&step.Remembered[i]); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/command"
 )
 
 // Outcome is the outcome of one request. The numbers are part of the format.
@@ -118,6 +119,13 @@ func appendResult(dst []byte, r *Result, index uint64) []byte {
 		dst = binary.AppendUvarint(dst, uint64(r.Expired)) //nolint:gosec // a count
 	}
 	return dst
+}
+
+// CheckRemembered returns an error if the state machine could not decode the result of r in a retry of its request. The
+// machine does not check it in an entry: every replica would halt at the retry.
+func CheckRemembered(r *command.Remembered) error {
+	_, err := parseResult(r.Result, 0)
+	return err
 }
 
 // parseResult decodes what appendResult wrote. The result does not alias b.
