@@ -132,6 +132,30 @@ func TestOutbox_RepeatedRequest(t *testing.T) {
 	}
 }
 
+// The attempts of a request can publish different numbers of events. All return the ETag that the first one wrote.
+func TestOutbox_RepeatedRequestWithOtherEvents(t *testing.T) {
+	t.Parallel()
+	h := open(t, options(t, t.TempDir()))
+	b := topicBroker(t, h, "pubsub", topics.BrokerOptions{})
+	s := h.Store("", "statestore")
+	for first := range 3 {
+		key := fmt.Sprint("app||", first)
+		for attempt, events := range []int{first, 0, 1, 2} {
+			var effects []state.Effect
+			for i := range events {
+				effects = append(effects, event(t, b, "changes", fmt.Sprint(first, attempt, i), "x"))
+			}
+			w, err := s.Transact(t.Context(), state.TransactRequest{RequestID: "r" + key,
+				Operations: setOne(key, "1", ""), Effects: effects})
+			must(t, err)
+			if tag := get(t, s, key, state.Strong).ETag; len(w.ETags) != 1 || w.ETags[0] != tag {
+				t.Errorf("%d events in the first attempt, %d in attempt %d: ETags %q, want %q", first, events, attempt,
+					w.ETags, tag)
+			}
+		}
+	}
+}
+
 // A transaction whose topic is full is refused as a whole.
 func TestOutbox_FullTopic(t *testing.T) {
 	t.Parallel()

@@ -344,7 +344,9 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1,
 		Session: s.router.tokens.After(token, sess, at, cluster)}}
 	if at.Committed {
-		written.ETags = etags(a.Result.Revisions[len(req.Ops)-len(w.ops):])
+		// Count from the end: a stored result can be that of an attempt with more or fewer effects, which come first.
+		r := a.Result.Revisions
+		written.ETags = etags(r[max(0, len(r)-len(w.ops)):])
 	}
 	if ack == group.Committed {
 		written.Level, written.Age = state.Linearizable, 0
