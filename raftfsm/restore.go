@@ -87,6 +87,14 @@ func (h *Host) restore(ctx context.Context, r io.Reader) (Restored, error) {
 			Msg:  fmt.Sprintf("the backup has %d partitions, this cluster has %d", in.Header.Partitions, id.Partitions),
 			Hint: fmt.Sprintf("restore it into a new cluster started with --partitions %d", in.Header.Partitions)}
 	}
+	for i := range in.Header.Groups {
+		if g := &in.Header.Groups[i]; g.Revision > kv.MaxBackupRevision {
+			return Restored{}, &fault.Error{Code: fault.Corrupt, Op: opRestore,
+				Msg: fmt.Sprintf("the header of the backup has revision %d for group %d, the limit is %d", g.Revision,
+					g.ID, uint64(kv.MaxBackupRevision)),
+				Hint: "use another copy of the file; nothing was changed"}
+		}
+	}
 	s := &restore{host: h, id: rand.Uint64() | 1, in: in, parts: make([]uint64, len(h.groups))}
 	totals, err := s.stage(ctx)
 	if err != nil {

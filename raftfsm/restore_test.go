@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -370,5 +371,36 @@ func TestRestore_SecondWaitsForFirst(t *testing.T) {
 	}
 	if _, err := h.Restore(within(t, 2*time.Minute), src); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A file that claims almost all revisions is refused. Otherwise no later restore would be possible.
+func TestRestore_RefusesHeaderWithHugeRevision(t *testing.T) {
+	h := open(t, options(t, t.TempDir()))
+	set(t, h.Store("", "s"), "k", "v", state.Strong)
+	file := func(revision uint64) io.Reader {
+		var out bytes.Buffer
+		w, err := backup.NewWriter(&out, backup.Header{Partitions: 1, Groups: []backup.Group{{Revision: revision}}})
+		must(t, err)
+		must(t, w.Begin(0))
+		_, err = w.End()
+		must(t, err)
+		_, err = w.Close()
+		must(t, err)
+		return &out
+	}
+	for _, revision := range []uint64{1<<62 + 1, 1<<63 - 1, 1<<64 - 1} {
+		_, err := h.Restore(within(t, time.Minute), file(revision))
+		if !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), "header") {
+			t.Errorf("revision %d: %v", revision, err)
+		}
+	}
+	if it := get(t, h.Store("", "s"), "k", state.Strong); string(it.Value) != "v" {
+		t.Errorf("after the refusals the key reads %q", it.Value)
+	}
+	for range 2 {
+		if _, err := h.Restore(within(t, time.Minute), file(1<<62)); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -30,6 +30,15 @@ import (
 // revisionRaise is what a restore adds to the revision counter.
 const revisionRaise = 1 << 40
 
+// MaxBackupRevision is the maximum revision counter of a backup that can be restored. No cluster reaches it by its
+// writes and restores.
+const MaxBackupRevision = 1 << 62
+
+// maxBase is the maximum revision counter at which a restore can begin. A backup at MaxBackupRevision can be restored
+// two million times before the counter is above it. As many revisions as in between are left up to lastOfRequest, for
+// restored records and later writes. maxBase is part of the format.
+const maxBase = 3 << 61
+
 // SystemStore is the name of the internal store for records of the cluster, for example its removed servers. An
 // export leaves it out, and a restore does not change it. The name is part of the format.
 const SystemStore = "system"
@@ -124,7 +133,7 @@ func (w *writer) stageBegin(s *command.Restore, res *Result) {
 	case own.stage != 0 && w.meta.clock < later(own.seen, stageHold):
 		res.Outcome = Conflict
 		return
-	case base > never>>1:
+	case base > maxBase:
 		res.Outcome = Rejected
 		return
 	}

@@ -208,6 +208,34 @@ func TestRestore_StepsAreRepeatableAndOrdered(t *testing.T) {
 	}
 }
 
+// Revisions stay below the bit that marks the last change of a request, so watchers and later restores go on.
+func TestRestore_BoundsRevision(t *testing.T) {
+	for revision, want := range map[uint64]kv.Outcome{
+		kv.MaxBackupRevision: kv.Applied,
+		3 << 61:              kv.Applied,
+		3<<61 + 1:            kv.Rejected,
+		1<<63 - 1:            kv.Rejected,
+		1<<64 - 1:            kv.Rejected,
+	} {
+		begin := step(command.StepBegin, 7, 0)
+		begin.Restore.Revision = revision
+		if res := newRig(t).one(1, begin); res.Outcome != want {
+			t.Errorf("revision %d: %s, want %s", revision, res.Outcome, want)
+		}
+	}
+	r := newRig(t)
+	parts := []kv.Exported{{Records: []command.Op{set("app||a", "1")}}}
+	for id := range uint64(3) {
+		restoreAll(t, r, 1, id+1, parts, kv.MaxBackupRevision)
+		from := r.one(1, watch("app")).Revisions[0]
+		r.one(1, write(set("app||a", "2")))
+		if items := r.changes("app", from).Items; len(items) != 1 || !items[0].Last {
+			t.Errorf("after restore %d a watcher gets %+v", id+1, items)
+		}
+		r.check()
+	}
+}
+
 // replacedTables returns the records of the tables that a restore replaces, of both sets.
 func replacedTables(t testing.TB, m *kv.Machine) []string {
 	t.Helper()
