@@ -93,8 +93,8 @@ func TestReentrancy_ChainReachesOtherActorsWhileItsTurnRuns(t *testing.T) {
 	})
 }
 
-// A host gives up an actor while its turn runs. A call of the turn to its own actor still passes, because the turn could
-// not end otherwise.
+// A host gives up an actor while its turn runs. A call of the turn to its own actor still passes, because the turn
+// could not end otherwise.
 func TestReentrancy_PassesWhileTheHostDrains(t *testing.T) {
 	inWorld(t, reentrant, func(t *testing.T, w *world) {
 		chain, first := w.callFrom("app", "1", "wait1", "")

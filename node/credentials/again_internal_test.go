@@ -42,7 +42,8 @@ func TestCredentials_RefusedFilesAreTriedAgain(t *testing.T) {
 		secret, err := x509.MarshalPKCS8PrivateKey(key)
 		testutil.Must(t, err)
 		cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(serial),
-			NotBefore: from, NotAfter: begin.Add(50 * time.Hour), URIs: []*url.URL{{Scheme: "quorate", Opaque: "node:n"}},
+			NotBefore: from, NotAfter: begin.Add(50 * time.Hour),
+			URIs:        []*url.URL{{Scheme: "quorate", Opaque: "node:n"}},
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}},
 			authority, key.Public(), authorityKey)
 		testutil.Must(t, err)
@@ -64,7 +65,10 @@ func TestCredentials_RefusedFilesAreTriedAgain(t *testing.T) {
 		after   time.Duration
 		changed bool
 		refused bool
-	}{{0, false, true}, {5 * time.Minute, false, true}, {11 * time.Minute, true, false}, {12 * time.Minute, false, false}} {
+	}{
+		{0, false, true}, {5 * time.Minute, false, true}, {11 * time.Minute, true, false},
+		{12 * time.Minute, false, false},
+	} {
 		now = begin.Add(step.after)
 		if changed := c.reload(); changed != step.changed || (c.problem.Load() != nil) != step.refused {
 			t.Errorf("after %v: changed is %v, the problem is %v", step.after, changed, c.problem.Load())

@@ -38,8 +38,8 @@ func (n *fakeNode) Close(context.Context) error {
 	return nil
 }
 
-// fakeOpener opens fake nodes, and sends a successor to the test. An error in busy is the result of an attempt to open a
-// successor.
+// fakeOpener opens fake nodes, and sends a successor to the test. An error in busy is the result of an attempt to open
+// a successor.
 type fakeOpener struct {
 	successors chan *fakeNode
 	busy       chan error

@@ -389,7 +389,7 @@ func mutants() map[string]mutant {
 			"TestClose_AfterTheRunningTurn", "1", "while the turn runs", nil, "api/actors",
 		},
 		"hosts that hand actors over without waiting for their turns": {
-			"api/actors/drain.go", "h.mu.Unlock()\n\th.awaitTurns(ctx, all)\n", "h.mu.Unlock()\n",
+			"api/actors/spread.go", "busy = append(busy, a)\n\t\tdefault:", "idle = append(idle, a)\n\t\tdefault:",
 			"TestHandOver_AfterTheRunningTurn", "1", "given away while a turn ran", nil, "api/actors",
 		},
 		"log entries without a checksum": {
