@@ -325,7 +325,7 @@ func (r *Runtime) attempt(ctx context.Context, c *Call, begun time.Time) (Answer
 	}
 	var answer Answer
 	if owner.Node == r.options.Node() {
-		c.Caller.Proven = true // by its listener
+		c.Caller.Proven, c.Caller.Local = true, true // by its listener
 		answer, err = r.Take(ctx, app, c)
 	} else {
 		answer, err = checked(r.options.Carrier.Carry(ctx, owner, app, c))

@@ -1,6 +1,7 @@
 package invoke
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,8 +13,8 @@ import (
 
 // Access decides which callers may call an application. A nil *Access allows all calls. An Access is immutable.
 type Access struct {
-	allow    bool // the default action
-	domain   string
+	allow    bool   // the default action
+	domain   string // trust domain of the applications of this node
 	policies map[api.App]*accessPolicy
 	insecure bool            // accept a caller's identity without proof
 	verbs    map[string]bool // verbs that rules can allow or deny
@@ -39,8 +40,8 @@ func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 		return nil
 	}
 	a := &Access{
-		allow: spec.DefaultAction == component.Allow, domain: spec.TrustDomain, policies: map[api.App]*accessPolicy{},
-		insecure: insecure, verbs: standardVerbs(),
+		allow: spec.DefaultAction == component.Allow, domain: cmp.Or(spec.TrustDomain, component.DefaultTrustDomain),
+		policies: map[api.App]*accessPolicy{}, insecure: insecure, verbs: standardVerbs(),
 	}
 	for _, p := range spec.Policies {
 		policy := &accessPolicy{domain: p.TrustDomain, allow: p.DefaultAction == component.Allow ||
@@ -119,7 +120,7 @@ func (a *Access) decide(in *Inbound) bool {
 // policyFor returns the policy for the caller; nil = the default action applies.
 func (a *Access) policyFor(in *Inbound) *accessPolicy {
 	p := a.policies[in.Caller.App]
-	if p == nil || !in.Caller.Proven && !a.insecure || p.domain != in.Caller.domain() {
+	if p == nil || !in.Caller.Proven && !a.insecure || p.domain != a.domainOf(&in.Caller) {
 		return nil
 	}
 	return p
@@ -143,11 +144,12 @@ func (o *accessOperation) covers(verb string) bool {
 	return o.verbs[verb] || o.verbs["*"] || verb == http.MethodHead && !o.allow && o.verbs[http.MethodGet]
 }
 
-func (c *Caller) domain() string {
-	if c.TrustDomain == "" {
-		return component.DefaultTrustDomain
+// domainOf returns the trust domain of a caller.
+func (a *Access) domainOf(c *Caller) string {
+	if c.Local {
+		return a.domain
 	}
-	return c.TrustDomain
+	return cmp.Or(c.TrustDomain, component.DefaultTrustDomain)
 }
 
 // matches reports whether an operation applies to a path.

@@ -60,8 +60,9 @@ type Inbound struct {
 // Caller identifies the calling application.
 type Caller struct {
 	api.App
-	TrustDomain string // empty = the default
+	TrustDomain string // empty = the default; not used if Local
 	Proven      bool   // the connection authenticates the identity
+	Local       bool   // it runs at the node of the target, and so in the trust domain of the rules of this node
 }
 
 // TakeRemote does the same as Take, for a call that another node has forwarded. It also records metrics and a trace

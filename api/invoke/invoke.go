@@ -321,7 +321,7 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 	case a.external != nil:
 		answer, err = a.external.call(in)
 	case place.Local:
-		in.Caller.Proven = true // by its listener
+		in.Caller.Proven, in.Caller.Local = true, true // by its listener
 		answer, err = i.here.Take(in)
 	default:
 		answer, err = i.routes.carry(place, in)

@@ -87,8 +87,8 @@ func (m *Metrics) decided(a *Access, in *Inbound, err error) {
 	if m.observer == nil || a == nil {
 		return
 	}
-	m.observer.Decided(m.id(in.Caller.App), in.Caller.domain(), orDefault(in.Caller.Namespace), a.policyFor(in) != nil,
-		err == nil)
+	m.observer.Decided(m.id(in.Caller.App), a.domainOf(&in.Caller), orDefault(in.Caller.Namespace),
+		a.policyFor(in) != nil, err == nil)
 }
 
 // policies reports the policies that apply to a call.
