@@ -144,7 +144,8 @@ func broken(ctx context.Context) error {
 func proxyHeader(ctx context.Context) http.Header {
 	md, _ := metadata.FromIncomingContext(ctx)
 	h := headerOf(md)
-	delete(h, "Grpc-Trace-Bin") // the channel to the application adds that of its own span
+	delete(h, "Grpc-Accept-Encoding") // relay does not decompress answers
+	delete(h, "Grpc-Trace-Bin")       // the channel to the application adds that of its own span
 	if parent := parentOf(ctx); parent != "" {
 		h["Traceparent"] = []string{parent}
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding/gzip"
 	testv1 "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -53,6 +55,10 @@ func (o *orders) UnaryCall(ctx context.Context, in *testv1.SimpleRequest) (*test
 		_ = grpc.SetHeader(ctx, metadata.Pairs("x-head", "1", "x-head-bin", "\x00\xff"))
 	}
 	_ = grpc.SetTrailer(ctx, metadata.Pairs("x-tail", "2"))
+	if encodings, _ := grpc.ClientSupportedCompressors(ctx); in.GetResponseCompressed().GetValue() &&
+		slices.Contains(encodings, gzip.Name) {
+		_ = grpc.SetSendCompressor(ctx, gzip.Name)
+	}
 	if s := in.GetResponseStatus(); s.GetCode() != 0 {
 		st, err := status.New(codes.Code(s.GetCode()),
 			s.GetMessage()).WithDetails(&errdetails.ErrorInfo{Reason: "sold out"})
@@ -306,6 +312,19 @@ func TestProxy_AppliesAccessControl(t *testing.T) {
 	} {
 		if err := conn.Invoke(to(t, "orders"), method, &testv1.Empty{}, &testv1.Empty{}); status.Code(err) != want {
 			t.Errorf("%s: %v", method, err)
+		}
+	}
+}
+
+// The client accepts gzip, but the node cannot decompress answers.
+func TestProxy_TargetDoesNotCompressAnswers(t *testing.T) {
+	a, b, _ := grpcPair(t)
+	for _, from := range []*node{a, b} {
+		answer, err := testv1.NewTestServiceClient(from.dial(t, nil)).UnaryCall(to(t, "orders"),
+			&testv1.SimpleRequest{ResponseCompressed: &testv1.BoolValue{Value: true},
+				Payload: &testv1.Payload{Body: []byte("text")}})
+		if err != nil || string(answer.GetPayload().GetBody()) != "text" {
+			t.Errorf("from %s: %v, %v", from.name, answer, err)
 		}
 	}
 }
