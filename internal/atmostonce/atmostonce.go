@@ -3,8 +3,9 @@
 // request.
 //
 // net/http alone guarantees neither. If an idle connection turns out to be closed, net/http repeats a request with a
-// safe method. The server may already have executed it. This package prevents that repetition. It also checks an idle
-// connection before each request, and does not use one that the other side has closed.
+// safe method. Over HTTP/2 it also repeats a request whose stream the server has reset. The server may already have
+// executed such a request. This package prevents both repetitions. It also checks an idle connection before each
+// request, and does not use one that the other side has closed.
 //
 // The package owns these rules. It also has a client for HTTP/1.1 without TLS that applies them at lower cost than
 // http.Transport. It has no goroutines, except those of Client.
@@ -78,6 +79,12 @@ type sending struct {
 func (s *sending) gotConn(info httptrace.GotConnInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.shared && s.headers.Load() {
+		// After some errors of a stream or a connection, net/http repeats a request over HTTP/2. A server may send
+		// PROTOCOL_ERROR after it has executed the request. The hook does not learn which error it was.
+		s.cancel(ErrRepeat)
+		return
+	}
 	if s.conn != nil && s.conn.written.Load() > s.before {
 		s.cancel(ErrRepeat)
 		_ = info.Conn.Close() // nothing has been written on it, and nothing will be
