@@ -398,8 +398,19 @@ func outcomeOf(err error) discovery.Outcome {
 	return discovery.Failed
 }
 
+// The limits for the body of a discarded answer. An answer beyond them costs its connection.
+const (
+	drainSize = 64 << 10
+	drainTime = time.Second
+)
+
+// discard closes the body of an answer. It first reads a short body, so that the connection can be kept.
 func discard(r *http.Response) {
-	_, _ = io.CopyN(io.Discard, r.Body, 64<<10) // so that the connection can be kept
+	if r.ContentLength >= 0 && r.ContentLength <= drainSize {
+		t := time.AfterFunc(drainTime, func() { _ = r.Body.Close() }) // ends the reading
+		defer t.Stop()
+		_, _ = io.CopyN(io.Discard, r.Body, drainSize+1)
+	}
 	_ = r.Body.Close()
 }
 
