@@ -27,7 +27,8 @@ type External struct {
 	VisibleTo func(app string) bool // nil = all applications may call it
 	Transport *http.Transport       // see NewTransport
 	Origin    any                   // identifies the declaration, so that its connections can be kept
-	target    api.App               // Name, for policies and metrics
+	target    api.App               // Name, for policies and metrics; all undeclared addresses have the same
+	address   string                // scheme and host of an undeclared address; otherwise empty
 	limits    atmostonce.Limits     // of its answers
 }
 
@@ -129,7 +130,7 @@ func (e *Externals) find(caller api.App, target string, proven bool) (*External,
 			Details: api.Details{Reason: api.ReasonDenied, Metadata: api.Attributes("endpoint", api.Shorten(target))}}
 	}
 	return &External{Name: target, Base: u, Transport: e.table.Load().others, target: api.App{ID: "http"},
-		limits: atmostonce.Limits{Memory: e.Memory}}, nil
+		address: u.Scheme + "://" + strings.ToLower(u.Host), limits: atmostonce.Limits{Memory: e.Memory}}, nil
 }
 
 // isBasePath reports whether the path of an address can precede the path of a method. Such a path has no empty

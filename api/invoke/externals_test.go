@@ -70,6 +70,12 @@ func outward(t *testing.T, base string, transport *http.Transport, open bool) *i
 func outwardWith(t *testing.T, externals *invoke.Externals, base string, transport *http.Transport,
 	open bool) *invoke.Service {
 	t.Helper()
+	return outwardUnder(t, resiliency.NewPolicies(), externals, base, transport, open)
+}
+
+func outwardUnder(t *testing.T, policies *resiliency.Policies, externals *invoke.Externals, base string,
+	transport *http.Transport, open bool) *invoke.Service {
+	t.Helper()
 	metrics, err := invoke.NewMetrics(prometheus.NewRegistry(), nil)
 	testutil.Must(t, err)
 	u, err := url.Parse(base)
@@ -78,7 +84,7 @@ func outwardWith(t *testing.T, externals *invoke.Externals, base string, transpo
 	sessions := api.NewSessions(nil)
 	return invoke.New(api.App{ID: "shop"}, invoke.Parts{
 		Routes: &invoke.Routes{}, Here: invoke.NewCallee(sessions, metrics, apitest.Untraced{}), Sessions: sessions,
-		Policies: resiliency.NewPolicies(), Tracer: apitest.Untraced{}, Metrics: metrics, Externals: externals,
+		Policies: policies, Tracer: apitest.Untraced{}, Metrics: metrics, Externals: externals,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 }
@@ -166,4 +172,22 @@ func TestExternals_AddressDoesNotEscapeItsBase(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestExternals_DeadAddressDoesNotOpenBreakerOfAnother(t *testing.T) {
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	testutil.Must(t, err)
+	testutil.Must(t, dead.Close())
+	p, policies := newPartner(t), resiliency.NewPolicies()
+	policies.Set(nil, &resiliency.Policy{Retry: &resiliency.Retry{}, Breaker: &resiliency.Breakers{
+		Settings: resiliency.BreakerSettings{Name: "careful", Trip: func(c resiliency.BreakerCounts) bool {
+			return c.TotalFailures > 0
+		}}}})
+	s := outwardUnder(t, policies, &invoke.Externals{}, "http://partner.example", invoke.NewTransport(nil), true)
+	for _, want := range []string{"cannot be reached", "circuit breaker is open"} {
+		if err := get(t, s, "http://"+dead.Addr().String(), "/m"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	testutil.Must(t, get(t, s, "http://"+p.address, "/m"))
 }

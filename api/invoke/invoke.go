@@ -247,7 +247,7 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 		return Answer{}, a.failed(err, a.hop(nil))
 	}
 	at := &lease.Instance
-	end, err := a.policy.Enter(a.target, a.method.Path)
+	end, err := a.policy.Enter(ctx, a.circuit())
 	if err != nil {
 		lease.Done(discovery.Failed) // nothing was sent: no judgement
 		return Answer{}, a.failed(err, a.hop(at))
@@ -260,6 +260,15 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 		return Answer{}, a.last
 	}
 	return answer, nil
+}
+
+// circuit returns the circuit breaker of the call.
+func (a *attempts) circuit() resiliency.Circuit {
+	c := resiliency.Circuit{Target: a.target, Method: a.method.Path}
+	if a.external != nil {
+		c.Address = a.external.address
+	}
+	return c
 }
 
 // measure starts the metrics of the call and returns true. If they have already started, it does nothing and returns

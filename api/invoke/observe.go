@@ -109,7 +109,7 @@ func (a *attempts) observePolicies() {
 	}
 	if p.Breaker != nil {
 		o.PolicyApplied(source, p.Documents.Breaker, resiliency.KindBreaker, target,
-			p.Breaker.State(a.target, a.method.Path))
+			p.Breaker.State(a.circuit()))
 	}
 }
 

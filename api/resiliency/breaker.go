@@ -1,6 +1,8 @@
 package resiliency
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,8 +15,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Breakers has the circuit breakers of one policy: one for each method of each target application. Breakers are safe
-// for concurrent use.
+// Circuit identifies a circuit breaker of a policy.
+type Circuit struct {
+	Target  discovery.App
+	Address string // scheme and host, if Target stands for all addresses that are not declared; otherwise empty
+	Method  string // path
+}
+
+// String identifies a circuit in errors.
+func (c Circuit) String() string { return cmp.Or(c.Address, c.Target.String()) + c.Method }
+
+// Breakers has the circuit breakers of one policy: one for each Circuit. Breakers are safe for concurrent use.
 type Breakers struct {
 	Settings BreakerSettings
 
@@ -29,7 +40,7 @@ type BreakerSettings struct {
 	Interval    time.Duration            // after which a closed breaker resets its counts; 0 = never
 	Timeout     time.Duration            // after which an open breaker becomes half open; 0 = 60 s
 	Trip        func(BreakerCounts) bool // nil = more than 5 failures in a row
-	// OnChange is called on state changes; may be nil.
+	// OnChange is called on state changes; may be nil. method begins with the address of the circuit, if it has one.
 	OnChange func(target discovery.App, method, to string)
 }
 
@@ -40,30 +51,32 @@ type BreakerCounts struct{ Requests, TotalFailures, ConsecutiveFailures uint32 }
 // contain ids. At the limit, all circuit breakers are dropped. New ones start closed.
 const maxCircuits = 5000
 
-// breaker returns the breaker of one method.
-func (b *Breakers) breaker(target discovery.App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
+// breaker returns the breaker of a circuit.
+func (b *Breakers) breaker(of Circuit) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key := target.String() + method
+	key := of.String()
 	c := b.circuits[key]
 	if c == nil {
 		if len(b.circuits) >= maxCircuits || b.circuits == nil {
 			b.circuits = map[string]*gobreaker.TwoStepCircuitBreaker[struct{}]{}
 		}
-		c = b.make(target, method)
+		c = b.make(of)
 		b.circuits[key] = c
 	}
 	return c
 }
 
-// State returns the state of the breaker of one method: closed, half-open or open.
-func (b *Breakers) State(target discovery.App, method string) string {
-	return b.breaker(target, method).State().String()
-}
+// State returns the state of the breaker of a circuit: closed, half-open or open.
+func (b *Breakers) State(of Circuit) string { return b.breaker(of).State().String() }
 
-func (b *Breakers) make(target discovery.App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
+// errNotCounted ends an attempt that is neither a success nor a failure of the target.
+var errNotCounted = errors.New("the attempt says nothing about the target")
+
+func (b *Breakers) make(of Circuit) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	s := b.Settings
-	conf := gobreaker.Settings{Name: s.Name, MaxRequests: s.MaxRequests, Interval: s.Interval, Timeout: s.Timeout}
+	conf := gobreaker.Settings{Name: s.Name, MaxRequests: s.MaxRequests, Interval: s.Interval, Timeout: s.Timeout,
+		IsExcluded: func(err error) bool { return err == errNotCounted }} //nolint:errorlint // Enter passes it
 	if s.Trip != nil {
 		conf.ReadyToTrip = func(c gobreaker.Counts) bool {
 			return s.Trip(BreakerCounts{Requests: c.Requests, TotalFailures: c.TotalFailures,
@@ -71,27 +84,42 @@ func (b *Breakers) make(target discovery.App, method string) *gobreaker.TwoStepC
 		}
 	}
 	if s.OnChange != nil {
-		conf.OnStateChange = func(_ string, from, to gobreaker.State) { s.OnChange(target, method, to.String()) }
+		conf.OnStateChange = func(_ string, from, to gobreaker.State) {
+			s.OnChange(of.Target, of.Address+of.Method, to.String())
+		}
 	}
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](conf)
 }
 
-// Enter checks the circuit breaker of a method before an attempt. It returns fault.Overloaded if the circuit is open.
-// Otherwise the caller must call end with the outcome of the attempt.
-func (p *Policy) Enter(target discovery.App, method string) (end func(*http.Response, error), err error) {
+// Enter checks a circuit breaker before an attempt. It returns fault.Overloaded if the circuit is open. Otherwise the
+// caller must call end with the outcome of the attempt. ctx is the context of the call, without the timeout of the
+// attempt. An attempt without an answer does not count if the caller is at fault or ctx has ended.
+func (p *Policy) Enter(ctx context.Context, of Circuit) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil
 	}
-	done, err := p.Breaker.breaker(target, method).Allow()
+	done, err := p.Breaker.breaker(of).Allow()
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Overloaded, Op: "api.Invoke",
-			Msg:  fmt.Sprintf("circuit breaker is open: %q of %s%s", p.Breaker.Settings.Name, target, method),
+			Msg:  fmt.Sprintf("circuit breaker is open: %q of %s", p.Breaker.Settings.Name, of),
 			Hint: "it closes when the application answers again"}
 	}
 	return func(r *http.Response, err error) {
-		if err == nil && r.StatusCode >= 500 {
+		switch {
+		case err != nil && (ctx.Err() != nil || isCallerFault(err)):
+			err = errNotCounted
+		case err == nil && r.StatusCode >= 500:
 			err = errors.New(r.Status)
 		}
 		done(err)
 	}, nil
+}
+
+// isCallerFault reports whether a call failed because of the call itself. Calls of other callers may succeed.
+func isCallerFault(err error) bool {
+	switch fault.CodeOf(err) {
+	case fault.Denied, fault.TooLarge, fault.Invalid:
+		return true
+	}
+	return false
 }

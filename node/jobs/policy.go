@@ -41,7 +41,7 @@ func take(ctx context.Context, p *resiliency.Policy, target api.App, path string
 //	internal    the timeout of the policy has passed, so the attempt has failed
 func takeOnce(ctx context.Context, p *resiliency.Policy, target api.App, path string,
 	deliver func(context.Context) (bool, error)) (known bool, err error) {
-	end, err := p.Enter(target, path)
+	end, err := p.Enter(ctx, resiliency.Circuit{Target: target, Method: path})
 	if err != nil {
 		return true, err
 	}
