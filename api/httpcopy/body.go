@@ -37,8 +37,8 @@ func (b *Body) done() bool {
 	return b.ended.Load() || b.length >= 0 && b.count.Load() >= b.length
 }
 
-// drainTime is how long the rest of a request body is read after the answer is complete. If the connection were
-// closed at once, TCP could reset it before the client has read the answer.
+// drainTime is how long the rest of a request body is read after an answer, or before an error answer. If the
+// connection were closed at once, TCP could reset it before the client has read the answer.
 const drainTime = 250 * time.Millisecond
 
 // duplex permits the answer on w to begin before the whole HTTP/1.1 request was read. By default, net/http discards
@@ -61,4 +61,13 @@ func (b *Body) drain(w http.ResponseWriter) {
 	_ = control.Flush() // fails only if the client has closed the connection
 	_ = control.SetReadDeadline(time.Now().Add(drainTime))
 	_, _ = io.Copy(io.Discard, b.ReadCloser)
+}
+
+// LimitRest limits how long an error answer on w waits for the rest of an HTTP/1.1 request. Before net/http sends such
+// an answer, it reads up to 256 KiB of the rest. Without a limit, the answer to a client that pauses would never be
+// sent. net/http resets the deadline before the next request.
+func (b *Body) LimitRest(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 && !b.done() {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime)) // some writers in tests have none
+	}
 }

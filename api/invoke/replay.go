@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"sync"
+	"time"
 )
 
 // replayLimit is the maximum size in bytes of a request body that is buffered for further attempts. A larger body can
@@ -16,9 +16,9 @@ const replayLimit = 64 << 10
 type replay struct {
 	source io.ReadCloser // nil = there is no body
 	stream bool          // its length is unknown
-	turn   int           // guarded by mu
 
-	mu    sync.Mutex // guards what follows, and reading from source
+	lock  chan struct{} // has an element while it is held; guards what follows, and reading from source
+	turn  int
 	seen  []byte
 	lost  bool // more than replayLimit bytes were read
 	ended error
@@ -28,7 +28,7 @@ func newReplay(body io.ReadCloser, length int64) *replay {
 	if body == nil || body == http.NoBody || length == 0 {
 		return &replay{}
 	}
-	return &replay{source: body, stream: length < 0}
+	return &replay{source: body, stream: length < 0, lock: make(chan struct{}, 1)}
 }
 
 // oneMessage is a request body of unknown length that may consist of a single message, such as the body of a unary
@@ -47,34 +47,48 @@ func (p *replay) spent() bool {
 	if p.source == nil || !p.stream {
 		return false
 	}
-	if !p.mu.TryLock() {
+	select {
+	case p.lock <- struct{}{}:
+	default:
 		return true // the last attempt still reads
 	}
-	defer p.mu.Unlock()
+	defer p.unlock()
 	if m, ok := p.source.(oneMessage); ok && m.Single() {
 		return false
 	}
 	return p.lost || len(p.seen) > 0
 }
 
+func (p *replay) unlock() { <-p.lock }
+
 // open returns the body for the next attempt.
 func (p *replay) open() io.ReadCloser {
 	if p.source == nil {
 		return http.NoBody
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.lock <- struct{}{}
+	defer p.unlock()
 	p.turn++
 	return &replayReader{replay: p, turn: p.turn}
 }
 
-// again ends the last attempt. It reports whether another attempt can read the whole body.
+// readWait is how long replay.again waits for a read of the last attempt.
+const readWait = 100 * time.Millisecond
+
+// again ends the last attempt. It reports whether another attempt can read the whole body. If the last attempt still
+// waits for the caller to send a part of the body, again returns false.
 func (p *replay) again() bool {
 	if p.source == nil {
 		return true
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	t := time.NewTimer(readWait)
+	defer t.Stop()
+	select {
+	case p.lock <- struct{}{}:
+	case <-t.C:
+		return false
+	}
+	defer p.unlock()
 	p.turn++
 	return !p.lost
 }
@@ -90,8 +104,8 @@ var errAttemptOver = errors.New("this attempt is over")
 
 func (r *replayReader) Read(b []byte) (int, error) {
 	p := r.replay
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.lock <- struct{}{}
+	defer p.unlock()
 	if r.turn != p.turn {
 		return 0, errAttemptOver
 	}

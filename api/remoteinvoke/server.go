@@ -109,23 +109,24 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		answer, err = s.config.Callee.TakeRemote(in)
 	}
 	if err != nil {
-		s.refuse(w, r, err)
+		s.refuse(w, r, body, err)
 		return
 	}
 	if answer.Session != "" {
 		answer.Header[headerSession] = []string{answer.Session}
 	}
 	if err := s.copier.Relay(w, r, body, answer.Response); err != nil && !errors.Is(err, httpcopy.ErrStarted) {
-		s.refuse(w, r, err)
+		s.refuse(w, r, body, err)
 	} else if err != nil {
 		panic(http.ErrAbortHandler) // an answer that is cut short must not look complete
 	}
 }
 
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, body *httpcopy.Body, err error) {
 	if fault.Is(err, fault.Internal) {
 		s.config.Logger.Error("a call from another node failed", "method", r.Method, "error", fault.Text(err))
 	}
+	body.LimitRest(w, r)
 	w.Header()[headerFault] = []string{encodeFault(err)}
 	w.WriteHeader(faultStatus)
 }
