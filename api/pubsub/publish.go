@@ -166,10 +166,7 @@ func checkMetadata(metadata map[string]string) string {
 func (s *Service) message(i *pubsub.Instance, topic string, p *Payload, t *trace) (pubsub.Message, *api.Error) {
 	m := pubsub.Message{Data: p.Data, ContentType: p.ContentType, Metadata: p.Metadata}
 	abilities, now := i.Broker.Abilities(), s.o.Now()
-	ttl, text := ttlOf(p.Metadata)
-	if text != "" {
-		return m, metadataInvalid(i.Name, p.Metadata, text)
-	}
+	ttl := ttlOf(p.Metadata)
 	if abilities.TTL {
 		m.TTL, ttl = ttl, 0
 	}
@@ -234,26 +231,23 @@ func raw(metadata map[string]string) bool {
 	return on && err == nil
 }
 
-// ttlOf returns the time to live in metadata; 0 = none. If the metadata is invalid, the second result says why. Dapr
-// ignores such a value, and the message never expires.
-func ttlOf(metadata map[string]string) (time.Duration, string) {
+// ttlOf returns the time to live in metadata; 0 = none. As in Dapr, a value that cannot be read is ignored.
+func ttlOf(metadata map[string]string) time.Duration {
 	for name, value := range metadata {
 		if !strings.EqualFold(name, "ttlInSeconds") && !strings.EqualFold(name, "ttl") {
 			continue
 		}
-		if value == "" || value == "0" {
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+			if n > 0 && n <= int64(maxTTL/time.Second) {
+				return time.Duration(n) * time.Second
+			}
 			continue
 		}
-		if n, err := strconv.ParseInt(value, 10, 64); err == nil && n > 0 {
-			return time.Duration(min(n, int64(maxTTL/time.Second))) * time.Second, ""
-		}
 		if d, err := time.ParseDuration(value); err == nil && d > 0 {
-			return min(d, maxTTL), ""
+			return min(d, maxTTL)
 		}
-		return 0, api.Shorten(name) + " must be a number of seconds or a duration such as 5m: actual is '" +
-			api.Shorten(value) + "'"
 	}
-	return 0, ""
+	return 0
 }
 
 // maxTTL bounds times to live and delays. Larger ones overflow in some brokers.
