@@ -39,6 +39,8 @@ type activation struct {
 	gone    bool          // gets no further turns
 	leaving bool          // Host.deactivate removes it, even if its session ends before
 	dropped bool          // the application has dropped the actor, or never had it
+
+	canceled bool // its turns are canceled, also those that have not begun in the application
 }
 
 // waiter is a call that waits for its turn.
@@ -140,7 +142,7 @@ func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err err
 	switch {
 	case a.starting != nil:
 		return a, a.starting, nil
-	case a.running && a.settings.Reentrancy && first(c.Header, headerReentrancy) == a.chain:
+	case a.running && !a.canceled && a.settings.Reentrancy && first(c.Header, headerReentrancy) == a.chain:
 		// The call is a part of the turn, which must be able to end even if the activation has been given up.
 		if a.depth >= a.settings.MaxDepth {
 			return nil, nil, errDepth

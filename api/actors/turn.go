@@ -99,6 +99,9 @@ func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 	defer h.mu.Unlock()
 	t := &turn{cancel: cancel, next: a.turns}
 	a.turns, a.dropped = t, false
+	if a.canceled {
+		cancel(errDrained)
+	}
 	return life, func() {
 		cancel(nil)
 		h.mu.Lock()
@@ -116,6 +119,7 @@ func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 // passes the channel idle, which is closed at their end.
 func (h *Host) cancelTurns(ctx context.Context, a *activation, idle chan struct{}) {
 	h.mu.Lock()
+	a.canceled = true
 	for t := a.turns; t != nil; t = t.next {
 		t.cancel(errDrained)
 	}

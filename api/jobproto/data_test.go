@@ -85,6 +85,23 @@ func TestParse_FieldsOfDapr(t *testing.T) {
 	}
 }
 
+// The sum of whole seconds and a fraction in binary has more digits than the JSON form of protobuf permits.
+func TestParse_IntervalIsExact(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		`{"constant":{"interval":"1.118s"}}`:        1118 * time.Millisecond,
+		`{"constant":{"interval":"1m"},"note":1}`:   time.Minute,
+		`{"constant":{"interval":"2562047h47m"}}`:   2562047*time.Hour + 47*time.Minute,
+		`{"constant":{"interval":"1ns","note":{}}}`: 1,
+	} {
+		job, _, err := jobproto.Parse("j", []byte(`{"dueTime":"1s","failurePolicy":`+text+`}`))
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if got := jobproto.PolicyOf(job.GetFailurePolicy()).Interval; got != want {
+			t.Errorf("%s has the interval %s", text, got)
+		}
+	}
+}
+
 func TestParse_ErrorsNameTheField(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"failurePolicy":{"constant":{"interval":"soon"}}}`: "failurePolicy.constant.interval: must be a duration " +

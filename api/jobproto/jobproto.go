@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -75,16 +76,22 @@ func ParsePolicy(text json.RawMessage) (*api.JobPolicy, error) {
 // inSeconds returns the JSON of a failure policy with its interval in seconds, the only unit in the JSON form of
 // protobuf. It returns invalid text unchanged.
 func inSeconds(text json.RawMessage) json.RawMessage {
-	var policy map[string]map[string]any
-	if err := json.Unmarshal(text, &policy); err != nil {
+	var policy, constant map[string]json.RawMessage
+	var interval string
+	if json.Unmarshal(text, &policy) != nil || json.Unmarshal(policy["constant"], &constant) != nil ||
+		json.Unmarshal(constant["interval"], &interval) != nil {
 		return text
 	}
-	interval, _ := policy["constant"]["interval"].(string)
 	d, err := time.ParseDuration(interval)
 	if err != nil {
 		return text
 	}
-	policy["constant"]["interval"] = strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
+	if constant["interval"], err = protojson.Marshal(durationpb.New(d)); err != nil {
+		return text
+	}
+	if policy["constant"], err = json.Marshal(constant); err != nil {
+		return text
+	}
 	out, err := json.Marshal(policy)
 	if err != nil {
 		return text

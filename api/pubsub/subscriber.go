@@ -279,14 +279,18 @@ func (s *Subscriber) discover() {
 	s.check()
 }
 
-// goal returns the subscriptions that are to run now.
+// goal returns the subscriptions that are to run now. There are none until discover has read the list of the
+// application since it became ready, because the previous list may have routes that the application no longer has.
 func (s *Subscriber) goal() (out []*Subscription) {
 	if !s.ready() {
 		return nil
 	}
 	s.mu.Lock()
-	subs := s.subs
+	subs, asked := s.subs, s.asked
 	s.mu.Unlock()
+	if s.o.Discover != nil && !asked {
+		return nil
+	}
 	for _, sub := range subs {
 		if i, ok := s.o.Source.PubSub(sub.PubSub); ok && i.VisibleTo(s.o.App.ID) && len(sub.rules) > 0 {
 			out = append(out, sub)

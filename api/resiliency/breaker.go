@@ -79,8 +79,8 @@ func (b *Breakers) make(of Circuit) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 		IsExcluded: func(err error) bool { return err == errNotCounted }} //nolint:errorlint // Enter passes it
 	if s.Trip != nil {
 		conf.ReadyToTrip = func(c gobreaker.Counts) bool {
-			return s.Trip(BreakerCounts{Requests: c.Requests, TotalFailures: c.TotalFailures,
-				ConsecutiveFailures: c.ConsecutiveFailures})
+			return s.Trip(BreakerCounts{Requests: c.Requests - min(c.Requests, c.TotalExclusions),
+				TotalFailures: c.TotalFailures, ConsecutiveFailures: c.ConsecutiveFailures})
 		}
 	}
 	if s.OnChange != nil {
@@ -93,7 +93,8 @@ func (b *Breakers) make(of Circuit) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 
 // Enter checks a circuit breaker before an attempt. It returns fault.Overloaded if the circuit is open. Otherwise the
 // caller must call end with the outcome of the attempt. ctx is the context of the call, without the timeout of the
-// attempt. An attempt without an answer does not count if the caller is at fault or ctx has ended.
+// attempt. An attempt without an answer does not count if the caller is at fault or ctx has ended. It does count if
+// ctx has reached its deadline after the request was sent, because the target has not answered in time.
 func (p *Policy) Enter(ctx context.Context, of Circuit) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil
@@ -106,13 +107,18 @@ func (p *Policy) Enter(ctx context.Context, of Circuit) (end func(*http.Response
 	}
 	return func(r *http.Response, err error) {
 		switch {
-		case err != nil && (ctx.Err() != nil || isCallerFault(err)):
+		case err != nil && (hasEnded(ctx, err) || isCallerFault(err)):
 			err = errNotCounted
 		case err == nil && r.StatusCode >= 500:
 			err = errors.New(r.Status)
 		}
 		done(err)
 	}, nil
+}
+
+// hasEnded reports whether an attempt failed with err because its caller has gone, or gave it too little time to begin.
+func hasEnded(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (!errors.Is(ctx.Err(), context.DeadlineExceeded) || !fault.Is(err, fault.Indeterminate))
 }
 
 // isCallerFault reports whether a call failed because of the call itself. Calls of other callers may succeed.

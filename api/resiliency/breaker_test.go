@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
@@ -16,6 +17,8 @@ var web = resiliency.Circuit{Target: discovery.App{ID: "web"}, Method: "/x"}
 func TestBreakers_CountOnlyFailuresOfTheTarget(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
 	for name, c := range map[string]struct {
 		ctx    context.Context
 		answer *http.Response
@@ -33,6 +36,8 @@ func TestBreakers_CountOnlyFailuresOfTheTarget(t *testing.T) {
 		"too large":                          {t.Context(), nil, fault.New(fault.TooLarge, "", ""), false},
 		"invalid":                            {t.Context(), nil, fault.New(fault.Invalid, "", ""), false},
 		"the caller left before an answer":   {gone, nil, fault.New(fault.Indeterminate, "", ""), false},
+		"no answer until the deadline":       {late, nil, fault.New(fault.Indeterminate, "", ""), true},
+		"deadline before the request":        {late, nil, fault.New(fault.Timeout, "", ""), false},
 		"the caller left before the request": {gone, nil, fault.New(fault.Timeout, "", ""), false},
 	} {
 		p := &resiliency.Policy{Breaker: &resiliency.Breakers{Settings: resiliency.BreakerSettings{
@@ -45,6 +50,28 @@ func TestBreakers_CountOnlyFailuresOfTheTarget(t *testing.T) {
 		if state := p.Breaker.State(web); (state == "open") != c.opens {
 			t.Errorf("%s: the breaker is %s", name, state)
 		}
+	}
+}
+
+func TestBreakers_TripDoesNotSeeCallsThatDoNotCount(t *testing.T) {
+	p := &resiliency.Policy{Breaker: &resiliency.Breakers{Settings: resiliency.BreakerSettings{
+		Trip: func(c resiliency.BreakerCounts) bool { return c.Requests > 3 }}}}
+	for range 10 {
+		for _, result := range []error{fault.New(fault.Denied, "", ""), fault.New(fault.Invalid, "", "")} {
+			end, err := p.Enter(t.Context(), web)
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(nil, result)
+		}
+	}
+	end, err := p.Enter(t.Context(), web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end(nil, fault.New(fault.Unavailable, "", ""))
+	if state := p.Breaker.State(web); state != "closed" {
+		t.Errorf("after one failure the breaker is %s", state)
 	}
 }
 

@@ -1,11 +1,13 @@
 package actorhost
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/quorate/quorate/api"
@@ -90,11 +92,11 @@ func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.Act
 	}
 	for attempt := 1; ; attempt++ {
 		wanted, n, err := a.rebalance(ctx, d, kind)
-		all.Moved, all.Busy = all.Moved+n.Moved, n.Busy // the next attempt counts the busy ones again
+		all.Moved, all.Busy = all.Moved+n.Moved, n.Busy
 		if err != nil {
 			return all, err
 		}
-		if wanted == n.Moved+n.Busy || attempt == rebalances {
+		if n.Busy > 0 || wanted == n.Moved || attempt == rebalances {
 			break
 		}
 		select {
@@ -126,17 +128,21 @@ func (a Admin) rebalance(ctx context.Context, d *directory.Directory,
 	}); err != nil {
 		return 0, all, err
 	}
+	var moving sync.WaitGroup // at the same time, because each waits for running calls
+	var mu sync.Mutex         // guards all and err
 	for _, m := range moves(hosts, placed) {
 		wanted += len(m.actors)
 		for some := range slices.Chunk(m.actors, handed) {
-			n, err := a.Host.handOver(ctx, m.from.Server, m.to.ID, m.to.App, some)
-			all.Moved, all.Busy = all.Moved+n.Moved, all.Busy+n.Busy
-			if err != nil {
-				return wanted, all, err
-			}
+			moving.Go(func() {
+				n, e := a.Host.handOver(ctx, m.from.Server, m.to.ID, m.to.App, some)
+				mu.Lock()
+				defer mu.Unlock()
+				all.Moved, all.Busy, err = all.Moved+n.Moved, all.Busy+n.Busy, cmp.Or(err, e)
+			})
 		}
 	}
-	return wanted, all, nil
+	moving.Wait()
+	return wanted, all, err
 }
 
 // move is the move of actors from one host to another.
