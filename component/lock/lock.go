@@ -32,7 +32,7 @@ type Claim struct {
 	// Wait is how long the call may wait for the lock; 0 = not at all. Only a Leaser supports more than 0.
 	Wait time.Duration
 	// RequestID is the caller's own id of the request. A repeated request with this id gets the answer of the first
-	// one. Empty = none. Only a Leaser supports it.
+	// one. It has no effect with Wait. Empty = none. Only a Leaser supports it.
 	RequestID string
 }
 

@@ -185,16 +185,17 @@ func (c *Credentials) reload() (changed bool) {
 	if sum == c.tried && (problem == nil || c.now().Before(c.again)) {
 		return false
 	}
+	repeated := sum == c.tried
 	c.tried, c.again = sum, c.now().Add(refusedPause)
 	if err == nil {
 		err = c.keeper.Replace(m)
 	}
 	if err != nil {
 		text := fault.Text(err)
-		if problem != nil && *problem == text {
+		c.problem.Store(&text)
+		if repeated {
 			return false
 		}
-		c.problem.Store(&text)
 		c.changes.WithLabelValues("refused").Inc()
 		if errors.Is(err, fs.ErrNotExist) { // as when a directory is removed while its node ends
 			c.log.Warn("a credential file was removed; the previous credentials stay in effect until this node stops",

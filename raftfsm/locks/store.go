@@ -1,7 +1,6 @@
 package locks
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"time"
@@ -87,9 +86,13 @@ func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	if err != nil {
 		return lock.Grant{}, err
 	}
-	claim := Claim{Owner: c.Owner, Request: cmp.Or(c.RequestID, rand.Text()), Expiry: c.Expiry}
+	claim := Claim{Owner: c.Owner, Request: rand.Text(), Expiry: c.Expiry}
+	remembered := c.RequestID != "" && c.Wait <= 0 // a grant after a wait has another entry, which has no client id
+	if remembered {
+		claim.Request = c.RequestID
+	}
 	request := Acquire(p.name, claim)
-	if c.RequestID != "" {
+	if remembered {
 		request.Client = command.ClientID{Scope: l.store + "/" + c.Key.Prefix + lockMark + l.component, ID: c.RequestID}
 	}
 	res, applied, err := p.commit(ctx, request)

@@ -122,9 +122,15 @@ func (k *Keeper) drive(i *instance) {
 	for {
 		k.mu.Lock()
 		if i.gone {
-			i.driving = false
+			left := i.queue // steps that were to run in a later entry
+			i.driving, i.queue = false, nil
 			k.mu.Unlock()
 			i.forget(errNotLeader(opChange)) // those who wait may need k.mu
+			for _, s := range left {
+				if s.fail != nil {
+					s.fail(errNotLeader(opChange))
+				}
+			}
 			return
 		}
 		if len(i.queue) == 0 {
