@@ -144,10 +144,13 @@ func (k *Keeper) take(q *queue, room int) int {
 	case k.closed || f == nil && len(k.flights) >= maxUnderWay:
 		return full
 	case f != nil: // one tick of the same work at a time
-		q.pop()
+		i := q.pop()
 		f.again = true
-		if f.pausing {
-			f.cancel() // the pause is that of a tick which was overwritten, removed or made due now
+		if i.written || i.at != f.at { // otherwise it may be the record of the flight, which was read again
+			f.changed = true
+			if f.pausing {
+				f.cancel()
+			}
 		}
 		return took
 	case room == 0 || l != nil && (l.calls >= room || l.underWay-l.calls >= maxAnswered):
@@ -161,7 +164,7 @@ func (k *Keeper) take(q *queue, room int) int {
 	l.calls++
 	l.underWay++
 	ctx, cancel := context.WithCancel(k.closing)
-	f = &flight{cancel: cancel}
+	f = &flight{at: i.at, cancel: cancel}
 	k.flights[key] = f
 	k.opts.Observer.UnderWay(q.home.Kind, 1)
 	d := k.deliverers[q.home.Kind]
@@ -314,7 +317,7 @@ func (k *Keeper) strike(key flightKey, revision uint64) time.Duration {
 func (k *Keeper) rest(ctx context.Context, f *flight, d time.Duration) bool {
 	k.mu.Lock()
 	f.pausing = true
-	changed := f.again
+	changed := f.changed
 	k.mu.Unlock()
 	if !changed {
 		k.pause(ctx, d)

@@ -119,8 +119,10 @@ type flightKey struct {
 
 // flight is a tick that is handed out.
 type flight struct {
-	again   bool // look at the work again when the flight ends
-	pausing bool // the delivery has ended, and the flight ends after a pause
+	at      uint64 // the time in the index record
+	again   bool   // look at the work again when the flight ends
+	changed bool   // the work was put, removed or made due now since the flight began
+	pausing bool   // the delivery has ended, and the flight ends after a pause
 	cancel  context.CancelFunc
 }
 
@@ -298,7 +300,7 @@ func (k *Keeper) enqueue(key string) {
 		return
 	}
 	if at, name, ok := splitIndex(rest); ok {
-		k.queueOf(h).add(item{key: key, at: at, name: name})
+		k.queueOf(h).add(item{key: key, at: at, name: name, written: true})
 	}
 }
 

@@ -1,7 +1,6 @@
 package due_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/due"
-	"github.com/quorate/quorate/raftfsm/kv"
 )
 
 func TestKeeper_FiresAtTheDueTimeAndNotBefore(t *testing.T) {
@@ -544,29 +542,15 @@ func TestKeeper_BoundsWhatIsNotAcknowledged(t *testing.T) {
 func TestKeeper_BackupBringsWorkBack(t *testing.T) {
 	w := newWorld(t)
 	w.put(every("a"))
-	e, err := w.machine.Export()
-	testutil.Must(t, err)
-	defer e.Close()
-	part, _, err := e.Next(1 << 20)
-	testutil.Must(t, err)
-	if len(part.Records) != 3 {
-		t.Fatalf("a backup has %d records of a job", len(part.Records))
+	backup := w.backup()
+	if len(backup) != 3 {
+		t.Fatalf("a backup has %d records of a job", len(backup))
 	}
 	removed, err := w.keeper.Remove(t.Context(), home("shop"), "a")
 	if !removed || err != nil {
 		t.Fatal(removed, err)
 	}
-	step := func(r command.Request) {
-		t.Helper()
-		r.Kind, r.Restore.ID = command.KindRestore, 7
-		res, err := w.Commit(context.Background(), &r)
-		if err != nil || res.Outcome != kv.Applied {
-			t.Fatal(res.Outcome, err)
-		}
-	}
-	step(command.Request{Restore: &command.Restore{Step: command.StepBegin}})
-	step(command.Request{Restore: &command.Restore{Step: command.StepChunk}, Ops: part.Records})
-	step(command.Request{Restore: &command.Restore{Step: command.StepCommit, Part: 1}})
+	w.restore(backup)
 	w.step(time.Second)
 	w.wantFired("a#1/1")
 	w.checkIndex()
@@ -693,6 +677,22 @@ func TestKeeper_OverwriteDuringAnUndeliveredTickSkipsThePause(t *testing.T) {
 	results <- due.Undelivered
 	w.idle(0)
 	w.wantFired("a#1/1", "a#1/1")
+}
+
+// A restore makes the Keeper read the index again. It finds the record of the tick that pauses, which has not changed.
+func TestKeeper_RereadKeepsThePauseOfAnUndeliveredTick(t *testing.T) {
+	w := newWorld(t)
+	w.answerWith(due.Undelivered)
+	w.put(job("a", time.Second))
+	w.idle(0)
+	w.advance(time.Second)
+	w.pauses(1)
+	w.restore(w.backup())
+	w.pauses(1)
+	w.advance(99 * time.Millisecond)
+	w.pauses(1)
+	w.advance(time.Millisecond)
+	w.pauses(2)
 }
 
 // A removal ends the pause, although no further work has the name.

@@ -16,6 +16,9 @@ type item struct {
 	// expiry is 0 before the work was read in a search for expired work. It is then the cluster time of the next
 	// read: the end of its ttl, or never.
 	expiry uint64
+	// written is true if the record is one of those that were written since the last update. Otherwise the Keeper has
+	// found it while it read the index.
+	written bool
 }
 
 const never = math.MaxUint64

@@ -255,6 +255,33 @@ func (w *world) apply(r *command.Request) (kv.Result, error) {
 	return out.Results[0], nil
 }
 
+// backup returns the records of a backup of the group.
+func (w *world) backup() []command.Op {
+	w.t.Helper()
+	e, err := w.machine.Export()
+	testutil.Must(w.t, err)
+	defer e.Close()
+	part, _, err := e.Next(1 << 20)
+	testutil.Must(w.t, err)
+	return part.Records
+}
+
+// restore replaces the contents of the group by those of a backup.
+func (w *world) restore(backup []command.Op) {
+	w.t.Helper()
+	for _, r := range []command.Request{
+		{Restore: &command.Restore{Step: command.StepBegin}},
+		{Restore: &command.Restore{Step: command.StepChunk}, Ops: backup},
+		{Restore: &command.Restore{Step: command.StepCommit, Part: 1}},
+	} {
+		r.Kind, r.Restore.ID = command.KindRestore, 7
+		res, err := w.Commit(context.Background(), &r)
+		if err != nil || res.Outcome != kv.Applied {
+			w.t.Fatal(res.Outcome, err)
+		}
+	}
+}
+
 // Room implements due.Deliverer.
 func (w *world) Room(h due.Home) int {
 	w.mu.Lock()
