@@ -129,6 +129,8 @@ type callback struct {
 	pause   time.Duration // before the next attempt
 	order   int
 	calling bool // the application is being called with this or an older value
+	// stopRetries ends the retries of that call. It is nil before the first call.
+	stopRetries context.CancelFunc
 }
 
 // finished is the end of one call.
@@ -158,8 +160,9 @@ func (p *callbacks) run(ctx context.Context) {
 			for i := range items {
 				order++
 				c := &callback{item: items[i], pause: firstCallback, order: order}
-				if older := p.waiting[items[i].Key]; older != nil {
-					c.calling = older.calling
+				if older := p.waiting[items[i].Key]; older != nil && older.calling {
+					c.calling, c.stopRetries = true, older.stopRetries
+					c.stopRetries() // otherwise an unlimited policy would repeat the older value forever
 				}
 				p.waiting[items[i].Key] = c
 			}
@@ -229,8 +232,10 @@ func (p *callbacks) start(ctx context.Context) time.Duration {
 	for _, c := range due[:min(len(due), maxCallbacks-p.calling)] {
 		c.calling = true
 		p.calling++
+		retrying, stop := context.WithCancel(ctx)
+		c.stopRetries = stop
 		item := c.item
-		p.calls.Go(func() { p.done <- finished{item.Key, c, p.notify(ctx, &item)} })
+		p.calls.Go(func() { p.done <- finished{item.Key, c, p.notify(ctx, retrying, &item)} })
 	}
 	return next
 }
@@ -240,6 +245,7 @@ func (p *callbacks) finish(f *finished) {
 	p.calling--
 	now := p.waiting[f.key] // newer than what was sent, if it changed during the call
 	now.calling = false
+	now.stopRetries()
 	if f.err == nil {
 		p.count("ok")
 		if now == f.version {
@@ -260,8 +266,9 @@ func (p *callbacks) count(outcome string) {
 	p.stream.service.options.Metrics.events.WithLabelValues(p.stream.store, outcome).Inc()
 }
 
-// notify calls the application, with the retries of the policy.
-func (p *callbacks) notify(ctx context.Context, i *configuration.Item) error {
+// notify calls the application, with the retries of the policy. The end of the context retrying ends the retries, but
+// not a call: the application must not get two values of a key at a time.
+func (p *callbacks) notify(ctx, retrying context.Context, i *configuration.Item) error {
 	body, err := json.Marshal(struct {
 		ID    string          `json:"id"`
 		Items map[string]Item `json:"items"`
@@ -270,9 +277,13 @@ func (p *callbacks) notify(ctx context.Context, i *configuration.Item) error {
 		return err
 	}
 	policy := p.stream.service.options.Policies.Inbound(p.stream.store)
-	return policy.Repeat(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, callbackTime)
+	return policy.Repeat(retrying, func(attempt context.Context) error {
+		end := time.Now().Add(callbackTime)
+		if timeout, ok := attempt.Deadline(); ok && timeout.Before(end) {
+			end = timeout
+		}
+		call, cancel := context.WithDeadline(ctx, end)
 		defer cancel()
-		return p.receiver.Notify(ctx, p.stream.store, i.Key, body)
+		return p.receiver.Notify(call, p.stream.store, i.Key, body)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
 	"github.com/quorate/quorate/api/configurations"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/configuration/records"
 	"github.com/quorate/quorate/component/state/inmemory"
@@ -312,5 +313,96 @@ func TestConfigurations_RepeatedCallDoesNotRelyOnUnfinishedOne(t *testing.T) {
 	}
 	if err := c.UnsubscribeCallback("items", id); err != nil {
 		t.Errorf("the subscription of the repeated call: %v", err)
+	}
+}
+
+// late is a configuration store whose first subscription waits until the test lets it succeed.
+type late struct {
+	configuration.Store
+	begun, proceed chan struct{}
+}
+
+func (l *late) Subscribe(ctx context.Context, r configuration.SubscribeRequest) (configuration.Subscription, error) {
+	if begun := l.begun; begun != nil {
+		l.begun = nil
+		close(begun)
+		<-l.proceed
+	}
+	return l.Store.Subscribe(ctx, r)
+}
+
+// The second of two identical calls ends before the first one. Only the subscription that began to work last remains.
+func TestConfigurations_ConcurrentIdenticalCallsLeaveOneSubscription(t *testing.T) {
+	c := newConfigured(t)
+	store := &late{c.world.Configurations.List[0].Store, make(chan struct{}), make(chan struct{})}
+	begun := store.begun
+	c.world.Configurations.List[0].Store = store
+	first := make(chan string, 1)
+	go func() {
+		id, err := c.SubscribeCallback(t.Context(), configurations.Request{Store: "items", Keys: []string{"a"}})
+		if err != nil {
+			t.Error(err)
+		}
+		first <- id
+	}()
+	<-begun
+	second := c.subscribe(t, "a")
+	close(store.proceed)
+	remaining := <-first
+	if err := c.UnsubscribeCallback("items", second); codeOfError(err) != api.CodeConfigurationUnsubscribe {
+		t.Errorf("the subscription that was replaced ends with %v", err)
+	}
+	if err := c.UnsubscribeCallback("items", remaining); err != nil {
+		t.Error(err)
+	}
+}
+
+// refusing is an application that does not take one value.
+type refusing struct {
+	value   string
+	refused chan struct{}
+	taken   chan string
+}
+
+func (r *refusing) Healthy() (bool, string) { return true, "" }
+
+func (r *refusing) Notify(_ context.Context, _, _ string, body []byte) error {
+	if strings.Contains(string(body), r.value) {
+		select {
+		case r.refused <- struct{}{}:
+		default:
+		}
+		return errors.New("the application does not take this value")
+	}
+	r.taken <- string(body)
+	return nil
+}
+
+// unlimited is a policy that retries without limit.
+type unlimited struct{ apitest.NoPolicies }
+
+func (unlimited) Inbound(string) *resiliency.Policy {
+	return &resiliency.Policy{Retry: &resiliency.Retry{Pause: time.Hour, Max: -1}}
+}
+
+// The application never takes a value, and the policy would repeat it forever. The next value is sent nevertheless.
+func TestConfigurations_NewerValueEndsTheRetriesOfAnOlderOne(t *testing.T) {
+	w, app := apitest.New(t), &refusing{`"value":"bad"`, make(chan struct{}, 1), make(chan string, 1)}
+	s := configurations.New(configurations.Options{App: w.App, Stores: w.Configurations,
+		Policies: unlimited{}, Receiver: app, Metrics: configurations.NewMetrics(),
+		Logger: slog.New(slog.DiscardHandler)})
+	t.Cleanup(s.Close)
+	c := configured{Service: s}
+	c.subscribe(t, "a")
+	c.set(t, "a", "bad")
+	<-app.refused
+	c.set(t, "a", "good")
+	select {
+	case body := <-app.taken:
+		if !strings.Contains(body, `"value":"good"`) {
+			t.Errorf("the application has taken %s", body)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the application did not get the newer value")
 	}
 }

@@ -98,8 +98,7 @@ type Stream struct {
 	identity string // subscriptions with the same identity have the same keys and metadata
 	request  configuration.SubscribeRequest
 	current  configuration.Subscription
-	replaces *Stream // older, with the same identity; nil = none
-	works    bool    // the store has subscribed; subscriptions.mu guards it
+	works    bool // the store has subscribed; subscriptions.mu guards it
 	ctx      context.Context
 	cancel   context.CancelFunc
 	once     sync.Once
@@ -157,28 +156,20 @@ func identityOf(r *Request) string {
 	return b.String()
 }
 
-// add registers a new subscription. If there is an identical HTTP subscription, the new one replaces it, and the
-// method replace ends it later. add returns an error if the node is stopping. It also returns an error if the
-// application already has MaxSubscriptions and no subscription is replaced.
+// add registers a new subscription. It returns an error if the node is stopping. It also returns an error if the
+// application already has MaxSubscriptions, unless the new subscription will replace one of them.
 func (s *subscriptions) add(added *Stream) *api.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stop.Err() != nil {
 		return errStopping(added.store)
 	}
-	var replaced *Stream
-	for _, other := range s.open {
-		if added.protocol == subscribedHTTP && other.protocol == added.protocol && other.identity == added.identity {
-			replaced = other
-		}
-	}
-	if replaced == nil && len(s.open) >= MaxSubscriptions {
+	if len(s.open) >= MaxSubscriptions && len(s.identicalTo(added)) == 0 {
 		return &api.Error{Kind: api.Unavailable, Code: api.CodeConfigurationSubscribe,
 			Details: api.Details{Reason: api.ReasonOverloaded},
 			Message: "the application has " + strconv.Itoa(len(s.open)) +
 				" subscriptions to configuration items, which is the limit (unsubscribe some)"}
 	}
-	added.replaces = replaced
 	added.ctx, added.cancel = context.WithCancel(s.stop)
 	s.open[added.ID] = added
 	return nil
@@ -189,15 +180,29 @@ func errStopping(store string) *api.Error {
 		fault.New(fault.Unavailable, "configurations.Subscribe", "the node stops"))
 }
 
-// replace records that added works, and ends the subscription that added replaces.
+// identicalTo returns the other HTTP subscriptions with the identity of one. It returns none for a gRPC subscription.
+// The caller holds s.mu.
+func (s *subscriptions) identicalTo(one *Stream) (found []*Stream) {
+	for _, other := range s.open {
+		if other != one && one.protocol == subscribedHTTP && other.protocol == one.protocol &&
+			other.identity == one.identity {
+			found = append(found, other)
+		}
+	}
+	return found
+}
+
+// replace records that added works, and ends the identical subscriptions that work. So one subscription remains if
+// several identical ones begin at the same time.
 func (s *subscriptions) replace(added *Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	added.works = true
-	if old := added.replaces; old != nil {
-		delete(s.open, old.ID)
-		old.cancel()
-		added.replaces = nil
+	for _, other := range s.identicalTo(added) {
+		if other.works {
+			delete(s.open, other.ID)
+			other.cancel()
+		}
 	}
 }
 
