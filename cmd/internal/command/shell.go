@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
@@ -157,8 +158,13 @@ func IsTerminal(stream any) bool {
 	if !ok {
 		return false
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	terminal := false
+	err = conn.Control(func(fd uintptr) { terminal = term.IsTerminal(int(fd)) }) //nolint:gosec // a descriptor fits
+	return err == nil && terminal
 }
 
 func NewLogger(w io.Writer, c node.Log) *slog.Logger {
