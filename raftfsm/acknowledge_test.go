@@ -37,8 +37,8 @@ func storedText(t *testing.T, h *raftfsm.Host, key string) string {
 	return string(item.Value)
 }
 
-// A message that a transaction has acknowledged does not come again, whatever its receiver says afterwards. The token
-// works once.
+// A message that a transaction has acknowledged is not delivered again, whatever its receiver answers afterwards. The
+// token works only once.
 func TestAcknowledge_InTransaction(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
@@ -95,9 +95,9 @@ func TestAcknowledge_InTransaction(t *testing.T) {
 	}
 }
 
-// A transaction acknowledges two messages, and one of them has failed meanwhile. It is refused, and the application
-// answers both deliveries with a success, as the documentation says. This settles neither, because no effect was
-// stored.
+// A transaction acknowledges two messages, and one of them has failed in the meantime. So the transaction is refused.
+// The application then answers both deliveries with a success, as the documentation describes. These answers settle
+// neither message, because no effect was stored.
 func TestAcknowledge_RefusedTransactionSettlesNoOtherMessage(t *testing.T) {
 	t.Parallel()
 	h := startCluster(t, 1, nil).running()[0]
@@ -129,7 +129,7 @@ func TestAcknowledge_RefusedTransactionSettlesNoOtherMessage(t *testing.T) {
 	}
 }
 
-// Tokens that are not of an unsettled delivery of the group are refused, and nothing is written.
+// A transaction with a token of another group, or of a settled delivery, is refused, and nothing is written.
 func TestAcknowledge_RefusedTokens(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
@@ -144,7 +144,7 @@ func TestAcknowledge_RefusedTokens(t *testing.T) {
 	d := nextOf(t, s)
 	raw, err := base64.RawURLEncoding.DecodeString(d.Token)
 	must(t, err)
-	_, width := binary.Uvarint(raw[2:]) // of the offset, after the version and the Raft group
+	_, width := binary.Uvarint(raw[2:]) // size of the offset, which follows the version and the Raft group
 	changed := func(i int) string {
 		other := append([]byte(nil), raw...)
 		other[(i+len(other))%len(other)] ^= 1
@@ -183,7 +183,7 @@ func TestAcknowledge_RefusedTokens(t *testing.T) {
 		t.Errorf("the transaction %q was applied", got)
 	}
 	must(t, acknowledge(ctx, h, b, "app", d.Token, "r", setOne("app||a", "yes", "")))
-	must(t, acknowledge(ctx, h, b, "app", d.Token, "r", setOne("app||a", "yes", ""))) // the first answer again
+	must(t, acknowledge(ctx, h, b, "app", d.Token, "r", setOne("app||a", "yes", ""))) // the stored answer
 }
 
 // A transaction on state of another Raft group is refused.

@@ -56,7 +56,7 @@ func TestActors_NewOwnerReadsAndFormerOwnerCannotWrite(t *testing.T) {
 	}
 	// Every replica that has applied the activation has applied the writes of earlier ones.
 	for i, n := range nodes {
-		eventually(t, func() error { // a replica that is far behind says that its answer is stale
+		eventually(t, func() error { // a replica that is far behind marks its answer as stale
 			item, err := n.Store("", "s").Get(ctx, state.GetRequest{Key: state.ActorKey("app", "T", "1", "k"),
 				ReadOptions: state.ReadOptions{Consistency: state.Eventual, Session: now.Session}})
 			must(t, err)

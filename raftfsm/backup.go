@@ -60,12 +60,12 @@ func (h *Host) backup(ctx context.Context, about backup.Header, w io.Writer) (t 
 		if err := saveGroup(ctx, out, uint32(i), v); err != nil {
 			return t, err
 		}
-		v.Close() // releases its disk space
+		v.Close() // lets Pebble free the disk space of overwritten records
 	}
 	return out.Close()
 }
 
-// holdsData returns an error on a node without replicas, for calls that need local data.
+// holdsData returns nil if this node has replicas. Otherwise it returns the error for calls that need local data.
 func (h *Host) holdsData(op string, id datadir.Identity) error {
 	switch {
 	case h.node.allowed() != nil:
@@ -84,7 +84,8 @@ func errNoData(op string) error {
 		Hint: "run the command on a server of the cluster"}
 }
 
-// export implements replica. The write at the position after need not be committed yet.
+// export implements replica. The view includes the write at the position after, even if that write is not committed
+// yet when export is called.
 func (s *server) export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error) {
 	r := reading{server: s, group: s.groups[gid], id: gid}
 	limit, cancel := context.WithTimeout(ctx, quorumTime)

@@ -19,7 +19,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// flipCount is an environment variable: how many bits are flipped in each file, and how many times it is cut off.
+// flipCount is the name of an environment variable. Its value is how many bits are flipped in each file, and how many
+// times the file is cut off.
 const flipCount = "QUORATE_FLIPS"
 
 // flips is the default of QUORATE_FLIPS.
@@ -28,7 +29,7 @@ const flips = 6
 // flipped is a change of one file: one bit, or its length.
 type flipped struct {
 	bit int64 // number of the bit; -1 = none
-	cut int64 // new length; -1 = as it was
+	cut int64 // new length; -1 = unchanged
 }
 
 func (f flipped) String() string {
@@ -50,7 +51,8 @@ func (f flipped) do(path string) error {
 	return os.WriteFile(path, b, 0o600)
 }
 
-// randomFlips returns changes of a file. Most are in the part in use: logs are preallocated.
+// randomFlips returns n flips and n cuts of a file. All are before the zeros at its end, because logs are
+// preallocated.
 func randomFlips(t *testing.T, rnd *rand.Rand, path string, n int) (out []flipped) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -75,14 +77,15 @@ func flipsWanted(t *testing.T) int {
 	return n
 }
 
-// flipKeys are the keys of the test below, and their values.
+// flipKeys returns the key with the number n, and its value.
 func flipKeys(n int) (key, value string) {
 	return fmt.Sprintf("app||k%03d", n), fmt.Sprintf("value %d of %s", n, strings.Repeat("x", 300))
 }
 
 const flipKeyCount = 120
 
-// flipDir makes the data directory of a lone server: with tables, a log that is partly in the database, and a snapshot.
+// flipDir makes the data directory of a lone server: with tables, a log that is partly in the database, and a
+// snapshot.
 func flipDir(t *testing.T, e raftlog.Engine) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -142,12 +145,14 @@ func TestDamage_LoneServerServesNoWrongValue(t *testing.T) {
 // namesFile reports whether an error names a file. Pebble names its tables without the extension.
 func namesFile(err error, file string) bool {
 	text := fault.Text(err)
-	// An end that is missing may be damage of the segment or of the list of segments.
+	// If the end of the log is missing, the damage may be in the segment or in the list of segments. So the error
+	// names only the directory.
 	logEnds := strings.Contains(text, "is an older copy") && strings.Contains(text, filepath.Dir(file))
 	return logEnds || strings.Contains(text, strings.TrimSuffix(filepath.Base(file), ".sst"))
 }
 
-// refusal reports whether an error reports damage. A changed format number looks like that of a newer version.
+// refusal reports whether an error reports damage. A damaged format number looks like a newer version,
+// for which the code is fault.Invalid.
 func refusal(err error) bool { return fault.Is(err, fault.Corrupt) || fault.Is(err, fault.Invalid) }
 
 // damaged opens a server and reads every key. It returns what happened, and the error of the server.
@@ -157,7 +162,7 @@ func damaged(t *testing.T, o raftfsm.Options) (outcome string, err error) {
 	if err != nil {
 		return "refused", err
 	}
-	defer func() { _ = h.Close() }() // of a damaged directory
+	defer func() { _ = h.Close() }() // may fail, because the directory is damaged
 	for n := range flipKeyCount {
 		key, value := flipKeys(n)
 		got, err := h.Store("", "s").Get(within(t, 20*time.Second), state.GetRequest{Key: key,

@@ -51,8 +51,8 @@ func flipCluster(t *testing.T, e raftlog.Engine) harmedDirs {
 	return base
 }
 
-// memberFlips returns changes of a file of the victim. The start does not read most of a table, so there are more of
-// them in tables.
+// memberFlips returns changes of a file of the victim. A table gets more changes, because the start does not read most
+// of it.
 func memberFlips(t *testing.T, rnd *rand.Rand, path string) []flipped {
 	t.Helper()
 	out := randomFlips(t, rnd, path, 1)
@@ -66,9 +66,10 @@ func memberFlips(t *testing.T, rnd *rand.Rand, path string) []flipped {
 	return out
 }
 
-// Single bits of the files of one of three servers are flipped, and files are cut off. No server may ever serve a wrong
-// value. The damaged server must refuse to start with an error that names the file, or end with such an error, or serve
-// right values; if a table of its database is damaged, it must get them from the others without a restart.
+// Single bits of the files of one of three servers are flipped, and files are cut off. No server may ever serve a
+// wrong value. The damaged server must refuse to start with an error that names the file, or end with such an error,
+// or serve right values. If a table of its database is damaged, it must get right values from the other servers
+// without a restart.
 func TestDamage_OneOfThreeServesNoWrongValue(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a cluster for each change of a file")
@@ -112,7 +113,7 @@ func (d harmedDirs) flip(t *testing.T, e raftlog.Engine, name string, f flipped)
 	start := func(i int) (*raftfsm.Host, *atomic.Pointer[error], error) {
 		return c.startAnew(t, c.options(i+1, func(o *raftfsm.Options) {
 			o.Engine, o.Dir, o.Bootstrap = e, copies.dir(flipServers[i]), false
-			o.NodeID = ""                                                            // as stored
+			o.NodeID = ""                                                            // from the directory
 			o.Timing.Compare, o.Timing.FirstVerify = 200*time.Millisecond, time.Hour // only reads find damaged blocks
 		}))
 	}
@@ -152,7 +153,7 @@ func (d harmedDirs) flip(t *testing.T, e raftlog.Engine, name string, f flipped)
 		return "refused"
 	case !flipRead(t, victim, func() bool { return fatal.Load() != nil }) || !flipHealed(t, victim, fatal):
 		about(*fatal.Load())
-		_ = victim.Close() // a damaged one may return an error
+		_ = victim.Close() // a damaged server may return an error
 		return "ended"
 	}
 	defer func() { _ = victim.Close() }()
@@ -188,8 +189,8 @@ func flipHealed(t *testing.T, h *raftfsm.Host, fatal *atomic.Pointer[error]) boo
 	return fatal.Load() == nil
 }
 
-// flipRead reads every key at h until it gets the value, or until ended returns true; then it returns false. It fails
-// the test if a value is wrong, or if an error is not one that ends by itself.
+// flipRead reads every key at h until it gets the value. It returns false if ended returns true before that. It fails
+// the test if a value is wrong or missing, or if a read returns fault.Corrupt while the server has not ended.
 func flipRead(t *testing.T, h *raftfsm.Host, ended func() bool) bool {
 	t.Helper()
 	for i := range flipKeyCount + flipKeyCount/5 {

@@ -42,8 +42,8 @@ func TestServe_FormatEntryOfAnotherNodeIsRefused(t *testing.T) {
 	}
 }
 
-// A node that stops cancels the calls that it serves. A write that had not begun is then refused with a code that makes
-// its sender try another server. A write that had begun may have been applied.
+// A node that stops cancels the calls that it serves. A write that had not begun is then refused with a code that
+// makes its sender try another server. A write that had begun may have been applied.
 func TestServe_CancelledWriteIsNotTimeout(t *testing.T) {
 	h := open(t, options(t, t.TempDir()))
 	request, err := command.AppendRequest(nil, &command.Request{Kind: command.KindTick})

@@ -28,7 +28,7 @@ type cluster struct {
 	hosts map[string]*raftfsm.Host // by server id; nil = down
 	wires map[string]map[uint32]*raft.InmemTransport
 	apart map[[2]string]bool
-	hangs map[string]chan<- string // by server id: receives calls and never answers, and reports each on this channel
+	hangs map[string]chan<- string // by server id: writes and read indexes hang; each method is sent to the channel
 	// spoil answers calls instead of the called server; nil = the server does
 	spoil func(method string, payload []byte, serve func() ([]byte, error)) ([]byte, error)
 	late  sync.WaitGroup // calls to a hanging server that arrive late
@@ -40,12 +40,12 @@ type network struct {
 	self string // server id; guarded by c.mu
 }
 
-// Wait implements raftfsm.Peers.
+// Wait implements peercalls.Peers.
 func (n *network) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	return n.Call(ctx, server, method, payload)
 }
 
-// Call implements raftfsm.Peers.
+// Call implements peercalls.Peers.
 func (n *network) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	n.c.mu.Lock()
 	self := n.self
@@ -73,7 +73,7 @@ func (n *network) Call(ctx context.Context, server, method string, payload []byt
 	return out, err
 }
 
-// hang gives the caller no answer until it gives up, and delivers the call only then.
+// hang sends the method to tell, and waits until the caller gives up. Only then does it deliver the call to h.
 func (c *cluster) hang(ctx context.Context, tell chan<- string, h *raftfsm.Host, method string, payload []byte) error {
 	tell <- method
 	<-ctx.Done()
@@ -91,7 +91,7 @@ func newCluster(t testing.TB) *cluster {
 		apart: map[[2]string]bool{}, hangs: map[string]chan<- string{}}
 }
 
-// startCluster forms a cluster of size voters.
+// startCluster forms a cluster with the given number of voters. change changes the options of each server; nil = none.
 func startCluster(t testing.TB, size int, change func(*raftfsm.Options)) *cluster {
 	t.Helper()
 	c := newCluster(t)
@@ -136,7 +136,7 @@ func (c *cluster) running() []*raftfsm.Host {
 	return out
 }
 
-// add opens a host; the first one forms the cluster.
+// add opens host i. Host 1 forms the cluster.
 func (c *cluster) add(i int, change func(*raftfsm.Options)) *raftfsm.Host {
 	c.t.Helper()
 	h := open(c.t, c.options(i, change))
@@ -146,7 +146,7 @@ func (c *cluster) add(i int, change func(*raftfsm.Options)) *raftfsm.Host {
 	return h
 }
 
-// options returns the options of server i. The first one forms the cluster.
+// options returns the options of server i. Server 1 forms the cluster.
 func (c *cluster) options(i int, change func(*raftfsm.Options)) raftfsm.Options {
 	c.t.Helper()
 	self := &network{c: c}
@@ -177,7 +177,7 @@ func stand(to *raft.InmemTransport, server raft.ServerID) {
 	go func() {
 		now := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax,
 			Addr: []byte(at)}}
-		// on an error it starts one after its time-out
+		// After an error, the server starts an election after its timeout.
 		_ = from.TimeoutNow(server, raft.ServerAddress(server), now, new(raft.TimeoutNowResponse))
 	}()
 }
@@ -255,7 +255,8 @@ func (c *cluster) heal() {
 	}
 }
 
-// leader waits until exactly one reachable server leads group 0 and returns it.
+// leader waits until a running server leads group 0, and returns this server. except is empty, or has the id of one
+// server that does not count.
 func (c *cluster) leader(except ...string) *raftfsm.Host {
 	c.t.Helper()
 	var found *raftfsm.Host
@@ -386,8 +387,8 @@ func TestCluster_WriteSurvivesLeaderLoss(t *testing.T) {
 	})
 }
 
-// loseWrite writes a key at a leader that no other server can hear, and returns the leader. prepare writes to the store
-// of the leader before. If the leader steps down before it acknowledges the write, the next leader is tried.
+// loseWrite writes a key at a leader that no other server can hear, and returns the leader. It calls prepare with the
+// store of the leader before. If the leader steps down before it acknowledges the write, loseWrite tries again.
 func (c *cluster) loseWrite(key string, prepare func(state.Store)) (lead *raftfsm.Host, w state.Written) {
 	c.t.Helper()
 	for {
@@ -444,7 +445,7 @@ func TestLostWrite_IsReportedToSession(t *testing.T) {
 	}
 }
 
-// Without tokens, the application that wrote learns of the loss, even if others have read before.
+// Without tokens, the application that wrote learns of the loss, even if other applications have read before.
 func TestLostWrite_IsReportedToItsApplication(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)

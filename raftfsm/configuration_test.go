@@ -38,8 +38,8 @@ func TestConfiguration_Conformance(t *testing.T) {
 	}
 }
 
-// Subscriptions on every node see the newest value of each key while leaders stop, and the server that a sidecar reads
-// from.
+// Subscriptions on two servers and a sidecar see the newest value of each key, although the leader stops. No key goes
+// back to an older value.
 func TestConfiguration_SubscriptionSurvivesLossOfServers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)

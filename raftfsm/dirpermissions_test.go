@@ -60,7 +60,7 @@ func TestOpen_DirectoryThatOthersCanWrite(t *testing.T) {
 	}
 }
 
-// made creates a directory in another one, with these modes.
+// made returns a function that creates a directory with the given mode, inside of a directory with the mode above.
 func made(above, mode os.FileMode) func(*testing.T, string) string {
 	return func(t *testing.T, root string) string {
 		up, dir := filepath.Join(root, "up"), filepath.Join(root, "up", "data")

@@ -32,7 +32,7 @@ type groupRoom struct {
 // writesAllowed implements replica.
 func (s *server) writesAllowed(gid uint32) error {
 	if !s.opened.Load() {
-		return nil // nothing can be stored yet, or ever
+		return nil // without open groups, nothing can be stored
 	}
 	if e := s.room[gid].readOnly.Load(); e != nil {
 		return e
@@ -49,7 +49,7 @@ func (s *server) admitValues(ctx context.Context, gid uint32, size int) (done fu
 	if done, err = s.space.Admit(ctx, uint64(size)); err != nil { //nolint:gosec // not negative
 		return nil, err
 	}
-	if err := s.writesAllowed(gid); err != nil { // the disk may have been measured
+	if err := s.writesAllowed(gid); err != nil { // the disk may have been measured while Admit waited
 		done()
 		return nil, err
 	}

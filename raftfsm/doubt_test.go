@@ -40,8 +40,8 @@ func damageValue(t *testing.T, dir, from, to string) {
 	}
 }
 
-// closedState is a way to other servers that refuses to fetch their state until open is closed. So a replica in doubt
-// does not recover.
+// closedState is a Peers that refuses requests for the state of other servers until the channel open is closed. Until
+// then, a replica in doubt does not recover.
 type closedState struct {
 	peercalls.Peers
 	open chan struct{}

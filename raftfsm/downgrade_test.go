@@ -31,7 +31,7 @@ func trimmed(path string) (b []byte, size int, err error) {
 	return bytes.TrimRight(b, "\x00"), len(b), err
 }
 
-// sparseCopy copies a directory.
+// sparseCopy copies a directory. It does not write the zeros at the ends of files, so they take no disk space.
 func sparseCopy(t *testing.T, from, to string) {
 	t.Helper()
 	must(t, filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
@@ -59,8 +59,8 @@ func sums(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// one returns the only file that matches a pattern in the last group. The test checks that the earlier groups
-// are unchanged as well.
+// one returns the path of the only file in dir that matches a pattern. Patterns for files of a group name the last
+// group, so the test also checks that the earlier groups are unchanged.
 func one(t *testing.T, dir, pattern string) string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, pattern))
@@ -71,7 +71,7 @@ func one(t *testing.T, dir, pattern string) string {
 	return names[0]
 }
 
-// amended changes fields of a JSON file.
+// amended returns a function that changes fields of a JSON file and returns its path.
 func amended(name string, fields map[string]any) func(*testing.T, string) string {
 	return func(t *testing.T, dir string) string {
 		path := one(t, dir, name)
@@ -89,7 +89,7 @@ func amended(name string, fields map[string]any) func(*testing.T, string) string
 	}
 }
 
-// patched writes bytes at offsets of a file.
+// patched returns a function that writes bytes at offsets of a file and returns its path.
 func patched(name string, b []byte, offsets ...int64) func(*testing.T, string) string {
 	return func(t *testing.T, dir string) string {
 		path := one(t, dir, name)
@@ -104,7 +104,8 @@ func patched(name string, b []byte, offsets ...int64) func(*testing.T, string) s
 	}
 }
 
-// newerBolt changes both meta pages of a bbolt file, whose page size is that of the system.
+// newerBolt returns a function that raises the version in both meta pages of a bbolt file. The page size of the file
+// is the page size of the system.
 func newerBolt(name string) func(*testing.T, string) string {
 	return patched(name, []byte{3}, 20, int64(os.Getpagesize())+20)
 }

@@ -107,7 +107,7 @@ func TestEventualReads_WithoutQuorumKeepSessionAndAreCounted(t *testing.T) {
 	if n := counted(); n != 2 {
 		t.Errorf("%v reads are counted, not 2", n)
 	}
-	// What another node has written since is not here: a session that has seen it gets no guarantee.
+	// The follower lacks what another node has written since. So a session that has seen this write gets no guarantee.
 	set(t, lead.Store("", "s"), "app||k", "w", state.Strong)
 	seen := get(t, lead.Store("", "s"), "app||k", state.Strong)
 	got, err := follower.Store("", "s").Get(t.Context(), state.GetRequest{Key: "app||k",

@@ -19,9 +19,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// One file of one of three servers is harmed. That server starts together with the one that missed the last
-// acknowledged write, and without the third. The harmed server must be refused, or the write must exist:
-// otherwise the two could elect a leader without it. In no case may the server vote twice in a term.
+// One file of one of three servers is harmed. This server starts together with the server that missed the last
+// acknowledged write, and without the third server. The harmed server must be refused, or the write must still exist:
+// otherwise the two servers could elect a leader that lacks the write. The harmed server must never vote twice in a
+// term.
 func TestOpen_HarmedFileOfOneOfThreeLosesNothing(t *testing.T) {
 	testutil.SkipUnderRace(t, testutil.ManyBytes)
 	if testing.Short() {
@@ -116,7 +117,7 @@ func (d harmedDirs) try(t *testing.T, engine raftlog.Engine, harm func(victim st
 		return c.startAnew(t, c.options(i, func(o *raftfsm.Options) {
 			o.Engine, o.Timing.WitnessEvery = engine, 20*time.Millisecond
 			o.Dir, o.Bootstrap = copies.dir(name), false
-			o.NodeID = "" // as stored
+			o.NodeID = "" // from the directory
 		}))
 	}
 	victim, fatal, err := start(1, "victim")
@@ -150,7 +151,7 @@ func (d harmedDirs) try(t *testing.T, engine raftlog.Engine, harm func(victim st
 	alone := time.Now()
 	eventually(t, func() error {
 		err := read()
-		// the server takes no part, so nothing can be lost
+		// The harmed server takes no part in the group, so nothing can be lost.
 		if errors.Is(err, ended) || time.Since(alone) > 8*time.Second {
 			return nil
 		}

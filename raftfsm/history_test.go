@@ -17,7 +17,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// The history is of a few keys of one application, so that any of them may be changed in one transaction.
+// historyKeys is the number of keys in the history. All belong to one application, so that one transaction can change
+// any of them.
 const historyKeys = history.FamilySize
 
 // storeClient performs random operations.
@@ -31,7 +32,7 @@ type storeClient struct {
 		state.BulkGetter
 	}
 	h    *history.Keys
-	seen [historyKeys]struct{ value, etag string } // as read last
+	seen [historyKeys]struct{ value, etag string } // newest value and ETag that the client has read or written
 }
 
 func historyKey(k int) string { return "app||" + strconv.Itoa(k) }
@@ -169,7 +170,7 @@ func (c *storeClient) written(begin int64, changes []history.Change, w state.Wri
 	}
 }
 
-// failed accepts the errors of calls that ended too early.
+// failed fails the test unless err is fault.Timeout or fault.Unavailable.
 func (c *storeClient) failed(err error) {
 	if !fault.Is(err, fault.Timeout) && !fault.Is(err, fault.Unavailable) {
 		c.t.Errorf("client %d: %v", c.id, err)

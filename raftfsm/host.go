@@ -8,8 +8,8 @@
 // The interface replica has two implementations: server, for a node with data, and sidecar, for a node without data.
 // Host creates one of the two. The router sends requests to it.
 //
-// Host.Close ends every goroutine of a Host: those of its groups, the one that watches free disk space and, on a
-// sidecar, the one that polls servers.
+// Host.Close ends every goroutine of a Host: the goroutines of its groups, the goroutine that watches free disk space
+// and, on a sidecar, the goroutine that polls servers.
 package raftfsm
 
 import (
@@ -35,7 +35,7 @@ type Options struct {
 	Dir        string         // data directory; created if absent
 	NodeID     string         // empty = from the directory, or DefaultID
 	DefaultID  string         // node id for a new directory if NodeID is empty; empty = a random one
-	Partitions uint32         // 0 = as stored in the directory; for a server without a cluster: from Cluster, or 1
+	Partitions uint32         // 0 = from the directory; without a cluster: Cluster.CountPartitions, or 1
 	Engine     raftlog.Engine // empty = from the directory, or wal
 	Bootstrap  bool           // form a cluster with only this node if the directory is new
 
@@ -58,14 +58,15 @@ type Options struct {
 	Registerer prometheus.Registerer
 	Fatal      func(error)                      // see group.Options.Fatal
 	Now        func() time.Time                 // wall clock; nil = time.Now
-	FreeBytes  func(dir string) (uint64, error) // nil = ask the operating system
-	Step       func(step string)                // crash points, for tests
+	FreeBytes  func(dir string) (uint64, error) // free bytes of the disk of dir; nil = from the operating system
+	Step       func(step string)                // called at crash points, for tests
 }
 
 // Cluster is what a node knows of the other servers of its cluster. Its methods may be called from any goroutine. Only
 // CountPartitions may block.
 type Cluster interface {
-	// LiveServers returns the ids of the servers that are known to be alive. Only a node without data asks for them.
+	// LiveServers returns the ids of the servers that are known to be alive. Only a node without data calls this
+	// method.
 	LiveServers() []string
 	// CountPartitions returns the number of partitions of the cluster that the node with this id is about to join;
 	// 0 = unknown.

@@ -138,7 +138,7 @@ func TestOpen_RefusesDirectoryInUse(t *testing.T) {
 	}
 }
 
-// A new directory gets the default log store. An existing one keeps what it has.
+// A new directory gets the default log store. An existing directory keeps its log store.
 func TestOpen_ChoosesLogStoreOfNewDirectory(t *testing.T) {
 	t.Parallel()
 	for first, want := range map[raftlog.Engine]raftlog.Engine{
@@ -309,7 +309,8 @@ func TestEventualWrite_IsReadAtOnce(t *testing.T) {
 	}
 }
 
-// A group after the one whose values reach the limit exactly may have no value at all.
+// The limit of a bulk read applies to the values of all groups together. A read whose values have exactly as many
+// bytes as the limit succeeds, also if further groups without values follow.
 func TestBulkGet_LimitAppliesToAllGroups(t *testing.T) {
 	t.Parallel()
 	o := options(t, t.TempDir())
@@ -320,7 +321,7 @@ func TestBulkGet_LimitAppliesToAllGroups(t *testing.T) {
 		keys = append(keys, fmt.Sprintf("app%d||k", i))
 	}
 	for i, key := range keys {
-		s := h.Store("", "s"+strconv.Itoa(i)) // has this key alone
+		s := h.Store("", "s"+strconv.Itoa(i)) // this store has only this key
 		set(t, s, key, "123", state.Strong)
 		items, err := s.BulkGet(t.Context(), state.BulkGetRequest{Keys: keys, MaxBytes: 3})
 		if err != nil || string(items[i].Value) != "123" {

@@ -19,7 +19,7 @@ func invented(h *raftfsm.Host, gid uint32, committed bool) string {
 		Token(id.Tag())
 }
 
-// newerThanLog returns a token whose position is just above the log of h: it may exist at another server.
+// newerThanLog returns a token whose position is above the log of h. Such a position may exist at another server.
 func newerThanLog(h *raftfsm.Host, term uint64, committed bool) string {
 	id, index := h.Identity(), h.Groups()[0].LastIndex()+100
 	return session.Session{{Committed: committed, Pos: raftlog.Position{Term: term, Index: index}}}.Token(id.Tag())

@@ -42,7 +42,7 @@ func lockNodes(t *testing.T) (*cluster, []*locks.Store) {
 	return lockNodesWith(t, nil)
 }
 
-// lockNodesWith is lockNodes with a change to the options of the servers.
+// lockNodesWith works like lockNodes, with a change to the options of the servers.
 func lockNodesWith(t *testing.T, change func(*raftfsm.Options)) (*cluster, []*locks.Store) {
 	t.Helper()
 	c := startCluster(t, 3, change)
@@ -122,8 +122,8 @@ func TestLocks_LongestNames(t *testing.T) {
 	}
 }
 
-// A group with the maximum number of locks refuses more of them at every node. It serves those that it has, and locks
-// that end make room.
+// A group with the maximum number of locks refuses further locks at every node. It still serves its existing locks,
+// and a lock that ends makes room for another.
 func TestLocks_GroupHasLimitedNumber(t *testing.T) {
 	c, nodes := lockNodesWith(t, func(o *raftfsm.Options) { o.MaxLocks = 2 })
 	reentrant := c.running()[0].Store("", "s").Locks("lockstore", true)
@@ -365,7 +365,8 @@ func TestLocks_ReentrantTryLockRenews(t *testing.T) {
 	}
 }
 
-// The hazard that a token removes: a process that was paused writes after its lock went to another one.
+// A process is paused, and another process gets its lock. The late write of the first process must be refused because
+// of its token.
 func TestFencing_LateWriteOfFormerOwnerIsRefused(t *testing.T) {
 	t.Parallel()
 	c, nodes := lockNodes(t)

@@ -68,7 +68,7 @@ func files(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// tryOpen opens a host whose directory may be damaged. fatal receives fatal errors after that.
+// tryOpen opens a host whose directory may be damaged. The result fatal gets the first error passed to Options.Fatal.
 func tryOpen(t *testing.T, o raftfsm.Options) (h *raftfsm.Host, fatal *atomic.Pointer[error], err error) {
 	t.Helper()
 	fatal = &atomic.Pointer[error]{}
@@ -90,8 +90,8 @@ func refusedWell(t *testing.T, err error) {
 	}
 }
 
-// mustRefuse are the harms that lose something which cannot be restored. Other harms may be harmless: half of a
-// raft-wal segment is space for future entries.
+// mustRefuse lists, by log store and file, the harms for which the server must refuse to start. They lose data that
+// cannot be restored. Other harms may be harmless: half of a raft-wal segment is space for future entries.
 var mustRefuse = map[raftlog.Engine]map[string]string{
 	raftlog.BoltDB: {
 		"groups/0/stable.db":     "emptied halved zeroed removed older",

@@ -12,17 +12,17 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// membership holds the identity of this node and of its cluster. Safe for concurrent use.
+// membership holds the identity of this node and of its cluster. It is safe for concurrent use.
 type membership struct {
 	dir string // data directory
 	// temporary means that the identity exists only in this process and is not written to disk. A temporary member
 	// also adopts a newer epoch of the cluster.
 	temporary bool
-	self      datadir.Identity // as it was when the node started; Node, Server, Partitions and Engine never change
-	stop      chan struct{}    // closed when the node closes
-	tag       atomic.Uint64    // of the cluster, for session tokens
-	joined    chan struct{}    // closed once the node belongs to a cluster
-	retired   atomic.Pointer[fault.Error]
+	self      datadir.Identity            // as at the start; Node, Server, Partitions and Engine never change
+	stop      chan struct{}               // closed when the node closes
+	tag       atomic.Uint64               // of the cluster, for session tokens
+	joined    chan struct{}               // closed once the node belongs to a cluster
+	retired   atomic.Pointer[fault.Error] // error of every request to a removed server; nil = not removed
 
 	mu       sync.Mutex
 	identity datadir.Identity // guarded by mu
@@ -151,7 +151,7 @@ func (m *membership) promise(candidate string) error {
 // returns nil. Adopt returns fault.Invalid if the server belongs to another cluster.
 func (h *Host) Adopt(cluster string, epoch uint64) error {
 	if h.node.startsEpoch(epoch) {
-		h.router.forgetOwnWrites() // they name positions in a log that may be lost
+		h.router.forgetOwnWrites() // their positions are in the log of an earlier epoch, which may be lost
 	}
 	return h.node.adopt(cluster, epoch)
 }

@@ -19,8 +19,8 @@ type Metrics struct {
 	staleReads   *prometheus.CounterVec // by reason
 	lostEvents   prometheus.Counter
 	sessionWait  prometheus.Histogram
-	reads        *prometheus.CounterVec          // by level and who served
-	readsOf      map[readKind]prometheus.Counter // the counters of reads, resolved once
+	reads        *prometheus.CounterVec          // by level and served
+	readsOf      map[readKind]prometheus.Counter // the counters of reads, looked up once
 	leaderless   prometheus.Counter              // eventual reads answered while no leader was known
 	readAge      prometheus.Histogram
 	forwards     *prometheus.CounterVec // by kind and outcome
@@ -42,7 +42,7 @@ type readKind struct {
 const (
 	servedLocal   = "local"   // the replica on this node
 	servedLeader  = "leader"  // another server, the leader
-	servedReplica = "replica" // another server
+	servedReplica = "replica" // another server, which does not lead
 )
 
 // causeOrigin is a value of the label "cause": the group no longer knew the origin of a request, and the request was

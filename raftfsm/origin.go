@@ -21,12 +21,12 @@ type origin struct {
 	register func(context.Context, func() *command.Request) (group.Answer, error)
 
 	mu       sync.Mutex
-	number   uint64 // 0 = not registered
-	proven   bool   // a request with this number was answered with its outcome
-	attempts uint64 // number of registrations sent
-	next     uint64 // last sequence that was used
-	done     uint64
-	finished map[uint64]struct{} // finished sequences above done
+	number   uint64              // 0 = not registered
+	proven   bool                // a request with this number was answered with its outcome
+	attempts uint64              // number of registrations sent
+	next     uint64              // last sequence number that was used
+	done     uint64              // the requests up to this sequence number are finished
+	finished map[uint64]struct{} // sequence numbers above done whose requests are finished
 
 	registering chan struct{} // capacity 1: at most one registration at a time
 }
@@ -35,7 +35,8 @@ func newOrigin(name string, register func(context.Context, func() *command.Reque
 	return &origin{name: name, register: register, finished: map[uint64]struct{}{}, registering: make(chan struct{}, 1)}
 }
 
-// begin returns the id for one request. The caller must call end with it.
+// begin returns the id for one request. It registers the origin first if necessary. The caller must call end with the
+// id.
 func (o *origin) begin(ctx context.Context) (command.RequestID, error) {
 	for {
 		if id, ok := o.take(); ok {
@@ -139,7 +140,7 @@ func (o *origin) attempt() *command.Request {
 	return &command.Request{Kind: command.KindRegister, Name: o.name + "/" + strconv.FormatUint(o.attempts, 10)}
 }
 
-// registrar returns register for one group.
+// registrar returns the function origin.register for one group.
 func (r *router) registrar(gid uint32) func(context.Context, func() *command.Request) (group.Answer, error) {
 	return func(ctx context.Context, attempt func() *command.Request) (group.Answer, error) {
 		return r.register(ctx, gid, attempt)

@@ -104,7 +104,8 @@ func TestOutbox_EventsEqualTransactions(t *testing.T) {
 	sameState(t, c.running()...)
 }
 
-// A transaction that is repeated with its request id publishes once, although the event of each attempt has another id.
+// A transaction that is repeated with its request id publishes once, although the event of each attempt has another
+// id.
 func TestOutbox_RepeatedRequest(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)

@@ -29,7 +29,7 @@ type ownWrites struct {
 	rest *session.Seen
 }
 
-// note remembers that an application has seen at.
+// note records that an application has seen the position at.
 func (o *ownWrites) note(app application, at session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -61,7 +61,8 @@ func (o *ownWrites) share(s *session.Seen) {
 	}
 }
 
-// shareAll raises rest to s, for a change that affects all applications.
+// shareAll raises rest to s, for a change that affects all applications. It drops the positions of applications that
+// are before s.
 func (o *ownWrites) shareAll(s *session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,7 +100,7 @@ func (o *ownWrites) positions(q *query) (out []*session.Seen) {
 	return out
 }
 
-// newest returns the newest position of all.
+// newest returns the newest of all positions, or the zero position if there is none.
 func (o *ownWrites) newest() (at session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -169,7 +170,7 @@ func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	}
 }
 
-// shares reports whether own contains the shared position rest.
+// shares reports whether own, a result of positions, contains the shared position rest.
 func (o *ownWrites) shares(own []*session.Seen) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -186,7 +187,7 @@ func (o *ownWrites) clear() {
 // all reports whether q may read the keys of several applications.
 func (q *query) all() bool { return q.kind == queryList && !strings.Contains(q.prefix, "||") }
 
-// applications calls f for each application whose keys q reads. Nearly always that is one.
+// applications calls f for each application whose keys q reads. Nearly always, this is only one application.
 func (q *query) applications(f func(application)) {
 	if q.kind == queryList {
 		f(application{q.store, state.PrefixOf(q.prefix)})

@@ -21,7 +21,8 @@ func partitionOf(store, key string, partitions uint32) uint32 {
 		return 0
 	}
 	if store == kv.DueStore {
-		// Due work belongs to the group of the keys of its home, which package due writes in front of each key.
+		// Due work is in the group of the keys of its home. A key of due work begins with the store and the prefix of
+		// that home.
 		if home, rest, found := strings.Cut(key, "\x00"); found {
 			return partitionOf(home, rest, partitions)
 		}
@@ -50,7 +51,8 @@ func (s *Store) listPartition(prefix string, n uint32) (uint32, error) {
 	return partitionOf(s.id, prefix, n), nil
 }
 
-// onePartition returns the group of all keys; invalid if they are in different groups.
+// onePartition returns the group of the keys of all items. It returns fault.Invalid if the keys are in different
+// groups.
 func onePartition[T any](store string, items []T, key func(*T) string, partitions uint32) (uint32, error) {
 	if len(items) == 0 {
 		return 0, nil

@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// TestPowerChild is the process whose power is cut: servers that record what they do to their disks, and writers. It
-// notes each step of disk work, too.
+// TestPowerChild is the process whose power is cut. It runs servers whose file operations are recorded, and writers.
+// It also records each step of disk work.
 func TestPowerChild(t *testing.T) {
 	dir := os.Getenv(powerDir)
 	if dir == "" {
@@ -47,7 +47,7 @@ func TestPowerChild(t *testing.T) {
 	fmt.Println("done")
 }
 
-// powerWrite writes increasing numbers and notes each before the call, and again once it is acknowledged.
+// powerWrite writes increasing numbers. It records each number before the write, and again after the acknowledgement.
 func powerWrite(t *testing.T, r *powercut.Recorder, s *raftfsm.Store, w, limit int) {
 	strong, eventual, left, right := crashKeys(w)
 	number := map[string]int{}
@@ -81,7 +81,7 @@ func powerWrite(t *testing.T, r *powercut.Recorder, s *raftfsm.Store, w, limit i
 				Consistency: level})
 		}
 		if err != nil {
-			read(k) // it may have been written
+			read(k) // the write may have been applied
 			continue
 		}
 		r.Note(fmt.Sprintf("ack %s %d", k, n))

@@ -34,7 +34,7 @@ const (
 	powerTrace   = "QUORATE_POWER_CHILD_TRACE"
 	powerEngine  = "QUORATE_POWER_CHILD_ENGINE"
 	powerServers = "QUORATE_POWER_CHILD_SERVERS"
-	powerLimit   = "QUORATE_POWER_CHILD_LIMIT" // it stops after this many writes of each writer
+	powerLimit   = "QUORATE_POWER_CHILD_LIMIT" // writes of each writer after which the process ends; 0 = no limit
 
 	powerCuts   = "QUORATE_POWER_CUTS"   // for the test: power cuts of each kind of cluster; default 24
 	powerBinary = "QUORATE_POWER_BINARY" // for the test: a test binary with the overlay; empty = build one
@@ -85,7 +85,8 @@ func forEngines(t *testing.T, f func(*testing.T, raftlog.Engine)) {
 	}
 }
 
-// powerTry is powerOpen on disks that may be damaged. fatal receives fatal errors after the start.
+// powerTry works like powerOpen, for disks that may be damaged. It returns the errors of starts. fatal gets the errors
+// passed to Options.Fatal.
 func powerTry(t *testing.T, c *cluster, dir string, e raftlog.Engine, size int, step func(string),
 	fatal func(error)) ([]*raftfsm.Host, error) {
 	t.Helper()
@@ -99,7 +100,7 @@ func powerTry(t *testing.T, c *cluster, dir string, e raftlog.Engine, size int, 
 			o.Timing.FloorEvery, o.Timing.WitnessEvery = 10*time.Millisecond, 20*time.Millisecond
 			o.Registerer, o.Fatal, o.Step, o.Bootstrap = prometheus.NewRegistry(), fatal, step, false
 		})
-		o.Bootstrap = i == 0 // not set above: a start that fails could not end the election that is hurried there
+		o.Bootstrap = i == 0 // set after c.options, which otherwise starts an election that a failed start cannot end
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
@@ -133,7 +134,8 @@ type powered struct {
 	start   string // copy of the directory before the run
 }
 
-// powerRun runs a cluster on a directory for a while and kills it, or until it is done with limit writes.
+// powerRun runs a cluster on a directory. If limit is 0, it kills the cluster when the servers have been open for the
+// time d. Otherwise the cluster ends after limit writes of each writer.
 func powerRun(t *testing.T, binary, dir string, e raftlog.Engine, size, limit int, d time.Duration) powered {
 	t.Helper()
 	scratch := t.TempDir()
@@ -175,7 +177,7 @@ func powerRun(t *testing.T, binary, dir string, e raftlog.Engine, size, limit in
 	return run
 }
 
-// childOutput keeps what the process prints, and tells when its servers are open.
+// childOutput keeps what the process prints. It closes opened when the servers of the process are open.
 type childOutput struct {
 	mu     sync.Mutex
 	text   strings.Builder
@@ -213,6 +215,7 @@ func (p *promise) note(text string) {
 }
 
 // cut replays a run, cuts the power after each of the records with the given numbers, and calls check with the image.
+// before is the promise at the start of the run. cut returns the promise at its end.
 func (r *powered) cut(t *testing.T, at []int, keep func(i int) powercut.Keep, skip skip, rnd *rand.Rand,
 	before promise, check func(i int, image string, p promise)) promise {
 	t.Helper()
@@ -268,7 +271,7 @@ func (p *promise) verify(t *testing.T, image string, e raftlog.Engine, size int)
 	defer func() {
 		for _, h := range hosts {
 			if h != nil {
-				_ = h.Close() // a damaged one may return an error
+				_ = h.Close() // a damaged server may return an error
 			}
 		}
 	}()
@@ -302,7 +305,7 @@ func (p *promise) read(h *raftfsm.Host, size int, ended func() error) error {
 			case k == right:
 				least, most = got[left], got[left]
 			case k == eventual && size > 1:
-				least = 0 // another server may lead, and lack it
+				least = 0 // another server may lead and lack the write
 			}
 			if n < least || n > most {
 				return fmt.Errorf("%w: %s has write %d, acknowledged were %d, tried %d", errBroken, k, n, least, most)
@@ -351,8 +354,8 @@ func powerProgram(t *testing.T) string {
 	return filepath.Join(dir, "raftfsm.test")
 }
 
-// powerBuild builds the test binary once and returns its folder, which TestMain removes. The first build takes minutes,
-// because the overlay changes a package that all others need.
+// powerBuild builds the test binary once and returns its folder, which TestMain removes. The first build takes
+// minutes, because the overlay changes a package that all others need.
 var powerBuild = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "quorate-power-")
 	if err != nil {
@@ -384,8 +387,8 @@ func (r *powered) cuts(rnd *rand.Rand, n int) []int {
 	return slices.Compact(at)
 }
 
-// steps returns the number of one record of each named step of disk work: of the first time or, if again is set, of a
-// random one.
+// steps returns the number of one record of each named step of disk work. This is the first record of the step. If
+// again is true, it is a random one.
 func (r *powered) steps(rnd *rand.Rand, again bool) []int {
 	all := map[string][]int{}
 	for i := range r.records {
@@ -416,9 +419,10 @@ func powerCount(t *testing.T) int {
 	return n
 }
 
-// The power of all servers is cut at the same moment, repeatedly. Each time a cluster starts on what is left, and no
-// acknowledged write may be missing. Of all moments in a run, some are tried; the run then continues from the last one.
-// In the first run they include every step of the disk work: the first time of the step, and another time.
+// The power of all servers is cut at the same moment, repeatedly. Each time, a cluster starts on what is left on the
+// disks, and no acknowledged write may be missing. Each run is cut at some random moments. The next run continues from
+// the last of them. In the first run, the moments also include every step of disk work twice: when the step happens
+// for the first time, and at a random time.
 func TestPowerLoss_LosesNoStrongWrite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a cluster for each power cut")
@@ -497,8 +501,8 @@ func named(part string) func(string, bool) bool {
 	return func(path string, _ bool) bool { return strings.Contains(path, part) }
 }
 
-// The test above finds a product that leaves out syncs. And the trace has everything that the product writes: otherwise
-// the model of the disk would be wrong.
+// The checks of TestPowerLoss_LosesNoStrongWrite find a product that leaves out syncs. The test also checks that the
+// trace has everything that the product writes. Otherwise the model of the disk would be wrong.
 func TestPowerLoss_FindsSkippedSyncs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server for each power cut")

@@ -13,8 +13,8 @@ import (
 type queryKind uint8
 
 const (
-	queryGet  queryKind = 1 + iota // keys[0]
-	queryMany                      // all keys at one instant
+	queryGet  queryKind = 1 + iota // one key
+	queryMany                      // several keys in one consistent view
 	queryList                      // a page of keys
 )
 
@@ -29,7 +29,7 @@ type query struct {
 	// maxBytes limits the size of the value, or of all values together; 0 = no limit. It is not sent to other
 	// servers, which use maxAnswer.
 	maxBytes int64
-	strong   bool // expired items must be expired for every later leader too
+	strong   bool // linearizable: an item that the result omits as expired is expired for every later leader
 
 	values []kv.Value  // result: one for each key, in order
 	listed []kv.Listed // result of queryList
@@ -70,7 +70,7 @@ func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 
 func (q *query) list(m *kv.Machine, now uint64) (pending bool, err error) {
 	if q.strong {
-		// List at the log's own time, and advance that time first if anything has expired since.
+		// List at cluster time. If an item has expired after that time, the caller must first advance cluster time.
 		if q.asked == 0 {
 			q.asked = now
 		}
@@ -125,7 +125,7 @@ func readQuery(f *peercalls.Frame) (*query, error) {
 	return q, nil
 }
 
-// Bits of a found value.
+// Bits in the encoding of a result.
 const (
 	valueFound = 1 << iota
 	valueMore  // of a listing: there are more keys

@@ -25,6 +25,7 @@ const (
 	// replicaPatience is how long a read waits for the local replica before it sends a query to the leader.
 	replicaPatience = 50 * time.Millisecond
 
+	// Reasons why an answer is stale, as values of the label "reason".
 	staleForeign  = "foreign_session"
 	staleLost     = "lost_write"
 	staleBehind   = "not_caught_up"
@@ -82,10 +83,10 @@ type asking struct {
 type given struct {
 	level   state.Level
 	age     time.Duration // negative = not known
-	at      session.Seen  // what the session has seen now
-	reason  string        // why it is stale
+	at      session.Seen  // position that the session has seen with this answer
+	reason  string        // why the answer is stale; empty = it is not
 	forgive bool          // a position of the session or of the node was lost; the answer reports that
-	ownDone bool          // asking.own is reflected, or its loss is reported
+	ownDone bool          // the answer reflects the positions in asking.own, or reports their loss
 	served  string        // value of the label "served"
 }
 
@@ -132,9 +133,9 @@ func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query)
 	return r.out, !r.untrusted, err
 }
 
-// unreplaced calls read until it fails, or until the same machine was live before and after the call. So read has read
-// the machine that has applied what it waited for. A received machine that replaces one which is not trusted may have
-// applied less.
+// unreplaced calls read, and calls it again if a received machine has replaced the current one in the meantime. It
+// returns the first error. The repetition is necessary because read waits until a machine has applied an index. A
+// received machine may have applied less.
 func unreplaced(machine func() *kv.Machine, read func() error) error {
 	for {
 		m := machine()
@@ -237,7 +238,7 @@ func isInvented(s session.Seen, ri group.ReadIndex) bool {
 	return s.Committed && s.Pos.Index > ri.Index
 }
 
-// tick advances the log's time to the leader's time.
+// tick proposes an entry that advances cluster time to the leader's time.
 func (r *reading) tick(ctx context.Context) error {
 	data, err := command.AppendRequest(nil, &command.Request{Kind: command.KindTick})
 	if err != nil {
@@ -246,7 +247,7 @@ func (r *reading) tick(ctx context.Context) error {
 	_, err = r.server.propose(ctx, r.id, data, group.Committed, false)
 	switch fault.CodeOf(err) {
 	case fault.NotLeader, fault.Indeterminate, fault.Unavailable:
-		return nil // the next round notices
+		return nil // strong reads again, and calls tick again if necessary
 	}
 	return err
 }
@@ -297,14 +298,14 @@ func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 		if reason, err := r.await(ctx, *r.session); reason != "" || err != nil {
 			return reason, err
 		}
-		if r.restored(*r.session) { // restored while it waited
+		if r.restored(*r.session) { // a restore came during the wait
 			return staleRestored, nil
 		}
 	}
 	return r.awaitOwn(ctx)
 }
 
-// awaitOwn waits for the writes of the application at the requesting node.
+// awaitOwn waits for the writes of the application at the requesting node. The results mean the same as for catchUp.
 func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 	for _, s := range r.own {
 		if r.restored(*s) {
@@ -321,7 +322,7 @@ func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 			return why, nil
 		}
 	}
-	r.out.ownDone = true // reflected, or lost and reported once
+	r.out.ownDone = true // the answer reflects the writes, or reports their loss
 	return reason, nil
 }
 

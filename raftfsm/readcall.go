@@ -15,7 +15,7 @@ import (
 // a paused server delays a read only a little. The time doubles after each round.
 const firstTry = 1500 * time.Millisecond
 
-// readClient reads at other servers. Safe for concurrent use.
+// readClient reads at other servers. It is safe for concurrent use.
 type readClient struct {
 	peers   peercalls.Peers
 	metrics *Metrics
@@ -51,7 +51,7 @@ func (c *readClient) round(ctx context.Context, gid uint32, ask asking, q *query
 	return given{}, false, err
 }
 
-// read sends q to a server.
+// read sends q to the server with the id to, and stores the result in q.
 func (c *readClient) read(ctx context.Context, to string, gid uint32, ask asking, q *query,
 	patience time.Duration) (given, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -116,7 +116,7 @@ func (s *server) serveRead(ctx context.Context, gid uint32, r *peercalls.Frame) 
 	return q.appendFound(appendGiven(nil, &got)), nil
 }
 
-// levels returns the levels by their numbers in messages.
+// levels returns the levels in the order of their numbers in messages.
 func levels() []state.Level {
 	return []state.Level{state.Linearizable, state.SessionLevel, state.Bounded, state.Stale}
 }

@@ -155,7 +155,7 @@ func (a access) WithID(ctx context.Context, gid uint32, f func(command.RequestID
 		if known {
 			return err
 		}
-		o.drop(id.Origin) // the group may not know it any more
+		o.drop(id.Origin) // the group may no longer know the origin
 	}
 }
 
@@ -165,7 +165,7 @@ func (a access) Token(gid uint32, at raftlog.Position) string {
 	return session.Session{seen}.Token(a.node.tag.Load())
 }
 
-// storeAccess is the access of a Store. It ends when the Store is closed.
+// storeAccess is the access of a Store. After the Store is closed, Locate returns an error.
 type storeAccess struct {
 	access
 	store *Store

@@ -18,9 +18,9 @@ func (h *Host) Progress(ctx context.Context, server string, id uint32) (peercall
 	return peercalls.AskProgress(ctx, h.opts.Peers, server, id)
 }
 
-// FindLeader asks the given servers, but not this one, which server leads a group, and returns the id of the leader. It
-// returns "" if no server reports a leader within a second. Use it on a node that is no longer a member; its own
-// replica does not learn of leaders.
+// FindLeader asks the given servers, but not this one, which server leads a group, and returns the id of the leader.
+// It returns "" if no server reports a leader within a second. Use it on a node that is no longer a member, because
+// the replica of such a node does not learn of leaders.
 func (h *Host) FindLeader(ctx context.Context, gid uint32, servers []string) string {
 	isSelf := func(server string) bool { return server == h.Identity().Server }
 	return peercalls.FindLeader(ctx, h.opts.Peers, gid, slices.DeleteFunc(slices.Clone(servers), isSelf))

@@ -138,21 +138,21 @@ func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
 	}
 }
 
-// called records which servers are called, and never answers.
+// called records which servers are called, and returns an error for each call.
 type called chan string
 
-// Wait implements raftfsm.Peers.
+// Wait implements peercalls.Peers.
 func (c called) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	return c.Call(ctx, server, method, payload)
 }
 
-// Call implements raftfsm.Peers.
+// Call implements peercalls.Peers.
 func (c called) Call(_ context.Context, server, _ string, _ []byte) ([]byte, error) {
 	c <- server
 	return nil, errors.New("no answer")
 }
 
-// A server that calls itself is reported as a copied data directory.
+// FindLeader must not call its own server, because a server that calls itself is reported as a copied data directory.
 func TestFindLeader_CallsOnlyOthers(t *testing.T) {
 	t.Parallel()
 	peers := make(called, 3)

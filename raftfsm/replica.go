@@ -27,8 +27,8 @@ type replica interface {
 	// route implements Host.Route.
 	route(gid uint32) peercalls.Route
 
-	// propose sends an encoded request to the leader of a group, without retries. values says whether the request
-	// stores values; a read-only group refuses such a request.
+	// propose sends an encoded request to the leader of a group, without retries. hasValues is true if the
+	// request stores values. A read-only group refuses such a request.
 	propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, hasValues bool) (group.Answer, error)
 	// writesAllowed returns nil if values can be stored in a group now, and otherwise the reason why not.
 	writesAllowed(gid uint32) error

@@ -189,7 +189,7 @@ func copyDir(to, from string) error {
 	}
 }
 
-// names returns all files of a tree.
+// names returns the paths of all files and directories of a tree.
 func names(dir string) (out []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		out = append(out, path)

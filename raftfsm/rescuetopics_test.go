@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/topics"
 )
 
-// rescueOther ends a server other than lead that has the same state, rescues it, and starts it alone. dirs are the data
-// directories by node id.
+// rescueOther ends a server other than lead that has the same state, rescues it, and starts it alone. dirs are the
+// data directories by node id.
 func rescueOther(t *testing.T, c *cluster, lead *raftfsm.Host, dirs map[string]string) *raftfsm.Host {
 	t.Helper()
 	stay := c.others(lead)[0]

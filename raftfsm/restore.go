@@ -18,12 +18,12 @@ import (
 
 const (
 	stepTime = 30 * time.Second // how long one step of a restore may wait for a leader
-	takeOver = 20 * time.Second // how long a restore waits for an earlier one to end or to stand still
+	takeOver = 20 * time.Second // how long a restore waits until an earlier one has ended or makes no progress
 )
 
 const (
-	// maxProposal is the maximum size in bytes of a request for the log. A step of a restore may be larger than the
-	// largest write, because it has the same operation and fields of its own.
+	// maxProposal is the maximum size in bytes of a request for the log. A chunk of a restore can be larger than
+	// MaxRequest, because it may have an operation of that size and always has further fields.
 	maxProposal = MaxRequest + 1<<10
 
 	// itemOverhead bounds the size in bytes of a record or a remembered result in a request, without its texts and its
@@ -101,7 +101,7 @@ func (h *Host) restore(ctx context.Context, r io.Reader) (Restored, error) {
 		s.abort()
 		return Restored{}, err
 	}
-	// Not cancelled with the caller, because groups would be left unequal.
+	// The commit continues if the caller gives up. Otherwise only some of the groups would have the backup.
 	return Restored{Header: in.Header, Totals: totals}, s.commit(context.WithoutCancel(ctx))
 }
 
@@ -194,7 +194,7 @@ func (s *restore) chunk(ctx context.Context, p *backup.Part) error {
 }
 
 // checkRemembered returns fault.Corrupt for a remembered result that the state machine cannot decode. Such a result in
-// the log would halt all replicas at the next retry of its request.
+// the log would break all replicas at the next retry of its request.
 func checkRemembered(m *command.Remembered) error {
 	if err := kv.CheckRemembered(m); err != nil {
 		return &fault.Error{Code: fault.Corrupt, Op: opRestore,
@@ -266,7 +266,7 @@ func (s *restore) abort() {
 }
 
 // step proposes one step of the restore to a group. It retries until stepTime has passed, or quorumTime for the first
-// step. A retry is safe, because a step has no effect the second time.
+// step. A retry is safe, because a repeated step changes no data.
 func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (group.Answer, error) {
 	r.Kind, r.Restore.ID = command.KindRestore, s.id
 	data, err := command.EncodeRequest(r, maxProposal)

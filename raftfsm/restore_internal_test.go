@@ -89,7 +89,8 @@ func TestRestore_SplitsPartThatIsLargerThanLogEntry(t *testing.T) {
 	}
 }
 
-// The state machine decodes a remembered result only at a retry of its request, and halts if it cannot.
+// The state machine decodes a remembered result only at a retry of its request. If it cannot decode the result, it
+// breaks.
 func TestRestore_RefusesRememberedResultOfUnknownForm(t *testing.T) {
 	for name, result := range map[string][]byte{
 		"unknown outcome":        {9, 0, 0, 0},

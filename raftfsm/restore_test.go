@@ -36,7 +36,8 @@ func restore(t testing.TB, h *raftfsm.Host, file []byte) {
 	}
 }
 
-// content reads n keys of each of four applications, which are in several partitions.
+// content reads n keys of each of four applications, which are in several partitions. It returns their values and
+// ETags.
 func content(t testing.TB, s state.Store, n int) (values, etags map[string]string) {
 	t.Helper()
 	values, etags = map[string]string{}, map[string]string{}
@@ -291,7 +292,7 @@ func TestRestore_SurvivesLeaderLoss(t *testing.T) {
 	for i := range 300 {
 		set(t, lead.Store("", "s"), fmt.Sprintf("k%03d", i), fmt.Sprintf("%08000d", i), state.Eventual)
 	}
-	set(t, lead.Store("", "s"), "k299", fmt.Sprintf("%08000d", 299), state.Strong) // whatever happens to the leader
+	set(t, lead.Store("", "s"), "k299", fmt.Sprintf("%08000d", 299), state.Strong) // so that all writes are committed
 	file := save(t, lead)
 	at := c.others(lead)[0]
 	src, moved := &pausing{r: bytes.NewReader(file), at: len(file) / 2}, make(chan struct{})

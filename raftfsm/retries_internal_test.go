@@ -9,12 +9,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// changing is a replica whose leader changes at once.
+// changing is a replica whose waitChange returns at once.
 type changing struct{ replica }
 
 func (changing) waitChange(context.Context, uint32) {}
 
-// A request that needs a format which a server cannot read is answered at once: no new leader can help.
+// A request that needs a format which a server cannot read is not retried, because no new leader can help.
 func TestRetries_OnlyWhatANewLeaderMayFix(t *testing.T) {
 	r := retries{newMetrics(prometheus.NewRegistry()), make(chan struct{})}
 	for code, want := range map[fault.Code]bool{

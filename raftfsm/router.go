@@ -26,7 +26,7 @@ type router struct {
 	retry   retries
 	tokens  session.Cache
 	hub     feed.Hub
-	name    string // of this node's requests; different for every incarnation of a process
+	name    string // begins the name of every origin of this node; different for every incarnation of the process
 
 	making sync.Mutex
 	groups atomic.Pointer[[]groupRequests] // created under making, once the number of groups is known

@@ -133,7 +133,7 @@ func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
 
 // whole returns nil if data is exactly one request that every replica can apply, and otherwise fault.Invalid,
 // fault.TooLarge, or fault.Corrupt for a step of a restore whose remembered results cannot be decoded. The caller must
-// not propose data for which whole returns an error: it would halt all replicas.
+// not propose data for which whole returns an error, because such data could stop all replicas.
 func whole(data []byte) error {
 	if len(data) > maxProposal {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
@@ -190,11 +190,12 @@ func leaderIndex(ctx context.Context, g *group.Group, after raftlog.Position) (g
 		if held != group.Lost || holds(g, after) == group.Lost {
 			return ri, held, nil
 		}
-		// The entry arrived after Holds and before the read index, before this server led.
+		// The entry arrived after the first call of holds, before this server became the leader. Try again.
 	}
 }
 
-// holds returns what a leader's log knows about a position; 0 for the zero position.
+// holds reports whether the log of a leader contains the entry at p. It returns group.Held for index 0, and group.Lost
+// for an index above the last one.
 func holds(g *group.Group, p raftlog.Position) group.Holding {
 	if p.Index == 0 {
 		return group.Held

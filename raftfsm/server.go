@@ -35,7 +35,7 @@ type server struct {
 	metrics *Metrics
 	retry   retries
 	remote  *peercalls.LeaderClient // client for other servers
-	// elsewhere reads at other servers while a replica of this one is not trusted
+	// elsewhere reads at other servers while a replica of this server is not trusted
 	elsewhere readClient
 	cache     *pebble.Cache // shared by all groups; nil if none is open
 	// compacting has capacity 1; see group.Options
@@ -50,7 +50,7 @@ type server struct {
 	topics     []*topics.Keeper    // of the topics of each group
 	workflows  []*workflows.Keeper // of the workflows of each group
 	fresh      []freshness         // by group
-	scans      scans               // of nodes without replicas
+	scans      scans               // scans that nodes without replicas read
 	stop       chan struct{}
 	wg         sync.WaitGroup
 }
@@ -362,7 +362,8 @@ func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	return ack
 }
 
-// settle implements replica. The local replica reflects everything it has returned.
+// settle implements replica. It records no position after an answer of the local replica, because later reads of this
+// replica return no older data.
 func (s *server) settle(own *ownWrites, q *query, done []*session.Seen, got given) {
 	if got.served != servedLocal {
 		settleElsewhere(own, q, done, got)

@@ -252,7 +252,7 @@ func TestSidecar_WithoutServersIsUnavailable(t *testing.T) {
 	}
 }
 
-// A sidecar may know its cluster before it has reached a server, and with it the number of groups.
+// A sidecar may know its cluster before it has reached a server. Until then, it does not know the number of groups.
 func TestSidecar_NotesWaitForAServer(t *testing.T) {
 	o := options(t, t.TempDir())
 	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}}

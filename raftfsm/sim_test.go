@@ -44,8 +44,8 @@ func sidecars(t *testing.T) int {
 	return 1000
 }
 
-// The hosts are the product's: servers with their files, and sidecars, in virtual time. Calls between them use
-// memory, and every running server is known as alive. Sockets, encryption and gossip are not part of the test.
+// The hosts are real: servers with their files, and sidecars, in virtual time. Calls between them use memory, and
+// every running server counts as alive. Sockets, encryption and gossip are not part of the test.
 func TestSimulation_ThousandSidecarsSurviveLeaderLoss(t *testing.T) {
 	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	if testing.Short() {

@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/actors"
 )
 
-const simActors = 3 // that hosts compete for
+const simActors = 3 // number of actors for which hosts compete
 
 // actorSim plays hosts of actors on the servers of the product, in virtual time, while the network is cut and
 // restored, and while hosts are paused. Hosts are models of those in package api/actors: they renew their session each
@@ -29,8 +29,8 @@ const simActors = 3 // that hosts compete for
 //
 //  1. When a host starts a turn, no other host has a valid lease and owns the actor.
 //  2. A write is not applied if it was sent after a turn with a later epoch had begun.
-//  3. A turn reads every write that was acknowledged before it began, and the last value of a counter is the number of
-//     acknowledged writes, and at most those of unknown outcome in addition.
+//  3. A turn reads every write that was acknowledged before it began. The last value of a counter is at least the
+//     number of acknowledged writes. It is greater by at most the number of writes with an unknown outcome.
 type actorSim struct {
 	t     *testing.T
 	c     *cluster
@@ -66,7 +66,7 @@ type simHost struct {
 	give     string // session of the host that gets the next actor whose turn has ended; empty = none
 }
 
-// run keeps a session.
+// run registers a session, renews it, and registers another one when it has ended.
 func (h *simHost) run(ctx context.Context) {
 	var renewals sync.WaitGroup
 	defer renewals.Wait()
@@ -178,7 +178,8 @@ func (h *simHost) target(rnd *rand.Rand) string {
 	return to
 }
 
-// begin begins a turn if the host owns the actor. The session is empty if it must not start turns.
+// begin begins a turn if the host owns the actor. The session is empty if the host has no valid lease, so that it must
+// not start turns.
 func (h *simHost) begin(actor int) (a actors.Activated, session string, revision uint64) {
 	s := h.s
 	s.mu.Lock()
@@ -225,7 +226,7 @@ func (h *simHost) turn(ctx context.Context, actor int, a actors.Activated, revis
 	s.mu.Unlock()
 	item, err := h.node.Store("", "s").Get(limit, state.GetRequest{Key: key,
 		ReadOptions: state.ReadOptions{Session: a.Session}})
-	if err != nil || item.Level == state.Stale { // package api makes a strong read of a stale one
+	if err != nil || item.Level == state.Stale { // package api repeats a stale read as a strong read
 		return true
 	}
 	n, _ := strconv.Atoi(string(item.Value)) // empty = 0

@@ -26,14 +26,15 @@ type grantSeen struct {
 	token    uint64
 	sent     time.Duration // when it was requested
 	answered time.Duration
-	until    time.Duration // the lock does not expire earlier
+	until    time.Duration // the lock must not expire before this time
 	given    time.Duration // when its release was requested; 0 = never
 }
 
-// lockSim plays clients of locks and watches on the hosts of the product, in virtual time, while the network is cut and
-// restored. It checks these invariants:
+// lockSim plays clients of locks and watches on the hosts of the product, in virtual time, while the network is cut
+// and restored. It checks these invariants:
 //
-//  1. No lock is granted before the earlier grant was released, or has expired by the time of its owner's request.
+//  1. No lock is granted before the earlier grant was released or has expired. The expiry of a grant counts from the
+//     moment of its request.
 //  2. Every grant of a lock has a greater token than those that were answered before it was requested.
 //  3. A watch at each server has every acknowledged strong write of its prefix once and in order.
 type lockSim struct {
@@ -120,8 +121,8 @@ func (s *lockSim) write(ctx context.Context) {
 	}
 }
 
-// disturb cuts servers off and restores all links. Sometimes it only cuts off the replica of a server, which then falls
-// behind, while the server still makes calls.
+// disturb cuts servers off and restores all links. Sometimes it only cuts off the replica of a server, which then
+// falls behind, while the server still makes calls.
 func disturb(t *testing.T, c *cluster, hosts []*raftfsm.Host, rnd *rand.Rand) {
 	for range 8 {
 		pauseFor(t.Context(), time.Duration(500+rnd.IntN(2500))*time.Millisecond)
@@ -143,7 +144,7 @@ func disturb(t *testing.T, c *cluster, hosts []*raftfsm.Host, rnd *rand.Rand) {
 	}
 }
 
-// lag cuts the links of the replicas of a server, in both directions; heal restores them. Calls go on.
+// lag cuts the links of the replicas of a server, in both directions; heal restores them. Calls still work.
 func (c *cluster) lag(server string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,7 @@ type replicas struct {
 	id    uint32
 }
 
-// replicasOf returns nil if there are no peers.
+// replicasOf returns the replicas of the group with the given id. It returns nil if there are no peers.
 func replicasOf(p peercalls.Peers, id uint32) integrity.Replicas {
 	if p == nil {
 		return nil

@@ -289,7 +289,8 @@ type writing struct {
 	requestID   string
 }
 
-// write sends operations as one request.
+// write sends the operations of w to their group as one request. It returns fault.Invalid if the keys of the
+// operations are in different groups.
 func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	if err := s.enter(ctx, "raftfsm.write"); err != nil {
 		return state.Written{}, err
@@ -354,7 +355,8 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	return written, nil
 }
 
-// request returns the request for the group p of n. Checks of locks come first.
+// request returns the request for the group p of n. The operations of effects come first, then the checks of locks and
+// of the actor, then w.ops.
 func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 	req := &command.Request{Kind: command.KindWrite, Ops: w.ops}
 	if len(w.locks) > 0 || w.actor != nil {
@@ -401,7 +403,8 @@ func (w *writing) epoch(store string) []command.Op {
 	return actors.Check(a, e.Epoch, e.Host, e.Revision)
 }
 
-// outcome returns the error of the write.
+// outcome returns the error of the write whose result is r, or nil if it was applied. store is the id of the store,
+// and gid is the group.
 func (w *writing) outcome(store string, gid uint32, r *kv.Result) error {
 	for _, e := range w.effects {
 		if r.Outcome != kv.Conflict {
@@ -424,7 +427,7 @@ func (w *writing) outcome(store string, gid uint32, r *kv.Result) error {
 	return outcome(r, w.checks(store))
 }
 
-// unconditional reports whether every operation succeeds in any case.
+// unconditional reports whether no operation has a condition.
 func unconditional(ops []command.Op) bool {
 	for i := range ops {
 		if ops[i].Cond != command.CondNone {
@@ -434,7 +437,8 @@ func unconditional(ops []command.Op) bool {
 	return true
 }
 
-// outcome returns the error of a write. checks are the checks of locks that it had.
+// outcome returns the error of a write with the result r, or nil if the write was applied. checks are the checks of
+// locks in the write.
 func outcome(r *kv.Result, checks []command.Op) error {
 	switch r.Outcome {
 	case kv.Applied:

@@ -114,7 +114,7 @@ func TestAdmin_DescribesTopicsFromEveryNode(t *testing.T) {
 	lagIs(t, side.Topics("", "pubsub"), "orders", "late", 5)
 }
 
-// A message that waits only for its time is part of the lag, and not the oldest that waits.
+// A delayed message is part of the lag. But it does not count for OldestAt, the time of the oldest waiting message.
 func TestAdmin_DelayedMessagesDoNotWait(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
@@ -158,7 +158,7 @@ func TestAdmin_DescribesManyTopics(t *testing.T) {
 	}
 }
 
-// entriesOf returns the messages of a topic from a place on.
+// entriesOf returns the messages of a topic, beginning at from.
 func entriesOf(t *testing.T, a *topics.Admin, topic string, from topics.Start) (list []topics.Entry) {
 	t.Helper()
 	behind := true
@@ -207,7 +207,7 @@ func TestAdmin_ReadsFromOffsetsAndTimes(t *testing.T) {
 	if got := entriesOf(t, a, "nothing", topics.Start{}); len(got) != 0 {
 		t.Errorf("a topic that does not exist: %v", texts(got))
 	}
-	// Messages come while they are published, also through a change of the leader.
+	// Read returns messages as soon as they are published, also after a change of the leader.
 	came, caught := make(chan string, 10), make(chan bool, 1)
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(within(t, time.Minute))
@@ -246,8 +246,8 @@ func step(sum *topics.Progress) func(topics.Progress) error {
 	}
 }
 
-// Dead letters go back to the topics that they come from, each once, and keep their order, key and metadata. Those of a
-// topic that is not known stay.
+// Dead letters go back to the topics that they come from, each once, and keep their order, key and metadata. Those of
+// a topic that is not known stay.
 func TestAdmin_RedriveMovesDeadLettersBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 2 })
@@ -289,7 +289,7 @@ func TestAdmin_RedriveMovesDeadLettersBack(t *testing.T) {
 	}
 	s.Close()
 
-	// With several sources, the CloudEvent says which of them it is.
+	// With several sources, the CloudEvent names the source of its message.
 	die("orders", "dead", func(int) []byte { return []byte(`{"topic":"orders"}`) })
 	die("bills", "dead", func(i int) []byte {
 		return []byte([]string{`{"topic":"bills"}`, `{"topic":"secret"}`, `no JSON`}[i%3])
@@ -421,7 +421,8 @@ func TestAdmin_ReplayFromOffset(t *testing.T) {
 	}
 }
 
-// gaugeOf returns a metric of a consumer group; false = it has none.
+// gaugeOf returns the value of a metric of a consumer group. The second result is false if the group has no such
+// metric.
 func gaugeOf(t *testing.T, reg *prometheus.Registry, name, topic, group string) (float64, bool) {
 	t.Helper()
 	families, err := reg.Gather()

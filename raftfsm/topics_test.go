@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/topics"
 )
 
-// brokers opens brokers with a name of their own on one host after another.
+// brokers returns a function that opens a broker with a new name, each time on the next of the hosts.
 func brokers(hosts ...*raftfsm.Host) func(*testing.T) pubsub.Broker {
 	var n atomic.Int64
 	return func(t *testing.T) pubsub.Broker {
@@ -201,7 +201,7 @@ func TestBroker_SurvivesChangesOfLeader(t *testing.T) {
 	}
 }
 
-// Attempts and the time of the next one are in the log.
+// The number of attempts and the time of the next attempt are in the log, so a new leader knows them.
 func TestBroker_AttemptsSurviveChangeOfLeader(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
@@ -267,7 +267,8 @@ func unsettled(h *raftfsm.Host, n int) error {
 	return err
 }
 
-// A topic that is full of messages which a group has not acknowledged refuses further ones, and opens again.
+// A topic that is full of messages which a group has not acknowledged refuses further messages. It accepts messages
+// again when the group has acknowledged some.
 func TestBroker_FullTopic(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)

@@ -67,7 +67,7 @@ func watchedPrefix(r *state.WatchRequest) (string, error) {
 	return prefix, nil
 }
 
-// history names a history.
+// history identifies a history: its store, its prefix, and the group that has it.
 type history struct {
 	store, prefix string
 	group         uint32
@@ -76,7 +76,7 @@ type history struct {
 // historyReader reads a history from the replica of this node, or from a server.
 type historyReader interface {
 	read(ctx context.Context, after uint64, maxBytes int) (kv.Changes, error)
-	// wait returns when there may be something after a revision, or ctx ends.
+	// wait returns when there may be changes after a revision, or when ctx ends.
 	wait(ctx context.Context, after uint64)
 	scan(ctx context.Context, prefix string) (feed.Scan, error)
 }
@@ -162,7 +162,7 @@ func (l *localHistory) wait(ctx context.Context, after uint64) {
 	m := l.group.Machine()
 	n := m.Listen(l.at.store, l.at.prefix)
 	defer n.Stop()
-	// a change before Listen is noticed here
+	// A change may have come before Listen.
 	if c, err := l.read(ctx, after, 1); err != nil || !c.Kept || len(c.Items) > 0 {
 		select {
 		case <-n.C:

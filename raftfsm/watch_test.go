@@ -24,7 +24,7 @@ func watching(t *testing.T, s *raftfsm.Store, r state.WatchRequest) state.Watch 
 	return w
 }
 
-// seenChange is what tests compare of a change.
+// seenChange returns the part of a change that tests compare.
 func seenChange(c *state.Change) string {
 	if c.Deleted {
 		return strings.TrimPrefix(c.Key, "app||") + " gone"
@@ -227,7 +227,8 @@ func TestWatch_RefusesPositionsItCannotServe(t *testing.T) {
 	}
 }
 
-// A server that has restarted knows none of its earlier scans. It must not continue one with the items of another scan.
+// A server that has restarted knows none of its earlier scans. It must not continue one with the items of another
+// scan.
 func TestWatch_SnapshotDoesNotContinueAfterRestartOfServer(t *testing.T) {
 	t.Parallel()
 	var o raftfsm.Options

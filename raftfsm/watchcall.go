@@ -19,7 +19,7 @@ import (
 const (
 	watchRead = 1 + iota // changes after a revision
 	watchWait            // waits until there are changes after a revision
-	watchScan            // the next items of a scan; scan 0 begins one
+	watchScan            // the next items of a scan; id 0 begins a new scan
 )
 
 const (
@@ -45,7 +45,8 @@ type remoteHistory struct {
 	at      history
 }
 
-// ask sends a part of MethodWatch to the nearest server, and to the next one if that fails.
+// ask sends a part of MethodWatch to the nearest server. If that server fails, ask tries the next one. The result to
+// is the server that has answered.
 func (r *remoteHistory) ask(
 	ctx context.Context, patience time.Duration, body []byte,
 ) (f *peercalls.Frame, to string, err error) {
@@ -143,7 +144,7 @@ func (s *remoteScan) fetch(ctx context.Context, maxBytes int) (err error) {
 
 func (s *remoteScan) Revision() uint64 { return s.revision }
 
-func (s *remoteScan) Close() {} // the server drops it after scanLife
+func (s *remoteScan) Close() {} // the server ends the scan after scanLife
 
 func (s *remoteScan) Next(ctx context.Context, maxBytes int) ([]state.Change, bool, error) {
 	if s.started {

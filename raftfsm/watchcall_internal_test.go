@@ -23,7 +23,7 @@ func (g *guarded) Close() {
 	}
 }
 
-// A call may be reading the scan when its time is up.
+// A call may be reading the scan when scanLife has passed. The scan is then closed after the call.
 func TestScans_DropWaitsForCall(t *testing.T) {
 	const id = 7
 	one := &openScan{stop: time.AfterFunc(time.Hour, func() {})}

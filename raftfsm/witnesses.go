@@ -13,13 +13,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// witnesses queries servers over Peers about what they have seen of this one.
+// witnesses queries servers over Peers about what they have recorded of this server.
 type witnesses struct {
 	peers peercalls.Peers
 	id    uint32
 }
 
-// witnessesOf returns nil if there are no peers.
+// witnessesOf returns the witnesses of the group with the given id. It returns nil if there are no peers.
 func witnessesOf(p peercalls.Peers, id uint32) transport.Witnesses {
 	if p == nil {
 		return nil

@@ -136,7 +136,7 @@ func TestWorkflows_ManyMessagesArrive(t *testing.T) {
 	}
 }
 
-// An event for an instance that takes no more is dropped, so that other messages are sent.
+// An event for an instance that takes no more events is dropped, so that other messages are sent.
 func TestWorkflows_FullTargetsStopNothing(t *testing.T) {
 	b := openBounded(t)
 	w := workflowtest.Connect(t, b.e, flowApp)
@@ -216,7 +216,8 @@ func TestWorkflows_HistoriesAreBounded(t *testing.T) {
 	}
 }
 
-// Turns that a worker does not answer keep their histories in the memory of the leader.
+// Turns that a worker has not answered keep their histories in the memory of the leader. So the leader hands out only
+// as many turns as fit into its bound.
 func TestWorkflows_HistoriesOfOpenTurnsAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes some 100 MiB")
@@ -249,7 +250,7 @@ func TestWorkflows_HistoriesOfOpenTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// Instances that end without a worker have the retention of the newest one.
+// Instances that end while no worker is connected have the retention of the newest worker.
 func TestWorkflows_RetentionWithoutAWorker(t *testing.T) {
 	b := openBounded(t)
 	w := workflowtest.ConnectAs(t, b.e, flowApp, workflow.Worker{Retention: workflow.Retention{Terminated: 1}})

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// flowMetric returns the value of a series of the application flowApp; of a histogram the number of values. The label
-// is that besides app_id; "" = there is none.
+// flowMetric returns the value of a series of the application flowApp, or the number of values of a histogram. label
+// is the value of the label besides app_id; "" = there is no such label.
 func flowMetric(t *testing.T, reg *prometheus.Registry, name, label string) float64 {
 	t.Helper()
 	families, err := reg.Gather()

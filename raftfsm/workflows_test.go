@@ -27,8 +27,8 @@ import (
 // flowApp is the application of the workflows of these tests.
 const flowApp = "shop"
 
-// worker runs the workflows of these tests: a workflow with the name chain:n runs n activities one after another, fan:n
-// runs n at a time, timer:ms waits, event:name waits for an event, child:n runs n children chain:2, and again:n
+// worker runs the workflows of these tests: a workflow with the name chain:n runs n activities one after another,
+// fan:n runs n at a time, timer:ms waits, event:name waits for an event, child:n runs n children chain:2, and again:n
 // continues as new n times. The output is the sum of the results, and an activity returns its input plus one.
 type worker struct {
 	t       testing.TB

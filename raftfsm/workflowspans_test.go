@@ -59,7 +59,8 @@ func (s *recorded) End(err error) {
 	s.ended, s.err = true, err
 }
 
-// tree returns the names of the spans that have ended, each after that of its parent.
+// tree returns the path of each span in byte order: the names from the outermost parent to the span. Spans that have
+// failed or still run are marked.
 func (r *recorder) tree() (list []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 // Method is the name of the call between nodes about the directory of actors.
 const Method = "raft.actor"
 
-// What Method does. The numbers are part of the protocol.
+// The kinds of calls of Method. The numbers are part of the protocol.
 const (
-	callRegister = 1 // begins the session of a host, or describes it anew; answered with its revision
+	callRegister = 1 // begins the session of a host, or replaces its description; answered with the revision
 	callRenew    = 2 // renews the session of a host; answered with advice
 	callLeave    = 3 // ends the session of a host
 	callActivate = 4 // makes a host the owner of an actor; answered with the owner

@@ -89,7 +89,7 @@ func (d *Directory) Leave(ctx context.Context, host string) error {
 type Activated struct {
 	Owner   Host
 	Epoch   uint64
-	Session string // token with which reads see all writes of earlier owners
+	Session string // session token with which reads see all writes of earlier owners
 }
 
 // Activate makes host the owner of an actor that has no owner. host is a session id. Activate returns the owner,

@@ -10,22 +10,24 @@
 // Invariants:
 //
 //  1. An actor has at most one activation record, and the epochs of its records only grow. A log entry replaces an
-//     activation record only if the new host has a session and the old host has none. The entry itself checks both.
+//     activation record only if the new host has a session. Also, the old host must have no session, or must have
+//     requested the transfer. The entry itself checks the two sessions or, for a transfer, the epoch and the new
+//     session.
 //  2. A write of actor state names the epoch and the session of its activation. When the write is applied, the state
 //     machine checks that the activation record has that epoch and that the session has not ended. So two
 //     activations of an actor can never both write.
 //  3. Activate returns a position in the log at or after the entry of the activation. A replica that has applied
 //     that position has applied every write of earlier activations, because later writes of them are refused.
 //  4. A host starts turns and relays answers only while it has a lease. It has no lease after the end of its session,
-//     if clocks differ in speed by at most 10 %. An answered renewal gives the host a lease for the time Lease, counted
-//     from when the host sent the renewal. The leader answers only after a majority has confirmed its term. It ends a
-//     session after Patience without a renewal, and a new leader after Takeover without a first one. Both times are
-//     longer than Lease. A leader that has proposed the end of a session refuses renewals of that session for the rest
-//     of its term, because the proposal may be applied late.
+//     provided that clocks differ in speed by at most 10 %. An answered renewal gives the host a lease for the time
+//     Lease, counted from when the host sent the renewal. The leader answers only after a majority has confirmed its
+//     term. It ends a session after Patience without a renewal. A new leader ends a session after Takeover without a
+//     first renewal. Both times are longer than Lease. A leader that has proposed the end of a session refuses
+//     renewals of that session for the rest of its term, because the proposal may be applied late.
 //  5. A host starts no activation of an actor while an earlier turn of the actor still runs in its application.
 //     Package api/actors ensures this.
 //  6. A host that has requested the release of an activation activates the actor again only after the release was
-//     confirmed, or in another session. Otherwise a release without an answer could be applied late, when the host
+//     confirmed, or in another session. Otherwise a release without an answer could be applied late, while the host
 //     serves the actor again with the same epoch. Package api/actors ensures this, too. A transfer to another host is
 //     a release in this respect. Only the owner requests it, when no turn of the actor runs.
 //

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Group is what a Keeper needs of its Raft group.
+// Group has the methods of a Raft group that a Keeper needs.
 type Group interface {
 	// Leading reports whether this server leads and has applied an entry of its term.
 	Leading() bool
@@ -28,7 +28,7 @@ type Group interface {
 
 const (
 	proposeTimeout = 10 * time.Second
-	retryEnd       = 500 * time.Millisecond // until a failed proposal of the end of a session is repeated
+	retryEnd       = 500 * time.Millisecond // pause before a failed proposal is repeated
 	page           = 500                    // records that are read or removed at once
 )
 
@@ -50,7 +50,7 @@ type Keeper struct {
 	mu       sync.Mutex
 	group    Group // nil until Attach
 	closed   bool
-	machine  *kv.Machine // that the sessions were read from; nil = not read
+	machine  *kv.Machine // from which the sessions were read; nil = not read
 	term     uint64
 	restored uint64
 	sessions map[string]*session
@@ -58,8 +58,8 @@ type Keeper struct {
 	// any time in that term. So such a session is never renewed, not even after the sessions were read again.
 	ends     map[string]bool
 	kept     map[string]time.Time // by scope: until when no actors are spread
-	doubts   uint64               // proposals whose outcome was unknown
-	deciding bool                 // decide runs
+	doubts   uint64               // number of proposals with an unknown outcome
+	deciding bool                 // the goroutine of decide runs
 	running  sync.WaitGroup
 	closing  context.Context
 	stop     context.CancelFunc
@@ -68,14 +68,14 @@ type Keeper struct {
 // session is the session of a host, as this leader has seen it applied.
 type session struct {
 	Host
-	until  time.Time // when the leader proposes its end
+	until  time.Time // when the leader proposes the end of the session
 	timer  *time.Timer
-	ending bool // its end is proposed; it is not renewed any more
-	actors int  // reported by the host, plus those placed since
-	// counted is true if the host has reported the number of its actors to this leader
+	ending bool // the end is proposed, so the session is not renewed any more
+	actors int  // number of actors that the host has reported, plus the actors placed since
+	// counted is true if the host has reported the number of its actors to this leader.
 	counted bool
-	rests   time.Time // until when it gets no advice to give actors, or actors
-	taken   []Actor   // transferred to it, for its next advices
+	rests   time.Time // until then, the host takes no part in advice
+	taken   []Actor   // actors that were transferred to the host, for its next advice
 }
 
 // NewKeeper returns a Keeper that does nothing until Attach is called. patience is the constant Patience, except in
@@ -210,9 +210,9 @@ func (k *Keeper) doubt(err error) {
 	}
 }
 
-// decide waits until no proposal with an unknown outcome can be applied any more. For this it commits an entry
-// without effect, and repeats this if further proposals got an unknown outcome meanwhile. Proposals of a leader are
-// applied in their order, so earlier ones are applied before this entry or not at all.
+// decide waits until no proposal with an unknown outcome can be applied any more. To do so, it commits an entry
+// without effect. It commits another entry if further proposals got an unknown outcome in the meantime. Proposals of a
+// leader are applied in their order, so earlier proposals are applied before this entry or not at all.
 //
 // Without decide, a session that was stored late would be unknown to this leader. The leader would neither serve the
 // host of that session nor end the session.
@@ -346,7 +346,7 @@ func (k *Keeper) Renew(ctx context.Context, host string, actors int, canGive boo
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return Advice{}, err
 	}
-	if _, unsure := group.Confirm(ctx); unsure != nil { // another leader may know the session
+	if _, unsure := group.Confirm(ctx); unsure != nil { // only the present leader knows the session
 		return Advice{}, unsure
 	}
 	return p, err
@@ -367,7 +367,7 @@ func (k *Keeper) expire(s *session) {
 	}
 	if _, err := k.enterLocked(opRenew); err != nil || k.sessions[s.ID] != s {
 		k.mu.Unlock()
-		return // the leader of this term counts the session afresh
+		return // the leader of the present term has its own timer for the session
 	}
 	s.ending, k.ends[s.ID] = true, true
 	k.running.Add(1)

@@ -23,7 +23,7 @@ import (
 
 const scope = "default/s\x00app"
 
-// world is a group with one replica: what it commits is applied at once.
+// world is a Raft group with one replica. A committed request is applied at once.
 type world struct {
 	t       testing.TB
 	machine *kv.Machine
@@ -33,8 +33,8 @@ type world struct {
 	leads  bool
 	term   uint64
 	index  uint64
-	delay  bool               // the next proposal gets no answer, and is applied before the one after it
-	late   []*command.Request // such proposals
+	delay  bool               // the next proposal gets no answer, and is applied with the following proposal
+	late   []*command.Request // proposals that were not applied yet
 	before func()             // called once, before the next proposal; nil = nothing is called
 }
 
@@ -52,7 +52,7 @@ func (w *world) close() {
 	testutil.Must(w.t, w.machine.Close())
 }
 
-// lead replaces the leader: the next one has a Keeper of its own.
+// lead begins a new term, in which the leader has a new Keeper.
 func (w *world) lead() {
 	if w.keeper != nil {
 		w.keeper.Close()
@@ -138,7 +138,7 @@ func (w *world) register(id string) uint64 {
 	return revision
 }
 
-// renew renews the session of a host with a number of actors, and returns the advice.
+// renew renews the session of a host that reports count actors, and returns the advice.
 func (w *world) renew(id string, count int) actors.Advice {
 	w.t.Helper()
 	p, err := w.keeper.Renew(w.t.Context(), id, count, true)
@@ -169,7 +169,7 @@ func (w *world) state(id string) string {
 	return string(v.Value)
 }
 
-// inWorld runs a test with a clock of its own.
+// inWorld runs a test with a new world and a simulated clock.
 func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestSession_EndsWithoutRenewal(t *testing.T) {
 		w.register("a")
 		w.register("b")
 		first := w.activate("a", "1")
-		for range 10 { // b renews, a does not
+		for range 10 { // host b renews its session, and host a does not
 			<-time.After(actors.RenewEvery)
 			synctest.Wait()
 			w.renew("b", 0)
@@ -250,13 +250,13 @@ func TestSession_NewLeaderCountsAfresh(t *testing.T) {
 		w.register("a")
 		<-time.After(actors.Patience - time.Millisecond)
 		w.depose()
-		<-time.After(time.Hour) // without a leader nothing ends
+		<-time.After(time.Hour) // without a leader no session ends
 		w.lead()
 		w.renew("a", 0)
 	})
 }
 
-// A renewal is answered only by a server that still leads: otherwise the next leader may have ended the session.
+// Only a server that still leads answers a renewal. Otherwise the next leader may have ended the session.
 func TestRenew_DeposedLeaderDoesNotAnswer(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.register("a")
@@ -329,7 +329,8 @@ func TestLocate_TakesFewestActorsThenNode(t *testing.T) {
 	})
 }
 
-// spread plays hosts that follow the advice of the leader, in the given number of seconds. It returns the advice.
+// spread plays hosts that follow the advice of the leader for the given number of seconds. counts has the number of
+// actors of each host, and is updated. The result has each advice as a text.
 func (w *world) spread(counts map[string]int, seconds int) (moves []string) {
 	for range 5 * seconds {
 		for _, id := range slices.Sorted(maps.Keys(counts)) {
@@ -411,7 +412,8 @@ func TestRenew_AdvisesOnlyHostsThatTakePart(t *testing.T) {
 	})
 }
 
-// After an operator has moved actors, they stay until a host joins or leaves, at most ten minutes.
+// After an operator has moved actors, the leader does not spread actors until a host joins or leaves, for at most ten
+// minutes.
 func TestTransfer_OfAnOperatorStays(t *testing.T) {
 	for name, end := range map[string]func(w *world, counts map[string]int){
 		"a host joins": func(w *world, counts map[string]int) {
@@ -485,7 +487,7 @@ func TestLeave_FreesActorsAndRemovesRecords(t *testing.T) {
 	})
 }
 
-// A leader that stops while it removes records leaves the rest to the next one.
+// A leader stops while it removes records. The next leader removes the rest.
 func TestLeave_NextLeaderRemovesTheRest(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.register("a")
@@ -534,7 +536,7 @@ func TestRegister_EndedSessionIsNotBegunAgain(t *testing.T) {
 		if _, err := w.keeper.Activate(t.Context(), "a", actor("1")); !fault.Is(err, fault.NotFound) {
 			t.Errorf("an ended session activates: %v", err)
 		}
-		synctest.Wait() // nothing is left of the session
+		synctest.Wait() // no record of the session is left
 		drains := host("a")
 		drains.Draining, drains.Revision = true, first
 		if _, err := w.keeper.Register(t.Context(), drains); !fault.Is(err, fault.NotFound) {
@@ -543,8 +545,8 @@ func TestRegister_EndedSessionIsNotBegunAgain(t *testing.T) {
 	})
 }
 
-// A registration is applied after its caller has given up. The leader then serves the host, and ends the session if the
-// host does not come back.
+// A registration is applied after its caller got an unknown outcome. The leader then knows the session, and ends it if
+// the host does not come back.
 func TestRegister_AppliedLateIsKnown(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.register("other")
@@ -555,7 +557,7 @@ func TestRegister_AppliedLateIsKnown(t *testing.T) {
 			if _, err := w.keeper.Register(t.Context(), host(id)); !fault.Is(err, fault.Indeterminate) {
 				t.Errorf("registering %s: %v", id, err)
 			}
-			w.renew("other", 0) // reads the sessions too early
+			w.renew("other", 0) // reads the sessions before the registration is applied
 			synctest.Wait()
 		}
 		w.register("back")
@@ -586,7 +588,8 @@ func TestParseKey_ReversesKey(t *testing.T) {
 	}
 }
 
-// The leader may read the sessions again while a host describes itself anew, because another proposal got no answer.
+// While a host replaces its description, the leader reads the sessions again, because another proposal got no answer.
+// The leader then knows the new description.
 func TestRegister_DescriptionCountsAfterSessionsWereReadAgain(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.register("a")

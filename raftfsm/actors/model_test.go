@@ -19,23 +19,24 @@ import (
 //
 //  1. The epochs of an actor only grow. An activation is replaced only if the session of its host has ended, or the
 //     host has requested the release or the transfer of the actor.
-//  2. A write of actor state is applied if and only if at its position in the log the record of the actor has its
-//     epoch, and the session of its host has not ended.
+//  2. A write of actor state is applied if and only if the record of the actor has the epoch of the write, and the
+//     session of the host has not ended. Both conditions are those at the position of the write in the log.
 //  3. The position that Activate returns is at or after the entry of the activation, so it has every write of earlier
 //     epochs.
-//  4. At no time do two hosts have a valid lease and own the same actor. The lease of a host has ended, by the clock
-//     of the host, before the entry that ends its session, and a session that has ended gets no other lease. Clocks of
-//     hosts run up to 5 % faster or slower than that of the leader.
-//  5. A session ends only if its host has left, or the leader has not received a renewal for Patience (in
-//     the term of a new leader, Takeover before the first one).
+//  4. At no time do two hosts have a valid lease and own the same actor. Before the entry that ends a session, the
+//     lease of the host has ended by the clock of the host. A session that has ended gets no further lease. Clocks of
+//     hosts run up to 5 % faster or slower than the clock of the leader.
+//  5. A session ends only if its host has left, or the leader has not received a renewal for Patience. Before the
+//     first renewal in the term of a leader, Takeover is enough.
 //  6. When the faults have ended, the sessions and activations of dead hosts disappear, and every actor can be
 //     activated.
 //
-// What is real: the Keepers, the state machines and their databases. Package grouptest says what the schedule decides.
-// Here it also decides how long requests and answers take, which are lost, which server a request reaches, and when
-// hosts pause, go on, leave, drain or die. A write may arrive long after its host has lost the actor. Hosts are models
-// of those in package api/actors: they send a renewal each RenewEvery, and serve for Lease from the moment at which
-// they have sent one that was answered. testutil.Seeds says how to play other seeds.
+// The Keepers, the state machines and their databases are real. Package grouptest says what the schedule decides. Here
+// the schedule also decides how long requests and answers take, and which of them are lost. It decides which server a
+// request reaches, and when hosts pause, go on, leave, drain or die. A write may arrive long after its host has lost
+// the actor. Hosts are models of the hosts in package api/actors. They send a renewal each RenewEvery. A renewal that
+// was answered allows the host to serve for Lease from the moment at which the host sent it. testutil.Seeds says how
+// to play other seeds.
 type model struct {
 	*grouptest.Group
 	rules    rules
@@ -44,11 +45,11 @@ type model struct {
 	next     int
 	begun    time.Time
 	inbox    []*message        // requests that are under way to a server
-	before   *records          // before the entry that is being applied
-	now      *records          // after the newest entry
-	greatest map[string]uint64 // epoch of each actor
+	before   *records          // records before the entry that is being applied
+	now      *records          // records after the newest entry
+	greatest map[string]uint64 // greatest epoch of each actor
 	wrote    map[string]uint64 // epoch of the newest write of each actor
-	born     map[uint64]uint64 // index of the entry, by epoch
+	born     map[uint64]uint64 // index of the entry that has stored an epoch, by epoch
 	moved    map[uint64]bool   // epochs whose transfer was requested
 
 	// Group.Mu guards the fields below.
@@ -60,22 +61,23 @@ type model struct {
 
 type heard struct {
 	server, term uint64
-	host         string // empty = all
+	host         string // empty = all hosts: the begin of the term
 }
 
-// rules are what a correct host does. Each test of a mutant breaks one of them, and the model must notice.
+// rules says which rules hosts break. With the zero value, hosts are correct. Each test of a mutant breaks one rule,
+// and the model must notice it.
 type rules struct {
 	unfenced bool          // writes do not carry their epoch
 	wall     bool          // the lease is checked by the wall clock, which the schedule turns
 	late     bool          // the lease is counted from the answer to a renewal
 	hasty    bool          // an actor is activated again before its release is answered
-	lease    time.Duration // 0 = actors.Lease
+	lease    time.Duration // how long a host serves after a renewal; 0 = actors.Lease
 }
 
 // message is a request of a host that is under way.
 type message struct {
 	host *modelHost
-	id   string // of the host when it was sent
+	id   string // id that the host had when it sent the request
 	what string
 	slow bool
 	do   func(s *server)
@@ -116,14 +118,14 @@ func (m *model) read() *records {
 	return r
 }
 
-// called notes a proposal that begins. The caller holds Mu.
+// called checks invariant 5 when a Keeper proposes the end of a session. The caller holds Mu.
 func (m *model) called(c *grouptest.Call) {
 	if c.Kind != grouptest.Commit || c.Client != nil || !strings.HasPrefix(c.Label, actors.Sessions) {
 		return
 	}
 	at := heard{uint64(c.Member.ID), m.server(c.Member).term, c.Label[1:]}
 	if m.ending[at] || m.left[at.host] {
-		return // it is proposed again, or the host has left
+		return // the end is proposed again, or the host has left
 	}
 	m.ending[at] = true
 	all := at
@@ -138,7 +140,7 @@ func (m *model) called(c *grouptest.Call) {
 	}
 }
 
-// judge checks what an entry has changed.
+// judge checks the invariants on what a log entry has changed.
 func (m *model) judge(c *grouptest.Call, r kv.Result) {
 	before, after := m.before, m.read()
 	m.now = after
@@ -184,7 +186,7 @@ func (m *model) judgeWrite(w *write, applied bool) {
 	}
 }
 
-// check looks for two hosts that may both start a turn of one actor.
+// check checks invariant 4 at the present time.
 func (m *model) check() {
 	serving := map[string]string{}
 	for _, h := range m.hosts {
@@ -216,7 +218,7 @@ func (m *model) activated(h *modelHost, id string, p *actors.Placed) {
 	}
 }
 
-// step is one step of the schedule.
+// step plays one random step of the schedule.
 func (m *model) step() {
 	h, id := m.hosts[m.Rand.IntN(len(m.hosts))], fmt.Sprint(m.Rand.IntN(4))
 	s := m.servers[m.Rand.IntN(len(m.servers))]
@@ -258,7 +260,8 @@ func (m *model) step() {
 	m.check()
 }
 
-// progress lets one call, request or answer go on. It returns false if there is none.
+// progress lets one call, request or answer go on. It returns false if there is none. If whole is true, nothing is
+// lost or slow.
 func (m *model) progress(whole bool) bool {
 	calls := m.Calls()
 	m.Mu.Lock()
@@ -271,7 +274,7 @@ func (m *model) progress(whole bool) bool {
 	lost := !whole && m.Rand.IntN(20) == 0
 	switch n = m.Rand.IntN(n); {
 	case n < len(calls):
-		if whole || calls[n].Client != nil || m.Rand.IntN(6) == 0 { // those of the Keeper itself are slow
+		if whole || calls[n].Client != nil || m.Rand.IntN(6) == 0 { // calls of the Keeper itself are slow
 			m.Release(calls[n], whole)
 		}
 	case n < len(calls)+len(m.inbox):
@@ -299,7 +302,7 @@ func (m *model) progress(whole bool) bool {
 	return true
 }
 
-// finish ends the faults, and requires that dead hosts are forgotten.
+// finish ends the faults, and checks invariant 6: only the first host survives.
 func (m *model) finish() {
 	if m.Leader == nil {
 		m.elect(m.servers[0])
@@ -309,7 +312,7 @@ func (m *model) finish() {
 		h.paused = false
 		if i > 0 {
 			m.kill(h)
-			m.hosts[i].dead = true // the next one, before it has registered
+			m.hosts[i].dead = true // the next host in this place dies before it has registered
 		}
 	}
 	survivor := m.hosts[0]

@@ -21,9 +21,9 @@ type server struct {
 	*grouptest.Member
 	model  *model
 	keeper *actors.Keeper
-	term   uint64 // the newest one in which it was elected
+	term   uint64 // newest term in which the server was elected
 	cancel context.CancelFunc
-	life   context.Context // of the calls that it serves
+	life   context.Context // context of the calls that the server executes; ends with the process
 }
 
 func (s *server) open() {
@@ -71,7 +71,7 @@ func (m *model) elect(s *server) {
 
 func (m *model) elapsed() time.Duration { return time.Since(m.begun) }
 
-// pass lets time pass. Hosts send their renewals.
+// pass lets the duration d pass. Hosts whose time has come then send a renewal.
 func (m *model) pass(d time.Duration) {
 	<-time.After(d)
 	m.Settle()
@@ -85,21 +85,21 @@ func (m *model) pass(d time.Duration) {
 
 // modelHost is a host as the model knows it.
 type modelHost struct {
-	at                     int // its place in model.hosts
-	id                     string
-	rate                   float64       // of its clock
-	turned                 time.Duration // how far its wall clock was turned
-	revision               uint64        // of its session; 0 = it has none
-	valid                  time.Duration // until when it may serve, by its clock
-	sent                   time.Duration // when it has sent the newest renewal
+	at                     int           // index in model.hosts
+	id                     string        // id of the session
+	rate                   float64       // speed of the clock; 1 = the speed of the leader
+	turned                 time.Duration // how far the wall clock was turned
+	revision               uint64        // of the session; 0 = there is none
+	valid                  time.Duration // until when the host may serve, by its clock
+	sent                   time.Duration // when the host has sent the newest renewal
 	paused, dead, draining bool
-	owned                  map[string]uint64 // epochs
-	asked                  map[string]int    // the newest request for an actor that it does not own
-	leader                 *server           // as far as it knows; nil = unknown
-	releasing              map[string]uint64 // epochs
+	owned                  map[string]uint64 // epochs of the actors that the host owns
+	asked                  map[string]int    // number of the newest request for an actor that the host does not own
+	leader                 *server           // the leader as far as the host knows; nil = unknown
+	releasing              map[string]uint64 // epochs of actors whose release is not confirmed
 }
 
-// begin starts a host in a place.
+// begin starts a new host at an index of model.hosts.
 func (m *model) begin(at int) {
 	m.next++
 	m.hosts[at] = &modelHost{at: at, id: fmt.Sprint("h", m.next), owned: map[string]uint64{}, sent: -time.Hour,
@@ -107,7 +107,8 @@ func (m *model) begin(at int) {
 		rate: 0.95 + m.Rand.Float64()/10}
 }
 
-// host returns the host with a session; nil = it is dead, or has another session by now.
+// host returns the living host with the given session id. It returns nil if the host is dead or has another session by
+// now.
 func (m *model) host(id string) *modelHost {
 	for _, h := range m.hosts {
 		if h.id == id && !h.dead {
@@ -117,7 +118,7 @@ func (m *model) host(id string) *modelHost {
 	return nil
 }
 
-// clock is what the host measures leases with.
+// clock returns the time of the clock with which the host measures leases.
 func (m *model) clock(h *modelHost) time.Duration {
 	now := time.Duration(float64(m.elapsed()) * h.rate)
 	if m.rules.wall {
@@ -129,10 +130,10 @@ func (m *model) clock(h *modelHost) time.Duration {
 // serves reports whether the host may start turns and relay answers.
 func (m *model) serves(h *modelHost) bool { return !h.dead && h.revision != 0 && m.clock(h) < h.valid }
 
-// request is executed at a server. take is called at the host with the answer; nil = nothing.
+// request is executed at a server. take is called when the answer reaches the host; nil = nothing is called.
 type request func(ctx context.Context, k *actors.Keeper) (take func(), err error)
 
-// send sends a request.
+// send sends a request of a host, which the schedule delivers later.
 func (m *model) send(h *modelHost, what string, call request) {
 	id, slow := h.id, m.Rand.IntN(20) == 0
 	m.Note("%s: %s sends %s", m.elapsed(), id, what)
@@ -147,7 +148,7 @@ func (m *model) send(h *modelHost, what string, call request) {
 				if fault.Is(err, fault.NotLeader) || fault.Is(err, fault.Unavailable) {
 					h.leader = nil
 				}
-				if take != nil && h.id == id { // it has no other session by now
+				if take != nil && h.id == id { // the host still has the session
 					take()
 				}
 			}})
@@ -245,7 +246,7 @@ func (m *model) activate(h *modelHost, id string) {
 			return nil, err
 		}
 		return func() {
-			if h.asked[id] == number { // otherwise it has given up waiting
+			if h.asked[id] == number { // otherwise the host has sent a newer request
 				h.asked[id] = 0
 				m.activated(h, id, &p)
 			}
@@ -259,7 +260,7 @@ type write struct {
 	epoch, revision uint64
 }
 
-// write sends a write of a host that believes to own the actor. It may arrive late.
+// write sends a write of an actor that the host believes to own. The write may arrive late.
 func (m *model) write(h *modelHost) {
 	if len(h.owned) == 0 || h.paused || h.dead {
 		return
@@ -282,8 +283,8 @@ func (m *model) write(h *modelHost) {
 	}})
 }
 
-// release gives up an actor, or transfers it to another host. The host stops serving it first, and does not activate
-// it again before an answer says that the activation is gone: a request without an answer may arrive late.
+// release releases an actor, or transfers it to another host. The host first stops serving the actor. It does not
+// activate the actor again before an answer confirms the release, because a request without an answer may arrive late.
 func (m *model) release(h *modelHost, id string) {
 	if epoch := h.owned[id]; epoch != 0 {
 		h.releasing[id] = epoch
@@ -329,12 +330,12 @@ func (m *model) leave(h *modelHost) {
 	m.left[id] = true
 	m.Mu.Unlock()
 	m.send(h, "leave", func(ctx context.Context, k *actors.Keeper) (func(), error) {
-		return nil, k.Leave(ctx, id) // if it fails, the leader ends the session
+		return nil, k.Leave(ctx, id) // after an error, the leader ends the session by itself
 	})
 	m.forget(h)
 }
 
-// kill ends a host, and starts another one in its place.
+// kill ends a host, and starts another host in its place.
 func (m *model) kill(h *modelHost) {
 	m.Note("%s: %s dies", m.elapsed(), h.id)
 	h.dead = true

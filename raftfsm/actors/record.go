@@ -26,12 +26,12 @@ const (
 	Takeover = time.Second
 )
 
-// First bytes of the keys of the records. Package locks uses other ones.
+// First bytes of the keys of the records. Package locks uses other bytes in the same store.
 const (
-	sessionRecord     = "h" // of a host; removed when the session ends
-	descriptionRecord = "y" // of a host
-	activationRecord  = "a" // of an actor
-	endedRecord       = "g" // of a host whose session has ended and whose activations may still have records
+	sessionRecord     = "h" // session of a host; removed when the session ends
+	descriptionRecord = "y" // description of a host
+	activationRecord  = "a" // activation of an actor
+	endedRecord       = "g" // mark of a host whose session has ended and whose activations may still have records
 )
 
 // The prefixes of the keys of all sessions and all activations.
@@ -75,17 +75,17 @@ func ParseKey(key string) (a Actor, ok bool) {
 
 // Host is one application on one node, in its role as a host of actors.
 type Host struct {
-	ID       string // of the session; never used again
+	ID       string // id of the session; never used again
 	Scope    string
 	Node     string // id of the node
 	Server   string // id of the node on the peer port
 	App      string // id of the application
 	Types    []string
-	Draining bool   // gets no further actors
-	Revision uint64 // of its session record
+	Draining bool   // the host gets no further actors
+	Revision uint64 // of the session record; 0 = not known
 }
 
-// hosts reports whether the host takes actors of a type.
+// hosts reports whether the host takes further actors of a scope and a type.
 func (h *Host) hosts(scope, kind string) bool {
 	if h.Scope != scope || h.Draining {
 		return false
@@ -93,7 +93,7 @@ func (h *Host) hosts(scope, kind string) bool {
 	return slices.Contains(h.Types, kind)
 }
 
-// shares reports whether both hosts have an actor type.
+// shares reports whether both hosts have at least one actor type in common.
 func (h *Host) shares(o *Host) bool {
 	for _, t := range h.Types {
 		if slices.Contains(o.Types, t) {
@@ -161,7 +161,7 @@ type Activation struct {
 	Epoch uint64
 }
 
-// ParseActivation decodes an activation record. The result found is false if v is that of an absent record.
+// ParseActivation decodes an activation record. The result found is false if there is no record.
 func ParseActivation(v kv.Value) (a Activation, found bool, err error) {
 	if !v.Found {
 		return a, false, nil
@@ -179,8 +179,8 @@ func errRecord(what string) error {
 		what + " that cannot be decoded", Hint: "run the newest version on every server"}
 }
 
-// Check returns operations to add to a write. The write then fails if the activation of the actor does not have this
-// epoch, or if the session of the host with this revision has ended.
+// Check returns operations to add to a write. The write then fails if the activation of the actor has another
+// epoch, or if the session with this revision has ended.
 func Check(a Actor, epoch uint64, host string, revision uint64) []command.Op {
 	return []command.Op{
 		{Kind: command.OpCheck, Cond: command.CondRevision, Revision: epoch, Store: kv.LockStore, Key: a.Key()},
@@ -257,7 +257,7 @@ type Owned struct {
 	Epoch uint64
 }
 
-// transfer returns the request that makes h the owner of actors which another host gives up.
+// transfer returns the request that makes h the owner of actors that another host gives up.
 func transfer(owned []Owned, h *Host) *command.Request {
 	r := &command.Request{Kind: command.KindWrite, Ops: make([]command.Op, 0, len(owned)+1)}
 	for i := range owned {

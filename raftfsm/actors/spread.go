@@ -24,7 +24,7 @@ const (
 // Advice is the answer to the renewal of a session.
 type Advice struct {
 	// Take has actors that were transferred to the host. The host should activate them, so that it counts them, and
-	// deactivates them when they are idle. It may miss some, which it activates at their next call.
+	// deactivates them when they are idle. If the host misses some, it activates them at their next call.
 	Take []Actor
 	// Give is how many actors the host should transfer to the host To; 0 = none.
 	Give int
@@ -65,8 +65,7 @@ func (k *Keeper) adviseLocked(s *session, canGive bool) (p Advice) {
 	return p
 }
 
-// fewer reports whether s has fewer actors than o. If the numbers are equal, the session with the lower id counts as
-// the one with fewer.
+// fewer reports whether s has fewer actors than o. If the numbers are equal, fewer reports whether s has the lower id.
 func (s *session) fewer(o *session) bool {
 	return s.actors < o.actors || s.actors == o.actors && s.ID < o.ID
 }

@@ -14,8 +14,9 @@
 // last one is the trailer. Between them are the groups in ascending order. Each group has a begin frame, records in
 // the order of their keys, results of requests with a client id, and an end frame. Numbers in frames are big-endian.
 // Numbers in records are uvarints. Header, begin, end and trailer are JSON, so that later versions can add fields.
-// The end frame of a group contains the group's length, its counts and a CRC-64 over its frames. The trailer
-// contains the length, the counts and a CRC-64 of the whole file. Nothing follows the trailer.
+// The end frame of a group contains the counts of the group, and the length and a CRC-64 of its other frames. The
+// trailer contains the counts of the file, and the length and a CRC-64 of everything before the trailer. Nothing
+// follows the trailer.
 package backup
 
 import (
@@ -58,8 +59,8 @@ type Header struct {
 	Created    time.Time `json:"created"`
 	Node       string    `json:"node"`      // the node that wrote it
 	Program    string    `json:"program"`   // version of the program
-	Cluster    string    `json:"cluster"`   // name
-	ClusterID  string    `json:"clusterId"` // of the cluster that was backed up
+	Cluster    string    `json:"cluster"`   // name of the cluster
+	ClusterID  string    `json:"clusterId"` // id of the cluster
 	Epoch      uint64    `json:"epoch,omitempty"`
 	Partitions uint32    `json:"partitions"`
 	Formats    Formats   `json:"formats"`
@@ -76,9 +77,9 @@ type Formats struct {
 type Group struct {
 	ID       uint32 `json:"id"`
 	Index    uint64 `json:"index"`    // the leader's commit index; the state is at least as new
-	Term     uint64 `json:"term"`     // the term in which it was confirmed
-	Applied  uint64 `json:"applied"`  // the last entry that is part of the state
-	Revision uint64 `json:"revision"` // counter of ETags
+	Term     uint64 `json:"term"`     // the term in which a majority has confirmed that leader
+	Applied  uint64 `json:"applied"`  // index of the newest entry in the state
+	Revision uint64 `json:"revision"` // counter from which ETags are made
 	Clock    uint64 `json:"clock"`    // cluster time, Unix milliseconds
 }
 
@@ -103,7 +104,7 @@ type Remembered struct {
 type Totals struct {
 	Keys       uint64 `json:"keys"`
 	Remembered uint64 `json:"remembered"`
-	Bytes      uint64 `json:"bytes"` // of its frames in the file
+	Bytes      uint64 `json:"bytes"` // in the file, without the end frame of the group or the trailer of the file
 }
 
 func (t *Totals) add(o Totals) {
@@ -112,12 +113,12 @@ func (t *Totals) add(o Totals) {
 	t.Bytes += o.Bytes
 }
 
-// begin opens a group.
+// begin is the content of the begin frame of a group.
 type begin struct {
 	ID uint32 `json:"id"`
 }
 
-// end closes a group, or, as the trailer, the file.
+// end is the content of the end frame of a group, or of the trailer of the file.
 type end struct {
 	Totals
 	Sum string `json:"crc64"`
@@ -130,7 +131,7 @@ var (
 
 func sumText(sum uint64) string { return fmt.Sprintf("%016x", sum) }
 
-// validate returns an error for a header that no restore could use.
+// validate returns fault.Corrupt if the header does not list one group for each partition, in ascending order.
 func (h *Header) validate() error {
 	if h.Partitions == 0 || len(h.Groups) != int(h.Partitions) {
 		return damaged("header", fmt.Sprintf("it has %d groups for %d partitions", len(h.Groups), h.Partitions))

@@ -63,7 +63,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// readAll reads to the end or the first error.
+// readAll returns the parts of a backup until the end or the first error. At the end, the error is io.EOF.
 func readAll(b []byte) (parts []backup.Part, err error) {
 	r, err := backup.NewReader(bytes.NewReader(b))
 	if err != nil {
@@ -159,7 +159,7 @@ func TestReader_RefusesForeignAndNewerFiles(t *testing.T) {
 	}
 }
 
-// Damage that checksums do not show, because the writer was wrong.
+// A Reader refuses parts in a wrong order, even if all checksums are valid because a faulty writer has written them.
 func TestReader_RefusesWrongOrder(t *testing.T) {
 	write := func(f func(w *backup.Writer)) []byte {
 		var out bytes.Buffer

@@ -25,7 +25,7 @@ type StoreSummary struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Keys      uint64 `json:"keys"`
-	Bytes     uint64 `json:"bytes"`    // of keys and values
+	Bytes     uint64 `json:"bytes"`    // total size of keys and values
 	Expiring  uint64 `json:"expiring"` // keys with an expiry
 }
 

@@ -23,13 +23,14 @@ type Key struct{ passphrase string }
 
 const (
 	keyPrefix = "quorate-backup-key-"
-	minKey    = 32 // characters; what NewKey makes has more
+	minKey    = 32 // minimum length of a key in characters; the keys of NewKey are longer
 
 	// workFactor is the base-2 logarithm of the cost of scrypt. The value 15 costs 32 MiB of memory and less than a
 	// tenth of a second. A higher cost is not needed, because the keys of NewKey have 256 random bits.
 	workFactor = 15
 
-	// maxWorkFactor bounds what a file can make its reader spend: 256 MiB.
+	// maxWorkFactor bounds the cost of scrypt that a file can demand of its reader. The value 18 costs 256 MiB of
+	// memory.
 	maxWorkFactor = 18
 
 	ageMagic = "age-encryption.org/"
@@ -38,7 +39,7 @@ const (
 // NewKey makes a key of 256 random bits.
 func NewKey() Key {
 	var b [32]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // rand.Read never returns an error
 	return Key{keyPrefix + hex.EncodeToString(b[:])}
 }
 
@@ -150,7 +151,7 @@ func Decrypt(r io.Reader, keys []Key, plain bool) (Source, error) {
 	return Source{Reader: authentic{clear}, Encrypted: true}, nil
 }
 
-// authentic translates the errors of a failed decryption.
+// authentic is a reader of decrypted content. It translates the errors of a failed decryption to fault.Corrupt.
 type authentic struct{ r io.Reader }
 
 func (a authentic) Read(p []byte) (int, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// sealed is text encrypted with k.
+// sealed returns text encrypted with k.
 func sealed(t testing.TB, k backup.Key, text string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -30,7 +30,7 @@ func sealed(t testing.TB, k backup.Key, text string) []byte {
 	return b.Bytes()
 }
 
-// opened decrypts a file to its end.
+// opened decrypts a file to its end, and returns the content.
 func opened(file []byte, plain bool, keys ...backup.Key) (string, error) {
 	s, err := backup.Decrypt(bytes.NewReader(file), keys, plain)
 	if err != nil {
@@ -85,7 +85,7 @@ func TestEncrypt_RoundTrips(t *testing.T) {
 	}
 }
 
-// public is text encrypted for a public key of age, as anyone can do it.
+// public returns text encrypted for a public key of age. Anyone who knows the public key can do this.
 func public(t testing.TB, text string) []byte {
 	t.Helper()
 	id, err := age.GenerateX25519Identity()

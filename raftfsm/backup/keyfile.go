@@ -41,7 +41,8 @@ func ReadKeyFile(setting, path string) ([]Key, error) {
 	return keys, nil
 }
 
-// withoutPath returns the cause inside an fs.PathError, whose path the message already has.
+// withoutPath returns the cause inside of an fs.PathError, because the message already contains the path. It returns
+// any other error unchanged.
 func withoutPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

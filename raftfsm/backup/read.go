@@ -24,8 +24,8 @@ type Reader struct {
 	whole sums
 	group sums
 	state state
-	next  uint32 // group that begins next
-	last  place  // of the last record, for their order
+	next  uint32 // id of the group that begins next
+	last  place  // place of the last record read, to check the order of the records
 	done  bool
 }
 
@@ -33,12 +33,12 @@ type Reader struct {
 type state uint8
 
 const (
-	between state = iota // groups
+	between state = iota // outside of a group
 	records
 	remembered
 )
 
-// place is a key of a store.
+// place is the position of a record in a group: its store and its key.
 type place struct{ store, key string }
 
 func (a place) before(b place) bool {
@@ -50,8 +50,8 @@ func (a place) before(b place) bool {
 type Part struct {
 	Group      uint32
 	Begins     bool         // the group begins
-	Records    []Record     // some of its records
-	Remembered []Remembered // some of its remembered results
+	Records    []Record     // some records of the group
+	Remembered []Remembered // some stored results of the group
 	Ends       bool         // the group ends; Totals is set too
 	Totals     Totals
 }
@@ -126,7 +126,7 @@ func (b *Reader) read(n int, part string) error {
 	return err
 }
 
-// account adds the frame just read to the sums.
+// account adds the frame that was read last to the sums of the group and of the file.
 func (b *Reader) account() {
 	b.whole.take(b.buf.Bytes())
 	b.group.take(b.buf.Bytes())
@@ -179,7 +179,7 @@ func (b *Reader) nothingFollows() error {
 	return damaged("end", "bytes follow it")
 }
 
-// take decodes a frame if it may come at this position.
+// take decodes a frame. It returns fault.Corrupt if the frame is malformed, or not allowed at this position.
 func (b *Reader) take(kind byte, payload []byte) (Part, error) {
 	p := Part{Group: b.next - 1}
 	bad := func(why string) (Part, error) { return Part{}, damaged(b.part(), why) }

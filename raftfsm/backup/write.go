@@ -16,8 +16,8 @@ import (
 type Writer struct {
 	w     io.Writer
 	buf   bytes.Buffer
-	whole sums // of the file
-	group sums // of the group
+	whole sums // of the file so far
+	group sums // of the current group so far
 }
 
 // sums are the running counts and checksum of a part of a file.
@@ -52,8 +52,8 @@ func (b *Writer) Begin(group uint32) error {
 	return b.json(frameBegin, begin{ID: group})
 }
 
-// Records writes records of the current group. All records of a group must be in ascending byte order of store and
-// key.
+// Records writes records of the current group as one frame. All records of a group must be in ascending byte order of
+// store and key. Records returns fault.TooLarge if the frame has more than maxFrame bytes.
 func (b *Writer) Records(records []Record) error {
 	if len(records) == 0 {
 		return nil
@@ -130,7 +130,7 @@ func (b *Writer) start(kind byte) {
 	b.buf.Write([]byte{kind, 0, 0, 0, 0})
 }
 
-// flush ends the frame and writes it.
+// flush adds the length and the checksum to the current frame, and writes the frame.
 func (b *Writer) flush() error {
 	size := b.buf.Len() - frameHead
 	if size > maxFrame {

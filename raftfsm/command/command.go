@@ -21,8 +21,8 @@ const (
 	// KindRestore is one step of replacing all data with a backup (see Restore). It must be the only request in its
 	// batch.
 	KindRestore Kind = 5
-	KindFormat  Kind = 6 // from now on entries may be of version Limit; never lowered
-	KindWatch   Kind = 7 // keep a history of the changes of a prefix (Watch); the result carries where it begins
+	KindFormat  Kind = 6 // allow entries of versions up to Limit from now on; the allowed version never decreases
+	KindWatch   Kind = 7 // keep a history of the changes of a prefix (Watch); the result has the floor of the history
 )
 
 // OpKind is the kind of one operation of a write.
@@ -64,9 +64,9 @@ type Request struct {
 	Kind   Kind
 	ID     RequestID
 	Client ClientID // optional; zero = none
-	Name   string   // KindRegister: the origin's name (node id and boot id)
+	Name   string   // KindRegister: the origin's name; every registration of package raftfsm has a name of its own
 	Limit  uint32   // KindExpire: maximum number of items; KindFormat: the version
-	Ops    []Op     // of a write; of a Chunk: unconditional sets of records, in the order of the backup
+	Ops    []Op     // KindWrite; StepChunk: unconditional sets of records, in the order of the backup
 
 	Restore *Restore // KindRestore
 	Watch   *Watch   // KindWatch

@@ -97,12 +97,12 @@ func TestDecode_RefusesNewerVersion(t *testing.T) {
 	}
 }
 
-// A build that does not know a version must not meet it where an older one would do.
+// An older build may not know a new version. So Append uses the lowest version that can represent a batch.
 func TestAppend_UsesLowestVersion(t *testing.T) {
 	for name, b := range samples() {
 		want := byte(command.First)
 		if name == "format" {
-			want = 2 // what it allows
+			want = 2 // the version that the request allows
 		}
 		data, err := command.Append(nil, &b)
 		if err != nil {

@@ -17,7 +17,7 @@ const (
 	minOp      = 1 + 1 + 1 // tag, length of the key, one byte of key
 )
 
-// chunk bounds what is allocated because of a count alone.
+// chunk is the maximum number of items for which Decode allocates memory before it has read them.
 const chunk = 256
 
 // Decode reads a batch of a version that this build understands (see DecodeUpTo).
@@ -244,7 +244,8 @@ func (c *cursor) uvarint() uint64 {
 	return v
 }
 
-// fits returns n as an int if n items of the given minimum size can still follow.
+// fits returns n as an int if the rest of the input has room for n items of at least size bytes. Otherwise it fails
+// with the message what and returns 0.
 func (c *cursor) fits(n uint64, size int, what string) int {
 	if c.err == nil && n > uint64((len(c.data)-c.at)/size) { //nolint:gosec // at never exceeds len
 		c.fail(what)

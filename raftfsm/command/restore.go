@@ -10,12 +10,12 @@ type Step uint8
 const (
 	StepBegin  Step = 1
 	StepChunk  Step = 2
-	StepCommit Step = 3 // from here on the data of the chunks is the only data
+	StepCommit Step = 3 // replace all data with the data of the chunks
 	StepAbort  Step = 4 // drop the staged data
 )
 
-// Restore is one step of replacing all data of a group with a backup. A step is idempotent: the second time it
-// changes nothing and has the same result.
+// Restore is one step of replacing all data of a group with a backup. A repeated step changes no data. It has the same
+// result as the first time, except that a repeated StepAbort is stale.
 type Restore struct {
 	Step     Step
 	ID       uint64 // of the whole restore, random, not 0
@@ -29,12 +29,12 @@ type Restore struct {
 // encoding of package kv.
 type Remembered struct {
 	Key         string
-	ExpireAt    uint64
-	Fingerprint uint64
+	ExpireAt    uint64 // cluster time, Unix milliseconds
+	Fingerprint uint64 // hash of the operations of the request
 	Result      []byte
 }
 
-// minRemembered is the fewest bytes of one remembered result.
+// minRemembered is the minimum size in bytes of one remembered result.
 const minRemembered = 1 + 1 + 1 + 1 + 1
 
 // IsRestore reports whether an encoded request is of KindRestore. encoded is the output of AppendRequest. Such a

@@ -1,5 +1,5 @@
-// Package datadir owns the data directory of a node: its lock, its identity, the check of who may write it, and the
-// measurement of the free space on its disk.
+// Package datadir owns the data directory of a node: its lock and its identity. It also checks the permissions of the
+// directory, and measures the free space on its disk.
 //
 // The directory contains:
 //
@@ -7,8 +7,8 @@
 //   - node.json, the Identity
 //   - groups/N, one folder for each Raft group
 //
-// This package reads and writes only LOCK and node.json, with one exception: it deletes the folder groups of a server
-// that has not joined a cluster yet, if the cluster has another number of partitions. The groups have no data then.
+// This package reads and writes only LOCK and node.json, with one exception. It deletes the folder groups if the
+// server has not joined a cluster yet and the cluster has another number of partitions. The groups have no data then.
 // The package does not depend on Raft.
 package datadir
 
@@ -39,8 +39,9 @@ func Create(dir string) error {
 	if len(made) > 0 {
 		return nil
 	}
-	// It may have been created by a start that was killed before the sync. If this user cannot open the directory
-	// above, or if that is in a file system without such a sync, another program created it.
+	// The directory exists already. An earlier start may have created it, and was then killed before the sync. So sync
+	// it now. If this user cannot open the directory above, or if its file system has no such sync, another program
+	// has created dir. The sync is then not needed.
 	err := durable.SyncDir(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 		return nil

@@ -17,7 +17,7 @@ type Settings struct {
 	NodeID     string         // empty = from the directory, or DefaultID
 	DefaultID  string         // node id for a new directory if NodeID is empty; empty = a random one
 	Partitions uint32         // 0 = from the directory; for a server without a cluster, from Cluster, or 1
-	Cluster    Cluster        // that the node is about to join; nil = unknown
+	Cluster    Cluster        // the cluster that the node is about to join; nil = unknown
 	Engine     raftlog.Engine // empty = from the directory, or wal
 	Bootstrap  bool           // form a cluster with only this node if the directory is new
 	Logger     *slog.Logger
@@ -25,7 +25,8 @@ type Settings struct {
 
 // Cluster is the cluster that a node is about to join.
 type Cluster interface {
-	// CountPartitions returns the number of partitions of the cluster; 0 = unknown. node is the id of the joining node.
+	// CountPartitions returns the number of partitions of the cluster; 0 = unknown. node is the id of the node that
+	// joins.
 	CountPartitions(ctx context.Context, node string) uint32
 }
 

@@ -28,21 +28,21 @@ const (
 // RoleSidecar marks the identity of a directory without replicas.
 const RoleSidecar = "sidecar"
 
-// Identity is the stored identity of a data directory. It is written when the directory is created. The node refuses
-// to start if a setting contradicts the identity.
+// Identity is the stored identity of a data directory. It is written when the directory is created, and updated later.
+// The node refuses to start if a setting contradicts the identity.
 type Identity struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"` // node id
-	// node id and a random id created with the directory: a wiped disk is a new server
+	// node id, a dot and a random id. So a node whose disk was wiped is a new server
 	Server     string         `json:"server"`
 	Cluster    string         `json:"cluster"` // random id of the cluster; empty until the node joins one
 	Partitions uint32         `json:"partitions"`
 	Engine     raftlog.Engine `json:"logStore"`
 	Forming    bool           `json:"forming,omitempty"` // this server is forming the cluster and has not finished
-	// server that has the promise to form a cluster with this one
+	// id of the server that this server has promised to let form the cluster; empty = none
 	Promised string `json:"promised,omitempty"`
-	Made     bool   `json:"made"` // every group and its floor file were created: a missing one was lost
-	// of the cluster; changes with each rescue. Servers of different epochs refuse each other
+	Made     bool   `json:"made"` // every group and its floor file were created, so a missing file was lost
+	// epoch of the cluster, which each rescue raises. Servers of different epochs refuse each other
 	Epoch    uint64 `json:"epoch,omitempty"`
 	Rescuing uint64 `json:"rescuing,omitempty"` // epoch of an unfinished rescue; 0 = none
 	Role     string `json:"role,omitempty"`     // RoleSidecar: no replicas; empty: a server
@@ -171,7 +171,8 @@ func newIdentity(s Settings) *Identity {
 	return id
 }
 
-// agree returns an error for settings that contradict the directory.
+// agree returns fault.Invalid if the settings contradict the identity, or if a rescue of the directory has not
+// finished.
 func (id *Identity) agree(s Settings) error {
 	refuse := func(what, flag string, have, asked any) error {
 		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: s.Dir,

@@ -37,7 +37,7 @@ func Holder(dir string) (pid string, held bool) {
 	return strings.TrimSpace(string(text)), true
 }
 
-// lock takes the lock. It tries again for a moment, because Holder takes the lock as well.
+// lock locks f. If f is locked already, it tries again for about 50 ms, because Holder takes the lock for a moment.
 func lock(f *os.File) (err error) {
 	for range lockTries {
 		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
@@ -89,7 +89,7 @@ func (l *Lock) Release() error {
 	return errors.Join(syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN), l.f.Close())
 }
 
-// unusable explains why a data directory cannot be used.
+// unusable returns the error for a data directory that cannot be used, with a hint for common causes.
 func unusable(err error, dir string) error {
 	e := &fault.Error{Code: fault.Internal, Op: "raftfsm.Open", Key: dir, Msg: "cannot use the data directory " +
 		dir, Err: err}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Between fork and exec a child process holds copies of all file descriptors.
+// Between fork and exec, a child process has copies of all file descriptors. Release must release the lock even then.
 func TestDirLock_ReleasedDuringStartOfAProcess(t *testing.T) {
 	dir := t.TempDir()
 	l, err := LockDir(dir)
@@ -52,7 +52,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// A look at the lock never makes a start fail.
+// Calls of Holder must never make LockDir fail.
 func TestHolder_DoesNotDisturbAStart(t *testing.T) {
 	dir, done := t.TempDir(), make(chan struct{})
 	var looks sync.WaitGroup

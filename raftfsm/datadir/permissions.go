@@ -17,8 +17,8 @@ import (
 // If they can write a directory above it, CheckPrivate only logs a warning, although they could replace the whole
 // data directory.
 //
-// It accepts a directory of another owner if this process may write the directory through its group. Orchestrators
-// provide such volumes.
+// CheckPrivate accepts a data directory that its group can write if another user owns the directory. Orchestrators
+// provide such volumes, which this process writes as a member of the group.
 func CheckPrivate(dir string, logger *slog.Logger) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -33,7 +33,7 @@ func CheckPrivate(dir string, logger *slog.Logger) error {
 	for _, parent := range parents(dir) {
 		info, err := os.Stat(parent)
 		if err != nil || info.Mode()&fs.ModeSticky != 0 {
-			continue // a directory that cannot be read cannot be checked
+			continue // others cannot replace files in a sticky directory; an unreadable one cannot be checked
 		}
 		if why := writers(info); why != "" {
 			logger.Warn("a directory above the data directory can be written by others, who could replace the data",
@@ -49,7 +49,7 @@ const (
 	byGroup = "its group"
 )
 
-// writers describes which other users can write; empty if none can.
+// writers describes which other users can write the file, as byAll or byGroup. It returns "" if none can.
 func writers(info fs.FileInfo) string {
 	switch mode := info.Mode().Perm(); {
 	case mode&0o002 != 0:

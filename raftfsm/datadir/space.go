@@ -19,13 +19,13 @@ import (
 //
 // Watch measures at intervals, and a busy server can write more than the reserve in one interval. So Space also counts
 // the bytes written since the last measurement, and the bytes that Admit has admitted and that are not written yet.
-// While the disk is not low, Admit admits a write only if this holds afterwards:
+// While the disk is not low, Admit admits a write only if the counted bytes, including the write, are at most:
 //
-//	writeCost * counted bytes <= free bytes - reserve/2
+//	max((free bytes - reserve/2) / writeCost, leastBudget)
 //
-// Otherwise Admit waits until Watch has measured again. So when the disk becomes low, about half of the reserve is left
-// for writes in the background. Writes that Admit does not see, such as those of a follower's log, are counted but
-// never delayed. Such writes can exceed the bound until Watch measures.
+// Otherwise Admit waits until Watch has measured again. So when the disk becomes low, about half of the reserve is
+// left for writes in the background. Writes that Admit does not see, such as those of a follower's log, are counted
+// but never delayed. Such writes can exceed the bound until Watch measures.
 type Space struct {
 	dir    string
 	min    uint64
@@ -45,13 +45,13 @@ type Space struct {
 	written    uint64 // since the last measurement
 	admitted   uint64 // by Admit, and not ended
 	looks      uint64 // number of measurements by Watch whose callback has returned
-	decidedLow bool   // the disk was low at the last of them
+	decidedLow bool   // the disk was low at the last of these measurements
 	waiting    int    // calls of Admit that wait
 }
 
 const (
-	// writeCost is the maximum number of bytes on the disk per written byte, until Pebble has removed older files:
-	// one in the log, one in a table, and two while a compaction rewrites that table.
+	// writeCost is the maximum number of bytes on the disk per written byte, until Pebble has removed older files.
+	// One byte is in the log, one in a table, and two while a compaction rewrites that table.
 	writeCost = 4
 	// leastBudget is the minimum number of bytes that may be written between two measurements, however little space
 	// is free. It is below the reserve, except in tests that fill a disk.
@@ -103,7 +103,7 @@ func (s *Space) measure(report func()) {
 	s.mu.Unlock()
 }
 
-// judge notes how many bytes are free, and whether the disk is low.
+// judge records that n bytes are free, and whether the disk is low.
 func (s *Space) judge(n uint64) {
 	s.left.Store(n)
 	s.known.Store(true)
@@ -140,7 +140,7 @@ func (s *Space) EnoughToStart() error {
 // Low returns an error if the disk is low, and nil if it has enough space to store values.
 func (s *Space) Low() *fault.Error { return s.full.Load() }
 
-// Free returns the free bytes according to the last measurement that has succeeded; 0 = none has.
+// Free returns the free bytes according to the last successful measurement; 0 = there was none.
 func (s *Space) Free() uint64 { return s.left.Load() }
 
 // Measured returns the free bytes according to the last measurement, and the reserve. With fewer free bytes than the
@@ -236,7 +236,7 @@ func (s *Space) Admit(ctx context.Context, n uint64) (done func(), err error) {
 	}
 }
 
-// end ends a write that Admit has let pass.
+// end ends a write of n bytes that Admit has admitted.
 func (s *Space) end(n uint64) {
 	s.mu.Lock()
 	s.admitted -= n

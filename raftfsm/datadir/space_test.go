@@ -103,8 +103,8 @@ func TestSpace_ReserveHoldsBetweenMeasurements(t *testing.T) {
 	}
 }
 
-// A measurement finds a low disk. Until its callback has decided whether values can be stored, no write passes: neither
-// one that has waited since before an earlier measurement, nor a new one, for which the new budget would suffice.
+// A measurement finds a low disk. No write passes until the callback has decided whether values can be stored. One
+// write waits since before an earlier measurement. For another, new write, the new budget would suffice.
 func TestSpace_NoWritePassesBeforeTheCallbackDecides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var free atomic.Uint64
@@ -164,7 +164,7 @@ func TestSpace_SmallWritesNeedNoMeasurement(t *testing.T) {
 	})
 }
 
-// The log of a follower grows without Admit.
+// The log of a follower grows without Admit. So Wrote alone must make Watch measure in time.
 func TestSpace_WrittenBytesAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDisk(t, 100*mib)

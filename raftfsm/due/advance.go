@@ -6,7 +6,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// What becomes of a tick.
+// The outcomes of an attempt, for metrics and logs.
 const (
 	outcomeDone     = "done"
 	outcomeUnknown  = "unknown"
@@ -16,19 +16,19 @@ const (
 	outcomeExpired  = "expired"
 )
 
-// unknownError is the error of a state whose last tick was not known to the target.
+// unknownError is the error in the state of work that the target did not know at the last tick.
 const unknownError = "the application does not know it (404)"
 
 const (
-	maxError = 256 // bytes of an error that a state has
+	maxError = 256 // maximum length in bytes of the error in a state
 	// unreadablePause is the time until the next tick if this server cannot read the schedule of the work. For
 	// example, it may not know the time zone.
 	unreadablePause = time.Minute
 )
 
-// after returns a copy of w, updated for the result r of a tick. It returns nil if the work has ended. outcome is the
-// label for metrics and logs. fired is the cluster time at which the tick was handed out. Ticks that became due up to
-// that time are skipped. now is the cluster time of the result. failure is the error of a failed tick.
+// after returns a copy of w, updated for the result r of an attempt. It returns nil if the work has ended. outcome is
+// the label for metrics and logs. fired is the cluster time at which the tick was handed out. Ticks that became due up
+// to that time are skipped. now is the cluster time of the result. failure is the error of a failed attempt.
 func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, outcome string) {
 	n := *w
 	switch r {
@@ -60,7 +60,7 @@ func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, ou
 	return &n, outcome
 }
 
-// final reports whether the failure policy allows no attempt after the next one.
+// final reports whether the next attempt is the last one that Policy.Retries allows.
 func (w *Work) final() bool {
 	return !w.Spec.Policy.Forever && w.State.Attempt >= w.Spec.Policy.Retries
 }
@@ -92,8 +92,8 @@ func (w *Work) expired(now uint64) bool {
 	return end != 0 && now >= end
 }
 
-// Advance changes w to its first tick after fired, a cluster time in Unix milliseconds. If there is no such tick,
-// Advance returns false and does not change w.
+// Advance changes w to its first tick after fired, a cluster time in Unix milliseconds. It returns false if there is
+// no such tick. If this server cannot read the schedule, the next tick is due unreadablePause later.
 func (w *Work) Advance(fired uint64) bool {
 	if w.Spec.Repeats > 0 && w.State.Ticks+1 >= w.Spec.Repeats {
 		return false

@@ -41,7 +41,7 @@ func TestKeeper_BoundsTheJobsOfAnApplication(t *testing.T) {
 	w.put(full)
 	w.step(time.Minute) // all but one end
 	w.put(job("c", time.Minute))
-	w.lead() // the next leader counts
+	w.lead() // the next leader counts the stored jobs
 	for i := range 298 {
 		w.put(job(fmt.Sprint("d", i), time.Minute))
 	}
@@ -144,7 +144,8 @@ func TestKeeper_RemovesByPrefixWhatHasNotEnded(t *testing.T) {
 	w.checkIndex()
 }
 
-// The answer to a put is lost, and its job has fired when the put is repeated: it is not stored again.
+// The answer to a put is lost, and its job has already fired when the put is repeated. The repeated put does not store
+// the job again.
 func TestKeeper_RepeatedPutAfterTheTickStoresNothing(t *testing.T) {
 	w := newWorld(t)
 	w.mu.Lock()

@@ -14,18 +14,18 @@ import (
 // Method is the name of the call between nodes about due work.
 const Method = "raft.due"
 
-// What Method does. The numbers are part of the protocol.
+// What a call does. The numbers are part of the protocol.
 const (
 	callPut    = 1 // put work; answered with its revision
 	callRemove = 2 // remove work; answered with the result of RemoveAs
-	callRun    = 3 // make work due now; answered with 1 if there is any
-	callClear  = 4 // remove work by the prefix of its names; answered with its number
+	callRun    = 3 // make work due now; answered with 1 if the work exists, otherwise 0
+	callClear  = 4 // remove work by the prefix of its names; answered with the number of removed items
 )
 
 // Call is a call to the leader about due work.
 type Call struct {
 	what byte
-	put  Put // for other calls only home and name
+	put  Put // callRemove: only Home, Name and ID; callRun and callClear: only Home and Name
 }
 
 func (c *Call) append(b []byte) []byte {

@@ -23,11 +23,11 @@ type Put struct {
 	Name      string
 	Spec      Spec   // without Until and Revision
 	Due       string // the first tick, see ParseMoment; empty = by the schedule, after now
-	TTL       string // how long it lasts, from the first tick on if Due is set, otherwise from now on; empty = no end
-	Overwrite bool   // replace work with that name
+	TTL       string // when the work ends, see ParseMoment; a duration begins at Due, or now; empty = no end
+	Overwrite bool   // replace work with the same name
 
-	// ID makes the log apply the put only once, however often the call is repeated. Zero = a repeated call may store
-	// the work again if it has ended in the meantime.
+	// ID makes the state machine apply the put only once, even if the call is repeated. Zero = a repeated call may
+	// store the work again if the work has ended in the meantime.
 	ID command.RequestID
 }
 
@@ -67,7 +67,7 @@ func (p *Put) Resolve(now uint64) (Work, error) {
 	return w, nil
 }
 
-// inField names the field that cannot be read.
+// inField returns fault.Invalid with the name of the field and the text of err.
 func inField(name string, err error) error { return invalid(name + ": " + fault.Text(err)) }
 
 // Put stores work and returns its revision. It must be called at the leader. It returns fault.Conflict if work with
@@ -78,13 +78,14 @@ func inField(name string, err error) error { return invalid(name + ": " + fault.
 // then changes nothing and returns the revision of that work.
 //
 // If p.ID is set, the group stores the result of the call under this ID. If the work is changed concurrently, the
-// stored result is a failure, and Put returns revision 0. The caller must then repeat the call with another ID.
+// stored result is a failure, and Put returns revision 0. Put also does so if the group does not know the ID. The
+// caller must then repeat the call with another ID.
 func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 	g, err := k.leader(OpPut)
 	if err != nil {
 		return 0, err
 	}
-	sure := false // old is not out of date
+	sure := false // a majority has confirmed this leader, so old is up to date
 	for {
 		old, found, err := Read(g.Machine(), p.Home, p.Name)
 		if err != nil {
@@ -127,7 +128,7 @@ func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 			k.freed(p.Home, 1)
 		}
 		if p.ID.Origin != 0 {
-			return 0, nil // the log remembers this result for this ID
+			return 0, nil // a further attempt with this ID would get the same result
 		}
 		sure = false // the work has changed since it was read
 	}
@@ -156,9 +157,9 @@ func (k *Keeper) Remove(ctx context.Context, h Home, name string) (removed bool,
 	}
 }
 
-// RemoveAs works like Remove, but returns one of the constants RemovedNone to RemovedUnknown. If id is set, the log
-// applies a repeated call with this id only once. So the repeated call does not remove work that was put after the
-// first call.
+// RemoveAs works like Remove, but returns one of the constants RemovedNone to RemovedUnknown. If id is set, the state
+// machine applies repeated calls with this id only once. So the repeated call does not remove work that was put after
+// the first call.
 func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, name string) (n uint64, err error) {
 	g, err := k.leader(opRemove)
 	if err != nil {
@@ -193,7 +194,7 @@ func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, nam
 	}
 }
 
-// removed cancels the deliveries of work that was removed, and the pauses after them.
+// removed frees the places of work that was removed, and cancels its deliveries and their pauses.
 func (k *Keeper) removed(h Home, names ...string) {
 	k.freed(h, len(names))
 	k.mu.Lock()
@@ -340,7 +341,8 @@ func (k *Keeper) change(ctx context.Context, op string, h Home, name string,
 	}
 }
 
-// leader returns the group if this server leads it.
+// leader returns the group. It returns fault.NotLeader if this server does not lead the group, and fault.Unavailable
+// before Attach and after Close.
 func (k *Keeper) leader(op string) (records.Group, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

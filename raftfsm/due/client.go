@@ -38,7 +38,8 @@ func (d Client) Put(ctx context.Context, p Put) (revision uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// A repeated call finds what the first one has stored. If that work has ended, the log has the id of the request.
+	// Spec.Request lets a repeated call find the work that the first call has stored. If that work has ended already,
+	// the id of the request prevents that the repeated call stores it again.
 	p.Spec.Request = rand.Text()
 	err = d.access.WithID(ctx, gid, func(id command.RequestID) (known bool, err error) {
 		p.ID = id

@@ -14,8 +14,9 @@
 //
 // Invariants:
 //
-//   - Every request that writes or removes a state names the revision of the previous state, and also writes or
-//     removes the index record. So there is exactly one index record for each state, with the time of that state.
+//   - Every request that writes or removes a state has a condition: the previous state has the known revision, or
+//     does not exist. The request also writes or removes the index record. So there is exactly one index record for
+//     each state, with the time of that state.
 //   - A tick is due until a log entry records that it is done, dropped or moved. So if a leader fails after it has
 //     handed out a tick, the next leader hands out the tick again, with the same revision and number.
 //   - An overwrite replaces the state, and a removal removes it. So a late acknowledgement for the earlier work has

@@ -27,7 +27,7 @@ func (k *Keeper) Timers() bool {
 // MaxBuffer bounds the index records of one home in memory.
 const MaxBuffer = maxBuffer
 
-// StateOps is stateOps.
+// StateOps is the function stateOps, for tests.
 var StateOps = stateOps
 
 // IndexKey returns the key of an index record.

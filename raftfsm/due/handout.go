@@ -41,7 +41,7 @@ func (k *Keeper) handOut() error {
 			case took:
 				left = append(left, q)
 			case mayNot:
-				poll = true // nothing reports that a target was added, or can be called again
+				poll = true // no event reports that a target was added or can be called again
 				if room == 0 {
 					k.expireWaiting(q, now)
 				}
@@ -126,14 +126,15 @@ func (k *Keeper) room(h Home) int {
 	return d.Room(h)
 }
 
-// What take has done.
+// The results of take.
 const (
-	took   = iota
-	mayNot // the home has as many ticks under way as it may have
-	full   // the Keeper has
+	took   = iota // the first tick has left the queue
+	mayNot        // the home has as many ticks under way as it may have
+	full          // the Keeper has as many ticks under way as it may have, or is closed
 )
 
-// take starts the delivery of the first tick of a queue.
+// take starts the delivery of the first tick of a queue. room is the result of k.room for the home of the queue. If a
+// tick of the same work is under way, take starts nothing, and the work is read again when that flight ends.
 func (k *Keeper) take(q *queue, room int) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -191,10 +192,11 @@ func (k *Keeper) fly(ctx context.Context, key flightKey, f *flight, l *load, d D
 	k.updates.Request()
 }
 
-// deliver returns true if the work is to be looked at again.
+// deliver reads the work of a flight, delivers its tick, and commits the result. It returns true if the Keeper must
+// read the work again.
 func (k *Keeper) deliver(ctx context.Context, key flightKey, f *flight, l *load, d Deliverer,
 	at uint64) (again bool) {
-	release := func() { // of the place at the target
+	release := func() { // frees the place at the target
 		k.mu.Lock()
 		l.calls--
 		k.updates.Request()
@@ -211,7 +213,7 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, f *flight, l *load,
 			k.opts.Logger.Error("due work cannot be read", "error", err, "name", key.name)
 			return k.rest(ctx, f, lastBackoff)
 		}
-		return false // its present index record is in the queue, or will be
+		return false // if the work still exists, its newest index record is in the queue or will be added
 	}
 	now := k.group.Now()
 	if w.expired(now) {
@@ -284,7 +286,7 @@ func (k *Keeper) confirm() bool {
 	return k.group.Confirm(ctx) == nil
 }
 
-// lost returns how many deliveries strike has counted.
+// lost returns how many deliveries strike has counted for the work with this revision.
 func (k *Keeper) lost(key flightKey, revision uint64) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -312,8 +314,8 @@ func (k *Keeper) strike(key flightKey, revision uint64) time.Duration {
 	return pause
 }
 
-// rest pauses before the work of a flight is looked at again. It ends early if the work is changed or removed. It
-// returns true, for deliver.
+// rest pauses before the work of a flight is read again. The pause ends early if the work is changed or removed. rest
+// always returns true, so that deliver can return its result.
 func (k *Keeper) rest(ctx context.Context, f *flight, d time.Duration) bool {
 	k.mu.Lock()
 	f.pausing = true
@@ -351,7 +353,7 @@ func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (reread bool) {
 			}
 			return reread
 		case err == nil:
-			return true // overwritten, removed, or an earlier proposal was applied after all
+			return true // the work was overwritten or removed, or an earlier proposal was applied after all
 		case k.closing.Err() != nil || !k.group.Leading():
 			return true
 		}

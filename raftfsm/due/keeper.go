@@ -32,16 +32,16 @@ type Result uint8
 const (
 	Done        Result = 1 + iota // the target has handled the tick
 	Unknown                       // the target does not know the work; the tick counts as done
-	Failed                        // the target has answered that it failed; the policy applies
-	Undelivered                   // there is no answer: the tick is delivered again, which is no attempt
-	Cancel                        // the target has handled the tick, and wants no more of them
+	Failed                        // the target has answered with a failure; the failure policy applies
+	Undelivered                   // there is no answer; the tick is delivered again, without counting an attempt
+	Cancel                        // the target has handled the tick, and wants no further tick of the work
 )
 
 // Deliverer delivers ticks to targets of one kind. It is safe for concurrent use.
 type Deliverer interface {
-	// Room returns how many ticks of a home may be under way now; 0 = no target can be called. This includes the
-	// ticks that are under way at targets that cannot be called any more: they occupy no place at the others. Room
-	// does not block.
+	// Room returns how many ticks of a home may be under way now; 0 = no target can be called. The number includes
+	// ticks that are under way at targets that can no longer be called, because such ticks take no place at the other
+	// targets. Room does not block.
 	Room(h Home) int
 	// Deliver delivers one tick and waits for the answer. err is the reason if the tick was not handled. If ctx
 	// ends, the result is Undelivered.
@@ -60,19 +60,19 @@ type Observer interface {
 
 // Limits of a Keeper.
 const (
-	maxUnderWay = 4096 // ticks that are handed out and not acknowledged yet
-	maxAnswered = 1024 // ticks of one home that its targets have answered, and that are not acknowledged in the log yet
-	page        = 256  // index records of one home that are read at once
-	maxBuffer   = 2 * page
-	maxSearched = 4 << 20 // bytes of payloads that one search for expired work of a home reads
+	maxUnderWay = 4096     // ticks that are handed out and not acknowledged yet
+	maxAnswered = 1024     // ticks of one home that a target has answered and the log has not acknowledged yet
+	page        = 256      // index records of one home that are read at once
+	maxBuffer   = 2 * page // index records of one home that are in memory
+	maxSearched = 4 << 20  // bytes of payloads that one search for expired work of a home reads
 
 	proposeTimeout = 10 * time.Second
 	retryPause     = 100 * time.Millisecond // before a failed proposal is repeated
 	pollPause      = 100 * time.Millisecond // until a home whose targets take no further tick is tried again
-	maxWait        = time.Hour              // of the timer
-	firstBackoff   = 100 * time.Millisecond // before an undelivered tick is delivered again; doubles
-	lastBackoff    = 10 * time.Second
-	expiryPause    = time.Second // between searches for expired work of a home without callable target
+	maxWait        = time.Hour              // longest time of the timer
+	firstBackoff   = 100 * time.Millisecond // before an undelivered tick is delivered again; doubled each time
+	lastBackoff    = 10 * time.Second       // longest such pause
+	expiryPause    = time.Second            // between searches for expired work of a home without callable target
 )
 
 // Options are the dependencies of a Keeper.
@@ -96,7 +96,7 @@ type Keeper struct {
 	stopTimer  func() bool
 	flights    map[flightKey]*flight
 	loads      map[Home]*load
-	returned   []flightKey // work to look at again
+	returned   []flightKey // work to read again
 	strikes    map[flightKey]strikes
 	spaces     map[Home]space
 	waiting    map[byte]Waiting // by kind
@@ -304,7 +304,7 @@ func (k *Keeper) enqueue(key string) {
 	}
 }
 
-// lookAgain adds the work again whose flight has ended without a new index record.
+// lookAgain reads the work in k.returned, and adds its index records to the queues again.
 func (k *Keeper) lookAgain() error {
 	k.mu.Lock()
 	again := k.returned

@@ -53,7 +53,7 @@ func TestKeeper_MissedTicksAreOneTick(t *testing.T) {
 	w.wantFired("a#2/1")
 	w.step(599 * time.Millisecond)
 	w.wantFired()
-	w.step(time.Millisecond) // the schedule goes on where it was
+	w.step(time.Millisecond) // the next tick is due as if no tick was missed
 	w.wantFired("a#3/1")
 }
 
@@ -155,8 +155,8 @@ func TestKeeper_TTLEndsWorkThatCannotBeDelivered(t *testing.T) {
 	w.checkIndex()
 }
 
-// A search for expired work reads a bounded number of bytes. The next one reads the rest, because it does not read work
-// again that has no ttl.
+// A search for expired work reads a bounded number of bytes. The next one reads the rest, because it does not read
+// work again that has no ttl.
 func TestKeeper_BoundsTheSearchForExpiredWork(t *testing.T) {
 	w := newWorld(t)
 	w.setRoom(0)
@@ -184,7 +184,7 @@ func TestKeeper_OverwriteOfWaitingWorkSetsItsTTL(t *testing.T) {
 	w.setRoom(0)
 	p := due.Put{Home: home("shop"), Name: "a", Due: "2026-01-01T00:00:01Z", Overwrite: true}
 	w.put(p)
-	w.step(2 * time.Second) // it has been read, and has no ttl
+	w.step(2 * time.Second) // a search has read the work, which has no ttl yet
 	p.TTL = "3s"
 	w.put(p)
 	w.step(10 * time.Second)
@@ -298,7 +298,7 @@ func TestKeeper_NewLeaderGoesOn(t *testing.T) {
 	old := w.keeper
 	w.mu.Unlock()
 	old.Update()
-	w.idle(1) // it has noticed, and still waits for the answer
+	w.idle(1) // the old leader knows that it does not lead, and still waits for the answer
 	w.answerWith(due.Done)
 	w.lead()
 	w.idle(0)
@@ -312,7 +312,7 @@ func TestKeeper_NewLeaderGoesOn(t *testing.T) {
 	w.checkIndex()
 }
 
-// A leader that was deposed and does not know it may have work that is removed already.
+// A leader that was deposed without knowing it may still have work that was removed.
 func TestKeeper_WithoutMajorityDeliversNothing(t *testing.T) {
 	w := newWorld(t)
 	w.put(job("a", time.Second))
@@ -604,8 +604,8 @@ func TestKeeper_NoticesNewTargetsWhileTheOthersAreBusy(t *testing.T) {
 	w.wantFired("a#1/1", "b#1/1")
 }
 
-// A tick gets no answer, so the Keeper pauses. Work that replaces it, or a request to run it now, does not wait for the
-// end of the pause. New work begins with the shortest pause.
+// A tick gets no answer, so the Keeper pauses. Work that replaces it, or a request to run it now, does not wait for
+// the end of the pause. New work begins with the shortest pause.
 func TestKeeper_ChangeEndsThePauseOfAnUndeliveredTick(t *testing.T) {
 	overwrite := func(w *world) {
 		p := job("a", 0)

@@ -15,22 +15,23 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// This file plays random schedules with the Keepers of three servers, and checks these invariants:
+// model plays random schedules with the Keepers of three servers, and checks these invariants:
 //
 //  1. A tick is never delivered before it is due, by the cluster time of the server that delivers it.
 //  2. An entry ends or moves a tick only after an answer to a delivery of this tick by the server that proposes the
 //     entry, and only as that answer and the policy say. So a tick is delivered at least once until it is answered,
 //     or its work is removed, overwritten or expired.
-//  3. The next tick is the first one of the schedule after the moment of the delivery. However many ticks were missed,
-//     they are one. Work with a number of repeats has exactly that many ticks.
+//  3. The next tick is the first one of the schedule after the moment of the delivery. All missed ticks count as
+//     one. Work with a number of repeats has exactly that many ticks.
 //  4. No delivery of work begins after its removal or overwrite was acknowledged.
 //  5. After every entry there is exactly one index record for each state, with the time of that state.
 //  6. A Keeper has at most one tick of the same work under way.
 //  7. When the faults have ended, everything that is due is delivered, with the Keeper's own timers only.
 //
-// What is real: the Keepers, the state machines and their databases. Package grouptest says what the schedule decides.
-// Here it also decides what targets answer and when, how wrong wall clocks are, and the time. A seed always plays the
-// same schedule: TestModel_SeedDecidesEverything checks that. testutil.Seeds says how to play other seeds.
+// The Keepers, the state machines and their databases are real. Package grouptest describes what a schedule decides.
+// In this test, the schedule also decides what targets answer and when, how wrong wall clocks are, and how time
+// passes. A seed always plays the same schedule, which TestModel_SeedDecidesEverything checks. See testutil.Seeds for
+// how to play other seeds.
 type model struct {
 	*grouptest.Group
 	servers []*member
@@ -49,7 +50,7 @@ type model struct {
 
 type tickID struct{ revision, number, attempt uint64 }
 
-// called notes a call that begins, and checks a delivery. The caller holds Mu.
+// called records a call that begins. If the call is a delivery, called also checks it. The caller holds Mu.
 func (m *model) called(c *grouptest.Call) {
 	now := m.server(c.Member).NowLocked()
 	switch c.Kind {
@@ -364,7 +365,7 @@ func (m *model) finish() {
 		if m.Broken() != "" {
 			return
 		}
-		for _, w := range m.works() { // without end
+		for _, w := range m.works() { // remove work that would repeat without end
 			if m.every[w.Spec.Revision] > 0 && w.Spec.Repeats == 0 && w.Spec.Until == 0 && w.State.Ticks > 2 &&
 				len(m.running) == 0 {
 				m.begin("remove", w.Home, w.Name, m.server(m.Leader))

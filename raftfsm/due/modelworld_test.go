@@ -19,7 +19,7 @@ type member struct {
 	keeper *due.Keeper // guarded by Group.Mu
 }
 
-// open starts a server with a wall clock that is wrong by up to an hour.
+// open starts a server. Its wall clock is right, or up to an hour behind, or up to 20 seconds ahead.
 func (s *member) open() {
 	k := due.NewKeeper(due.Options{Logger: slog.New(slog.DiscardHandler), AfterFunc: s.AfterFunc})
 	s.StartClocks(3_600_000, 20_000)
@@ -89,14 +89,14 @@ type flightOf struct {
 type delivery struct {
 	due.Tick
 	fired    uint64 // cluster time at the server when it was handed out
-	answered uint64 // that of the answer; 0 = there is none
+	answered uint64 // cluster time at the server when it was answered; 0 = not answered
 	result   due.Result
 }
 
-// proposal is what the model notes about a proposal.
+// proposal is what the model records about a proposal.
 type proposal struct {
 	now    uint64    // cluster time at the server when it was made
-	flight *delivery // of a Keeper: the newest delivery of that work at this server
+	flight *delivery // newest delivery of the same work at this server, if a Keeper has proposed
 }
 
 // client is one operation of a client.
@@ -104,7 +104,7 @@ type client struct {
 	id     int
 	what   string
 	put    due.Put
-	before []uint64 // revisions of the work with that name that were stored before it began
+	before []uint64 // revisions of work with the same name that were stored before the operation began
 	done   bool
 }
 

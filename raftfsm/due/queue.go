@@ -13,8 +13,8 @@ type item struct {
 	key  string
 	at   uint64 // when it is due, in Unix milliseconds of cluster time
 	name string
-	// expiry is 0 before the work was read in a search for expired work. It is then the cluster time of the next
-	// read: the end of its ttl, or never.
+	// expiry is 0 until a search for expired work has read the work. From then on, it is the cluster time at which a
+	// search reads the work again: the end of its ttl, or the constant never.
 	expiry uint64
 	// written is true if the record is one of those that were written since the last update. Otherwise the Keeper has
 	// found it while it read the index.
@@ -23,7 +23,8 @@ type item struct {
 
 const never = math.MaxUint64
 
-// queue has the first index records of one home, in their order. Some of them may be gone.
+// queue has the first index records of one home, in the order of their keys. Some of them may have been removed from
+// the store in the meantime.
 type queue struct {
 	home Home
 	buf  []item
@@ -33,8 +34,8 @@ type queue struct {
 	searched uint64 // when expired work was last looked for; see expireWaiting
 }
 
-// add adds a record that was written. It replaces an earlier record with that key, because the ttl of the work may have
-// changed. A record that will be read later is left out.
+// add adds a record that was written. It replaces an earlier record with the same key, because the ttl of the work may
+// have changed. It leaves out a record after q.upto, which fill reads later.
 func (q *queue) add(i item) {
 	if q.more && i.key > q.upto {
 		return
@@ -74,7 +75,7 @@ func (q *queue) fill(m *kv.Machine) error {
 	return nil
 }
 
-// pop removes the first record.
+// pop removes and returns the first record.
 func (q *queue) pop() item {
 	i := q.buf[0]
 	q.buf[0] = item{}

@@ -17,19 +17,20 @@ const (
 	KindReminder = 'r' // a reminder of an actor
 )
 
-// The tables of due work. The values are part of the format. tableIndex is the least one.
+// The tables of due work. The values are part of the format. tableIndex must be the least one, because Keeper.begin
+// looks only at the first key of each home.
 const (
 	tableIndex = 'a'
 	tableState = 's'
 	tableSpec  = 't'
 )
 
-// recordVersion is the first byte of specs and states.
+// recordVersion is the first byte of every record.
 const recordVersion = 1
 
 // Home identifies the owner of a set of jobs or reminders. Kind is KindJob or KindReminder. Store and Prefix decide
-// which Raft group keeps the work: the group that has the keys of Store that begin with Prefix and "||". Store must not
-// contain a NUL byte, and Prefix must not contain "||".
+// which Raft group keeps the work: the group that has the keys of Store that begin with Prefix and "||". Store must
+// not contain a NUL byte, and Prefix must not contain "||".
 type Home struct {
 	Kind          byte
 	Store, Prefix string
@@ -37,7 +38,7 @@ type Home struct {
 
 const separator = "||"
 
-// Prefix of the keys of one table of a home.
+// table returns the common prefix of the keys of one table of h.
 func (h Home) table(table byte) string {
 	return h.Store + "\x00" + h.Prefix + separator + string([]byte{h.Kind, table})
 }
@@ -56,7 +57,7 @@ func (h Home) Keys(name string) []string { return []string{h.stateKey(name), h.s
 // of the work.
 func (h Home) States() string { return h.table(tableState) }
 
-// split returns the home and the table of a key of kv.DueStore, and what follows them.
+// split divides a key of kv.DueStore into the home, the table and the rest. ok is false for an invalid key.
 func split(key string) (h Home, table byte, rest string, ok bool) {
 	store, rest, ok1 := strings.Cut(key, "\x00")
 	prefix, rest, ok2 := strings.Cut(rest, separator)
@@ -66,7 +67,7 @@ func split(key string) (h Home, table byte, rest string, ok bool) {
 	return Home{Kind: rest[0], Store: store, Prefix: prefix}, rest[1], rest[2:], true
 }
 
-// splitIndex returns the parts of an index key after its table.
+// splitIndex returns the due time and the name in an index key. rest is the part of the key after the table.
 func splitIndex(rest string) (at uint64, name string, ok bool) {
 	if len(rest) < 8 {
 		return 0, "", false
@@ -78,12 +79,13 @@ func splitIndex(rest string) (at uint64, name string, ok bool) {
 type Policy struct {
 	Forever  bool          // no limit of attempts
 	Retries  uint64        // attempts after the first one
-	Interval time.Duration // between attempts
-	// Persist is the interval of further attempts of the last tick when Retries are exhausted; 0 = the tick is dropped.
+	Interval time.Duration // pause between attempts
+	// Persist is the interval of further attempts of the last tick when Retries are exhausted; 0 = the tick is
+	// dropped.
 	Persist time.Duration
 }
 
-// The policy of work that has none, as in Dapr.
+// The values of DefaultPolicy. They are those of Dapr.
 const (
 	defaultRetries  = 3
 	defaultInterval = time.Second
@@ -105,11 +107,11 @@ func NewPolicy(retry bool, retries *uint32, interval time.Duration) Policy {
 
 // Spec is the part of due work that a Put has described. It does not change until the next Put with the same name.
 type Spec struct {
-	Schedule string // of ParseSchedule or ParsePeriod; empty = one tick
+	Schedule string // text for ParseSchedule or ParsePeriod; empty = one tick
 	Repeats  uint64 // ticks in all; 0 = no limit
 	Until    uint64 // cluster time in Unix milliseconds at which the last tick may be due; 0 = no end
 	Policy   Policy
-	Request  string // identifies the call that has put it
+	Request  string // identifies the call that has stored the work; may be empty
 	Payload  []byte // for the target
 
 	Revision uint64 // of the record; identifies the work
@@ -119,7 +121,7 @@ type Spec struct {
 type State struct {
 	Ticks   uint64 // number of ticks that are done or dropped
 	Due     uint64 // when the present tick is due by the schedule, in Unix milliseconds of cluster time
-	At      uint64 // when it is handed out: Due, or the time of the next attempt
+	At      uint64 // when the present tick is handed out: Due, or the time of the next attempt
 	Attempt uint64 // failed attempts of the present tick
 	Error   string // of the last attempt that has failed
 
@@ -166,7 +168,7 @@ func (s *State) encode() []byte {
 }
 
 // Parse decodes work from its records, which are in the order of Home.Keys. The result found is false if there is no
-// such work.
+// such work. Parse returns fault.Corrupt if a record cannot be decoded.
 func Parse(h Home, name string, records []kv.Value) (w Work, found bool, err error) {
 	state, spec := records[0], records[1]
 	if !state.Found || !spec.Found {
@@ -240,7 +242,7 @@ func replaceIndex(ops []command.Op, w, old *Work) (out []command.Op) {
 	if old != nil {
 		ops[0].Cond, ops[0].Revision = command.CondRevision, old.State.Revision
 		if old.State.At == w.State.At {
-			// The record stays. It is written again, so that a leader looks at it.
+			// The key stays the same. The record is written again, so that the leader reads the work again.
 			return append(out, indexOp(w))
 		}
 		out = append(out, command.Op{Kind: command.OpDelete, Store: kv.DueStore,

@@ -25,7 +25,7 @@ const everyWord = "@every "
 // Schedule says when the ticks of repeated work are due. The zero Schedule repeats nothing.
 type Schedule struct {
 	every  time.Duration // period; 0 = another form
-	period Span          // with years or months
+	period Span          // period with months; zero = another form
 	cron   cron.Schedule
 }
 
@@ -34,6 +34,7 @@ func invalid(msg string) error { return fault.New(fault.Invalid, "due.Parse", ms
 // ParseSchedule parses a schedule. It has one of three forms: six cron fields (second, minute, hour, day of month,
 // month, day of week), a word such as @daily, or "@every" with a Go duration. The first two may have a prefix TZ= or
 // CRON_TZ= with a time zone. The default time zone is UTC.
+// ParseSchedule returns fault.Invalid for another text, and for a schedule without a tick in the next five years.
 func ParseSchedule(text string) (Schedule, error) {
 	if len(text) > MaxSchedule {
 		return Schedule{}, invalid("the schedule is longer than " + strconv.Itoa(MaxSchedule) + " bytes")
@@ -241,7 +242,7 @@ func ParseMoment(text string, base uint64) (uint64, error) {
 	return ms, nil
 }
 
-// maxShown bounds a text in a message, in bytes.
+// maxShown is the maximum length in bytes of a text that an error quotes.
 const maxShown = 64
 
 func shorten(text string) string { return fault.Shorten(text, maxShown) }

@@ -54,7 +54,7 @@ func (k *Keeper) reserve(g records.Group, h Home) error {
 		" jobs, which is the limit", Hint: "delete jobs that are not needed any more"}
 }
 
-// freed gives back the places of work that has ended.
+// freed records that n jobs or reminders of a home have ended, so that their places are free again.
 func (k *Keeper) freed(h Home, n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -64,7 +64,7 @@ func (k *Keeper) freed(h Home, n int) {
 	}
 }
 
-// count returns how much work a home has, at most limit.
+// count returns how much work a home has. It stops counting when it has found limit items or more.
 func count(m *kv.Machine, h Home, limit int) (n int, err error) {
 	for after, more := "", true; more && n < limit; {
 		var found []kv.Listed

@@ -39,7 +39,7 @@ type world struct {
 	index   uint64
 	alone   bool // no majority confirms that the server leads
 	room    int
-	asked   []due.Home       // the homes of the first calls of Room that returned some
+	asked   []due.Home       // homes of the first ten calls of Room with a result above 0
 	most    map[due.Home]int // ticks of a home that were under way together
 	going   map[due.Home]int
 	ticks   []due.Tick      // in the order of their delivery
@@ -120,7 +120,7 @@ func (w *world) advance(d time.Duration) {
 	}
 }
 
-// idle waits until the Keeper does nothing but wait, with that number of ticks under way.
+// idle waits until the Keeper has nothing to do, except for the given number of ticks under way.
 func (w *world) idle(underWay int) {
 	w.t.Helper()
 	testutil.Eventually(w.t, func() error {
@@ -131,7 +131,7 @@ func (w *world) idle(underWay int) {
 	})
 }
 
-// called waits until that number of deliveries wait for an answer, and the Keeper does nothing else.
+// called waits until n deliveries wait for an answer, and the Keeper does nothing else.
 func (w *world) called(n int) {
 	w.t.Helper()
 	testutil.Eventually(w.t, func() error {
@@ -149,8 +149,8 @@ func (w *world) called(n int) {
 	w.idle(n)
 }
 
-// pauses waits until that number of ticks were delivered since the last call of fired, and the Keeper pauses because
-// the last one got no answer. It must have no other timer.
+// pauses waits until the given number of ticks were delivered since the last call of fired, and the Keeper pauses
+// because the last tick got no answer. The Keeper must have no other timer.
 func (w *world) pauses(ticks int) {
 	w.t.Helper()
 	testutil.Eventually(w.t, func() error {
@@ -175,7 +175,7 @@ func (w *world) step(d time.Duration) {
 	w.idle(0)
 }
 
-// server is the group as the server sees it that leads in one term.
+// server is the group from the view of the server that leads in the given term.
 type server struct {
 	*world
 	term uint64
@@ -332,7 +332,7 @@ func (w *world) answerWith(r due.Result) {
 	})
 }
 
-// hold makes deliveries wait for the returned channel.
+// hold makes each delivery wait for its result from the returned channel.
 func (w *world) hold() chan due.Result {
 	results := make(chan due.Result)
 	w.answerFunc(func(*due.Tick) (due.Result, error) { return <-results, nil })
@@ -365,12 +365,12 @@ func (w *world) put(p due.Put) uint64 {
 	return revision
 }
 
-// job is due after a while, once.
+// job returns a Put of a job that is due once, after the given time.
 func job(name string, after time.Duration) due.Put {
 	return due.Put{Home: home("shop"), Name: name, Due: after.String()}
 }
 
-// every is due each second, from a second on.
+// every returns a Put of a job that is due each second, for the first time after one second.
 func every(name string) due.Put {
 	return due.Put{Home: home("shop"), Name: name, Spec: due.Spec{Schedule: "@every 1s"}}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// abstaining starts a cluster in which the servers for which abstains returns true leave elections to others.
-// timing is zero for that of other tests.
+// abstaining starts a cluster in which a server leaves elections to others if the returned function returns true for
+// its id. The test sets this function later. If timing is zero, the cluster uses the timing of newCluster.
 func abstaining(t *testing.T, timing Timing) (*cluster, *atomic.Pointer[func(raft.ServerID) bool]) {
 	t.Helper()
 	var abstains atomic.Pointer[func(raft.ServerID) bool]
@@ -37,10 +37,10 @@ func TestElection_AbstainingServerIsNotElectedWhereAnotherIs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms several clusters, or waits for several elections")
 	}
-	// The server abstains for twelve seconds: also a busy machine elects the other one in that time.
+	// The server abstains for 12 s (see abstainElections). Even a busy machine elects the other server in that time.
 	c, abstains := abstaining(t, Timing{Heartbeat: 2 * time.Second, Election: 2 * time.Second,
 		Commit: 5 * time.Millisecond})
-	c.converge() // both could be elected
+	c.converge() // both followers have every entry, so both could be elected
 	leader, _ := c.leader(testIDs...)
 	var rest []raft.ServerID
 	for _, id := range testIDs {

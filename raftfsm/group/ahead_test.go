@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// Invariant 1 of raftlog.unsynced. The leader's disk hangs while it writes an entry. The other servers store
-// and acknowledge the entry. Without the guard it is then committed and answered.
+// Rule 1 of raftlog.unsynced: no leader commits an entry before its own disk has it. The leader's disk hangs while it
+// writes an entry. The other servers store and acknowledge the entry. Without the guard, the entry is then committed.
 func TestLeader_CommitsNothingMissingOnItsOwnDisk(t *testing.T) {
 	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	for name, off := range map[string]bool{"with the guard": false, "without": true} {

@@ -23,7 +23,7 @@ func (g *Group) Servers() ([]raft.Server, uint64) {
 }
 
 // Form makes this server the only voter of the group, which must be empty. It returns when this server leads and the
-// group has its format level.
+// group has the newest format level. If a call was interrupted, call Form again.
 func (g *Group) Form(ctx context.Context) error {
 	err := g.change(ctx, "form the group", g.raft.BootstrapCluster(aloneWith(g.opts.ServerID)))
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
@@ -75,8 +75,8 @@ func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error
 	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, untilDeadline(ctx)))
 }
 
-// untilDeadline returns how long raft may wait before it takes a change: until the deadline of ctx. Without a deadline
-// it returns 0, which means no limit.
+// untilDeadline returns the time until the deadline of ctx, as the limit within which raft must accept a change. The
+// result is at least 1 ns. Without a deadline it is 0, which means no limit.
 func untilDeadline(ctx context.Context) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -89,8 +89,8 @@ func untilDeadline(ctx context.Context) time.Duration {
 // returns fault.Indeterminate if ctx ends first: the change may still take effect.
 func (g *Group) change(ctx context.Context, title string, f raft.Future) error {
 	done := make(chan error, 1)
-	// Raft gives no result to a change that is committed but not yet applied when it shuts down. The goroutine then
-	// waits until the process ends. The select below does not.
+	// If raft shuts down, it gives no result for a change that is committed but not yet applied. This goroutine then
+	// waits until the process ends. The select below does not wait for it.
 	go func() { done <- f.Error() }()
 	var err error
 	select {

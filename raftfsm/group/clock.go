@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// clock computes the cluster time of one group, in Unix milliseconds. Cluster time never goes backward on a node. It
-// is safe for concurrent use.
+// clock computes the cluster time of one group, in Unix milliseconds. Cluster time never goes backward on a node. A
+// clock is safe for concurrent use, except observe.
 //
 // Each log entry has a timestamp. The cluster time is the greatest timestamp applied, plus the time elapsed since
 // then. The leader's cluster time is also at least the wall clock at the opening of the group, plus the time elapsed
 // since the opening. Elapsed time is measured on the monotonic clock, so later changes of the wall clock have no
 // effect.
 type clock struct {
-	now    func() time.Time // carries a monotonic reading
+	now    func() time.Time // returns times with a monotonic reading
 	opened time.Time
-	wall   uint64 // wall clock at opened
+	wall   uint64 // wall clock at the time opened, in Unix milliseconds
 	seen   atomic.Pointer[stamp]
 	latest atomic.Uint64 // greatest time returned by leader
 }
 
-// stamp is a machine time and the local moment at which it was seen.
+// stamp is a timestamp of the state machine, with the local time at which the clock observed it.
 type stamp struct {
 	ms uint64
 	at time.Time
@@ -33,8 +33,8 @@ func newClock(now func() time.Time) *clock {
 	return c
 }
 
-// observe records the timestamp of an applied entry. It ignores a timestamp that is not later than the current
-// cluster time. Only the goroutine that applies entries may call it.
+// observe records the timestamp of an applied entry, in Unix milliseconds. It ignores a timestamp that is not later
+// than the current cluster time. Two calls must not run at the same time.
 func (c *clock) observe(ms uint64) {
 	if ms > c.extrapolated() {
 		c.seen.Store(&stamp{ms: ms, at: c.now()})
@@ -54,7 +54,7 @@ func (c *clock) extrapolated() uint64 {
 // leadership.
 func (c *clock) replica() uint64 { return max(c.extrapolated(), c.latest.Load()) }
 
-// leader returns the leader's cluster time. New entries and strong reads use it. It never decreases, and it is never
+// leader returns the leader's cluster time, for new entries and strong reads. The result never decreases, and is never
 // below the timestamp of an applied entry.
 func (c *clock) leader() uint64 {
 	now := max(c.extrapolated(), c.wall+c.since(c.opened))

@@ -9,8 +9,8 @@ import (
 )
 
 // jumped returns t with its wall clock moved by whole seconds and its monotonic reading unchanged, as after a
-// change of the system time. It relies on the layout of time.Time: the wall seconds of a time with a monotonic
-// reading are bits 30 to 62 of its first word.
+// change of the system time. jumped relies on the layout of time.Time. In a time with a monotonic reading, the wall
+// seconds are bits 30 to 62 of the first word.
 func jumped(t time.Time, seconds int64) time.Time {
 	wall := (*uint64)(unsafe.Pointer(&t)) //nolint:gosec // the only way for a test to change the wall clock alone
 	*wall += uint64(seconds) << 30
@@ -27,7 +27,7 @@ func TestJumped_MovesOnlyWallClock(t *testing.T) {
 }
 
 func TestClock_IgnoresWallClockJumpsAfterOpen(t *testing.T) {
-	now, jump := time.Now(), int64(0) // the time in a synctest bubble has no monotonic reading
+	now, jump := time.Now(), int64(0) // not in a synctest bubble, because its times have no monotonic reading
 	start := uint64(now.UnixMilli())
 	c := newClock(func() time.Time { return jumped(now, jump) })
 	for _, jump = range []int64{-86400, 86400, 3600, -3600} {
@@ -46,7 +46,7 @@ func TestClock_NeverGoesBackward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClock(time.Now)
 		rnd := rand.New(rand.NewPCG(1, 2))
-		machine := uint64(time.Now().UnixMilli()) // machine time, from observed stamps
+		machine := uint64(time.Now().UnixMilli()) // the newest timestamp observed
 		var replica, leader uint64
 		for range 5000 {
 			switch rnd.IntN(4) {

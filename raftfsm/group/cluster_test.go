@@ -46,7 +46,7 @@ var (
 	testIDs = []raft.ServerID{"a", "b", "c"}
 )
 
-// quick returns short time limits for tests.
+// quick returns t with short time limits for tests.
 func quick(t Timing) Timing {
 	t.Heartbeat, t.Election, t.Lease = 500*time.Millisecond, 500*time.Millisecond, 400*time.Millisecond
 	t.Commit, t.ReadRound, t.SnapshotPoll = 5*time.Millisecond, 500*time.Millisecond, 20*time.Millisecond
@@ -65,7 +65,7 @@ func newClusterWith(t testing.TB, change func(*cluster) func(raft.ServerID, *Opt
 	t.Helper()
 	c := &cluster{t: t, cut: map[link]bool{}, nodes: map[raft.ServerID]*server{}}
 	c.change = change(c)
-	dir := t.TempDir() // before the cleanup below, so that it is removed after it
+	dir := t.TempDir() // created before the cleanup below, so that it is removed after the servers have stopped
 	t.Cleanup(c.stopAll)
 	for _, id := range testIDs {
 		c.nodes[id] = &server{id: id, dir: filepath.Join(dir, string(id))}
@@ -81,7 +81,7 @@ func newClusterWith(t testing.TB, change func(*cluster) func(raft.ServerID, *Opt
 	return c
 }
 
-// start opens a server, also again after stop.
+// start opens a server, for the first time or after stop.
 func (c *cluster) start(id raft.ServerID) *Group {
 	c.t.Helper()
 	n := c.nodes[id]
@@ -133,14 +133,14 @@ func (c *cluster) stopAll() {
 	}
 }
 
-// group returns a running server, or nil.
+// group returns the group of the server with the given id, or nil if the server does not run.
 func (c *cluster) group(id raft.ServerID) *Group {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes[id].group
 }
 
-// running returns the running servers.
+// running returns the groups of the running servers, by server id.
 func (c *cluster) running() map[raft.ServerID]*Group {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +186,7 @@ func (c *cluster) target(l link) *wire {
 	return c.nodes[l.to].wire
 }
 
-// leader waits until one of ids leads and can serve requests.
+// leader waits until one of the servers in ids leads and can serve requests. It returns this server.
 func (c *cluster) leader(ids ...raft.ServerID) (raft.ServerID, *Group) {
 	c.t.Helper()
 	var id raft.ServerID
@@ -202,8 +202,8 @@ func (c *cluster) leader(ids ...raft.ServerID) (raft.ServerID, *Group) {
 	return id, g
 }
 
-// transfer makes the server to the leader. It tries again, because a transfer has a time limit, which a busy machine
-// can exceed. The server leads when transfer returns.
+// transfer transfers leadership to the server with the given id. It tries again after a failure, because a busy
+// machine can exceed the time limit of a transfer. The server leads when transfer returns.
 func (c *cluster) transfer(to raft.ServerID) {
 	c.t.Helper()
 	eventually(c.t, func() error {
@@ -241,7 +241,8 @@ func (c *cluster) converge() {
 	})
 }
 
-// put writes through the current leader and retries until the write succeeds.
+// put writes through the current leader and retries until the write succeeds. The leader must be one of the servers in
+// ids; none = any server.
 func (c *cluster) put(key, value string, ids ...raft.ServerID) Answer {
 	c.t.Helper()
 	if len(ids) == 0 {
@@ -311,7 +312,7 @@ func (w *wire) handler() func(raft.RPC) {
 	return w.heartbeat
 }
 
-// over runs call. It fails unless the link is intact before and after the call.
+// over runs call. It fails if the link to the server is cut before the call, or the link back is cut after the call.
 func (w *wire) over(to raft.ServerAddress, call func(*wire) error) error {
 	there, back := link{w.id, raft.ServerID(to)}, link{raft.ServerID(to), w.id}
 	target := w.cluster.target(there)
@@ -333,7 +334,7 @@ func (w *wire) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft
 		if h := target.handler(); transport.IsHeartbeat(args) && h != nil {
 			return sendHeartbeat(h, args, resp)
 		}
-		req := *args // raft reuses it when the call times out
+		req := *args // a copy, because raft reuses args when the call times out
 		return w.InmemTransport.AppendEntries(id, to, &req, resp)
 	})
 }
@@ -389,7 +390,7 @@ func (w *wire) ConfirmTerm(ctx context.Context, server raft.Server, term uint64)
 	})
 }
 
-// register registers an origin for a client that retries.
+// register registers an origin for a client that retries, and returns the number of the origin.
 func (c *cluster) register(name string) uint64 {
 	c.t.Helper()
 	var number uint64

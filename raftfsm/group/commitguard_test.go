@@ -8,10 +8,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// early returns a cluster whose isolated server c has three entries of a deposed leader in its log. c is then
-// sent an append whose commit index is above the entries in it. A leader may send that: it reads the end of its
-// log first and the commit index later, after others have confirmed more. early returns the last entry that c
-// and the leader share.
+// early returns a cluster whose isolated server c has three entries of a deposed leader in its log. It has sent c an
+// append whose commit index is above the last entry that the leader has compared. A leader may send such an append,
+// because it reads the end of its log first and the commit index later. early also returns the group of c, and the
+// index of the last entry that c and the leader share.
 func early(t *testing.T, without func(*Group, *raft.Config)) (*cluster, *Group, uint64) {
 	t.Helper()
 	var shared raft.Log

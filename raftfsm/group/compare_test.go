@@ -29,7 +29,7 @@ func (d *doubting) compareNow(t *testing.T) (c integrity.Comparison, reports map
 func TestCompare_ShowsWhetherServersHaveTheSameState(t *testing.T) {
 	t.Parallel()
 	d := newDoubting(t, nil)
-	d.supply.Store(false) // a wrong state stays
+	d.supply.Store(false) // a wrong state is not replaced
 	d.put("a", "1")
 	id, _ := d.leader(testIDs...)
 	_, err := d.group(others(id)[0]).Compare(limited(t))

@@ -22,7 +22,7 @@ func deposed(t *testing.T, change func(*Options)) (c *cluster, old, lead *Group)
 		if id == "c" {
 			slowLeader("a", o)
 		}
-		o.Bounds.Window = 64 // entries that no other server confirms
+		o.Bounds.Window = 64 // room for entries that no other server confirms
 		change(o)
 	})
 	c.put("k", "v")
@@ -35,7 +35,7 @@ func deposed(t *testing.T, change func(*Options)) (c *cluster, old, lead *Group)
 	return c, c.group("c"), lead
 }
 
-// lose appends entries to the log of a deposed leader, up to index.
+// lose appends entries to the log of the deposed leader old, until its log ends at index.
 func lose(t *testing.T, old *Group, index uint64) {
 	t.Helper()
 	for old.LastIndex() < index {
@@ -44,9 +44,9 @@ func lose(t *testing.T, old *Group, index uint64) {
 	}
 }
 
-// contradicted returns a cluster whose isolated server c has a log that contradicts a snapshot of the leader
-// and continues beyond the end of the snapshot. It returns the leader, too. The returned function sends c the newest
-// snapshot of a server.
+// contradicted returns a cluster with an isolated server c, whose log contradicts a snapshot of the leader. The log
+// has the given number of entries beyond the end of the snapshot. contradicted also returns the groups of c and of the
+// leader. The function install sends c the newest snapshot of a server.
 func contradicted(t *testing.T, e raftlog.Engine, beyond uint64) (c *cluster, follower, lead *Group,
 	install func(*Group) raft.InstallSnapshotResponse) {
 	t.Helper()
@@ -109,8 +109,8 @@ func TestConflictingSnapshot_SecondSnapshotEndsAtOldLastEntry(t *testing.T) {
 	c, follower, lead, install := contradicted(t, raftlog.BoltDB, 2)
 	install(lead)
 	for end := follower.raft.LastIndex(); lead.disk.snaps.Index() < end; {
-		// The number of writes is not known. On a busy machine the leader changes, and the entry with which a leader
-		// begins its term moves the log, but not the end of raft's snapshots.
+		// The number of writes is not known, because on a busy machine the leader changes. A new leader begins its
+		// term with an entry that moves the end of the log, but not the end of raft's snapshots.
 		c.put("k", "v3", "a", "b")
 		_, lead = c.leader("a", "b")
 		must(t, lead.Snapshot())
@@ -132,7 +132,8 @@ func TestConflictingSnapshot_SecondSnapshotEndsAtOldLastEntry(t *testing.T) {
 	c.converge()
 }
 
-// Without the void entries raft refuses everything a leader sends.
+// Without the placeholders for discarded entries (see raftlog.Discarded), raft refuses every append of the leader,
+// even after it has installed the snapshot again.
 func TestConflictingSnapshot_BlocksRaftWithoutGuard(t *testing.T) {
 	testutil.SkipUnderRace(t, "plays many steps of one goroutine")
 	if testing.Short() {
@@ -162,7 +163,7 @@ func TestConflictingSnapshot_BlocksRaftWithoutGuard(t *testing.T) {
 	}
 }
 
-// The request was judged while the entries were in flight.
+// The entries of the snapshot have arrived after Judge has passed the request to raft.
 func TestInstall_RefusesSnapshotBelowLog(t *testing.T) {
 	from := openGroup(t, alone(t, t.TempDir()))
 	put(t, from, "k", "v")
@@ -180,7 +181,7 @@ func TestInstall_RefusesSnapshotBelowLog(t *testing.T) {
 	}
 }
 
-// The request was judged while the receiver took a snapshot of its own and compacted its log.
+// The receiver has taken a newer snapshot itself, and compacted its log, after Judge has passed the request to raft.
 func TestInstall_RefusesSnapshotBelowNewerLocalOne(t *testing.T) {
 	t.Parallel()
 	from, to := pair(t)

@@ -52,7 +52,7 @@ type doubting struct {
 	supply atomic.Bool // transfers of state are allowed
 }
 
-// hold implements Replicas and refuses requests for a state while held is set.
+// hold implements integrity.Replicas. It refuses requests for a state while open is false.
 type hold struct {
 	integrity.Replicas
 	open *atomic.Bool
@@ -91,7 +91,7 @@ func newDoubting(t *testing.T, change func(raft.ServerID, *Options)) *doubting {
 	return d
 }
 
-// soon is like until, for conditions that need one or two state comparisons on a busy machine.
+// soon is like until, with a limit of 90 s, for conditions that need one or two state comparisons on a busy machine.
 func soon(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -106,13 +106,14 @@ func soon(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// spoil makes a server apply a different value than the others.
+// spoil makes a server apply a different value for key than the other servers. The leader must be one of the servers
+// in ask; none = any server.
 func (d *doubting) spoil(id raft.ServerID, key string, ask ...raft.ServerID) {
 	d.t.Helper()
 	d.wrong[id].Store(true)
 	d.put(key, "true", ask...)
 	soon(d.t.(*testing.T), "the wrong value was not applied", func() bool {
-		// Wait for either, because the doubt may end before the value is read.
+		// Wait for the wrong value or for its repair, because the repair may come before the value is read.
 		g := d.group(id)
 		return peekValue(d.t, g, key) == "lies" || counted(d.t.(*testing.T), g.obs.reinstalled) > 0
 	})
@@ -137,8 +138,8 @@ func serve(g *Group, key string) (string, error) {
 	}
 }
 
-// watch reads from a server until the server has reported a doubt once and then serves again. It fails the test
-// if a read returns the wrong value after the first doubt.
+// watch reads a key from a server in the background until stop is called. It fails the test if a read returns a wrong
+// value after the server has reported its first doubt.
 func watch(t *testing.T, g *Group, key string) (stop func()) {
 	ended, done := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -189,7 +190,7 @@ func TestDoubt_DivergedReplicaIsReinstalled(t *testing.T) {
 			t.Errorf("leads=%v: the server found its state wrong %v times", leads, n)
 		}
 		d.put("after", "1")
-		d.converge() // index and rolling hash
+		d.converge() // compares the applied indexes and the hashes of the states
 		before := counted(t, g.obs.comparedSame)
 		soon(t, "the new state is not compared", func() bool {
 			d.put("more", "1")
@@ -248,7 +249,7 @@ func TestDoubt_SurvivesRestart(t *testing.T) {
 		if g.CaughtUp() {
 			t.Error("a replica in doubt reports that it is caught up")
 		}
-		must(t, g.Snapshot()) // writes a new manifest
+		must(t, g.Snapshot()) // writes a new manifest, which must keep the doubt
 		d.stop(bad)
 		d.start(bad)
 	}
@@ -259,8 +260,8 @@ func TestDoubt_SurvivesRestart(t *testing.T) {
 	}
 }
 
-// While one of three servers is away, two with different states cannot decide which is right, so neither
-// serves. The third one decides.
+// While one of three servers is away, the other two have different states. They cannot decide which state is right, so
+// neither serves. The third server decides.
 func TestDoubt_TwoDifferentStatesStopUntilMajorityAgrees(t *testing.T) {
 	t.Parallel()
 	d := newDoubting(t, nil)
@@ -277,7 +278,7 @@ func TestDoubt_TwoDifferentStatesStopUntilMajorityAgrees(t *testing.T) {
 			t.Errorf("a read at %s gave %v", i, err)
 		}
 	}
-	must(t, d.group(bad).Snapshot()) // entries that are not on disk are applied again, this time correctly
+	must(t, d.group(bad).Snapshot()) // otherwise the restart would apply the entries again, this time correctly
 	d.stop(bad)
 	d.start(bad)
 	if dt := d.group(bad).Doubt(); dt == nil || dt.Cause != snapshot.Split {
@@ -384,7 +385,7 @@ func TestVerify_ChecksReceivedSnapshot(t *testing.T) {
 		d.put(key(i), "v", others(behind)...)
 	}
 	d.converge()
-	for _, i := range others(behind) { // later leaders have only the damaged state to send
+	for _, i := range others(behind) { // every later leader has to send a snapshot
 		must(t, d.group(i).Snapshot())
 	}
 	f := d.start(behind)
@@ -399,7 +400,7 @@ func TestRescue_EndsDoubt(t *testing.T) {
 	must(t, err)
 	put(t, g, "k", "true")
 	g.integrity.Distrust(g.Machine(), &snapshot.Doubt{Cause: snapshot.Split, Index: 1, Own: "1", Other: "2"})
-	// known already
+	// a second doubt with the same cause is ignored
 	g.integrity.Distrust(g.Machine(), &snapshot.Doubt{Cause: snapshot.Split, Index: 9, Own: "3", Other: "4"})
 	if d := g.Doubt(); d == nil || d.Index != 1 || counted(t, g.obs.doubts(snapshot.Split)) != 1 {
 		t.Errorf("the doubt is %+v", d)

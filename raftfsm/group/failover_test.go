@@ -43,8 +43,8 @@ func TestRestart_AllServersKeepEverything(t *testing.T) {
 	})
 }
 
-// slowLeader makes a leader keep its role long after the other servers have elected another one, like a leader
-// whose process was paused or whose clock is slow.
+// slowLeader makes server a, as leader, keep its role long after the other servers have elected another leader. So it
+// behaves like a leader whose process was paused or whose clock is slow. slowLeader does not change other servers.
 func slowLeader(id raft.ServerID, o *Options) {
 	if id == "a" {
 		o.Timing.Heartbeat, o.Timing.Election, o.Timing.Lease = 30*time.Second, 30*time.Second, 30*time.Second
@@ -242,7 +242,7 @@ func TestHolds_WriteLostWithLeaderIsLost(t *testing.T) {
 	if got := a.Holds(ack.Position); got != Held {
 		t.Errorf("before the fail-over: %d", got)
 	}
-	// Waits for the commit, and then fails because leadership is lost.
+	// This write waits for the commit, and then fails because leadership is lost.
 	waits := make(chan error, 1)
 	go func() {
 		_, err := a.ProposeRequest(limited(t), setRequest("strong", "v"), Committed)
@@ -422,7 +422,7 @@ func TestWaitApplied_UncommittedEntryIsNotSkipped(t *testing.T) {
 	a := c.group("a")
 	c.isolate("a")
 	before := a.LastIndex()
-	go func() { _ = a.raft.Barrier(0).Error() }() // lost when a is no longer leader
+	go func() { _ = a.raft.Barrier(0).Error() }() // these barriers fail when a is no longer leader
 	go func() { _ = a.raft.Barrier(0).Error() }()
 	go func() { _ = a.raft.Barrier(0).Error() }()
 	until(t, "the barriers are not in the log", func() bool { return a.LastIndex() == before+3 })

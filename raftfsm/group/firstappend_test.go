@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// A leader that missed the response to its first append after a snapshot sends the append again. The follower
-// must then find the snapshot's own entry, which no log contains.
+// A leader that missed the response to its first append after a snapshot sends the append again. The follower must
+// then find the last entry of the snapshot, although its log does not contain this entry.
 func TestInstall_FirstAppendCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
@@ -34,7 +34,7 @@ func TestInstall_FirstAppendCanBeRepeated(t *testing.T) {
 	})
 }
 
-// appendOf returns the append of from whose entries follow the entry prev.
+// appendOf returns the append that the server from would send with the entries after prev, up to index last.
 func appendOf(t *testing.T, from *Group, prev raftlog.Position, last uint64) *raft.AppendEntriesRequest {
 	t.Helper()
 	req := &raft.AppendEntriesRequest{RPCHeader: header("a"), Term: from.Term(), PrevLogEntry: prev.Index,

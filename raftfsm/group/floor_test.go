@@ -28,7 +28,7 @@ func TestFloor_NeverExceedsStoresAfterCrash(t *testing.T) {
 		must(t, g.disk.stable.SetUint64([]byte(raftlog.KeyCurrentTerm), g.Term()+1))
 		castVote(t, g.disk.stable, g.Term()+1, "b")
 		must(t, g.disk.floors.Write())
-		// Deletes the end of the log as a follower does for a new leader, without raft.
+		// Delete the end of the log without raft, as a follower does for a new leader.
 		last := g.disk.logs.Last()
 		must(t, g.raft.Shutdown().Error())
 		must(t, g.disk.logs.DeleteRange(last, last))
@@ -41,7 +41,7 @@ func TestFloor_NeverExceedsStoresAfterCrash(t *testing.T) {
 				continue
 			}
 			if n++; testing.Short() && n > 25 {
-				break // of all in random order
+				break // 25 images in random order are enough for a short test
 			}
 			again := alone(t, dir).withDefaults()
 			again.Engine = e

@@ -1,16 +1,18 @@
 // Package group runs one Raft group: its log, group commit on the leader, linearizable reads, snapshots and the state
 // machine over Pebble (package kv).
 //
-// It owns the directory of the group. No other package starts hashicorp/raft. It does not know stores, applications,
-// or the assignment of keys to partitions. It uses the network only through the transport and the Confirmer that the
-// caller supplies.
+// The package owns the directory of the group. No other package starts hashicorp/raft. The package does not know
+// stores, applications, or the assignment of keys to partitions. It uses the network only through Options: Transport,
+// Confirmer, Contacts, Replicas and Witnesses.
 //
 // All methods are safe for concurrent use. Close ends the goroutines of an open Group:
 //
 //   - three of raft, and four of the proposer
-//   - one each for the transport guard, the witness (see package transport), reads, leadership changes, lost leaders,
-//     housekeeping (snapshots, expiry), slow-disk detection, state comparison and sending state
-//   - others that run only while they have work, for example for a snapshot
+//   - one each for the transport guard, the witness (see package transport), reads and leadership changes
+//   - one each for announcements of the commit index, housekeeping (snapshots, expiry, disk space), and sending state
+//   - one that detects a hanging disk, and one that compares states and detects a slow disk
+//   - one that detects a lost leader, if Options.Contacts is set
+//   - others that run only while they have work, for example while a snapshot is taken
 package group
 
 import (
@@ -33,7 +35,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// drainLimit bounds how long Close waits for proposals in flight.
+// drainLimit bounds each of the up to three waits of Close for proposals in flight.
 const drainLimit = 2 * time.Second
 
 // Group is one open Raft group.
@@ -52,22 +54,23 @@ type Group struct {
 	integrity *integrity.Watch
 
 	readyTerm atomic.Uint64 // newest term in which this server, as leader, applied an entry
-	// newest commit index announced by a leader since Open, with the term of that leader
+	// last commit index that a leader has announced since Open, with the term of that leader
 	heard atomic.Pointer[raftlog.Position]
-	// true once the machine has applied a commit index announced since Open
+	// true once the machine has applied a commit index that a leader has announced since Open, or once this server
+	// has led
 	caughtUp atomic.Bool
-	changed  *signal.Signal // readiness or leadership may have changed
-	refresh  chan struct{}  // capacity 1: a follower has a newer snapshot than this leader
-	levels   chan struct{}  // capacity 1: held while the level is raised or a server is added
+	changed  *signal.Signal // fires when leadership, readiness or the trust in the state may have changed
+	refresh  chan struct{}  // capacity 1; gets a value when a follower has a newer snapshot than this leader
+	levels   chan struct{}  // capacity 1; used as a lock while the level is raised or a server is added
 
 	relieved  time.Time   // when watchState last tried to transfer leadership because of a slow disk
 	verifying atomic.Bool // a verification of all records is running
 
-	reclaiming atomic.Bool // reclaim runs
-	reclaimed  reclaim     // used by reclaim alone
+	reclaiming atomic.Bool // Group.reclaim is running
+	reclaimed  reclaim     // used only by Group.reclaim
 
 	started chan struct{}   // closed once Raft and the goroutines of the group run
-	closing context.Context // ends with Close
+	closing context.Context // ends when Close begins
 	cease   context.CancelFunc
 
 	stop   chan struct{}
@@ -76,8 +79,9 @@ type Group struct {
 	err    error
 }
 
-// Open opens the group in o.Dir. If o.Bootstrap is set, it creates a missing group. ctx limits only how long Open
-// takes. If this server is the only voter, it leads the group when Open returns.
+// Open opens the group in o.Dir, and creates its files if there are none. If o.Bootstrap is set, Open also makes this
+// server the only voter of a new group. If this server is the only voter, it leads the group when Open returns. ctx
+// limits only how long Open waits until this server leads. It has no effect after Open has returned.
 func Open(ctx context.Context, o Options) (*Group, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -133,7 +137,7 @@ func (g *Group) startRaft() error {
 	conf.LocalID = o.ServerID
 	conf.HeartbeatTimeout, conf.ElectionTimeout = o.Timing.Heartbeat, o.Timing.Election
 	conf.LeaderLeaseTimeout, conf.CommitTimeout = o.Timing.Lease, o.Timing.Commit
-	conf.MaxAppendEntries = 16 // raft counts entries, and an entry here has up to 1 MiB
+	conf.MaxAppendEntries = 16 // raft limits only the number of entries, and an entry here may have 1 MiB or more
 	conf.NoSnapshotRestoreOnStart = true
 	conf.NoLegacyTelemetry = true
 	// snapshots are taken by keep, which measures bytes
@@ -240,9 +244,10 @@ func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.rea
 // Raft does not report the commit of an entry without a command.
 const settlePoll = 2 * time.Millisecond
 
-// WaitApplied waits until the local machine has applied every command up to the given index. The index must not
-// exceed the commit index of the leader. Entries without a command do not count, because raft does not pass them to
-// the machine.
+// WaitApplied waits until the local machine has applied the entries up to the given index. The index must not exceed
+// the commit index of the leader. No-ops and barriers do not count, because raft does not pass them to the machine.
+// WaitApplied returns fault.Timeout if ctx ends first, and fault.Unavailable if the machine is closed or cannot
+// continue.
 func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	for {
 		m, final := g.Machine(), g.final(index)
@@ -265,7 +270,8 @@ func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	}
 }
 
-// final reports whether the entries up to the given index are committed. No leader can replace such entries.
+// final reports whether this server knows that the entries up to the given index are committed. No leader can replace
+// such entries.
 func (g *Group) final(index uint64) bool {
 	return index <= max(g.raft.CommitIndex(), g.disk.fsm.Floor())
 }
@@ -283,8 +289,8 @@ func waitMachine(ctx context.Context, m *kv.Machine, target uint64, final bool) 
 // If a read fails because its machine was closed, the caller must call Machine again and repeat the read.
 func (g *Group) Machine() *kv.Machine { return g.disk.fsm.Machine() }
 
-// Now returns the cluster time in milliseconds. On the leader it is exact. Other servers compute a lower bound from
-// the timestamps of the entries that they have applied.
+// Now returns the cluster time in Unix milliseconds. On the leader, the result is exact. Other servers compute a lower
+// bound from the timestamps of the entries that they have applied.
 func (g *Group) Now() uint64 {
 	if g.Leading() {
 		return g.clock.leader()
@@ -311,8 +317,8 @@ func (g *Group) Leader() raft.ServerID {
 }
 
 // CaughtUp reports whether the local state is trusted and recent enough to serve reads. The state is recent enough
-// once the machine has applied a commit index that a leader has announced since Open. Until then, the state may be
-// as old as the last stop of the node.
+// once the machine has applied a commit index that a leader has announced since Open. It is also recent enough once
+// this server has led. Until then, the state may be as old as the last stop of the node.
 func (g *Group) CaughtUp() bool {
 	if g.Doubt() != nil {
 		return false
@@ -321,7 +327,8 @@ func (g *Group) CaughtUp() bool {
 		return true
 	}
 	h := g.heard.Load()
-	// The commit index of a new leader covers earlier terms only from its own first entry on.
+	// A new leader may know too low a commit index until an entry of its own term is committed. So the entry at the
+	// announced index must be of the term of that leader.
 	if h == nil || g.Holds(*h) != Held || g.Machine().Applied() < g.disk.logs.LastVisible(h.Index, g.disk.fsm.Floor()) {
 		return false
 	}
@@ -334,7 +341,7 @@ func (g *Group) LastIndex() uint64 { return max(g.disk.logs.Last(), g.disk.snaps
 
 // Age returns an upper bound of the age of the local state: the time since a majority last confirmed that this server
 // leads. On a leader without other voters the age is always 0. The result known is false if no majority has confirmed
-// this server yet, or if the machine has not applied the entries that were committed at that time.
+// this server yet. It is also false if the machine has not applied the entries that were committed at that time.
 func (g *Group) Age() (age time.Duration, known bool) {
 	if g.Leading() && g.disk.role.alone.Load() {
 		return 0, true
@@ -357,7 +364,7 @@ func (g *Group) Holds(pos raftlog.Position) Holding {
 		}
 		return held(term == pos.Term)
 	}
-	// Do not use raft's own last index: it changes only after the durable signal.
+	// Do not use raft's own last index: raft updates it only after StoreLogs has returned, so it may be too low.
 	snap := g.disk.snaps.Position()
 	if pos.Index > snap.Index {
 		return Unknown // not received yet
@@ -368,8 +375,8 @@ func (g *Group) Holds(pos raftlog.Position) Holding {
 		}
 		return Unknown
 	}
-	// Terms never decrease along a log, and a leader only appends. So an entry with the snapshot's term at or
-	// below the snapshot index is in the same log.
+	// Terms never decrease along a log, and a leader only appends to its log. So the snapshot covers every entry of
+	// its own term up to its index. It covers no entry of a later term.
 	return held(pos.Term == snap.Term)
 }
 
@@ -383,7 +390,7 @@ func held(is bool) Holding {
 // Holding is the result of Group.Holds.
 type Holding uint8
 
-// Answers of Holds.
+// Results of Group.Holds.
 const (
 	Held Holding = iota
 	Lost
@@ -441,7 +448,8 @@ func (g *Group) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Snapshot takes a snapshot and returns when it is complete.
+// Snapshot takes a snapshot and returns when it is complete. If raft has passed no entry to the machine since the
+// group was opened, Snapshot does nothing and returns nil.
 func (g *Group) Snapshot() error {
 	err := g.raft.Snapshot().Error()
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
@@ -452,7 +460,7 @@ func (g *Group) Snapshot() error {
 
 // settle waits until the machine has applied every committed entry, for at most drainLimit. It returns at once if no
 // proposals are in flight. Raft's shutdown drops committed entries that are not yet applied. Without settle, the
-// callers of their proposals would get no answer.
+// proposals in these entries would end with fault.Indeterminate.
 func (g *Group) settle() {
 	select {
 	case <-g.proposer.done:
@@ -460,16 +468,16 @@ func (g *Group) settle() {
 	default:
 	}
 	if g.raft.State() == raft.Shutdown {
-		return // raft has already shut down, because this server was removed
+		return // raft has already shut down, because this server was removed or Retire was called
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
 	defer cancel()
-	// on an error the machine cannot continue; abandon answers the callers
+	// After a timeout, or if the machine cannot continue, abandon answers the callers.
 	_ = g.WaitApplied(ctx, g.raft.CommitIndex())
 }
 
-// Close stops the group and closes its files. It waits up to drainLimit for proposals in flight. Then it waits
-// without a time limit for all goroutines. It does not transfer leadership. It is idempotent.
+// Close stops the group and closes its files. It waits for proposals in flight, up to three times for drainLimit. Then
+// it waits without a time limit for all goroutines. It does not transfer leadership. It is idempotent.
 func (g *Group) Close() error {
 	g.closed.Do(func() {
 		close(g.stop)

@@ -15,7 +15,7 @@ import (
 // The tests of this file show hazards of hashicorp/raft that occur without our guards. They prove that the
 // tests of the guards can fail. docs/consistency.md lists the hazards and the guards.
 
-// still reports whether something does not happen for a while.
+// still reports whether nothing arrives from the channel for 300 ms.
 func still(t *testing.T, happened <-chan struct{}) bool {
 	t.Helper()
 	timer := time.NewTimer(300 * time.Millisecond)
@@ -36,7 +36,7 @@ type caught struct {
 
 func (c *caught) SetHeartbeatHandler(h func(raft.RPC)) { c.beat <- h }
 
-// hashicorp/raft#695.
+// A heartbeat changes the term of raft while its main loop is in the middle of a write (hashicorp/raft#695).
 func TestHazard_HeartbeatChangesStateOutsideMainLoop(t *testing.T) {
 	for name, bare := range map[string]bool{"with the guard": false, "without the guard": true} {
 		t.Run(name, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestHazard_HeartbeatChangesStateOutsideMainLoop(t *testing.T) {
 	}
 }
 
-// hashicorp/raft#612: after a follower has refused an entry, no goroutine reads responses from the pipeline,
-// and the sender blocks in it for ever.
+// After a follower has refused an entry, no goroutine reads responses from the pipeline. The sender of further entries
+// then blocks forever (hashicorp/raft#612).
 func TestHazard_UndrainedPipelineBlocksSender(t *testing.T) {
 	listen := func() *raft.NetworkTransport {
 		tr, err := raft.NewTCPTransportWithConfig("127.0.0.1:0", nil, &raft.NetworkTransportConfig{MaxPool: 1,
@@ -126,7 +126,7 @@ func TestHazard_VerifyLeaderCountsNonvoters(t *testing.T) {
 	}
 }
 
-// hangingMachine hangs after the next configuration entry once armed is set.
+// hangingMachine hangs after a configuration entry once armed is closed, until hold is closed.
 type hangingMachine struct {
 	snapshot.Events
 	armed, hold <-chan struct{}
@@ -196,12 +196,12 @@ func TestHazard_FollowerLearnsCommitIndexAfterCommitTimeout(t *testing.T) {
 				close(applied)
 			}()
 			if !announced {
-				// The slower follower may get the entry after its commit, and the commit index with it. The faster
-				// one cannot, because the entry needs its acknowledgement.
+				// The slower follower may get the entry after its commit, together with the commit index. The faster
+				// follower cannot, because the commit needs its acknowledgement.
 				if !still(t, applied) {
 					t.Error("all followers have learned of the commit: the hazard does not show")
 				}
-				c.put("k", "next") // the next append carries it
+				c.put("k", "next") // the next append carries the commit index
 			}
 			<-applied
 		})

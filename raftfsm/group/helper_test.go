@@ -28,7 +28,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	wal.DefaultSegmentSize = 16 << 10 // many small segments, because raft-wal deletes only whole ones
+	wal.DefaultSegmentSize = 16 << 10 // many small segments, because raft-wal deletes only whole segments
 	goleak.VerifyTestMain(m)
 }
 
@@ -81,7 +81,7 @@ func alone(t testing.TB, dir string) Options {
 	}
 }
 
-// openGroup opens a group and closes it with the test.
+// openGroup opens a group, and closes it when the test ends.
 func openGroup(t testing.TB, o Options) *Group {
 	t.Helper()
 	g, err := Open(limited(t), o)
@@ -140,7 +140,7 @@ func peekValue(t testing.TB, g *Group, key string) string {
 }
 
 // copySteady copies a directory that other goroutines may be changing. It repeats the copy until no file was created,
-// removed or resized meanwhile. Otherwise the copy might have a manifest of Pebble that names a table it lacks.
+// removed or resized meanwhile. Otherwise the manifest of Pebble in the copy might name a table that the copy lacks.
 func copySteady(t testing.TB, from, to string) {
 	t.Helper()
 	for range 1000 {
@@ -194,7 +194,7 @@ func engines(t *testing.T, f func(t *testing.T, e raftlog.Engine)) {
 	}
 }
 
-// The versions of the disk parts that use the operating system's files.
+// Functions for files on the file system of the operating system, and for raft's stores.
 
 func readManifest(dir string) (*snapshot.Manifest, error) {
 	return snapshot.LoadManifest(raftlog.OSVolume{}, dir)

@@ -15,7 +15,7 @@ import (
 )
 
 // The log, the snapshots and the transport are created before Raft runs. This file implements the interfaces
-// through which they use the group. Until Raft runs, these return neutral answers.
+// through which they use the group.
 
 // process gives the disk code access to Options.Fatal, Options.Step and Server.Raise.
 type process struct{ o Options }
@@ -37,7 +37,7 @@ type role struct {
 	disk *disk
 	raft atomic.Pointer[raft.Raft] // nil until Raft runs
 
-	advanced chan struct{} // capacity 1: the machine of this server has applied entries while it led others
+	advanced chan struct{} // capacity 1; gets a value when the machine applies entries while this server leads others
 
 	// alone is set on a leader without other voters. It is updated at the start of a term and when the configuration
 	// changes
@@ -63,7 +63,7 @@ func (r *role) LeadsOthers() bool {
 	return running != nil && running.State() == raft.Leader && !lone(running, r.self)
 }
 
-// logEvents counts events of the log.
+// logEvents counts the writes of the log, and the acknowledged writes that were lost.
 type logEvents struct {
 	o    Options
 	obs  *groupMetrics
@@ -106,7 +106,7 @@ func (s floorSources) SnapshotExtent() (index, applied uint64) {
 // SeenOfOthers returns what this server has seen of other servers, by server id.
 func (s floorSources) SeenOfOthers() map[string]raftlog.Seen { return s.disk.seen.All() }
 
-// machineEvents counts events of the state machine.
+// machineEvents counts events of the state machine, and notifies the parts of the group that depend on them.
 type machineEvents struct {
 	clock  *clock
 	obs    *groupMetrics
@@ -120,7 +120,8 @@ type machineEvents struct {
 // ClockSeen records the cluster time of the state machine, in milliseconds.
 func (e *machineEvents) ClockSeen(ms uint64) { e.clock.observe(ms) }
 
-// EntriesApplied records how long it took to apply a batch of entries. It also wakes Group.announce.
+// EntriesApplied records how long it took to apply a batch of entries. On a leader with other voters, it also wakes
+// Group.announce.
 func (e *machineEvents) EntriesApplied(took time.Duration) {
 	e.obs.applySeconds.Observe(took.Seconds())
 	if running := e.role.raft.Load(); running == nil || running.State() != raft.Leader || e.role.alone.Load() {
@@ -186,7 +187,8 @@ func (t *tampered) ApplyBatch(batch []*raft.Log) []any {
 	return t.FSM.ApplyBatch(changed)
 }
 
-// follower gives the transport access to the group. It is used only while Raft runs.
+// follower gives the transport, its witness and the state comparison access to the group. It is used only while Raft
+// runs.
 type follower struct{ g *Group }
 
 // Term returns the current term of this server.
@@ -213,11 +215,12 @@ func (f follower) Announced(term, commit uint64) {
 }
 
 // abstainElections is how many election timeouts a server that has lost the leader may leave elections to others.
-// Then it must start an election itself, because it may be the only server with every committed entry.
+// Afterwards it must start an election itself, because it may be the only server with every committed entry.
 const abstainElections = 5
 
-// Abstains reports whether this server should leave elections to other servers. It returns false if the leader was
-// lost more than abstainElections election timeouts ago. Otherwise it returns the answer of Server.Abstain.
+// Abstains reports whether this server should leave elections to other servers. It returns false if this server has
+// never heard from a leader, or if the leader was lost more than abstainElections election timeouts ago. Otherwise it
+// returns the answer of Server.Abstain.
 func (f follower) Abstains() bool {
 	o := &f.g.opts
 	last := f.g.raft.LastContact()
@@ -227,7 +230,7 @@ func (f follower) Abstains() bool {
 	return o.Server.Abstain()
 }
 
-// FollowerIsAhead requests a snapshot, which Group.keep takes soon.
+// FollowerIsAhead records that a follower has a newer snapshot than this leader. Group.keep then takes a new snapshot.
 func (f follower) FollowerIsAhead() {
 	select {
 	case f.g.refresh <- struct{}{}:
@@ -235,8 +238,8 @@ func (f follower) FollowerIsAhead() {
 	}
 }
 
-// Judge decides whether this server passes a leader's snapshot to raft. It does not pass the snapshot in two cases:
-// the log already has the last entry of the snapshot, or this server has a newer snapshot.
+// Judge decides whether this server passes a leader's snapshot to raft. Judge does not pass the snapshot if the log
+// already has the last entry of the snapshot, or if this server has a newer snapshot.
 //
 // Raft itself would install every snapshot and keep the last index of its old log. If that index is at or above the
 // end of the snapshot, raft would fail, or need the snapshot again and again.
@@ -268,7 +271,7 @@ func (f follower) KnownVoter() raft.ServerID {
 	return ""
 }
 
-// Shown returns the term, the vote and the commit index of this server, for other servers to record.
+// Shown returns the term, the term of the newest vote, and the commit index of this server. Other servers record them.
 func (f follower) Shown() raftlog.Seen {
 	term, vote := f.g.disk.floors.Promises()
 	return raftlog.Seen{Term: term, Vote: vote, Committed: f.g.raft.CommitIndex()}
@@ -311,7 +314,7 @@ type stateEvents struct{ g *Group }
 // Doubted counts a doubt about the local state.
 func (e stateEvents) Doubted(cause snapshot.Cause) { e.g.obs.doubts(cause).Inc() }
 
-// Compared counts a comparison. same is true if the states were equal.
+// Compared counts a comparison. same is true if a majority of the voters has the state of this server.
 func (e stateEvents) Compared(same bool) {
 	if same {
 		e.g.obs.comparedSame.Inc()

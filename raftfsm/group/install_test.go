@@ -32,10 +32,10 @@ func counted(t testing.TB, c prometheus.Counter) int {
 	return int(families[0].GetMetric()[0].GetCounter().GetValue())
 }
 
-// large makes the log of 40 entries longer than raft-wal's segments in these tests.
+// large is a value of 2000 bytes. 40 entries with such values need several of raft-wal's segments in these tests.
 var large = strings.Repeat("v", 2000)
 
-// manual disables automatic snapshots and keeps few entries behind a snapshot.
+// manual disables automatic snapshots, and keeps only 5 entries in the log after a snapshot.
 func manual(o *Options) {
 	o.Bounds.SnapshotEntries, o.Bounds.SnapshotLogBytes, o.Bounds.TrailingEntries = 1<<40, 1<<40, 5
 }
@@ -61,7 +61,7 @@ func installed(t *testing.T, e raftlog.Engine) (*cluster, *Group, *Group) {
 	return c, a, follower
 }
 
-// stranger is a transport that reaches only c.
+// stranger returns a transport of an unknown server, which reaches only server c.
 func stranger(c *cluster) *raft.InmemTransport {
 	_, tr := raft.NewInmemTransportWithTimeout("stranger", patience)
 	c.mu.Lock()
@@ -74,7 +74,7 @@ func header(from raft.ServerID) raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(from), Addr: []byte(from)}
 }
 
-// The entry that stands for a snapshot is used only for the consistency check of appends.
+// The placeholder for the last entry of a snapshot serves only the consistency check of appends.
 func TestInstall_SnapshotEntryIsNeverSent(t *testing.T) {
 	c, _, follower := installed(t, raftlog.BoltDB)
 	snap := follower.disk.snaps.Position()
@@ -151,8 +151,8 @@ func TestInstall_SkipsSnapshotWithNothingNew(t *testing.T) {
 	})
 }
 
-// A database may be ahead of the snapshot it came with. The next snapshot then ends above that one, but its database
-// may be behind.
+// A received database may contain more entries than its snapshot covers. The next snapshot then ends later, but its
+// database may contain fewer entries than the live database. It must not replace a trusted database.
 func TestInstall_DoesNotMoveTrustedMachineBack(t *testing.T) {
 	t.Parallel()
 	for name, doubted := range map[string]bool{"trusted": false, "doubted": true} {
@@ -242,8 +242,8 @@ func TestInstall_LeaderWithOlderSnapshotTakesNewerOne(t *testing.T) {
 	until(t, "the leader takes no newer snapshot", func() bool { return a.disk.snaps.Index() > old })
 }
 
-// onlyBySnapshot waits until only behind, which is isolated, still has the entry that it needs next in a log.
-// Raft compacts a log some time after the snapshot, and an append sent before the isolation may still arrive.
+// onlyBySnapshot waits until no other server has the entry in its log that the isolated server behind needs next. Raft
+// compacts a log some time after the snapshot, and an append that was sent before the isolation may still arrive.
 func (c *cluster) onlyBySnapshot(behind raft.ServerID) {
 	c.t.Helper()
 	for _, id := range others(behind) {
@@ -291,7 +291,7 @@ func TestInstall_LaggingFollowerCatchesUpUnderLoad(t *testing.T) {
 			until(t, "no snapshot is installed", func() bool { return counted(t, f.obs.installed) > before })
 			c.stop(behind) // the follower starts again from the installed state
 			c.start(behind)
-			until(t, "the leader still keeps entries for the follower", func() bool { // else for a minute
+			until(t, "the leader still keeps entries for the follower", func() bool { // it keeps them up to a minute
 				_, g := c.leader(testIDs...)
 				return g.disk.logs.Retained().Oldest() == 0
 			})
@@ -301,7 +301,7 @@ func TestInstall_LaggingFollowerCatchesUpUnderLoad(t *testing.T) {
 		c.put("last", "v")
 		c.converge()
 		for id, g := range c.running() {
-			// it is removed once no reader uses it
+			// a replaced database is removed when no reader uses it any more
 			until(t, string(id)+" keeps a database that was replaced", func() bool {
 				for _, name := range names(t, g.opts.Dir) {
 					if strings.HasPrefix(name, snapshot.DatabasePrefix) && name != g.disk.snaps.LiveDatabase() {
@@ -370,7 +370,7 @@ func TestInstall_SurvivesCrashAtAnyStep(t *testing.T) {
 	})
 }
 
-// receive sends a snapshot of from into a sink of to, as raft would.
+// receive writes the snapshot of from to a new sink of to, as raft would. The function alter may change the data.
 func receive(t *testing.T, from *Group, to *snapshot.Store, alter func([]byte) []byte) (raft.SnapshotSink, error) {
 	t.Helper()
 	req, data := installRequest(t, from)
@@ -479,7 +479,7 @@ func TestInstall_DropsLocalSnapshotThatEndsLater(t *testing.T) {
 	must(t, err)
 	snap, err := to.disk.fsm.Snapshot()
 	must(t, err)
-	must(t, snap.Persist(local)) // a checkpoint of the live database
+	must(t, snap.Persist(local)) // a snapshot of the live database
 	sink, err := receive(t, from, to.disk.snaps, whole)
 	must(t, err)
 	must(t, sink.Close())
@@ -490,7 +490,7 @@ func TestInstall_DropsLocalSnapshotThatEndsLater(t *testing.T) {
 		t.Errorf("the manifest names the snapshot at %d, want the received one at %d", man.Snapshot.Index,
 			from.disk.snaps.Index())
 	}
-	// A local snapshot that begins between the two still uses the old machine.
+	// A local snapshot that begins before the received one is restored still uses the old machine.
 	late, err := to.disk.snaps.Create(raft.SnapshotVersionMax, 1<<40, 1, raft.Configuration{}, 0, nil)
 	must(t, err)
 	snap, err = to.disk.fsm.Snapshot()
@@ -524,7 +524,7 @@ func TestInstall_KeepsDatabaseThatManifestMayName(t *testing.T) {
 		}
 	})
 	armed.Store(true)
-	must(t, to.disk.stable.SetUint64([]byte("CurrentTerm"), from.Term())) // raft does so first
+	must(t, to.disk.stable.SetUint64([]byte("CurrentTerm"), from.Term())) // raft stores the term first
 	sink, err := receive(t, from, to.disk.snaps, whole)
 	must(t, err)
 	err = sink.Close()
@@ -585,7 +585,7 @@ func TestCheckpoint_IsSharedAndExpires(t *testing.T) {
 		t.Fatalf("%d bytes, %v", len(b), err)
 	}
 	must(t, second.Close())
-	must(t, open().Close()) // a retry finds it
+	must(t, open().Close()) // a retry of a transfer uses the same checkpoint
 	until(t, "an unused checkpoint does not expire", func() bool { return checkpoints() == 0 })
 
 	g.disk.snaps.CheckpointLife = time.Hour

@@ -14,7 +14,7 @@ import (
 )
 
 // keep runs housekeeping until the group closes. On the leader it proposes the removal of expired items. On every
-// server it takes a snapshot when the log has grown enough, and frees disk space.
+// server it takes a snapshot when the log has grown enough, writes the floor file, and frees disk space.
 func (g *Group) keep() {
 	defer g.wg.Done()
 	t := g.opts.Timing
@@ -52,7 +52,8 @@ func (g *Group) keep() {
 	}
 }
 
-// expire removes expired items until none is left or this server no longer leads.
+// expire removes expired items until none is left. It ends early if this server no longer leads or trusts its state,
+// if a proposal fails, or if the group closes.
 func (g *Group) expire() {
 	ctx, cancel := context.WithTimeout(context.Background(), g.opts.Timing.StallFatal)
 	defer cancel()
@@ -89,7 +90,7 @@ func (g *Group) snapshotDue() bool {
 		g.disk.logs.BytesSince(g.disk.snaps.Index()+1) >= g.opts.Bounds.SnapshotLogBytes)
 }
 
-// newEntries returns how many entries a snapshot would cover in addition to the last one.
+// newEntries returns how many entries a new snapshot would cover that the last snapshot does not.
 func (g *Group) newEntries() uint64 {
 	if g.integrity.Reinstalling() {
 		return 0 // the entries after the snapshot are needed to bring the new state up to date
@@ -117,11 +118,11 @@ func (g *Group) snapshotBeside(running chan struct{}) {
 }
 
 // trimTrailing limits the bytes of log entries that raft keeps for slow followers after the next snapshot. Raft
-// itself limits only the number of these entries. If the disk is low, the limit is an eighth of the usual one.
+// itself limits only the number of these entries. If the disk is low, the limit is an eighth of Bounds.TrailingBytes.
 func (g *Group) trimTrailing() {
 	size, least := g.opts.Bounds.TrailingBytes, uint64(64)
 	if g.opts.Server.DiskLow() {
-		size, least = size/8, least/8 // more than the entries in flight
+		size, least = size/8, least/8 // 8 entries are still more than the default of Bounds.Window
 	}
 	keep := min(g.opts.Bounds.TrailingEntries, max(g.disk.logs.EntriesWithin(g.raft.LastIndex(), size), least))
 	conf := g.raft.ReloadableConfig()
@@ -134,8 +135,8 @@ func (g *Group) trimTrailing() {
 	}
 }
 
-// guardDisk checks at intervals whether a log write hangs. It never accesses the disk, because such an access would
-// hang as well. It needs a goroutine of its own.
+// guardDisk checks at intervals of a tenth of Timing.StallFatal whether a log write hangs. It never accesses the disk,
+// because such an access would hang as well. So it needs a goroutine of its own.
 func (g *Group) guardDisk() {
 	defer g.wg.Done()
 	tick := time.NewTicker(max(g.opts.Timing.StallFatal/10, time.Millisecond))
@@ -150,8 +151,9 @@ func (g *Group) guardDisk() {
 	}
 }
 
-// watchDisk logs an error if a log write hangs. If the write hangs longer than Timing.StallFatal, it ends the
-// process, so that another server becomes leader.
+// watchDisk logs an error if a log write hangs for longer than Timing.Stall. If the write hangs for longer than
+// Timing.StallFatal, watchDisk calls Options.Fatal. The process should then end, so that another server becomes
+// leader.
 func (g *Group) watchDisk() {
 	d := g.disk.logs.Stalled()
 	if d > g.opts.Timing.Stall {
@@ -165,8 +167,8 @@ func (g *Group) watchDisk() {
 	}
 }
 
-// watchState regularly compares the state of this server with the state of the other servers. It replaces a wrong
-// state. It transfers leadership if the disk of this server is slow.
+// watchState regularly compares the state of this server with the state of the other servers, verifies the stored
+// records, and replaces a wrong state. It also transfers leadership if the disk of this server is slow.
 func (g *Group) watchState() {
 	defer g.wg.Done()
 	t := g.opts.Timing
@@ -194,7 +196,7 @@ func (g *Group) watchState() {
 	}
 }
 
-// verifyBeside verifies all records in the background, unless that is already running.
+// verifyBeside verifies all records in the background, unless a verification is already running.
 func (g *Group) verifyBeside() {
 	if g.verifying.Swap(true) {
 		return

@@ -84,9 +84,9 @@ func (g *Group) barrier() error {
 // announce sends the commit index of this leader to followers that do not learn it from an append soon enough. It
 // runs until the group closes and does nothing while no entries are replicated.
 //
-// A commit follows the acknowledgement of a majority. A follower that acknowledges the entry later needs an
-// announcement then. So announce wakes up at each acknowledgement. The machine wakes it, too, because raft may take
-// longer than Timing.Announce from the acknowledgement to the commit.
+// A commit follows the acknowledgement of a majority. A follower that acknowledges the entry after the commit needs an
+// announcement as well. So announce wakes up at each acknowledgement. It also wakes up when the machine has applied
+// entries, because raft may take longer than Timing.Announce from the acknowledgement to the commit.
 func (g *Group) announce() {
 	acknowledged := g.guard.Moved()
 	for {
@@ -111,7 +111,7 @@ func (g *Group) announce() {
 }
 
 // watchElections registers a raft observer. The observer counts elections and leader changes, and reports each new
-// leader. It must not block, because raft's main goroutine calls it.
+// leader to Server.NewLeader. It must not block, because raft's main goroutine calls it.
 func (g *Group) watchElections() {
 	g.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
 		switch d := o.Data.(type) {
@@ -133,7 +133,7 @@ func (g *Group) watchElections() {
 		}
 		return false
 	}))
-	if leader := g.Leader(); leader != "" { // it was found before the observer was registered
+	if leader := g.Leader(); leader != "" { // raft found this leader before the observer was registered
 		g.noteLeader(leader)
 	}
 }
@@ -144,12 +144,12 @@ func (g *Group) noteLeader(leader raft.ServerID) {
 
 // LeaderSeen is a leader of the group that this server has heard of.
 type LeaderSeen struct {
-	At     time.Time // when this server first heard of it
+	At     time.Time // when this server first heard of this leader
 	Leader raft.ServerID
 	Term   uint64
 }
 
-// keepLeaders bounds the leaders that a group remembers.
+// keepLeaders is the maximum number of leaders that a leaderHistory stores.
 const keepLeaders = 10
 
 // leaderHistory stores the most recent leaders of a group, at most one per term. It is safe for concurrent use.
@@ -178,12 +178,16 @@ func (g *Group) Leaders() []LeaderSeen {
 }
 
 // Transfer transfers leadership to the given voter, or to any other voter if voter is empty. It first waits until
-// that voter has every entry, for at most one election timeout; new proposals wait in the meantime. It returns
-// fault.Conflict if the given server is not another voter, or if no voter catches up in time. It returns
-// fault.NotLeader if this server does not lead.
+// the next leader has every entry, for at most one election timeout. New proposals wait in the meantime. Error codes:
 //
-// The raft library can also wait, but that wait can block forever if the voter does not answer: two unanswered
-// transfers fill an internal channel, and raft then refuses all writes.
+//	conflict       the given server is not another voter, or no voter took over in time
+//	not_leader     this server does not lead, or it is already transferring leadership
+//	timeout        ctx has ended before the transfer began
+//	indeterminate  leadership may be transferred: ctx has ended, or this server has lost leadership
+//	unavailable    the group is closing
+//
+// The raft library can also wait for the entries. That wait can block forever if the voter does not answer. Two
+// unanswered transfers fill an internal channel, and raft then refuses all writes.
 func (g *Group) Transfer(ctx context.Context, voter raft.ServerID) error {
 	if g.raft.State() == raft.Leader {
 		defer g.proposer.pause()()
@@ -199,9 +203,9 @@ func (g *Group) Transfer(ctx context.Context, voter raft.ServerID) error {
 		raft.ServerAddress(voter)))
 }
 
-// catchUp waits until the given voter has all entries of this leader, and returns its id. If voter is empty, any
-// other voter will do. catchUp returns no error if this server loses leadership, because the transfer that follows
-// returns one.
+// catchUp waits until the given voter has all entries of this leader, and returns the id of that voter. If voter is
+// empty, catchUp waits until any other voter has them. It returns no error if this server loses leadership, because
+// the transfer that follows returns one.
 func (g *Group) catchUp(ctx context.Context, voter raft.ServerID) (raft.ServerID, error) {
 	begun := time.Now()
 	var able []raft.ServerID
@@ -250,7 +254,7 @@ func (g *Group) cannotTransfer(why string, voter raft.ServerID) error {
 const quickerFactor = 3
 
 // quicker returns the voter with the fastest disk, and the median duration of its log writes. ownMedian is the median
-// of this server. quicker returns "" if no voter is at least quickerFactor times as fast as this server.
+// of this server. quicker returns "" if no trusted voter is at least quickerFactor times as fast as this server.
 func quicker(ownMedian time.Duration, answers []integrity.Answer) (to raft.ServerID, median time.Duration) {
 	for _, a := range answers {
 		r := a.Report

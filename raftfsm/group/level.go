@@ -11,19 +11,19 @@ import (
 )
 
 // The level of a group is the highest version that its log entries may have. A new group begins with the newest
-// version: the server that makes it raises the level while it is the only member. A later build leaves the level of an
-// existing group as it is. The first request that needs a higher version causes a special entry, which raises the
-// level. Before that entry, the group can be run by an older build.
+// version, because the server that creates the group raises the level while it is the only member. A newer build does
+// not change the level when it opens an existing group. The first request that needs a higher version causes a special
+// entry, which raises the level. Until that entry is written, an older build can also run the group.
 //
 // Invariants:
 //
-//  - A leader proposes an entry of a version above the first only after it has applied the entry that raised the level
+//  - Before a leader proposes an entry of a version above the first, it has applied the entry that raised the level
 //    to that version. So the raising entry is committed, and precedes the new entry in every log.
 //  - The level is raised only if every server of the configuration, voter or not, can read that version. A server of
 //    unknown version counts as one that cannot.
 //  - While the level is being raised, no server is added. A server is added only if it can read the level. Both
-//    operations hold the slot of levels, which protects one leader only. The next leader acts after it has applied an
-//    entry of its own term, and then knows every level raised by earlier leaders.
+//    operations hold the lock Group.levels, which works only within one leader. A later leader acts only after it has
+//    applied an entry of its own term. It then knows every level that earlier leaders have raised.
 //  - Raise records the version durably before an entry of that version is written to a disk. A build that cannot read
 //    the version refuses to open the directory.
 //
@@ -33,11 +33,12 @@ import (
 // begin raises the level of a new group to the newest version. This server must be the only member.
 func (g *Group) begin(ctx context.Context) error { return g.allow(ctx, g.opts.newest) }
 
-// Level returns the highest format version of log entries that the group may use. It is read from the state machine,
-// so a new level takes effect when its entry is applied.
+// Level returns the highest format version of log entries that the group may use. Level reads the state machine, so a
+// new level takes effect when its entry is applied.
 func (g *Group) Level() uint8 { return g.Machine().Level() }
 
-// allow raises the level if a request of this version needs it.
+// allow returns nil if the group accepts requests of the given version. If the level is too low, allow raises it. It
+// returns fault.NotLeader, fault.FormatBlocked, fault.Timeout, fault.Overloaded or fault.Unavailable if it cannot.
 func (g *Group) allow(ctx context.Context, version uint8) error {
 	if version <= g.Level() {
 		return nil
@@ -64,7 +65,7 @@ func (g *Group) allow(ctx context.Context, version uint8) error {
 		return err
 	}
 	if _, err := g.proposer.propose(ctx, data, Committed); err != nil {
-		if fault.Is(err, fault.Indeterminate) { // only for the new level: the request was not proposed
+		if fault.Is(err, fault.Indeterminate) { // only the new level is uncertain: the request was not proposed
 			err = &fault.Error{Code: fault.NotLeader, Op: "group.Propose",
 				Msg: "it is not known whether the change took effect", Err: err}
 		}

@@ -16,12 +16,12 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// These tests play builds that understand format 2, which has the one request of newForm.
+// These tests simulate builds that understand format 2. Only the request of newForm needs this format.
 
 // newForm returns a request that needs the second version.
 func newForm() *command.Request { return &command.Request{Kind: command.KindFormat, Limit: 2} }
 
-// versions says which version each server understands, and records what was raised on each.
+// versions defines which version each server understands, and records which version was raised on each server.
 type versions struct {
 	mu     sync.Mutex
 	newest map[raft.ServerID]uint8
@@ -60,7 +60,7 @@ func (v *versions) options(id raft.ServerID, o *Options) {
 	o.newest, o.Level, o.Server = v.newest[id], v.raised[id], versioned{versions: v, id: id}
 }
 
-// versioned is the server with the given id.
+// versioned implements Server for the server with the id in it, according to versions.
 type versioned struct {
 	NoServer
 	*versions
@@ -81,7 +81,7 @@ func (v versioned) Raise(version uint8) error {
 	return nil
 }
 
-// raiser has a function for Raise.
+// raiser is a Server whose method Raise calls a function of the test.
 type raiser struct {
 	NoServer
 	raise func(version uint8) error
@@ -262,8 +262,8 @@ func TestLevel_SurvivesRestartsAndSnapshots(t *testing.T) {
 	})
 }
 
-// openUpgraded opens a group that a build wrote which knows only the first version, with a build that knows the second.
-// The log has one command.
+// openUpgraded creates a group with a build that knows only the first version, and writes one command. It then opens
+// the group with a build that knows the second version.
 func openUpgraded(t *testing.T, change func(*Options)) *Group {
 	t.Helper()
 	o := alone(t, t.TempDir())

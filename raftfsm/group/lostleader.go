@@ -11,9 +11,9 @@ import (
 
 // Contacts asks other servers about the leader of the group. Its methods are safe for concurrent use.
 type Contacts interface {
-	// LeaderLost reports whether server does not hear from leader either (see Group.LeaderLost). If server is the
-	// leader itself, LeaderLost also returns true when its host refuses connections, which proves that the process
-	// has ended. It returns false if there is no answer before ctx ends.
+	// LeaderLost asks server whether it has lost the given leader, and returns the answer (see Group.LeaderLost). If
+	// server is the leader itself, LeaderLost also returns true when the host of the leader refuses connections. This
+	// proves that the process has ended. LeaderLost returns false if there is no answer before ctx ends.
 	LeaderLost(ctx context.Context, server, leader raft.ServerID) bool
 }
 
@@ -21,7 +21,7 @@ type Contacts interface {
 const looksPerSilence = 3
 
 // watchLeader starts an election when the process of the leader has ended. It runs until the group closes. Without
-// it, raft would wait for one to two times Timing.Heartbeat.
+// watchLeader, raft would wait for one to two times Timing.Heartbeat.
 //
 // An unnecessary election is safe, but it interrupts writes. So this server starts one only if all of these
 // conditions are met:
@@ -33,12 +33,12 @@ const looksPerSilence = 3
 //   - A majority of voters, including this server, have heard nothing from the leader for Timing.Silent. Otherwise a
 //     server that has lost only its own connection would depose the leader.
 //
-// The election skips the pre-vote (see Campaign), because servers that still know a leader refuse a pre-vote. The
-// queries to the other voters replace it.
+// The election skips the pre-vote (see transport.Guard.Campaign), because servers that still know a leader refuse a
+// pre-vote. The queries to the other voters replace the pre-vote.
 func (g *Group) watchLeader() {
 	look := g.opts.Timing.Silent / looksPerSilence
 	for {
-		// No leader can have been silent for long enough before that.
+		// The leader cannot have been silent for Timing.Silent before this wait has passed.
 		wait := g.opts.Timing.Silent
 		if g.raft.State() == raft.Follower {
 			wait = max(look, wait-time.Since(g.raft.LastContact()))
@@ -53,8 +53,9 @@ func (g *Group) watchLeader() {
 		if lost == "" || !g.leaderEnded(lost, look) {
 			continue
 		}
-		// Voters stand one after the other, so that they do not divide the votes. A voter that has received a request
-		// for its vote knows a newer term. It would depose the candidate if it stood too.
+		// Voters start elections one after the other, so that they do not split the votes. If another voter has
+		// started an election in the meantime, the term has changed. This server then starts none, because it would
+		// depose that candidate.
 		select {
 		case <-time.After(time.Duration(rank) * look):
 		case <-g.stop:
@@ -92,8 +93,8 @@ func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
 // silent reports whether this follower has heard nothing from a leader for Timing.Silent.
 func (g *Group) silent() bool { return time.Since(g.raft.LastContact()) > g.opts.Timing.Silent }
 
-// leaderEnded reports whether the leader has ended and a majority of voters have lost it. It queries the leader and
-// the other voters. It returns false if too few answers arrive within the given time.
+// leaderEnded reports whether the leader no longer leads, and a majority of voters, including this server, have lost
+// it. leaderEnded queries the leader and the other voters. It returns false if too few answers arrive within limit.
 func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(g.closing, limit)
 	defer cancel()

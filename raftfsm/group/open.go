@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// disk holds what a group has open on disk.
+// disk holds the parts of a group that have files: terms and votes, log, snapshots, database and floor.
 type disk struct {
 	stable *raftlog.Votes
 	logs   *raftlog.Store
@@ -26,7 +26,7 @@ type disk struct {
 	floors *raftlog.FloorFile
 	role   *role
 	seen   transport.SeenTable // what this server has seen of other servers
-	opened transport.Claim     // what this server held when it was opened
+	opened transport.Claim     // what this server held when the group was opened
 }
 
 // openDisk opens or creates the directory of a group, and checks that its files belong together.
@@ -80,7 +80,7 @@ func syncNew(v raftlog.Volume, dir string) error {
 	return errors.Join(v.SyncDir(dir), v.SyncDir(filepath.Dir(dir)), v.SyncDir(filepath.Dir(filepath.Dir(dir))))
 }
 
-// openLogs opens the stable store and the log.
+// openLogs opens the file of terms and votes, and the log. man is nil if the group has no manifest yet.
 func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) error {
 	path := filepath.Join(o.Dir, raftlog.StableName)
 	if man == nil {
@@ -168,7 +168,7 @@ func backoff(failures int) {
 	time.Sleep(min(time.Duration(failures)*100*time.Millisecond, 2*time.Second))
 }
 
-// openMachine opens the live database and removes databases that the manifest does not name.
+// openMachine opens the live database, and removes all checkpoints and the databases that the manifest does not name.
 func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapshot.Manifest) error {
 	d.snaps = snapshot.NewStore(snapshot.Config{
 		Group: o.ID, Dir: o.Dir, Volume: o.volume, Logger: o.Logger, Database: machineOptions(o, ""),
@@ -187,7 +187,8 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapsh
 	return nil
 }
 
-// damagedEntry adds the file of an entry of the log to an error that reports damage.
+// damagedEntry adds to err the path of the file that contains the log entry with the given index, if err is
+// fault.Corrupt. It returns any other error unchanged.
 func damagedEntry(o Options, index uint64, err error) error {
 	var e *fault.Error
 	if errors.As(err, &e) && e.Code == fault.Corrupt {
@@ -230,7 +231,7 @@ func mismatch(o Options, format string, a ...any) error {
 		Hint: "the files in the directory are of different times; " + raftlog.RejoinHint}
 }
 
-// close closes everything in reverse order. raft must have shut down.
+// close closes all parts. Raft must have shut down.
 func (d *disk) close() error {
 	var errs []error
 	if d.snaps != nil {
@@ -248,7 +249,7 @@ func (d *disk) close() error {
 	return errors.Join(errs...)
 }
 
-// bootstrap makes this server the only voter of a new group, once.
+// bootstrap makes this server the only voter of a new group. It does nothing if the group already has a configuration.
 func (d *disk) bootstrap(o Options, conf *raft.Config, trans raft.Transport) error {
 	if err := d.forgetHalfBootstrap(); err != nil {
 		return err
@@ -280,7 +281,8 @@ func aloneWith(id raft.ServerID) raft.Configuration {
 }
 
 // CheckFormats returns fault.Invalid with a file name if a newer version of Quorate wrote one of the files in o.Dir.
-// It changes nothing. No other process may use the directory during the call.
+// It may return another error if a directory cannot be read. It changes nothing. No other process may use the
+// directory during the call.
 func CheckFormats(o Options) error {
 	o = o.withDefaults()
 	man, err := snapshot.LoadManifest(o.volume, o.Dir)
@@ -337,7 +339,7 @@ func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) erro
 	return nil
 }
 
-// tablesLimit is how long a lone server verifies the tables of its database at a start.
+// tablesLimit bounds how long a server without other voters verifies the tables of its database at a start.
 const tablesLimit = 2 * time.Second
 
 // databaseFailed handles a failure of the group's database (see kv.Options.Fatal). If the database is damaged and the
@@ -354,9 +356,9 @@ func (g *Group) databaseFailed(err error) {
 	g.opts.Fatal(err)
 }
 
-// Unreadable must be called after a read of the machine has returned fault.Corrupt. It returns true if the replica
-// waits for a copy of another server's state. Until the copy arrives, the replica serves no requests, and Trusted
-// returns the error for callers.
+// Unreadable handles a read of the machine that has returned fault.Corrupt. It returns true if this replica now waits
+// for a copy of another server's state. Until the copy arrives, the replica serves no requests, and Trusted returns
+// the error for callers. Unreadable returns false if the database is not damaged, or if there is no other voter.
 func (g *Group) Unreadable() bool { return g.integrity.Broken() }
 
 // checkTables verifies the table files of the database at the start of a server without other voters. Such a server

@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// imaging returns a Step that copies dir at every step, in the state in which a crash at that moment would
-// leave it.
+// imaging returns a function for Options.Step. It copies dir at every step, in the state in which a crash at that
+// moment would leave dir. The function images returns the copies, by step.
 func imaging(t testing.TB, dir string) (step func(string), images func() map[string]string) {
 	var mu sync.Mutex
 	made, seen := map[string]string{}, map[string]int{}
@@ -72,7 +72,7 @@ func TestOpen_WithoutBootstrapWaitsForOthers(t *testing.T) {
 	if g.CaughtUp() {
 		t.Error("an empty group reports that it is caught up")
 	}
-	// Bootstrapping later is allowed until it has received a message.
+	// A later bootstrap is allowed, because the group has received no message yet.
 	closeGroup(t, g)
 	o = alone(t, o.Dir)
 	put(t, openGroup(t, o), "k", "v")
@@ -163,7 +163,8 @@ func TestClose_IsIdempotent(t *testing.T) {
 	wantCode(t, g.WaitReady(limited(t)), fault.Unavailable)
 }
 
-// chain returns the options of a group directory with a snapshot and entries above and below it.
+// chain makes a group directory with a snapshot, and with entries in the log above and below the end of the snapshot.
+// It returns options to open the group.
 func chain(t *testing.T, e raftlog.Engine, entries int) Options {
 	o := alone(t, t.TempDir())
 	o.Engine = e
@@ -212,8 +213,8 @@ func TestOpen_ReplaysOnlyEntriesAboveDatabaseIndex(t *testing.T) {
 	})
 }
 
-// This test leaves the log of a directory behind its snapshot. A crash between the switch to a received
-// database and the truncation of the log has the same effect.
+// This test makes a directory whose log contradicts the snapshot, or ends before the end of the snapshot. A crash
+// between the switch to a received database and the truncation of the log has the same effect.
 func TestOpen_DropsLogBelowReceivedSnapshot(t *testing.T) {
 	t.Parallel()
 	engines(t, func(t *testing.T, e raftlog.Engine) {
@@ -232,7 +233,7 @@ func TestOpen_DropsLogBelowReceivedSnapshot(t *testing.T) {
 				if last := g.LastIndex(); last != 12 {
 					t.Fatalf("the log ends at %d, the cases assume 12", last)
 				}
-				// raft does so before it receives a snapshot
+				// raft stores the term before it receives a snapshot
 				must(t, g.disk.stable.SetUint64([]byte("CurrentTerm"), snap.term))
 				closeGroup(t, g)
 
@@ -269,9 +270,9 @@ func TestOpen_DropsLogBelowReceivedSnapshot(t *testing.T) {
 	})
 }
 
-// databaseAhead makes a directory in dir like that of a server that has received a database ahead of its snapshot: a
-// checkpoint made for a transfer may be. The log keeps the given number of entries after the end of the snapshot. The
-// configuration has a second voter, b.
+// databaseAhead makes a group in dir whose database contains four more entries than its snapshot covers. A server that
+// has received a snapshot can have such a database. The log keeps the given number of entries after the end of the
+// snapshot. The configuration has a second voter, b.
 func databaseAhead(t *testing.T, dir string, e raftlog.Engine, kept uint64) {
 	t.Helper()
 	o := alone(t, dir)
@@ -294,7 +295,7 @@ func databaseAhead(t *testing.T, dir string, e raftlog.Engine, kept uint64) {
 		Address: "a"}, {ID: "b", Address: "b"}}})
 	man.Snapshot.Index, man.Snapshot.Term, man.Snapshot.Applied = end, term, applied
 	must(t, snapshot.StoreManifest(raftlog.OSVolume{}, dir, man, process{Options{Step: func(string) {}}}))
-	must(t, os.Remove(filepath.Join(dir, raftlog.FloorName))) // it names the later snapshot
+	must(t, os.Remove(filepath.Join(dir, raftlog.FloorName))) // the floor names the later snapshot
 }
 
 func TestOpen_DatabaseAheadOfReceivedSnapshot(t *testing.T) {

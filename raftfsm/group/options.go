@@ -23,21 +23,21 @@ type Options struct {
 	ServerID  raft.ServerID // persistent; also used as the raft address, so that votes name servers and not addresses
 	Transport raft.Transport
 	Confirmer Confirmer          // confirms terms with other voters; may be nil while there are none
-	Contacts  Contacts           // asks about a lost leader; nil = elections wait for Timing.Heartbeat
+	Contacts  Contacts           // asks others about a lost leader; nil = elections wait for Timing.Heartbeat
 	Replicas  integrity.Replicas // queries the state of other servers; nil = states are not compared
-	Engine    raftlog.Engine     // default BoltDB
-	Bootstrap bool               // create a group with only this server if Dir is empty
-	MustExist bool               // refuse a Dir without a group as corrupt
+	Engine    raftlog.Engine     // log engine; default raftlog.BoltDB
+	Bootstrap bool               // make this server the only voter if the group is new
+	MustExist bool               // return fault.Corrupt if Dir contains no group
 	// Server is the server that runs the group. nil = the group belongs to no cluster, and all servers run this
 	// build.
 	Server Server
-	// Witnesses queries other servers about what they have seen of this one. nil = no queries.
+	// Witnesses queries other servers about what they have seen of this server. nil = no queries.
 	Witnesses transport.Witnesses
 
-	Cache    *pebble.Cache // shared by the groups of a process; nil = one of its own
-	MemTable uint64        // bytes; 0 = the default of package kv
-	// Compacting has capacity 1 and is full while a group of the server compacts its database to free space. nil = one
-	// of its own
+	Cache    *pebble.Cache // shared by the groups of a process; nil = the group creates its own
+	MemTable uint64        // size of the memtable of the database, in bytes; 0 = the default of package kv
+	// Compacting is a channel of capacity 1, which the groups of a server share as a lock. A group holds the lock
+	// while it compacts its database to free space. nil = the group creates its own.
 	Compacting chan struct{}
 
 	Timing Timing
@@ -46,13 +46,14 @@ type Options struct {
 	Logger  *slog.Logger
 	Metrics *Metrics
 	// Fatal receives an error after which this replica cannot be trusted: a failed log write, an entry with a wrong
-	// checksum, a damaged database. It should end the process; the group does nothing more. Any goroutine may call
-	// it.
+	// checksum, a damaged database. Fatal should end the process, because the group does not stop itself. Any
+	// goroutine may call Fatal.
 	Fatal func(error)
-	// Now returns the current time; nil = time.Now. Only Open reads the wall clock. Everything later uses the
-	// monotonic clock.
+	// Now returns the current time; nil = time.Now. Open reads the wall clock from the result. After Open, the group
+	// uses only the monotonic clock in the results.
 	Now func() time.Time
-	// Locks counts how long locks are valid while this server leads. nil = there are no locks.
+	// Locks ends expired locks, and gives free locks to waiting callers, while this server leads. nil = there are no
+	// locks.
 	Locks RecordWatcher
 	// Due hands out due work while this server leads. nil = there is none.
 	Due RecordWatcher
@@ -60,7 +61,7 @@ type Options struct {
 	Topics RecordWatcher
 	// Workflows runs workflows while this server leads. nil = there are none.
 	Workflows RecordWatcher
-	Level     uint8 // highest version that Server.Raise has made durable; 0 = command.First
+	Level     uint8 // highest version of log entries that Server.Raise has recorded; 0 = command.First
 	// Step is called before and after each named step of disk work, for crash tests. nil = not called.
 	Step func(step string)
 
@@ -70,18 +71,20 @@ type Options struct {
 	without func(*Group, *raft.Config)
 	// tamper alters the entries that the machine of this server applies, for tests of a wrong state.
 	tamper func([]kv.Entry)
-	// volume is the file system, for simulations. nil = that of the operating system.
+	// volume is the file system, for simulations. nil = the file system of the operating system.
 	volume raftlog.Volume
-	// newest is the newest version of log entries that this build understands, for tests that play other builds. 0 =
-	// command.Version.
+	// newest is the newest version of log entries that this build understands. Tests set it to simulate other builds.
+	// 0 = command.Version.
 	newest uint8
 }
 
 // Server is the server that runs a group. Its methods may be called from any goroutine.
 type Server interface {
-	// Owner returns the cluster to which the group belongs, as far as that is durable.
+	// Owner returns the cluster to which the group belongs, according to the durable identity of the server. It
+	// returns the zero Owner if the server belongs to no cluster yet.
 	Owner() raftlog.Owner
-	// NewLeader receives the id of a new leader as soon as this server knows it. Raft calls it, so it must not block.
+	// NewLeader receives the id of a new leader as soon as this server knows that leader. A goroutine of raft calls
+	// NewLeader, so it must not block.
 	NewLeader(leader raft.ServerID)
 	// Abstain reports whether this server should leave elections to others for a while.
 	Abstain() bool
@@ -90,12 +93,12 @@ type Server interface {
 	Newest(server raft.ServerID) (version uint8, known bool)
 	// DiskLow reports whether the disk of this server is nearly full.
 	DiskLow() bool
-	// FreeDisk returns the free bytes of that disk as last measured; 0 = unknown.
+	// FreeDisk returns the free bytes on the disk of this server, as last measured; 0 = unknown.
 	FreeDisk() uint64
 	// Wrote reports that bytes were written to the log. It must not block.
 	Wrote(bytes int)
-	// Raise records durably that the log may contain entries of a version above Options.Level. It is called before
-	// such an entry is written to this disk.
+	// Raise records durably that the log may contain entries of the given version, which is above Options.Level. It is
+	// called before the first entry of that version is written to this disk.
 	Raise(version uint8) error
 }
 
@@ -145,23 +148,23 @@ type Timing struct {
 	Election  time.Duration // time a candidate waits for votes; default 1 s
 	// time without contact before a follower asks the others whether the leader has ended; default 3/10 of Heartbeat
 	Silent time.Duration
-	// time without a quorum before the leader steps down; default Heartbeat. Reads do not depend on it
+	// time without a quorum before the leader steps down; default Heartbeat. Reads do not depend on Lease
 	Lease        time.Duration
-	Announce     time.Duration // time until a leader announces a commit index that no append carries; default 5 ms
-	Commit       time.Duration // time until an idle leader repeats its commit index, times 1 to 2; default 500 ms
-	Stall        time.Duration // duration of a log write after which heartbeats stop; default 2 s
+	Announce     time.Duration // delay before a leader announces a commit index that no append has sent; default 5 ms
+	Commit       time.Duration // an idle leader repeats its commit index after 1 to 2 times this; default 500 ms
+	Stall        time.Duration // duration of a log write after which this server stops sending; default 2 s
 	StallFatal   time.Duration // duration of a log write that ends the process; default 20 s
-	ReadRound    time.Duration // limit of one confirmation round; default 2 s
+	ReadRound    time.Duration // time limit of one round of queries to other servers; default 2 s
 	ExpiryEvery  time.Duration // interval at which the leader looks for expired keys; default 500 ms
 	SnapshotPoll time.Duration // interval at which the size of the log is checked; default 1 s
-	Reclaim      time.Duration // interval at which disk space is looked for that can be freed; default 10 s
+	Reclaim      time.Duration // interval of the checks for disk space that can be freed; default 10 s
 	Compare      time.Duration // cluster time between two state comparisons; default 10 s
 	FirstVerify  time.Duration // delay after a start before stored records are verified; default 10 min
 	Verify       time.Duration // interval of further verifications; default 24 h
 	SlowAppend   time.Duration // median duration of log writes above which a disk is slow; default 200 ms
-	SlowLook     time.Duration // interval of that check; ten slow checks in sequence make a disk slow; default 1 s
+	SlowLook     time.Duration // window of this median; after ten slow windows in sequence a disk is slow; default 1 s
 	FloorEvery   time.Duration // interval at which a changed floor (see raftlog.Floor) is written; default 10 s
-	// interval at which other servers learn what this one holds, if that changed; default 5 s
+	// interval of the reports to other servers about the term, vote and commit index of this server; default 5 s
 	WitnessEvery time.Duration
 	// minimum time between two transfers of leadership because of a slow disk; default 1 min
 	HandOver time.Duration
@@ -175,11 +178,11 @@ type Bounds struct {
 	Window           int    // entries in flight; default 2
 	Queue            int    // requests waiting for an entry; default 16384
 	QueueBytes       int    // bytes of requests waiting for an entry; default 64 MiB
-	SnapshotLogBytes uint64 // log bytes since the last snapshot that trigger one; default 64 MiB
-	SnapshotEntries  uint64 // log entries since the last snapshot that trigger one; default 131072
+	SnapshotLogBytes uint64 // log bytes since the last snapshot that trigger the next one; default 64 MiB
+	SnapshotEntries  uint64 // log entries since the last snapshot that trigger the next one; default 131072
 	TrailingBytes    uint64 // log bytes kept behind a snapshot for followers; default 32 MiB
 	TrailingEntries  uint64 // number of log entries kept behind a snapshot; default 10240
-	ExpireLimit      uint32 // expired items removed by one entry; default 1000
+	ExpireLimit      uint32 // maximum number of expired items that one entry removes; default 1000
 }
 
 func (o Options) withDefaults() Options {

@@ -33,7 +33,8 @@ type Answer struct {
 }
 
 // MaxRequest is the maximum size in bytes of a request for the log. raft-wal stores an entry of more than 64 MiB, but
-// cannot read it, so the group could not be opened again. The rest of 32 KiB is for the other fields of the entry.
+// cannot read it back. The group could then not be opened again. The 32 KiB below that limit are for the other fields
+// of the entry.
 const MaxRequest = 64<<20 - 32<<10
 
 // Encoded is a request in its log form, ready to be put into an entry.
@@ -68,12 +69,13 @@ func (p *proposal) settle(o outcome) {
 // proposer implements group commit: it puts concurrent requests into one log entry. It limits the size of an entry,
 // the number of its requests and the number of entries in flight.
 //
-// It encodes an entry when raft's main loop is about to write it. So the entry also contains requests that arrive
-// while the previous entry is written. writePath has the whole sequence.
+// The proposer encodes an entry when raft's main loop is about to write it. So the entry also contains requests that
+// arrive while the previous entry is written. The comment of writePath describes the whole sequence.
 //
-// A leader with other voters submits the next entry when the queue has at least as many requests as are in flight, or
-// enough for a full entry. Without this rule, full and nearly empty entries would alternate, and each entry costs
-// messages to all voters. When no entry is in flight, a request does not wait.
+// A leader with other voters submits the next entry when the queue has at least as many requests as are in flight. It
+// also submits the next entry when the queue has enough requests for a full entry. Without this rule, full and nearly
+// empty entries would alternate, and each entry costs messages to all voters. When no entry is in flight, a request
+// does not wait.
 //
 // A request with Ack Durable needs the local disk, but no quorum. It does not wait for entries in flight to other
 // voters, only for earlier disk writes of such requests.
@@ -94,14 +96,14 @@ type proposer struct {
 	unsynced int               // requests in open entries that wait for the local disk write
 	paused   int               // while above 0 nothing is taken from the queue; see pause
 	last     uint64            // number of the newest batch
-	open     map[uint64]*batch // handed to raft and not finished, by number
+	open     map[uint64]*batch // entries started and not finished, by the number of the batch
 	filling  *batch            // the newest entry, as long as it takes more requests
-	stores   []*batch          // stored, with early requests, and not yet passed to acknowledge
+	stores   []*batch          // entries with early requests that the log has accepted, for acknowledge
 	wake     chan struct{}     // capacity 1: the queue has changed
 	store    chan struct{}     // capacity 1: stores has changed
 
-	slots    chan struct{} // capacity is the window
-	batches  chan *batch   // in log order
+	slots    chan struct{} // has an element for each entry in flight; the capacity is Bounds.Window
+	batches  chan *batch   // entries in flight, in log order
 	stop     chan struct{}
 	finished chan struct{} // closed when all entries are finished
 	done     chan struct{} // closed when all goroutines have ended
@@ -113,11 +115,11 @@ type batch struct {
 	proposals []*proposal
 	size      int // bytes of its requests
 	future    raft.ApplyFuture
-	number    uint64           // identifies the entry until raft has numbered it
+	number    uint64           // identifies the entry until raft has given it an index
 	early     int              // how many of its requests are counted in proposer.unsynced
 	full      bool             // takes no more requests
-	pos       raftlog.Position // of the entry, if it has early requests
-	stored    bool             // the log has accepted the entry, which has early requests
+	pos       raftlog.Position // position of the entry; set only if the entry has early requests
+	stored    bool             // the log has accepted the entry; set only if the entry has early requests
 }
 
 func newProposer(l *raftlog.Store, c *clock, b Bounds, obs *groupMetrics, alone func() bool) *proposer {
@@ -142,8 +144,8 @@ func (p *proposer) start(r *raft.Raft) {
 // propose adds data to the queue and waits for the outcome. The code of an error says whether the request was
 // applied:
 //
-//	too_large      not applied: it has more than MaxRequest bytes
-//	not_leader     not applied
+//	too_large      not applied: the request has more than MaxRequest bytes
+//	not_leader     not applied: this server does not lead
 //	overloaded     not applied: the queue is full
 //	unavailable    not applied: the group is closing
 //	timeout        not applied: ctx ended before the request was taken from the queue
@@ -243,7 +245,8 @@ func (p *proposer) run() {
 	}
 }
 
-// submitNext submits one entry. It returns false if none is to be submitted now.
+// submitNext waits for a free slot and submits one entry. It returns false if no entry may start now (see gather), or
+// if the proposer is stopping.
 func (p *proposer) submitNext() bool {
 	select {
 	case p.slots <- struct{}{}:
@@ -259,7 +262,8 @@ func (p *proposer) submitNext() bool {
 	return true
 }
 
-// gather starts an entry with the waiting proposals. It returns nil if there is none.
+// gather starts an entry with the waiting proposals. It returns nil if the proposer is paused, or if too few proposals
+// are waiting (see ripe). If this server does not lead, gather refuses all waiting proposals and returns nil.
 func (p *proposer) gather() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -284,8 +288,8 @@ func (p *proposer) gather() *batch {
 	return b
 }
 
-// fillLocked moves proposals from the queue to the entry b until b is full. A proposal gets an entry of its own if
-// it is larger than the maximum size of an entry, or a step of a restore.
+// fillLocked moves proposals from the queue to the entry b until b is full or the queue is empty. A proposal that is
+// larger than Bounds.EntryBytes gets an entry of its own. The same is true for a step of a restore.
 func (p *proposer) fillLocked(b *batch) {
 	n := 0
 	for _, one := range p.queue {
@@ -356,7 +360,7 @@ func applyError(err error) error {
 }
 
 // drain refuses new proposals, answers the queued ones with an error, and waits at most limit for those in flight.
-// Call it before raft's shutdown: after that, raft answers no entry that is not yet applied.
+// Call drain before raft shuts down, because raft then gives no result for an entry that is not yet applied.
 func (p *proposer) drain(limit time.Duration) {
 	p.mu.Lock()
 	if p.closed {
@@ -380,7 +384,7 @@ func (p *proposer) refuseLocked(err error) {
 	p.queue, p.bytes, p.early = nil, 0, 0
 }
 
-// wait waits up to limit for the goroutines to end.
+// wait waits until the goroutines have ended, at most for limit.
 func (p *proposer) wait(limit time.Duration) {
 	select {
 	case <-p.done:

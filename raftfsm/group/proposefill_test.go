@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// While an entry is written, the next one waits for raft's main loop and takes what arrives. If the answers of the
-// first entry come before raft's main loop goes on, an entry after the next one takes it. So one of several attempts
-// has to succeed.
+// While the first entry is written, the second entry waits for raft's main loop and takes requests until it is full.
+// The third entry takes the rest. If the first entry finishes too early, requests may be in other entries. So the test
+// needs only one success in ten attempts.
 func TestPropose_EntryTakesWhatArrivesUntilItIsWritten(t *testing.T) {
 	g, disk := heldGroup(t, func(o *Options) { o.Bounds.Window, o.Bounds.EntryCount = 2, 4 })
 	var got []int
@@ -37,7 +37,7 @@ func TestPropose_EntryTakesWhatArrivesUntilItIsWritten(t *testing.T) {
 	t.Errorf("the entries have %v requests", got)
 }
 
-// A step that pauses the queue must find nothing of it in later entries.
+// While the queue is paused, an entry that is already in flight takes no further requests.
 func TestPropose_PausedEntryTakesNothing(t *testing.T) {
 	g, disk := heldGroup(t, func(o *Options) { o.Bounds.Window = 2 })
 	from := g.LastIndex() + 1

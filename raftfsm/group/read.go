@@ -33,8 +33,8 @@ type ReadIndex struct {
 // The algorithm is "ReadIndex" from section 6.4 of Ongaro's thesis:
 //
 //  1. The leader has committed an entry of its own term, so its commit index covers all earlier terms.
-//  2. It records its commit index before it queries the other voters.
-//  3. A majority of voters confirms that it knows no higher term, so no later leader has committed anything.
+//  2. The leader records its commit index before it queries the other voters.
+//  3. A majority of voters confirms that they know no higher term, so no later leader has committed anything.
 //  4. The leader still leads in the same term.
 //
 // Reads that arrive during a round share the next round.
@@ -120,7 +120,8 @@ func (r *reader) same(term uint64) error {
 	return nil
 }
 
-// alone answers at once if this server is the only voter and so its own majority.
+// alone returns a read index without a query if this server is the only voter, because it is then the majority. The
+// last result is false if there are other voters, or if this server is no voter.
 func (r *reader) alone() (ReadIndex, error, bool) {
 	others, self := r.voters()
 	if len(others) > 0 || !self {
@@ -189,8 +190,9 @@ func (r *reader) round() (ReadIndex, error) {
 	return index, nil
 }
 
-// majority returns nil if a majority of voters confirms that it knows no higher term (step 3 of reader). The parameter
-// self is true if this server is a voter. Each call sends new queries, and ignores late answers to earlier ones.
+// majority returns nil if a majority of voters confirms that they know no higher term (step 3 of reader). The
+// parameter self is true if this server is a voter. Each call sends new queries, and ignores late answers to earlier
+// queries.
 func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 	total, have := len(others), 0
 	if self {

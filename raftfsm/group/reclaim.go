@@ -7,25 +7,26 @@ import (
 )
 
 // Deleted records take disk space until Pebble compacts them. Log entries take space until a snapshot covers them.
-// Both happen only as by-products of further writes. A group with a nearly full disk refuses writes, so it would
-// never get its space back. Therefore every server looks regularly for space that it can free:
+// Compactions and snapshots normally happen only because of further writes. A group with a nearly full disk refuses
+// writes, so it would never get its space back. Therefore every server looks regularly for space that it can free:
 //
-//   - If its disk is low, it takes a snapshot, which also truncates the log, and compacts the database.
-//   - In any case, it compacts the database if more than half of the database are deleted records.
+//   - If the disk of the server is low, the server takes a snapshot, which also truncates the log. It compacts the
+//     whole database once, and later again if at least 1/64 of the database are deleted records.
+//   - Otherwise, the server compacts the database if at least half of the database are deleted records.
 //
-// Neither action changes the state of the group. The snapshot and the truncation follow the usual rules: the log
-// keeps every entry that the snapshot does not cover, and those that a follower needs after a transfer (see
+// None of these actions changes the state of the group. The snapshot and the truncation follow the usual rules. The
+// log keeps every entry that the snapshot does not cover, and the entries that a follower needs after a transfer (see
 // raftlog.Retained). A follower that is further behind gets a snapshot.
 const (
-	reclaimBytes = 32 << 20 // garbage below is not worth a compaction
-	// the same while the disk is low
+	reclaimBytes = 32 << 20 // no compaction begins if deleted records take fewer bytes
+	// the same bound while the disk is low, after the whole database was compacted once
 	reclaimBytesLow = 4 << 20
 	// the minimum free space at which a compaction begins. A compaction needs some space itself, and must not fill
 	// the disk
 	reclaimRoom = 16 << 20
 	// pause between two flushes of deletions while the disk has room
 	reclaimFlush = time.Minute
-	// the longest pause after a compaction that failed or freed little
+	// the longest pause because compactions have failed or freed little. A slow compaction can cause a longer pause
 	reclaimPause = time.Hour
 )
 
@@ -34,7 +35,7 @@ const (
 type reclaim struct {
 	swept   bool      // the whole database was compacted since the disk became low
 	flushed time.Time // when deletions were last flushed
-	next    time.Time // no compaction begins before
+	next    time.Time // no compaction begins before this time
 	vain    int       // consecutive compactions that failed or freed little
 }
 

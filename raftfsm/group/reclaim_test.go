@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// lowDisk is a server whose disk a test makes low.
+// lowDisk is a Server whose disk is low while low is true.
 type lowDisk struct {
 	NoServer
 	low *atomic.Bool
@@ -28,15 +28,15 @@ func deletion(key string) *command.Request {
 		Ops: []command.Op{{Kind: command.OpDelete, Store: store, Key: key}}}
 }
 
-// A low disk frees what deleted values take, although nothing else is written. A follower that needs entries which
-// were truncated gets a snapshot, and a restart finds everything that was acknowledged.
+// A server with a low disk frees the space of deleted values, although nothing is written. A follower that needs
+// truncated entries gets a snapshot. A restart finds everything that was acknowledged.
 func TestReclaim_LowDiskFreesSpaceAndServesFollowers(t *testing.T) {
 	engines(t, func(t *testing.T, e raftlog.Engine) {
 		var low atomic.Bool
 		c := newCluster(t, func(id raft.ServerID, o *Options) {
 			slowLeader(id, o)
 			o.Engine, o.Server, o.Timing.Reclaim = e, lowDisk{low: &low}, 20*time.Millisecond
-			o.Bounds.SnapshotEntries, o.Bounds.SnapshotLogBytes = 1<<40, 1<<40 // never by themselves
+			o.Bounds.SnapshotEntries, o.Bounds.SnapshotLogBytes = 1<<40, 1<<40 // no snapshots because of the log
 		})
 		a := c.group("a")
 		c.isolate("c")

@@ -18,11 +18,11 @@ type Survey struct {
 	LastIndex     uint64 // the highest of: the last index of the log, the snapshot's index, the database's index
 	LastTerm      uint64
 	Term          uint64 // newest term known
-	Applied       uint64 // on disk in the database; later entries come from the log
+	Applied       uint64 // index of the newest entry in the database; later entries are only in the log
 	SnapshotIndex uint64
 	Keys          uint64
 	Revision      uint64
-	Servers       []raft.Server // of the newest configuration here, committed or not
+	Servers       []raft.Server // servers of the newest configuration on this server, committed or not
 }
 
 // Voters returns the ids of the voters.
@@ -36,7 +36,8 @@ func (s *Survey) Voters() []raft.ServerID {
 	return out
 }
 
-// Examine inspects a group that is not open. It changes no more than a start would.
+// Examine returns what a stopped server holds of a group. The group must not be open. Examine changes no more than a
+// start would.
 func Examine(o Options) (s Survey, err error) {
 	d, err := openStopped(&o)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// Installing the state takes longer than it takes to truncate the log under load. Without the guard the
-// follower receives one state after the other.
+// Under load, installing a state takes longer than it takes until the leader truncates the entries after that state.
+// Without the guard, the follower receives one state after the other.
 func TestRetain_SendsStateOnceUnderLoad(t *testing.T) {
 	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	t.Parallel()
@@ -22,7 +22,7 @@ func TestRetain_SendsStateOnceUnderLoad(t *testing.T) {
 			s.forget = off
 			inSim(t, s, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
 				other := s.others(id)[0]
-				s.install = 3 * time.Second // 150 entries; 10 are kept behind a snapshot
+				s.install = 3 * time.Second // time for 150 entries; only 10 are kept after a snapshot
 				stop, done := make(chan struct{}), make(chan struct{})
 				go func() {
 					defer close(done)
@@ -80,7 +80,7 @@ func TestChange_RefusesOlderConfiguration(t *testing.T) {
 		must(t, lead.Promote(limited(t), others[0], now))
 		_, now = lead.Servers()
 		must(t, lead.Snapshot())
-		s.stop(id) // the same holds after a restart
+		s.stop(id) // the index must be the same after a restart
 		s.start(id)
 		l, _ := s.life(id)
 		if _, index := l.group.Servers(); index != now {

@@ -22,10 +22,10 @@ import (
 // These tests run whole clusters in virtual time: groups, raft and Pebble as in the product, with networks and
 // disks in memory. A seed fixes the faults, their order and times, message delays, and what a crash leaves on a
 // disk. It does not fix the scheduling of goroutines, nor raft's time-outs, which use the system's random
-// numbers. So a seed that failed is likely, but not certain, to fail again. docs/reliability.md says how to run
+// numbers. So a seed that failed is likely, but not certain, to fail again. docs/reliability.md explains how to run
 // more schedules.
 
-// simBound is the virtual time a cluster may need for each thing it must be able to do.
+// simBound is the maximum virtual time that a cluster may need for one goal, for example to form or to catch up.
 const simBound = 2 * time.Minute
 
 // simulate runs the schedule of a seed and returns the first broken guarantee, if any.
@@ -40,7 +40,7 @@ func simulate(t *testing.T, seed uint64, b simBreak) (simTotals, error) {
 	if s.broken != nil {
 		return s.totals, fmt.Errorf("%w\n%s", s.broken, strings.Join(s.events, "\n"))
 	}
-	// Outside the bubble, because in it the time limit would never pass.
+	// Check runs outside of the bubble, because its time limit would never pass in virtual time.
 	var n *history.NotLinearizable
 	if err := h.Check(time.Minute, os.TempDir()); err != nil && !(errors.As(err, &n) && n.Undecided) {
 		return s.totals, fmt.Errorf("%w\n%s", err, strings.Join(s.events, "\n"))
@@ -48,7 +48,7 @@ func simulate(t *testing.T, seed uint64, b simBreak) (simTotals, error) {
 	return s.totals, nil
 }
 
-// logTo logs to the output of the test if the environment asks for it.
+// logTo logs to the output of the test if the environment variable QUORATE_SIM_LOG is set.
 func (s *sim) logTo(t *testing.T) {
 	if os.Getenv("QUORATE_SIM_LOG") != "" {
 		s.logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -61,11 +61,11 @@ var errLost = errors.New("an acknowledged write is lost")
 type simLoad interface {
 	// adapt may change the faults.
 	adapt(blows []blow)
-	// start starts the clients. They live until stop is closed.
+	// start starts the clients, which run until stop is closed. It counts their goroutines in work.
 	start(stop <-chan struct{}, work *sync.WaitGroup)
-	// audit checks the guarantees. The faults are undone, and the clients have stopped.
+	// audit checks the guarantees. It is called when the faults are undone and the clients have stopped.
 	audit()
-	// end ends what still runs. The servers run.
+	// end ends the nodes and goroutines of the load that still run. It is called before the servers stop.
 	end()
 }
 
@@ -135,7 +135,7 @@ func (s *sim) play(l simLoad) {
 	}
 }
 
-// clients starts the clients. They live until stop is closed.
+// clients starts three clients, which run until stop is closed.
 func (s *sim) clients(h *simHistory, stop <-chan struct{}, work *sync.WaitGroup) {
 	for i := range 3 {
 		c := &simClient{s: s, id: i, origin: s.enrol(fmt.Sprint("client ", i)),
@@ -151,12 +151,12 @@ type blow struct {
 	wait          time.Duration // before the blow
 	victim, other int           // indexes into the ordered list of servers
 	leader        bool          // the victim is the leader, if there is one
-	heal, restart bool          // afterwards restore all links, restart all servers
-	long          time.Duration
-	fuse          int
+	heal, restart bool          // afterwards restore all links, start all servers that are down
+	long          time.Duration // duration of faults that end by themselves
+	fuse          int           // number of steps of disk work before a crash
 }
 
-// The kinds of blows that only some loads know.
+// The kinds of blows that only some loads use.
 const (
 	blowFull = 14 + iota // the disk of a server is full, so its process ends
 	blowLow              // values are refused for a while
@@ -177,7 +177,7 @@ func schedule(rnd *rand.Rand) (size int, blows []blow) {
 	return size, blows
 }
 
-// isolate adds blows that cut a leader off long enough for another one to be elected.
+// isolate changes the blows so that they cut a leader off long enough for another one to be elected.
 func isolate(blows []blow) {
 	for i := range blows {
 		blows[i].kind, blows[i].leader, blows[i].heal = 9, true, false
@@ -188,7 +188,7 @@ func isolate(blows []blow) {
 	}
 }
 
-// strand adds blows that repeatedly crash a leader while its disk hangs and another server is cut off.
+// strand changes the blows so that they repeatedly crash a leader while its disk hangs and another server is cut off.
 func strand(blows []blow) {
 	for i := range blows {
 		b := &blows[i]
@@ -206,7 +206,7 @@ func strand(blows []blow) {
 	}
 }
 
-// renew adds blows that replace servers by new ones.
+// renew changes every second blow so that it replaces a server by a new one.
 func renew(blows []blow) {
 	for i := range blows {
 		if i%2 == 0 {
@@ -335,7 +335,7 @@ func (s *sim) hangs(id raft.ServerID, yes bool) {
 	}
 }
 
-// fill lets the next log write of a server fail.
+// fill makes the disk of a server full, so that the server crashes at its next log write.
 func (s *sim) fill(id raft.ServerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -426,7 +426,7 @@ func (s *sim) revive() {
 	s.restartAll()
 }
 
-// audit writes, reads all acknowledged values, and compares all servers. Clients have stopped before.
+// audit writes, reads all acknowledged values, and compares all servers. The clients have stopped before the call.
 func (s *sim) audit(h *simHistory) {
 	c := &simClient{s: s, id: 99, origin: s.enrol("last"), rnd: rand.New(rand.NewPCG(s.seed, 99)),
 		seen: map[string]seenValue{}, h: h}
@@ -470,7 +470,7 @@ func TestSimulation_KeepsGuarantees(t *testing.T) { playSeeds(t, 150, simBreak{}
 // Many messages are late or arrive twice, and servers are often replaced by new ones, which need a snapshot.
 func TestSimulation_LateMessagesKeepGuarantees(t *testing.T) { playSeeds(t, 30, simBreak{harsh: true}) }
 
-// playSeeds plays n schedules, or as many as the environment says.
+// playSeeds plays n schedules, or the number that the environment sets (see testutil.Seeds).
 func playSeeds(t *testing.T, n uint64, b simBreak) {
 	t.Helper()
 	playSeedsOf(t, n, func(seed uint64) (simTotals, error) { return simulate(t, seed, b) })
@@ -484,7 +484,7 @@ func playSeedsOf(t *testing.T, n uint64, play func(seed uint64) (simTotals, erro
 	playEverySeed(t, n, play)
 }
 
-// playEverySeed does the same, also in short tests.
+// playEverySeed plays n schedules like playSeedsOf, but also in short tests.
 func playEverySeed(t *testing.T, n uint64, play func(seed uint64) (simTotals, error)) {
 	t.Helper()
 	testutil.SkipUnderRace(t, testutil.ManyBubbles)
@@ -519,7 +519,7 @@ func TestSimulation_FindsDisabledGuard(t *testing.T) {
 	}
 }
 
-// Without the guard, one of these schedules is enough to find a violation; see above.
+// Without the guard, a few of these schedules are enough to find a violation (see TestSimulation_FindsDisabledGuard).
 func TestSimulation_SlowLeaderKeepsGuarantees(t *testing.T) { clean(t, simBreak{slow: true}) }
 
 func TestSimulation_LeaderCrashAheadOfDiskLosesNothing(t *testing.T) {

@@ -29,9 +29,9 @@ type simKeeper interface {
 
 // simService is what the servers do besides storing keys.
 type simService struct {
-	// open returns the Keeper of an incarnation of a server, and sets it in o. The access is that of the server.
+	// open returns the keeper of an incarnation of a server, and sets it in o. a is the access of that server.
 	open func(o *Options, a *simAccess) simKeeper
-	// stores reports whether a call is refused while the group is read-only.
+	// stores reports whether a call stores values, so that it is refused while the group is read-only.
 	stores func(body []byte) bool
 }
 
@@ -60,30 +60,31 @@ func (g simRecordGroup) Confirm(ctx context.Context) error {
 	return g.WaitApplied(ctx, ri.Index)
 }
 
-// The time limits of calls to servers. A call that waits for messages takes up to 5 s. A call that waits for a workflow
-// may take longer; its caller repeats it.
+// The time limits of calls to servers. A call that waits for messages takes up to 5 s. A call that waits for a
+// workflow may take longer; its caller repeats it.
 const (
 	simAskTimeout   = 6 * time.Second
 	simWriteTimeout = time.Second
 )
 
-// simAccess is the way of a node without a replica, or of a server, to the servers. A node has the links of a server,
-// so it is cut off together with it. A call that is late is executed nevertheless, after its caller has given up.
+// simAccess sends calls of a node without a replica, or of a server, to the servers. A node uses the links of a
+// server, so both are cut off together. A call that arrives late is executed even after its caller has given up.
 type simAccess struct {
 	s    *sim
-	home func() raft.ServerID // the server whose links it has
-	name string               // of its requests
+	home func() raft.ServerID // the server whose links the node uses
+	name string               // name of the origin of its requests
 	dead chan struct{}        // closed when the node has ended
 
-	writing chan struct{} // of capacity 1: one write at a time; virtual time stands still while a mutex is awaited
+	writing chan struct{} // capacity 1; a lock for writes. While a goroutine waits for a mutex, virtual time stops
 	origin  command.RequestID
 
 	mu   sync.Mutex
 	rnd  *rand.Rand    // guarded by mu
-	last raft.ServerID // that has answered as leader; guarded by mu
+	last raft.ServerID // server that has answered last; empty = none; guarded by mu
 }
 
-// newAccess returns the access of a new incarnation of a node. It has the links of the server with the index home.
+// newAccess returns the access of a new incarnation of a node. The node uses the links of the server with the index
+// home in sim.ids.
 func (s *sim) newAccess(home int) *simAccess {
 	return s.accessOf(make(chan struct{}), func() raft.ServerID {
 		ids := s.ids()
@@ -117,7 +118,8 @@ func (a *simAccess) ended() bool {
 	}
 }
 
-// pick chooses a server: mostly one that claims to lead. It keeps to one that has answered.
+// pick chooses a server, mostly one that considers itself the leader. It prefers the server that has answered last.
+// It returns false if the chosen server is down.
 func (a *simAccess) pick() (raft.ServerID, life, bool) {
 	id := raft.ServerID("")
 	if a.chance(5) > 0 {
@@ -137,7 +139,8 @@ func (a *simAccess) pick() (raft.ServerID, life, bool) {
 	return id, l, ok
 }
 
-// whole reports whether messages pass between the node and a server.
+// whole reports whether a message from the node reaches a server. If back is true, it reports whether a message from
+// the server reaches the node.
 func (a *simAccess) whole(id raft.ServerID, back bool) bool {
 	home := a.home()
 	switch {
@@ -151,7 +154,8 @@ func (a *simAccess) whole(id raft.ServerID, back bool) bool {
 	return a.s.net.whole(home, id)
 }
 
-// simCall makes a call to a server, mostly the leader, until it is answered or ctx ends.
+// simCall repeats a call to a server, mostly the leader, until it is answered or ctx ends. The result repeated is true
+// if an attempt without an answer may have been executed.
 func simCall[T any](ctx context.Context, a *simAccess, limit time.Duration, f func(context.Context, life) (T, error)) (
 	value T, repeated bool, err error) {
 	for {
@@ -285,7 +289,7 @@ func (a *simAccess) serve(body []byte) func(context.Context, life) ([]byte, erro
 	}
 }
 
-// simRead reads at a leader.
+// simRead calls f with the machine of a leader, for a linearizable read.
 func simRead[T any](ctx context.Context, a *simAccess, f func(*kv.Machine) (T, error)) (T, error) {
 	value, _, err := simCall(ctx, a, simWriteTimeout, func(ctx context.Context, l life) (T, error) {
 		if err := (simRecordGroup{l.group}).Confirm(ctx); err != nil {

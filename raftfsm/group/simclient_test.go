@@ -17,7 +17,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// simHistory is the history of all clients, with the values of the keys that were written once and acknowledged.
+// simHistory is the history of all clients. ledger has the values of the keys that were written once, if the write was
+// acknowledged.
 type simHistory struct {
 	*history.Keys
 
@@ -35,7 +36,7 @@ type seenValue struct {
 	revision uint64
 }
 
-// simClient performs one operation after the other.
+// simClient is a client that performs one operation after the other.
 type simClient struct {
 	s         *sim
 	id        int
@@ -87,7 +88,8 @@ func (c *simClient) one() {
 	c.write(key, change)
 }
 
-// pick chooses a server, mostly one that claims to lead.
+// pick chooses a server. If leading is true, it mostly chooses one that considers itself the leader. It returns false
+// if the chosen server is down.
 func (c *simClient) pick(leading bool) (life, bool) {
 	if leading && c.rnd.IntN(5) > 0 {
 		if id, _ := c.s.leader(); id != "" {
@@ -183,7 +185,7 @@ func (c *simClient) write(key string, change history.Change) bool {
 	return known
 }
 
-// send tries a request until its outcome is known or time is up.
+// send repeats a request until its outcome is known, at most for limit.
 func (c *simClient) send(r *command.Request, limit time.Duration) (kv.Result, bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

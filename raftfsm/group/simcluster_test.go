@@ -25,7 +25,7 @@ type sim struct {
 	seed  uint64
 	broke simBreak
 	net   *simNet
-	work  sync.WaitGroup // goroutines that must end before the bubble can
+	work  sync.WaitGroup // goroutines that must end before the bubble can end
 
 	begun   time.Time
 	timing  Timing
@@ -37,26 +37,27 @@ type sim struct {
 	kill    func(node int) // ends a node without a replica, and starts it again
 	low     atomic.Int64   // until when the group is read-only, in Unix nanoseconds
 
-	accesses atomic.Uint64 // that were made
+	accesses atomic.Uint64 // number of accesses that were made (see accessOf)
 
 	mu     sync.Mutex
 	rnd    *rand.Rand // guarded by mu; used for disks
-	events []string   // log of what was done
+	events []string   // faults and changes, with their times
 	nodes  map[raft.ServerID]*simNode
 	next   int // number of the next new server
 	broken error
 	totals simTotals
 }
 
-// simBreak is a guard to switch off, to show that the checks can fail.
+// simBreak selects guards to switch off, to show that the checks can fail. The fields slow, stranded and harsh switch
+// no guard off. They select schedules with special faults.
 type simBreak struct {
 	disk     string // see simDisk.lies
-	slow     bool   // no guard: s0 keeps its role for long after losing it, as a paused process does
-	reads    bool   // a read sends no queries whether its leader still leads
-	stranded bool   // no guard: leaders crash while their disks hang and one server is cut off
-	harsh    bool   // no guard: many messages are late or arrive twice, and servers are often replaced
-	gaps     bool   // the log stores entries that leave a gap after it or after the snapshot
-	unknown  bool   // a candidate that a server's configuration does not contain does not get its vote
+	slow     bool   // s0 considers itself the leader long after it was deposed, like a paused process
+	reads    bool   // a leader serves strong reads without asking whether it still leads
+	stranded bool   // leaders crash while their disks hang and one server is cut off
+	harsh    bool   // many messages are late or arrive twice, and servers are often replaced
+	gaps     bool   // the log stores entries that leave a gap after the log or after the snapshot
+	unknown  bool   // a candidate gets no vote from a server whose configuration does not contain the candidate
 	early    bool   // a follower's answer counts before the leader's own disk holds the entry
 }
 
@@ -93,7 +94,7 @@ type simNode struct {
 	disk   *simDisk
 	wire   *simWire  // nil = down
 	group  *Group    // nil = down, or still opening
-	keeper simKeeper // of group; nil = none
+	keeper simKeeper // keeper of the group; nil = none
 	fuse   int       // crashes at the step of its disk work at which this countdown ends; 0 = never
 	hang   chan struct{}
 }
@@ -137,7 +138,7 @@ func (s *sim) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(s.rnd.IntN(int(high-low)))
 }
 
-// ids returns the servers in order.
+// ids returns the ids of all servers, sorted.
 func (s *sim) ids() []raft.ServerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +167,7 @@ type life struct {
 	keeper simKeeper
 }
 
-// alive returns the running servers.
+// alive returns the running servers, by id.
 func (s *sim) alive() map[raft.ServerID]life {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,8 +185,8 @@ func (s *sim) life(id raft.ServerID) (life, bool) {
 	return l, ok
 }
 
-// simTiming returns the time limits of tests, except that an idle leader is slower: each message costs real
-// time.
+// simTiming returns the time limits of quick, but with other intervals of messages and checks. Messages are rarer,
+// because each message costs real time.
 func simTiming() Timing {
 	t := quick(Timing{})
 	t.Commit, t.SnapshotPoll, t.Compare, t.ExpiryEvery = 40*time.Millisecond, 200*time.Millisecond, 2*time.Second,
@@ -276,13 +277,13 @@ type hasty struct{ transport.Log }
 
 func (hasty) WaitDurable(uint64) error { return nil }
 
-// believer confirms every term.
+// believer is a Confirmer that confirms every term without a query.
 type believer struct{}
 
 func (believer) ConfirmTerm(context.Context, raft.Server, uint64) error { return nil }
 
-// step lets time pass while a disk works, and crashes a server whose countdown ends. What was written is synced
-// only after both.
+// step lets time pass while a disk works, and crashes a server whose countdown ends or whose disk is full. Only
+// afterwards, step syncs what was written.
 func (s *sim) step(n *simNode, w *simWire, disk *simDisk, step string) {
 	s.mu.Lock()
 	hang := n.hang
@@ -320,7 +321,7 @@ func (s *sim) step(n *simNode, w *simWire, disk *simDisk, step string) {
 	} // other steps are called with a lock held, and must not wait
 }
 
-// crash ends a server at once. Afterwards its disk surely has only what was synced.
+// crash ends a server at once. Afterwards its disk has everything that was synced, and possibly some later writes.
 func (s *sim) crash(id raft.ServerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,7 +339,7 @@ func (s *sim) crashLocked(n *simNode) {
 	s.work.Go(func() { _ = closeAll(k, g) }) // the process is gone, so its answers reach no client
 }
 
-// closeAll closes what a server has open. k may be nil.
+// closeAll closes the keeper and the group of a server. k may be nil.
 func closeAll(k simKeeper, g *Group) error {
 	if k != nil {
 		k.Close()
@@ -365,7 +366,7 @@ func (s *sim) stop(id raft.ServerID) {
 	s.mu.Unlock()
 }
 
-// leader returns a server that claims to lead, or nil.
+// leader returns a server that considers itself the leader, or nil if there is none.
 func (s *sim) leader() (raft.ServerID, *Group) {
 	for id, l := range s.alive() {
 		if l.group.Leading() {
@@ -377,7 +378,8 @@ func (s *sim) leader() (raft.ServerID, *Group) {
 
 var errLate = errors.New("not within the virtual bound")
 
-// within polls until check succeeds, for at most limit of virtual time.
+// within polls until check succeeds, for at most limit of virtual time. If check does not succeed in time, within
+// records a broken guarantee and returns false.
 func (s *sim) within(limit time.Duration, what string, check func() error) bool {
 	end := time.Now().Add(limit)
 	for {
@@ -393,7 +395,8 @@ func (s *sim) within(limit time.Duration, what string, check func() error) bool 
 	}
 }
 
-// admit makes all servers voters. It retries until they are.
+// admit adds one server, or makes one non-voter a voter. It returns nil if all servers are voters. Otherwise it
+// returns an error, and the caller must call it again.
 func (s *sim) admit() error {
 	_, g := s.leader()
 	if g == nil {
@@ -424,7 +427,8 @@ func (s *sim) admit() error {
 	return nil
 }
 
-// equal reports whether all servers have the same state at the same index.
+// equal returns an error until all running servers have applied the same index. It records a broken guarantee if two
+// servers have different states at the same index.
 func (s *sim) equal() error {
 	var index, hash uint64
 	var first raft.ServerID

@@ -33,15 +33,15 @@ type simDisk struct {
 
 	mu    sync.Mutex
 	kept  simRecords          // on the medium
-	noted []func(*simRecords) // written later, in this order, and not synced
-	seen  simRecords          // kept with noted applied: what reads return
+	noted []func(*simRecords) // later writes that are not synced, in order
+	seen  simRecords          // kept with the writes in noted; reads return this
 }
 
 // simRecords is what the disk holds besides files.
 type simRecords struct {
 	votes  map[string][]byte
 	log    []*raft.Log // without gaps
-	stable bool        // its file has been made
+	stable bool        // the file of terms and votes was made
 	engine bool
 }
 
@@ -81,7 +81,7 @@ func (d *simDisk) crash(rnd *rand.Rand) *simDisk {
 	return next
 }
 
-// note applies a write that a crash may undo until sync.
+// note applies a write that a crash may undo until sync is called.
 func (d *simDisk) note(op func(*simRecords)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -224,7 +224,7 @@ func (d *simDisk) SyncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Terms and votes. The step after a vote syncs it. A term alone is synced at once.
+// Terms and votes. The step after a vote syncs the vote (see sim.step). A term alone is synced at once.
 
 func (d *simDisk) Stable(string) (raftlog.StableStore, error) {
 	d.note(func(r *simRecords) { r.stable = true })
@@ -267,7 +267,7 @@ func (s simStable) GetUint64(key []byte) (uint64, error) {
 
 func (s simStable) Close() error { return nil }
 
-// The log. The step after an append or a deletion syncs it.
+// The log. The step after an append or a deletion syncs the log (see sim.step).
 
 func (d *simDisk) Log(string, raftlog.Engine, *slog.Logger) (raftlog.Backend, error) {
 	d.note(func(r *simRecords) { r.engine = true })

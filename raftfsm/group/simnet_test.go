@@ -52,7 +52,7 @@ func (n *simNet) delay(bulk, first bool) time.Duration {
 	return time.Duration(100+n.rnd.IntN(2500)) * time.Microsecond
 }
 
-// copies returns how often a message arrives.
+// copies returns how many copies of a message are sent.
 func (n *simNet) copies(bulk bool) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -160,7 +160,8 @@ type reply[T any] struct {
 	err   error
 }
 
-// exchange sends a request and waits for the response.
+// exchange sends a request and waits for the response, at most for limit. The function handle runs at the receiver.
+// bulk and first are those of simNet.delay.
 func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, bulk, first bool,
 	handle func(*simWire) (T, error)) (T, error) {
 	var none T
@@ -262,7 +263,7 @@ func (w *simWire) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft
 
 func (w *simWire) AppendEntries(_ raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
-	req := *args // the sender reuses it
+	req := *args // a copy, because the sender reuses args
 	req.Entries = slices.Clone(args.Entries)
 	for i, l := range req.Entries {
 		req.Entries[i] = copyEntry(l)

@@ -16,19 +16,19 @@ import (
 type incarnations[N incarnation] struct {
 	s     *sim
 	open  func(id int) N // starts a node
-	tasks sync.WaitGroup // of the nodes; end waits for them
+	tasks sync.WaitGroup // goroutines of the nodes; end waits for them
 
 	mu    sync.Mutex
-	nodes []N // guarded by mu; the zero value = starts again
+	nodes []N // guarded by mu; the zero value = the node is starting again
 }
 
-// incarnation is one of them. Without a kill, close first sends what its application has answered.
+// incarnation is one incarnation of a node. Unless kill is true, close first sends what the application has answered.
 type incarnation interface {
 	comparable
 	close(kill bool)
 }
 
-// startAll starts n nodes. Blows on the cluster may kill them.
+// startAll starts n nodes. A blow of the schedule may kill a node.
 func (i *incarnations[N]) startAll(n int) {
 	i.nodes = make([]N, n)
 	for id := range n {
@@ -73,8 +73,8 @@ func (i *incarnations[N]) end() {
 	i.tasks.Wait()
 }
 
-// verdict returns the first broken guarantee, if any, with what was done: one that the simulation has found, or one
-// that its history shows.
+// verdict returns an error with the first broken guarantee that the simulation has found, or otherwise with those that
+// Check finds in the history h. The error also lists the faults. verdict returns nil if no guarantee was broken.
 func (s *sim) verdict(t *testing.T, h interface {
 	io.WriterTo
 	Check() []string
@@ -93,7 +93,8 @@ func (s *sim) verdict(t *testing.T, h interface {
 	return fmt.Errorf("%w\n%s", broken, strings.Join(s.events, "\n"))
 }
 
-// findsFault plays schedules in which a guard is disabled, until one of them breaks a guarantee.
+// findsFault plays schedules in which a guard is disabled, until one of them breaks a guarantee. It fails the test if
+// none of the first enough schedules does.
 func findsFault(t *testing.T, enough uint64, play func(seed uint64) (simTotals, error)) {
 	t.Helper()
 	testutil.SkipUnderRace(t, testutil.ManyBubbles)

@@ -13,26 +13,26 @@ import (
 	"github.com/quorate/quorate/internal/history"
 )
 
-// How a step of a plan is begun, besides at once.
+// How a step of a plan begins when its inputs are known. Without one of these, it begins at once.
 const (
 	viaTimer = "timer"
 	viaEvent = "event" // after an external event with the name of the step
-	viaChild = "child" // by a child workflow
+	viaChild = "child" // in a child workflow
 	viaAgain = "again" // after a continue-as-new
 )
 
 const (
 	planName    = "plan"
-	planRetries = 2  // that an activity may need
-	planIDs     = 16 // ids of actions for each step
+	planRetries = 2  // number of retries that an activity may need
+	planIDs     = 16 // number of ids of actions that each step has
 )
 
 // simPlan is the input of a workflow: the activities that it executes. Its output is the list of their results.
 type simPlan struct {
-	Instance string    `json:"instance"` // that a client has started
+	Instance string    `json:"instance"` // id of the instance that a client has started
 	Steps    []simStep `json:"steps"`
-	Results  []string  `json:"results,omitempty"` // of the first steps, before a continue-as-new
-	Input    []string  `json:"input,omitempty"`   // of a child
+	Results  []string  `json:"results,omitempty"` // results of the first steps, from before a continue-as-new
+	Input    []string  `json:"input,omitempty"`   // input of a child workflow
 }
 
 // simStep is one activity. Its input is the results of earlier steps.
@@ -40,7 +40,7 @@ type simStep struct {
 	Name  string        `json:"name"`
 	After []int         `json:"after,omitempty"`
 	Via   string        `json:"via,omitempty"`
-	Wait  time.Duration `json:"wait,omitempty"`  // of the timer
+	Wait  time.Duration `json:"wait,omitempty"`  // duration of the timer
 	Depth int           `json:"depth,omitempty"` // how many further children a child has below it
 }
 
@@ -51,7 +51,8 @@ type simInput struct {
 	Try      int      `json:"try"`
 }
 
-// randomPlan returns the plan of an instance: groups of steps, each of which gets the results of the group before.
+// randomPlan returns the plan of an instance. A plan consists of groups of steps. Each step gets the results of the
+// previous group.
 func randomPlan(rnd *rand.Rand, id string) *simPlan {
 	p := &simPlan{Instance: id}
 	var before []int
@@ -84,7 +85,7 @@ func randomPlan(rnd *rand.Rand, id string) *simPlan {
 	return p
 }
 
-// recorded returns the steps as the history knows them.
+// recorded returns the steps of the plan in the form that package history uses.
 func (p *simPlan) recorded() (list []history.Step) {
 	for _, s := range p.Steps {
 		list = append(list, history.Step{Name: s.Name, After: s.After})
@@ -106,7 +107,7 @@ func (p *simPlan) events() (names []string) {
 type simTurn struct {
 	plan      simPlan
 	results   map[int]string
-	begun     map[int32]bool // actions
+	begun     map[int32]bool // ids of the actions that have begun
 	failed    map[int32]bool
 	fired     map[int32]bool
 	raised    map[string]*protos.HistoryEvent
@@ -122,7 +123,7 @@ func readTurn(events []*protos.HistoryEvent) *simTurn {
 	for _, e := range events {
 		switch {
 		case e.GetExecutionStarted() != nil:
-			_ = json.Unmarshal([]byte(e.GetExecutionStarted().GetInput().GetValue()), &t.plan) // of this test
+			_ = json.Unmarshal([]byte(e.GetExecutionStarted().GetInput().GetValue()), &t.plan) // input of this test
 			for i, result := range t.plan.Results {
 				t.results[i] = result
 			}
@@ -176,7 +177,8 @@ func (t *simTurn) run() []*protos.WorkflowAction {
 	return t.actions
 }
 
-// begin begins a step that has no result, if the workflow has what it needs.
+// begin begins step i, which has no result yet. It does nothing if the step has begun already, or if the input or the
+// external event of the step is missing.
 func (t *simTurn) begin(i int) {
 	s, first := &t.plan.Steps[i], int32(planIDs*i) //nolint:gosec // few
 	input, ready := t.input(s)
@@ -203,7 +205,8 @@ func (t *simTurn) begin(i int) {
 	}
 }
 
-// activity executes an activity, again if it has failed.
+// activity schedules the activity of a step, unless the activity is running. It schedules a failed activity again, up
+// to planRetries times.
 func (t *simTurn) activity(s *simStep, first int32, input []string) {
 	for try := range int32(planRetries + 1) {
 		id := first + 1 + try
@@ -219,7 +222,8 @@ func (t *simTurn) activity(s *simStep, first int32, input []string) {
 	}
 }
 
-// again continues as new before a step, with the results of the earlier steps and the events that have come.
+// again continues the workflow as new before step i. The new execution gets the results of the earlier steps, and the
+// external events that have arrived.
 func (t *simTurn) again(i int) {
 	next, carried := t.plan, []*protos.HistoryEvent(nil)
 	next.Results = nil
@@ -262,7 +266,7 @@ func (t *simTurn) input(s *simStep) (list []string, ready bool) {
 func encodeText(v any) *wrapperspb.StringValue {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // values of this test
+		panic(err) // impossible for the values of this test
 	}
 	return encodeRaw(string(b))
 }

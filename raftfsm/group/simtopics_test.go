@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/topics"
 )
 
-// The topics of a simulation. The subscriber of ordersTopic fails sometimes. That of parcelsTopic also rejects some
-// messages. The group of queueTopic handles one message at a time. Transactions publish to eventsTopic.
+// The topics of a simulation. The subscriber of ordersTopic fails sometimes. The subscriber of parcelsTopic also
+// rejects some messages. The group of queueTopic handles one message at a time. Transactions publish to eventsTopic.
 const (
 	ordersTopic  = "orders"
 	parcelsTopic = "parcels"
@@ -29,7 +29,7 @@ const (
 	eventsTopic  = "events"
 
 	topicGroup = "app"
-	topicNodes = 2 // that subscribe
+	topicNodes = 2 // number of nodes that subscribe
 )
 
 func topicNames() []string {
@@ -37,8 +37,8 @@ func topicNames() []string {
 }
 
 // topicLoad has clients that publish single messages, bulks, and state transactions with events, and nodes that
-// subscribe to all topics. Nodes acknowledge some deliveries with state transactions. Brokers, Keepers, groups, logs
-// and snapshots are the product's. Check of history.Topics describes what is checked.
+// subscribe to all topics. Nodes acknowledge some deliveries with state transactions. Brokers, keepers, groups, logs
+// and snapshots are those of the product. history.Topics.Check describes what is checked.
 type topicLoad struct {
 	s    *sim
 	h    *history.Topics
@@ -63,7 +63,8 @@ func newTopicLoad(s *sim) *topicLoad {
 	return l
 }
 
-// adapt adds kills of nodes and full disks, and gives messages time to be delivered between faults.
+// adapt replaces some blows by kills of nodes, full disks and read-only groups. It also makes the pauses between blows
+// longer, so that messages are delivered between them.
 func (l *topicLoad) adapt(blows []blow) {
 	rnd := rand.New(rand.NewPCG(l.s.seed, 7))
 	for i := range blows {
@@ -113,7 +114,7 @@ type topicPublisher struct {
 	rnd   *rand.Rand
 }
 
-// key returns a random key. All publishers use some of them.
+// key returns a random key. Some keys belong to one publisher, and all publishers share the others.
 func (p *topicPublisher) key() string {
 	if n := p.rnd.IntN(4); n < 2 {
 		return fmt.Sprint("shared-", n)
@@ -140,7 +141,7 @@ func (p *topicPublisher) publish() {
 		m := history.Message{ID: fmt.Sprintf("%s-%d", made.Name, i), Key: p.key()}
 		list[i] = pubsub.Message{ID: m.ID, Key: m.Key, Data: []byte(m.ID)}
 		if made.Topic == queueTopic {
-			m.Key = "all" // whatever their keys are
+			m.Key = "all" // the queue delivers all messages in one sequence, whatever their keys are
 		}
 		made.Messages = append(made.Messages, m)
 	}
@@ -149,7 +150,7 @@ func (p *topicPublisher) publish() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		if kind == 1 {
 			made.Result = p.transact(ctx, list)
-			try = 2 // the ids of events are not compared
+			try = 2 // no retry, because the ids of events are not compared
 		} else {
 			made.Result = resultOf(nil, p.send(ctx, made.Topic, list))
 		}
@@ -170,7 +171,7 @@ func (p *topicPublisher) send(ctx context.Context, topic string, list []pubsub.M
 	return err
 }
 
-// transact publishes messages with a state transaction. The condition of some transactions does not hold.
+// transact publishes messages with a state transaction. Some transactions have a condition that is never true.
 func (p *topicPublisher) transact(ctx context.Context, list []pubsub.Message) history.Result {
 	e, err := p.b.StagePublish(ctx, pubsub.PublishRequest{Topic: eventsTopic, Messages: list})
 	if err != nil {
@@ -187,7 +188,7 @@ func (p *topicPublisher) transact(ctx context.Context, list []pubsub.Message) hi
 	return resultOf(&res, err)
 }
 
-// transact writes to a state store with an effect of topics.
+// transact executes a state transaction that consists of ops and the effect e, which a topic broker has staged.
 func (a *simAccess) transact(ctx context.Context, ops []command.Op, e state.Effect) (kv.Result, error) {
 	of := e.(topics.Effect)
 	own, err := of.Ops(0)
@@ -201,7 +202,8 @@ func (a *simAccess) transact(ctx context.Context, ops []command.Op, e state.Effe
 	return res, err
 }
 
-// resultOf returns what the client knows after a request. res is nil if there is no result.
+// resultOf returns what the client knows after a request with the result res and the error err. res is nil if there is
+// no result.
 func resultOf(res *kv.Result, err error) history.Result {
 	switch {
 	case fault.Is(err, fault.ReadOnly), err == nil && res != nil && res.Outcome == kv.Conflict:
@@ -280,7 +282,7 @@ func (n *topicNode) subscribe(topic string) {
 	}
 }
 
-// sequences returns the deliveries that must be handled one after another.
+// sequences groups deliveries. The deliveries in one group must be handled one after another.
 func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	at := map[string]int{}
 	for i := range list {
@@ -309,7 +311,7 @@ func (n *topicNode) handle(s pubsub.Subscription, d *pubsub.Delivery) bool {
 	case what > 3:
 		seen.End = h.Now() // the message may be settled as soon as the transaction is sent
 		n.settleIn(d, seen)
-		if seen.Reply == history.Again || what == 4 { // the answer to the delivery must not change anything
+		if seen.Reply == history.Again || what == 4 { // after an acknowledgement, a failure must not change anything
 			outcome = pubsub.Failed
 			dead = seen.Settled && d.Topic == parcelsTopic // the application rejects what it has acknowledged
 		}
@@ -339,7 +341,8 @@ func (n *topicNode) handle(s pubsub.Subscription, d *pubsub.Delivery) bool {
 	return outcome == pubsub.Acknowledged
 }
 
-// settleIn acknowledges a delivery with a transaction. Sometimes the application sends two, of which one is applied.
+// settleIn acknowledges a delivery with a transaction. Sometimes the application sends two transactions, of which at
+// most one may be applied.
 func (n *topicNode) settleIn(d *pubsub.Delivery, seen *history.Delivery) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -348,7 +351,7 @@ func (n *topicNode) settleIn(d *pubsub.Delivery, seen *history.Delivery) {
 		var err error
 		if effects[i], err = n.b.StageAck(ctx, pubsub.AckRequest{Token: d.Token, Group: topicGroup}); err != nil {
 			if fault.Is(err, fault.DeliverySettled) {
-				seen.Reply = history.Again // it was settled before, or comes again
+				seen.Reply = history.Again // the message was settled before, or is delivered again
 			}
 			return
 		}
@@ -388,7 +391,7 @@ func (l *topicLoad) audit() {
 	}) {
 		return
 	}
-	after(2 * simAskTimeout) // for calls that are late
+	after(2 * simAskTimeout) // calls that are late have ended afterwards
 	if !s.within(simBound, "after healing, all messages are acknowledged", func() error {
 		for _, topic := range topicNames() {
 			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// wide is many partitions on the same servers, with one simulated cluster per partition.
+// wide has many partitions on the same servers, with one simulated cluster per partition.
 type wide struct {
 	parts []*sim
 	size  int
@@ -46,7 +46,7 @@ func (w *wide) failed() error {
 	return nil
 }
 
-// within polls a condition over all partitions.
+// within polls until check succeeds, for at most simBound of virtual time, and returns how long this took.
 func (w *wide) within(what string, check func() error) time.Duration {
 	begun := time.Now()
 	w.parts[0].within(simBound, what, func() error {
@@ -70,8 +70,8 @@ func (w *wide) leaders() map[raft.ServerID]int {
 	return out
 }
 
-// spread runs one round of the product's placement policy, as the leaders of a cluster do. It returns an error
-// until leaders are spread as evenly as possible.
+// spread runs one round of the product's placement policy, as the leaders of a cluster do. It returns an error until
+// the leaders are spread as evenly as possible.
 func (w *wide) spread() error {
 	now, inputs := time.Now(), []placement.Input{}
 	for i, s := range w.parts {
@@ -110,7 +110,7 @@ func (w *wide) spread() error {
 	return w.led()
 }
 
-// led reports whether every partition has a leader that accepts writes.
+// led returns an error if a partition has no leader that is ready to serve requests.
 func (w *wide) led() error {
 	for i, s := range w.parts {
 		if _, g := s.leader(); g == nil {
@@ -120,7 +120,7 @@ func (w *wide) led() error {
 	return nil
 }
 
-// save writes a key in every partition, and reads it strongly.
+// save writes a key in every partition, and reads it linearizably.
 func (w *wide) save(what, value string) {
 	w.each(func(_ int, s *sim) {
 		s.within(simBound, what, func() error {

@@ -27,11 +27,12 @@ type flowNode struct {
 	over chan struct{} // closed when the node is to end
 }
 
-// flowStream is a stream of a worker. It lives until it is closed, Next returns an error, or its node is killed.
+// flowStream is a stream of a worker. It lives until it is closed, until its method Next returns an error, or until
+// its node is killed.
 type flowStream struct {
 	n     *flowNode
 	ended atomic.Bool
-	past  map[string][]*protos.HistoryEvent // by execution: what the worker keeps
+	past  map[string][]*protos.HistoryEvent // the history that the worker keeps of each execution
 }
 
 func (s *flowStream) lives() bool { return !s.ended.Load() && !s.n.a.ended() }
@@ -58,7 +59,7 @@ func (n *flowNode) live() {
 	}
 }
 
-// work executes what one stream hands out. It closes some streams while they have work.
+// work opens one stream and executes its work items. It closes some streams while they still have work.
 func (n *flowNode) work() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -99,8 +100,8 @@ func (n *flowNode) work() {
 	n.l.nodes.tasks.Go(items.Wait) // a worker may answer late
 }
 
-// complete returns the history of a turn. The engine leaves out what the stream has had. complete returns nil if the
-// worker does not have that; see fetch.
+// complete returns the whole history of a turn. The engine leaves out the events that it has sent on this stream
+// before. complete returns nil if the worker no longer has those events. The worker must then call fetch.
 func (s *flowStream) complete(r *protos.WorkflowRequest) []*protos.HistoryEvent {
 	b, err := proto.Marshal(r) // the events are unknown fields
 	if err == nil {
@@ -122,8 +123,8 @@ func (s *flowStream) complete(r *protos.WorkflowRequest) []*protos.HistoryEvent 
 	return past
 }
 
-// fetch reads the history of a turn of which the worker has too little. It returns nil if the history has changed
-// meanwhile, because then the turn is not the present one.
+// fetch reads the history of a turn from the engine, because the worker lacks a part of it. It returns nil if the
+// workflow has a new execution by now, because the engine then no longer waits for this turn.
 func (s *flowStream) fetch(r *protos.WorkflowRequest) []*protos.HistoryEvent {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -144,7 +145,7 @@ func readExecution(events []*protos.HistoryEvent) string {
 	return ""
 }
 
-// pause lets a worker take its time. Sometimes that is longer than a session of the node lives.
+// pause waits for a random time before a worker answers. This may be longer than a session of the node lives.
 func (s *flowStream) pause() {
 	switch {
 	case s.n.l.calm.Load() || s.n.a.chance(3) > 0:
@@ -155,8 +156,8 @@ func (s *flowStream) pause() {
 	}
 }
 
-// silent reports whether an answer of a worker is not sent. A worker whose stream has ended sometimes sends one
-// nevertheless.
+// silent reports whether a worker does not send its answer. A worker whose node was killed sends none. A worker whose
+// stream has ended sometimes sends its answer nevertheless.
 func (s *flowStream) silent() bool {
 	return s.n.a.ended() || !s.lives() && s.n.a.chance(2) == 0
 }
@@ -205,10 +206,10 @@ func (s *flowStream) activity(r *protos.ActivityRequest, token string) {
 
 // flowSeen checks the turns and activities that workers get:
 //
-//   - No history of an execution contradicts another one: it only grows.
+//   - The history of an execution only grows: two histories that were read at different times never contradict.
 //   - An execution has one result of each activity, timer and child that it has begun, and each external event once.
 //   - A timer does not fire early.
-//   - An activity is not handed out while a stream that lives has it.
+//   - An activity is not handed out while another stream that lives has it.
 type flowSeen struct {
 	s *sim
 
@@ -289,7 +290,7 @@ func (f *flowSeen) checkEvents(id string, events []*protos.HistoryEvent) {
 	}
 }
 
-// begin notes that a stream has an activity, until done is called.
+// begin records that a stream has an activity, until done is called. It checks that no living stream has the activity.
 func (f *flowSeen) begin(s *flowStream, r *protos.ActivityRequest) (done func()) {
 	key := fmt.Sprint(r.GetWorkflowInstance().GetExecutionId().GetValue(), " ", r.GetTaskId())
 	f.mu.Lock()

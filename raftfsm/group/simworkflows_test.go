@@ -26,15 +26,16 @@ import (
 
 const (
 	flowApp     = "app"
-	flowNodes   = 3 // with workers
+	flowNodes   = 3 // number of nodes with workers
 	flowClients = 2
 )
 
 // flowLoad has clients that start workflows, raise their events, and suspend and resume some of them. Nodes have
-// workers that execute turns and activities. Brokers, Keepers, groups, logs and snapshots are the product's.
+// workers that execute turns and activities. Brokers, keepers, groups, logs and snapshots are those of the product.
 //
-// Check of history.Workflows describes what is checked of instances. Besides, flowSeen checks every turn and every
-// activity. An event whose raise was acknowledged is not raised again, so a lost one lets its workflow hang.
+// history.Workflows.Check describes what is checked of instances. flowSeen also checks every turn and every activity.
+// A client does not repeat an acknowledged raise of an event. So if such an event is lost, its workflow does not
+// complete.
 type flowLoad struct {
 	s    *sim
 	h    *history.Workflows
@@ -80,7 +81,8 @@ func (f simSender) Ask(ctx context.Context, _ uint32, _ string, body []byte) ([]
 	return out, false, err
 }
 
-// adapt adds kills of nodes and full disks, and gives workflows time between faults.
+// adapt replaces some blows by kills of nodes, full disks and read-only groups. It also makes the pauses between blows
+// longer, so that workflows proceed between them.
 func (l *flowLoad) adapt(blows []blow) {
 	rnd := rand.New(rand.NewPCG(l.s.seed, 7))
 	for i := range blows {
@@ -170,7 +172,7 @@ func (c *flowClient) begin(n int) {
 	}
 }
 
-// terminate terminates an instance with its children, mostly after a while.
+// terminate terminates an instance with its children, after at most 400 ms.
 func (c *flowClient) terminate(id string) {
 	after(time.Duration(c.rnd.IntN(400)) * time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -193,7 +195,7 @@ func (l *flowLoad) started(id string, err error, repeated bool) history.Result {
 		return history.Written
 	case fault.ReadOnly, fault.Unavailable, fault.Timeout, fault.NotLeader, fault.Overloaded:
 		if !repeated {
-			return history.Refused // the errors of workflow.Engine that mean that it was not done
+			return history.Refused // with these errors, workflow.Engine reports that the start was not done
 		}
 	}
 	return history.Unknown
@@ -222,7 +224,7 @@ func (l *flowLoad) raise(b *workflows.Broker, i *flowStart) {
 	}
 }
 
-// pause suspends an instance, and mostly resumes it. Those that stay suspended are resumed in the end.
+// pause suspends an instance, and mostly resumes it. The method read of flowLoad resumes the others at the end.
 func (c *flowClient) pause(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -246,7 +248,7 @@ func (l *flowLoad) audit() {
 	a := l.s.newAccess(0)
 	b := a.newFlows()
 	defer func() { _ = b.Close() }()
-	after(2 * simAskTimeout) // for calls that are late
+	after(2 * simAskTimeout) // calls that are late have ended afterwards
 	if !l.s.within(simBound, "after healing, all workflows complete", func() error {
 		after(200 * time.Millisecond)
 		if err := l.read(b); err != nil {
@@ -277,7 +279,7 @@ func (l *flowLoad) audit() {
 	}
 }
 
-// allEnded returns an error while an instance runs. It looks at children, too.
+// allEnded returns an error while an instance, or a child of an instance, runs.
 func (l *flowLoad) allEnded(b *workflows.Broker) error {
 	after(200 * time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -297,8 +299,8 @@ func (l *flowLoad) allEnded(b *workflows.Broker) error {
 	return nil
 }
 
-// purge removes all instances. It does not rely on parents, because a workflow that has continued as new does not know
-// its earlier children.
+// purge removes all instances, including children. It does not remove children through their parents, because a
+// workflow that has continued as new does not know its earlier children.
 func (l *flowLoad) purge(b *workflows.Broker) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -309,7 +311,8 @@ func (l *flowLoad) purge(b *workflows.Broker) error {
 	return err
 }
 
-// left returns an error while the store has records of one of the tables of package workflows, besides sessions.
+// left returns an error while the store has records in one of the given tables of package workflows. Each byte of
+// tables names a table.
 func (l *flowLoad) left(a *simAccess, tables string) error {
 	after(200 * time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -429,7 +432,7 @@ func simulateWorkflows(t *testing.T, seed uint64, b simBreak) (simTotals, error)
 	return s.totals, s.verdict(t, l.h)
 }
 
-// The short tests play a few schedules, too.
+// Short tests play three schedules.
 func TestSimulation_WorkflowsKeepGuarantees(t *testing.T) {
 	n := uint64(25)
 	if testing.Short() {
@@ -438,7 +441,8 @@ func TestSimulation_WorkflowsKeepGuarantees(t *testing.T) {
 	playEverySeed(t, n, func(seed uint64) (simTotals, error) { return simulateWorkflows(t, seed, simBreak{}) })
 }
 
-// A leader does not learn for long that it was deposed, as a paused process. A node is cut off with it.
+// A leader that was deposed considers itself the leader for a long time, like a paused process. One node is cut off
+// together with this leader.
 func TestSimulation_WorkflowsOfSlowLeaderKeepGuarantees(t *testing.T) {
 	playSeedsOf(t, 5, func(seed uint64) (simTotals, error) { return simulateWorkflows(t, seed, simBreak{slow: true}) })
 }

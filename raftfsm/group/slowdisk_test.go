@@ -43,7 +43,7 @@ func TestSlowDisk_LeaderTransfersLeadership(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		c := newCluster(t, func(id raft.ServerID, o *Options) {
 			o.Replicas = o.Transport.(*wire)
-			// The test sets the measured durations of appends, so the real speed of this machine does not
+			// The test itself sets the durations of appends, so that the real speed of this machine does not
 			// matter.
 			o.Timing = Timing{Heartbeat: 2 * time.Second, Election: 2 * time.Second, Commit: 5 * time.Millisecond,
 				SlowLook: time.Hour, HandOver: time.Hour, SlowAppend: time.Hour}
@@ -73,7 +73,7 @@ func TestSlowDisk_LeaderTransfersLeadership(t *testing.T) {
 		}
 		to, _ := c.leader(others(id)...)
 		c.put("k", "v")
-		// Leadership is handed back: the next hand-over has to wait.
+		// Leadership is transferred back. The next transfer by relieve has to wait for Timing.HandOver.
 		soon(t, "leadership does not come back", func() bool {
 			if g.Leading() {
 				return true

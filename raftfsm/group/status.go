@@ -21,15 +21,15 @@ type Status struct {
 	Leader        raft.ServerID
 	Term          uint64
 	CommitIndex   uint64
-	AppliedIndex  uint64 // every entry up to here is applied (raft's own number is ahead of it)
+	AppliedIndex  uint64 // every entry up to this index is applied; raft's own applied index may be higher
 	LastIndex     uint64
 	SnapshotIndex uint64
-	LogBytes      uint64 // appended since the last snapshot, accurate to 256 KiB
+	LogBytes      uint64 // bytes appended to the log since the last snapshot, accurate to 256 KiB
 	Servers       []raft.Server
 	CaughtUp      bool
 	Doubt         *snapshot.Doubt // why this replica serves no requests; nil = it serves
 	Damaged       bool            // the last verification found damaged records
-	SlowDisk      bool            // log writes are slow here
+	SlowDisk      bool            // log writes on this server are slow (see raftlog.DiskSpeed)
 	Machine       kv.Stats
 }
 
@@ -73,8 +73,8 @@ func (s *Status) Voters() int {
 	return n
 }
 
-// Retire permanently stops Raft for this group. The server then follows no leader, does not vote and starts no
-// election. The files stay open until Close, so Status still works. Retire is idempotent.
+// Retire stops Raft for this group until the group is opened again. The server then follows no leader, does not vote
+// and starts no election. The files stay open until Close, so Status still works. Retire is idempotent.
 func (g *Group) Retire() error { return g.raft.Shutdown().Error() }
 
 // Committed returns the newest log index that this server knows to be committed.
@@ -116,8 +116,9 @@ func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrit
 // copy at a time, and one further request can wait. The errors are those of integrity.Watch.AnswerState.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
-// Recall answers transport.Witnesses.Recall for the given server. It returns what this server had recorded about that
-// server, and then records now, the data that the server has reported about itself.
+// Recall answers the call transport.Witnesses.Recall of the given server. It returns what this server has recorded
+// about that server, and then records now, the data that the given server has reported about itself. Because the given
+// server can be reached, Recall also makes this server query it (see Meet).
 func (g *Group) Recall(server raft.ServerID, now raftlog.Seen) raftlog.Seen {
 	g.witness.Meet(server)
 	return g.witness.Note(server, now)
@@ -128,6 +129,7 @@ func (g *Group) SeenOf(server string) raftlog.Seen {
 	return g.witness.Note(raft.ServerID(server), raftlog.Seen{})
 }
 
-// Meet asks another server what it has recorded about this server. Use it for servers that may be missing from the
-// local configuration. A server may be missing there if the local data is an old copy.
+// Meet makes this server query another server, in the background, about what that server has recorded about this
+// server. It does nothing if that server has already answered. Use Meet for servers that may be missing from the local
+// configuration. A server may be missing there if the local data is an old copy.
 func (g *Group) Meet(server raft.ServerID) { g.witness.Meet(server) }

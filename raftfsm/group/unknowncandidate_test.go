@@ -12,8 +12,8 @@ import (
 )
 
 // One server of three is cut off while a new server joins and becomes the leader, and the other two are removed. The
-// new configuration needs the vote of the server that was cut off, which does not know the new server. Raft alone
-// would refuse it for ever.
+// new configuration needs the vote of the server that was cut off. That server does not know the new server, so raft
+// alone would never give its vote.
 func TestElection_UnknownCandidateGetsVote(t *testing.T) {
 	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	for name, off := range map[string]bool{"with the guard": false, "without": true} {
@@ -36,7 +36,7 @@ func TestElection_UnknownCandidateGetsVote(t *testing.T) {
 				must(t, l.group.Remove(limited(t), id, 0))
 				short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 				defer cancel()
-				_ = l.group.Remove(short, third, 0) // is in the log of the new server only
+				_ = l.group.Remove(short, third, 0) // only the new server has this change in its log
 
 				for _, one := range []raft.ServerID{newcomer, behind, id, third} {
 					s.crash(one)

@@ -26,8 +26,8 @@ import (
 //  6. Acknowledge: acknowledge answers the requests that wait only for the local disk.
 //  7. Finish: raft has committed and applied the entry, and finish answers all other requests.
 //
-// A placeholder has no data. Its Extensions are the number of its batch. An entry of another leader never looks like
-// one, because transport.Guard refuses Extensions that are no checksum.
+// A placeholder has no data. Its Extensions contain the number of its batch. An entry of another leader never looks
+// like a placeholder, because transport.Guard refuses Extensions that are no checksum.
 type writePath struct {
 	*raftlog.Store
 	proposer *proposer
@@ -64,7 +64,7 @@ func placeholder(number uint64) raft.Log {
 	return raft.Log{Extensions: binary.BigEndian.AppendUint64([]byte{placeholderMark}, number)}
 }
 
-// batchNumber returns the number of the batch if l is a placeholder.
+// batchNumber returns the number of the batch of a placeholder. The result ok is false if l is not a placeholder.
 func batchNumber(l *raft.Log) (number uint64, ok bool) {
 	if len(l.Data) > 0 || len(l.Extensions) != 9 || l.Extensions[0] != placeholderMark {
 		return 0, false
@@ -93,7 +93,7 @@ func (p *proposer) fill(l *raft.Log) (*batch, error) {
 		p.mu.Unlock()
 		return nil, errClosing()
 	}
-	if p.filling == b { // otherwise requests would overtake those of a later entry
+	if p.filling == b { // only the newest entry takes requests; otherwise they would overtake earlier requests
 		if p.paused == 0 {
 			p.fillLocked(b)
 		}
@@ -138,8 +138,8 @@ func (p *proposer) stored(early []*batch) {
 	}
 }
 
-// acknowledge answers the requests that wait only for the local disk, in the order of the log. It ends when all entries
-// are finished.
+// acknowledge answers the requests that wait only for the local disk, in the order of the log. It ends when all
+// entries are finished.
 func (p *proposer) acknowledge() {
 	defer p.wg.Done()
 	for {
@@ -159,8 +159,8 @@ func (p *proposer) acknowledge() {
 	}
 }
 
-// answerDurable answers the requests of b that wait only for the local disk when the disk has the entry. After a failed
-// write it does nothing, and finish answers them.
+// answerDurable waits until the local disk has the entry, and then answers the requests of b that wait only for this
+// disk. After a failed write it does nothing, and finish answers these requests.
 func (p *proposer) answerDurable(b *batch) {
 	if p.logs.WaitDurable(b.pos.Index) != nil {
 		return
@@ -203,7 +203,7 @@ func (p *proposer) finish(b *batch) {
 	stored := b.stored
 	p.mu.Unlock()
 	if stored {
-		// Raft may have refused the entry after the log accepted it. Then its early requests are durable all the same.
+		// Raft may have refused the entry after the log accepted it. Its early requests are durable in any case.
 		p.answerDurable(b)
 	}
 	if err != nil {

@@ -8,8 +8,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// A server must never fill an entry of another leader with its own requests. It receives only entries with a valid
-// checksum, so no placeholder may pass as one.
+// A server must never fill an entry of another leader with its own requests. Entries of other leaders always have a
+// valid checksum. So a placeholder must not have a valid checksum, and an entry with one must not look like a
+// placeholder.
 func TestPlaceholder_IsNoEntryOfAnotherLeader(t *testing.T) {
 	l := placeholder(7)
 	if n, ok := batchNumber(&l); !ok || n != 7 {

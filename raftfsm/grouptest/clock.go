@@ -19,7 +19,7 @@ type clocks struct {
 
 	wall, opened uint64 // wall clock and elapsed time when the clocks were started
 	seen, seenAt uint64 // greatest stamp that was applied, and the elapsed time then
-	latest       uint64 // greatest time that was returned
+	latest       uint64 // greatest time that NowLocked has returned while the server led
 }
 
 type timer struct {
@@ -43,7 +43,7 @@ func (m *Member) StartClocks(slow, fast uint64) {
 	}
 }
 
-// NowLocked is Now for callers that hold Mu.
+// NowLocked works like Now, for callers that hold Mu.
 func (m *Member) NowLocked() uint64 {
 	now := m.latest
 	if m.seen > 0 {
@@ -65,7 +65,7 @@ func (m *Member) Now() uint64 {
 	return m.NowLocked()
 }
 
-// observe is called when the server has applied an entry.
+// observe records the stamp of an entry that the server has applied.
 func (m *Member) observe(stamp uint64) {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
@@ -82,13 +82,13 @@ func (m *Member) stamp() uint64 {
 	return m.Now()
 }
 
-// Confirm is Ask without the resulting position. Confirm and Commit make Member a records.Group.
+// Confirm works like Ask, but returns no position. With Confirm and Commit, Member implements records.Group.
 func (m *Member) Confirm(ctx context.Context) error {
 	_, err := m.Ask(ctx)
 	return err
 }
 
-// Commit is Propose without the resulting position.
+// Commit works like Propose, but returns no position.
 func (m *Member) Commit(ctx context.Context, r *command.Request) (kv.Result, error) {
 	out, _, err := m.Propose(ctx, r)
 	return out, err

@@ -43,14 +43,14 @@ const (
 type Call struct {
 	Kind   string // Commit, Confirm, or one of the test
 	Member *Member
-	Label  string // of what it is about
-	Client any    // who makes it, see WithClient; nil = a keeper
-	Data   any    // of the test
+	Label  string // names what the call is about
+	Client any    // the client that makes the call, see WithClient; nil = a keeper
+	Data   any    // only the test uses it
 
 	Request *command.Request // of a Commit
-	encoded []byte           // the request, to order calls with the same name
+	encoded []byte           // the request in bytes, by which Settle orders calls with the same name
 	logged  bool             // its entry is in the log
-	term    uint64           // that its server knew
+	term    uint64           // term that the server knew when the call began
 
 	reply chan Reply
 	gone  bool // the caller has given up; guarded by Group.Mu
@@ -63,7 +63,7 @@ func (c *Call) Name() string { return fmt.Sprintf("%s at server %d: %q", c.Kind,
 type Reply struct {
 	Result   kv.Result
 	Position raftlog.Position
-	Value    any // of calls of the test
+	Value    any // for calls whose kind the test defines
 	Err      error
 }
 
@@ -72,17 +72,17 @@ type Group struct {
 	T       testing.TB
 	Rand    *rand.Rand
 	Members []*Member
-	Leader  *Member     // the real one; nil = none
+	Leader  *Member     // the leader of the newest term; nil = none
 	Tip     *kv.Machine // has every entry of the log
 	Term    uint64
 	Elapsed uint64 // milliseconds, which Pass adds; only the test may read it without Mu
 
-	// Begin is called when a call begins, with Mu locked. nil = nothing.
+	// Begin is called when a call begins, with Mu locked. nil = not called.
 	Begin func(c *Call)
 	// Changed is called when the role, the due work, the locks or the topics of a server may have changed. nil = not
 	// called.
 	Changed func(m *Member)
-	// Before is called before Tip applies a new entry of the log, and After afterwards. nil = nothing.
+	// Before is called before Tip applies a new entry of the log, and After afterwards. nil = not called.
 	Before func(c *Call)
 	After  func(c *Call, r kv.Result)
 
@@ -90,11 +90,11 @@ type Group struct {
 	gates  []*gate
 	calls  []*Call
 	log    []kv.Entry
-	stamps []uint64
-	late   []*Call // proposals of the leader that are in its log and not committed; their callers have given up
-	begun  uint64  // timers
+	stamps []uint64 // stamps of the entries in log
+	late   []*Call  // proposals of the leader that are in its log and not committed; their callers have given up
+	begun  uint64   // number of timers that were started
 	trace  []string
-	broken string
+	broken string // text of the first Fail
 }
 
 // Member is one server of a Group.
@@ -104,9 +104,9 @@ type Member struct {
 
 	// Group.Mu guards the fields below.
 	machine *kv.Machine
-	applied int    // entries of the log
-	leads   bool   // as far as it knows
-	term    uint64 // that it knows
+	applied int    // number of entries of the log that the server has applied
+	leads   bool   // as far as the server knows
+	term    uint64 // newest term that the server knows
 	clocks
 }
 
@@ -158,7 +158,7 @@ func (g *Group) Fail(format string, args ...any) {
 	g.FailLocked(format, args...)
 }
 
-// FailLocked is Fail for callers that hold Mu.
+// FailLocked works like Fail, for callers that hold Mu.
 func (g *Group) FailLocked(format string, args ...any) {
 	if g.broken == "" {
 		g.broken = fmt.Sprintf(format, args...)
@@ -179,7 +179,7 @@ func (g *Group) Calls() []*Call {
 	return slices.Clone(g.calls)
 }
 
-// Waiting is Calls for callers that hold Mu. The caller must not change the list.
+// Waiting works like Calls, for callers that hold Mu. The caller must not change the list.
 func (g *Group) Waiting() []*Call { return g.calls }
 
 // gate is a goroutine that waits until the schedule lets it go on.
@@ -204,7 +204,8 @@ func (m *Member) Gate(ctx context.Context, closing <-chan struct{}, work string)
 	}
 }
 
-// wait waits until every goroutine of the tested program waits for an answer. Those at a gate go on one at a time.
+// wait waits until every goroutine of the tested program waits for an answer. Goroutines at a gate continue one at a
+// time.
 func (g *Group) wait() {
 	for synctest.Wait(); g.next(); synctest.Wait() {
 	}
@@ -257,7 +258,7 @@ func (g *Group) Answer(c *Call, r Reply) {
 }
 
 // Release answers a Commit or a Confirm as a Raft group would. If whole is false, it injects faults at random: the
-// call or its answer may be lost.
+// call or its answer may be lost, or a proposal may be applied later.
 func (g *Group) Release(c *Call, whole bool) {
 	leads := c.Member == g.Leader && c.term == g.Term
 	if leads && (c.Kind == Commit || g.Rand.IntN(2) == 0) {
@@ -292,7 +293,7 @@ func (g *Group) Release(c *Call, whole bool) {
 	}
 }
 
-// commitLate commits the first proposals whose callers have given up.
+// commitLate commits the first count proposals of g.late.
 func (g *Group) commitLate(count int) {
 	part := g.late[:count]
 	g.late = g.late[count:]
@@ -332,7 +333,7 @@ func (g *Group) position() raftlog.Position {
 // Last returns the index of the newest entry.
 func (g *Group) Last() uint64 { return uint64(len(g.log)) }
 
-// commit appends an entry to the log.
+// commit appends the request of c to the log, applies it to Tip, and returns its result.
 func (g *Group) commit(c *Call) kv.Result {
 	stamp := c.Member.stamp()
 	data, err := command.Append(nil, &command.Batch{Stamp: stamp, Requests: []command.Request{*c.Request}})
@@ -425,8 +426,8 @@ func (g *Group) Replace(m *Member) {
 	testutil.Must(g.T, old.Close())
 }
 
-// BreakReads makes all reads of the server's state machine fail, until the test calls repair. It replaces the machine
-// by a closed one meanwhile, so the server must not apply entries.
+// BreakReads makes all reads of the server's state machine fail, until the test calls repair. Until then,
+// the server has a closed machine, and must not apply entries.
 func (m *Member) BreakReads() (repair func()) {
 	closed, whole := m.Group.machine(), m.Machine()
 	testutil.Must(m.T, closed.Close())
@@ -478,7 +479,7 @@ func (m *Member) Leading() bool {
 	return m.leads
 }
 
-// LeadingLocked is Leading for callers that hold Mu.
+// LeadingLocked works like Leading, for callers that hold Mu.
 func (m *Member) LeadingLocked() bool { return m.leads }
 
 // Term returns the newest term that this server knows.

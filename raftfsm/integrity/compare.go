@@ -19,17 +19,17 @@ import (
 type Replicas interface {
 	// Compare returns the digest of a server at the given index, and the state of the disk of that server.
 	Compare(ctx context.Context, server raft.Server, index uint64) (Report, error)
-	// AskState requests that server sends its state to this one (see Group.AnswerState).
+	// AskState requests that server sends its state to this server (see Watch.AnswerState).
 	AskState(ctx context.Context, server raft.Server, ask StateRequest) error
 }
 
 // Report is a server's answer to Compare.
 type Report struct {
-	Marked  bool // Digest is known, and the server trusts that state or only considers it split
+	Marked  bool // Digest is set; false if it is unknown, or if the server replaces its state
 	Digest  kv.Digest
-	Doubted bool          // the server is in doubt and serves nothing
-	Slow    bool          // its disk is slow
-	Append  time.Duration // median time of its newest appends; 0 = not known
+	Doubted bool          // the server does not trust its state and serves no requests
+	Slow    bool          // the disk of the server is slow
+	Append  time.Duration // median duration of the newest appends of the server; 0 = not known
 }
 
 // AnswerCompare returns the report of this server about its state at the entry with the given index, for another
@@ -52,7 +52,7 @@ func (w *Watch) AnswerCompare(index uint64) Report {
 	return r
 }
 
-// Answer is the outcome of a query to a server.
+// Answer is the result of a query to a server: its Report, or Err.
 type Answer struct {
 	Server raft.Server
 	Report Report
@@ -63,7 +63,7 @@ type Answer struct {
 func (a *Answer) Voter() bool { return a.Server.Suffrage == raft.Voter }
 
 // Ask queries all other servers of the group concurrently about their state at the given index, and returns their
-// answers.
+// answers. It waits at most Config.ReadRound. It returns nil if Config.Replicas is nil.
 func (w *Watch) Ask(index uint64) []Answer {
 	var others []Answer
 	for _, s := range w.Raft.Servers() {
@@ -195,11 +195,11 @@ func (w *Watch) compare() {
 	w.comparing.done(mark.Index)
 }
 
-// comparing is the progress of the comparisons. Only the goroutine of watchState uses it.
+// comparing is the progress of the comparisons. Only the goroutine that calls Round uses it.
 type comparing struct {
 	machine *kv.Machine
 	index   uint64 // marks up to this index were compared
-	tries   int    // number of attempts for the next one
+	tries   int    // number of attempts to compare the next mark
 }
 
 // next returns the oldest mark that was not compared yet.
@@ -282,7 +282,7 @@ func (w *Watch) Verify() {
 }
 
 // Broken stops this server from serving the group if the database is damaged and another voter exists. Round then
-// replaces the database by a copy of that voter's state. In all other cases Broken does nothing and returns false.
+// replaces the database by a copy of another server's state. In all other cases Broken does nothing and returns false.
 // One such case is a database that has failed but is not damaged.
 func (w *Watch) Broken() bool {
 	m := w.FSM.Machine()
@@ -328,7 +328,7 @@ func (w *Watch) Distrust(m *kv.Machine, d *snapshot.Doubt) {
 	}
 }
 
-// trust ends a Split, because a majority agrees with the state of m.
+// trust ends a doubt with the cause snapshot.Split, because a majority agrees with the state of m at the given index.
 func (w *Watch) trust(m *kv.Machine, index uint64) {
 	changed, err := w.FSM.Trust(m)
 	switch {

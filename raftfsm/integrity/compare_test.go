@@ -51,5 +51,3 @@ func TestCompared_MajorityOfVotersDecides(t *testing.T) {
 		})
 	}
 }
-
-// A rescue is an operator's decision for a state, so it ends a doubt about that state.

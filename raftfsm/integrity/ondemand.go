@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	markPoll  = 100 * time.Millisecond // between looks for a new mark
-	askPause  = 300 * time.Millisecond // until servers that were behind are queried again
-	markSlack = 3 * time.Second        // for the entry that records a mark
+	markPoll  = 100 * time.Millisecond // interval of the checks for a new mark
+	askPause  = 300 * time.Millisecond // pause before servers that were behind are queried again
+	markSlack = 3 * time.Second        // time to commit and apply the entry of a mark
 )
 
 // Comparison is the outcome of Watch.Compare.
 type Comparison struct {
-	Index   uint64   // of the log entry after which the states are compared
-	Answers []Answer // of all servers of the group
+	Index   uint64   // index of the log entry after which the states are compared
+	Answers []Answer // answers of all servers of the group, including this server
 }
 
 // Majority returns the digest that more than half of the voters have. The result found is false if no digest has a
@@ -65,7 +65,8 @@ func (w *Watch) Compare(ctx context.Context) (Comparison, error) {
 	return c, nil
 }
 
-// allAnswered reports whether no server is merely behind.
+// allAnswered reports whether every server that could be queried has a digest or is in doubt. If the result is false,
+// some server has not applied the entry of the mark yet.
 func allAnswered(answers []Answer) bool {
 	for _, a := range answers {
 		if a.Err == nil && !a.Report.Marked && !a.Report.Doubted {

@@ -19,26 +19,27 @@ import (
 )
 
 // A server with a wrong state keeps its log, its term and its votes, which are right, and gets another state. It
-// requests the state from a server that is not in doubt, and that server sends a checkpoint in raft's snapshot
-// stream. The request has term 0, which no raft instance accepts, so only a waiting receiver handles it. The
-// received state is verified completely and brought up to date from the local log. Then one rename of the
+// requests the state from a server that is not in doubt. That server sends a checkpoint as a request of raft to
+// install a snapshot. The request has term 0, which no raft instance accepts, so only a waiting receiver handles it.
+// The receiver verifies the state completely and brings it up to date from the local log. Then one rename of the
 // manifest replaces the wrong database.
 //
-// Invariant: raft does not notice the replacement. The new machine has every command that raft has passed to
-// the old one, even if the old one could not apply them because its database is damaged. It may also have commands that
-// raft passes later, which the machine skips.
+// Invariant: raft does not notice the replacement. The new machine has every command that raft has passed to the old
+// machine. This includes commands that the old machine could not apply because its database is damaged. The new
+// machine may also have commands that raft passes later. It skips these commands.
 
 // StateRequest requests a copy of a server's state.
 type StateRequest struct {
-	To      raft.ServerID // the server that requests it
-	Applied uint64        // the state must include every entry up to here
+	To      raft.ServerID // the server that requests the state
+	Applied uint64        // the state must include every entry up to this index
 	Nonce   uint64        // identifies the transfer
 }
 
 const (
 	stateMark = "state"
 
-	// stateStart is how long an accepted transfer may take to begin.
+	// stateStart is how long an accepted transfer may take to begin. It also bounds the wait until the entries of the
+	// received state are committed.
 	stateStart = 30 * time.Second
 
 	// commitPoll is the interval at which the commit index is checked.
@@ -146,7 +147,7 @@ type expected struct {
 	got   chan raft.RPC // guarded by mu; capacity 1
 }
 
-// expect waits for a transfer with this nonce from now on.
+// expect makes the transfer with the given nonce the expected one. It returns a channel that gets this transfer.
 func (e *expected) expect(nonce uint64) <-chan raft.RPC {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -154,7 +155,8 @@ func (e *expected) expect(nonce uint64) <-chan raft.RPC {
 	return e.got
 }
 
-// forget refuses later transfers.
+// forget makes take refuse later transfers. It also refuses a transfer that has arrived, if no goroutine has taken it
+// from the channel.
 func (e *expected) forget() {
 	e.mu.Lock()
 	got := e.got
@@ -188,7 +190,7 @@ func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	return true
 }
 
-// refuseState refuses a transfer that this server has not requested. The connection is used for other requests
+// refuseState refuses a transfer that this server does not expect. The connection is used for other requests
 // afterwards. So refuseState starts a goroutine that reads and discards the bytes of the transfer.
 func refuseState(rpc raft.RPC) {
 	go func() {
@@ -202,7 +204,7 @@ func answerState(rpc raft.RPC, taken bool) {
 		Success: taken}, nil)
 }
 
-// reinstall replaces a wrong state by a copy of another server's.
+// reinstall replaces a wrong state by a copy of another server's state. It does nothing on the leader.
 func (w *Watch) reinstall() {
 	m := w.FSM.Machine()
 	if !w.FSM.Doubt().Replaceable() || w.Raft.IsLeader() || w.Replicas == nil {
@@ -228,7 +230,7 @@ func (w *Watch) reinstall() {
 	}
 }
 
-// reinstallFrom replaces the state of the machine old by that of another server.
+// reinstallFrom replaces the machine old by a copy of the state of the server from.
 func (w *Watch) reinstallFrom(from raft.Server, old *kv.Machine) error {
 	nonce := rand.Uint64() | 1
 	got := w.expected.expect(nonce)
@@ -251,7 +253,7 @@ func (w *Watch) reinstallFrom(from raft.Server, old *kv.Machine) error {
 	}
 }
 
-// takeOver receives a state, verifies it, and replaces the old one.
+// takeOver receives a state, verifies it, and replaces the machine old by it.
 func (w *Watch) takeOver(rpc raft.RPC, old *kv.Machine) error {
 	s := w.Snapshots
 	dir, err := s.NewDir(snapshot.DatabasePrefix)
@@ -284,8 +286,8 @@ func (w *Watch) takeOver(rpc raft.RPC, old *kv.Machine) error {
 	return nil
 }
 
-// receiveState unpacks the stream of a transfer into dir. It returns at once if the group closes. The goroutine that
-// reads from the network then runs until the connection ends.
+// receiveState unpacks the stream of a transfer into dir. If the group closes, receiveState does not wait for further
+// bytes from the network. The goroutine that reads from the network then runs until the connection ends.
 func (w *Watch) receiveState(rpc raft.RPC, dir string) error {
 	req, ok := rpc.Command.(*raft.InstallSnapshotRequest)
 	if !ok {
@@ -371,7 +373,8 @@ func (w *Watch) catchUp(m *kv.Machine) error {
 	return nil
 }
 
-// waitCommitted waits until the log of this server is final up to the given index.
+// waitCommitted waits until this server knows that the entries up to the given index are committed. It returns
+// fault.Timeout after stateStart, or if the group closes.
 func (w *Watch) waitCommitted(index uint64) error {
 	ctx, cancel := w.bounded(stateStart)
 	defer cancel()

@@ -1,10 +1,10 @@
-// Package integrity compares the state of this server with the states of the other servers of its group, and replaces
-// a wrong state by a copy.
+// Package integrity compares the state of this server with the states of the other servers of its group. If the state
+// of this server is wrong, the package replaces it by a copy of another server's state.
 //
 // It owns no files: package snapshot manages the databases. It does not use stores or requests of clients.
 //
-// The caller starts SupplyStates in a goroutine. A comparison starts further goroutines, which end before it returns.
-// A transfer has a goroutine that reads from the network, which may run until the connection ends.
+// The caller starts Watch.SupplyStates in a goroutine. A comparison starts further goroutines, which end before the
+// comparison returns. A transfer has a goroutine that reads from the network, which may run until the connection ends.
 package integrity
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Raft is the group with its running Raft instance.
+// Raft is what a Watch uses of its group, in which Raft runs.
 type Raft interface {
 	// Servers returns the servers of the newest configuration.
 	Servers() []raft.Server
@@ -55,7 +55,7 @@ type Events interface {
 	Changed()
 }
 
-// Sender sends the state of this server to another one.
+// Sender sends the state of this server to another server.
 type Sender interface {
 	// SendState sends a state and reports whether it was accepted.
 	SendState(to raft.ServerID, r *raft.InstallSnapshotRequest, data io.Reader) (taken bool, err error)
@@ -90,7 +90,7 @@ type Watch struct {
 	comparing    comparing         // used by Round only
 	reinstalling atomic.Bool       // a state of another server is being installed
 	expected     expected          // the transfer for which this server waits
-	supply       chan StateRequest // capacity 1: a server that needs the state of this one
+	supply       chan StateRequest // capacity 1: the request of a server that needs the state of this server
 }
 
 // New creates the Watch of a replica.

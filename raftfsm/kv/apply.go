@@ -36,7 +36,7 @@ func (m *Machine) Apply(entries []Entry) []EntryResult {
 	return out
 }
 
-// refuse sets err as the result of every entry that was not applied before.
+// refuse sets err as the result of every entry, except those that are marked as skipped.
 func refuse(out []EntryResult, err error) {
 	for i := range out {
 		if !out[i].Skipped {
@@ -45,7 +45,8 @@ func refuse(out []EntryResult, err error) {
 	}
 }
 
-// apply returns storage errors. An entry that cannot be decoded halts the machine.
+// apply applies the entries and sets their results in out. At an entry that cannot be decoded, it halts the machine
+// and refuses this entry and all later ones. It returns only errors of the storage.
 func (m *Machine) apply(entries []Entry, out []EntryResult) (err error) {
 	w := m.writer
 	w.begin()
@@ -78,7 +79,7 @@ func (m *Machine) apply(entries []Entry, out []EntryResult) (err error) {
 		}
 	}
 	if w.meta.applied == m.Applied() {
-		return nil // everything was skipped
+		return nil // no change is left to commit
 	}
 	return m.commit()
 }
@@ -103,7 +104,7 @@ func (m *Machine) decode(e *Entry) (command.Batch, *fault.Error) {
 	}
 }
 
-// commit makes the changes of this Apply visible at once.
+// commit writes the changes of the current Apply to the database and publishes them together.
 func (m *Machine) commit() error {
 	if err := m.install(); err != nil {
 		return err
@@ -126,7 +127,7 @@ func (m *Machine) install() error {
 	w.txn.set(metaKey(), w.meta.append(nil))
 	m.ahead.Store(w.meta.clock)
 	m.visible.Store(w.meta.applied)
-	replaced := m.tables.Swap(uint32(w.meta.tables())) != uint32(w.meta.tables()) // before the other set is deleted
+	replaced := m.tables.Swap(uint32(w.meta.tables())) != uint32(w.meta.tables()) // before the old set is deleted
 	m.reads.begin()
 	if replaced {
 		m.reads.clear()
@@ -163,36 +164,36 @@ type writer struct {
 	rows      rows
 	clients   clientOverlay
 	histories histories
-	unhashed  bool     // the sums are off, for a benchmark of their cost
+	unhashed  bool     // the set hashes are off, for a benchmark of their cost
 	period    uint64   // see Options.MarkPeriod
 	marks     []Mark   // of this Apply
-	trace     []byte   // of one entry: input of the rolling hash
-	slab      []uint64 // shared memory for revisions
-	key       []byte   // scratch
+	trace     []byte   // input of the rolling hash for the current entry
+	slab      []uint64 // block of memory from which numbers takes slices
+	key       []byte   // scratch buffer for keys
 	locks     []string // keys of LockStore that this Apply has changed
 	dues      []string // keys of DueStore that this Apply has written
 	topics    []string // keys of TopicStore that this Apply has written
-	restored  bool     // this Apply has ended a restore
+	restored  bool     // this Apply has committed a restore
 }
 
 // bounds limit how many results of requests the machine stores. A retry gets the stored result of the first attempt.
 // The bounds are part of the data format, because all replicas must delete the same results at the same log entry.
 // Tests use smaller bounds.
 type bounds struct {
-	window  uint64 // sequence numbers of one origin that may be open
-	origins int
-	clients uint64
-	terms   int
+	window  uint64 // how far the newest sequence number of an origin may be above its low-water mark
+	origins int    // registered origins
+	clients uint64 // items in the queue of client results
+	terms   int    // recorded terms
 }
 
-// The bounds of the format.
+// The values of the type bounds in the format.
 const (
 	maxOpenSeq       = 1 << 16
 	maxOrigins       = 1 << 16
 	maxClientResults = 1_000_000
 )
 
-// newWriter returns a writer that caches rows of up to rowBytes bytes.
+// newWriter returns a writer. Its cache of rows takes about rowBytes bytes.
 func newWriter(db *pebble.DB, last meta, rowBytes uint64) *writer {
 	return &writer{
 		rows:    rows{recent: recent{limit: int(rowBytes / 2)}}, //nolint:gosec // a part of a memtable
@@ -217,8 +218,8 @@ func (w *writer) end() error {
 }
 
 // entry applies one log entry and returns the results of its requests. An entry without a command changes only the
-// applied index. The rolling hash does not cover such an entry, because a replica that has installed a snapshot may
-// not have received the entry.
+// applied index and term. The rolling hash does not cover such an entry, because a replica that has installed a
+// snapshot may not have received the entry.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)
@@ -226,7 +227,7 @@ func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	results := make([]Result, len(b.Requests))
 	for i := range b.Requests {
 		if r := &b.Requests[i]; r.Kind == command.KindRestore && len(b.Requests) > 1 {
-			results[i] = Result{Outcome: Rejected, Index: e.Index} // a leader never proposes that
+			results[i] = Result{Outcome: Rejected, Index: e.Index} // a leader never proposes such a batch
 			continue
 		}
 		if err := w.request(e.Index, &b.Requests[i], &results[i]); err != nil {
@@ -255,7 +256,8 @@ func (w *writer) chain(e *Entry) {
 	w.meta.hash = xxhash.Sum64(w.trace)
 }
 
-// request decides one request, or returns the remembered result if it was decided before.
+// request decides one request and sets its result in res. If an earlier entry has decided the request, res gets the
+// stored result.
 func (w *writer) request(index uint64, r *command.Request, res *Result) error {
 	o, known, err := w.recall(index, r.ID, res)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// benchKeys is how many keys of 1 KiB the read benchmarks choose from; all fit the cache.
+// benchKeys is the number of records of 1 KiB from which the read benchmarks choose. All of them fit into the block
+// cache.
 const benchKeys = 20_000
 
 func benchKey(i int) string { return fmt.Sprintf("shop||customer-%08d", i) }
@@ -119,7 +120,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkNextDue asks what is due, as a leader does every second, while nothing changes.
+// BenchmarkNextDue measures NextDue while nothing changes. A leader calls it periodically, even if it is idle.
 func BenchmarkNextDue(b *testing.B) {
 	m := benchMachine(b)
 	fill(b, m)

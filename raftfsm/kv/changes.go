@@ -31,14 +31,14 @@ type Changes struct {
 	Until    uint64 // cluster time at which the history is switched off
 	Revision uint64 // newest revision of the machine
 	Restored uint64 // index of the last restore; 0 = none
-	// Seen is the revision up to which Items is complete: Items has every change from the requested revision to
+	// Seen is the revision up to which Items is complete: Items has every change above the requested revision, up to
 	// Seen. It is 0, and Items is empty, if the requested revision is below Floor or above Revision.
 	Seen uint64
 }
 
-// Changes returns, in one consistent view, the changes to keys with the given prefix. It returns only changes above
-// the given revision. It stops after about maxBytes bytes, but returns at least one change if there is any. It
-// returns the same errors as Get.
+// Changes returns, in one consistent view, the changes in the history of the given prefix (see command.Watch). It
+// returns only changes above the given revision. It stops after about maxBytes bytes, but returns at least one change
+// if there is any. It returns the same errors as Get.
 func (m *Machine) Changes(store, prefix string, revision uint64, maxBytes int) (Changes, error) {
 	if err := m.useStore("kv.Changes", store); err != nil {
 		return Changes{}, err
@@ -137,8 +137,8 @@ type Listener struct {
 	m   *Machine
 }
 
-// Listen returns a Listener for changes to keys with the given prefix. The caller must call Listener.Stop when it no
-// longer needs the Listener. A slow listener does not delay Apply.
+// Listen returns a Listener for the history of the given prefix (see command.Watch). The caller must call
+// Listener.Stop when it no longer needs the Listener. A slow listener does not delay Apply.
 func (m *Machine) Listen(store, prefix string) *Listener {
 	c := make(chan struct{}, 1)
 	l := &Listener{C: c, Closed: m.gate.closing, c: c, key: rowKey{store, prefix}, m: m}
@@ -190,7 +190,7 @@ func (l *listeners) wake(k rowKey) {
 	for n := range l.all[k] {
 		select {
 		case n.c <- struct{}{}:
-		default: // it has not seen the previous notification yet
+		default: // the listener has not received the previous notification yet
 		}
 	}
 }
@@ -226,7 +226,7 @@ func (s *Scan) Close() { s.export.Close() }
 
 // Next returns about maxBytes bytes of records, in the order of their keys. It leaves out expired records. The result
 // hasMore is true if further records follow. Next returns the same errors as Get. It also returns fault.Unavailable
-// if the machine was closed after Machine.Scan.
+// if the scan, or the machine after Machine.Scan, was closed.
 func (s *Scan) Next(maxBytes int) (items []Change, hasMore bool, err error) {
 	e := s.export
 	if err := e.m.use("kv.Scan"); err != nil {

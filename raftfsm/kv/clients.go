@@ -52,7 +52,9 @@ func (c *clientOverlay) end() {
 	clear(c.queue)
 }
 
-// writeOnce is write for a request that may have a client id.
+// writeOnce works like write, for a request that may have a client id. If a result is stored for the client id, it
+// sets res to the stored result. If the operations differ from those of the first request, it sets the outcome
+// Rejected.
 func (w *writer) writeOnce(r *command.Request, res *Result) error {
 	if r.Client.ID == "" {
 		return w.write(r.Ops, res)
@@ -64,7 +66,7 @@ func (w *writer) writeOnce(r *command.Request, res *Result) error {
 	}
 	content := fingerprint(r.Ops)
 	switch {
-	case seen.expireAt <= w.meta.clock: // unknown, or forgotten by now
+	case seen.expireAt <= w.meta.clock: // the id is unknown, or its result has expired
 		if err := w.write(r.Ops, res); err != nil {
 			return err
 		}
@@ -151,7 +153,7 @@ func (w *writer) clientItem(number uint64) (clientItem, error) {
 	return parseClientItem(raw)
 }
 
-// append writes format(1) number(8) expiry(8) fingerprint(8) index(8) result.
+// append appends the record of r to dst: format(1) number(8) expiry(8) fingerprint(8) index(8) result.
 func (r *clientRow) append(dst []byte) []byte {
 	dst = append(dst, clientFormat)
 	for _, n := range [...]uint64{r.number, r.expireAt, r.fingerprint, r.index} {

@@ -16,7 +16,7 @@
 //	02 store 00 key              data: revision, expiry, content type, value (record.go)
 //	03 expiry store 00 key       due index: the key of every data record that expires; no value
 //	04 origin                    origins: name, low-water mark, when it was last seen
-//	05 origin index              results: all that one entry decided for one origin, and the low-water mark after it
+//	05 origin index              results: those of one entry for one origin, and the low-water mark after the entry
 //	06 scope id                  client results: number, expiry, fingerprint of the request, result
 //	07 number                    client queue: client results in the order in which they expire
 //	08 term                      terms: index of the last command of that term, for the newest 1024
@@ -32,16 +32,17 @@
 //
 // # Invariants
 //
-//   - Every call of Apply writes one Pebble batch, which ends with the meta record. Only a step of a restore has a
-//     batch of its own. Pebble's own log is off. After a crash, the database has the complete state at some earlier
-//     applied index. Replaying the Raft log from there leads to the identical state and hash.
+//   - A call of Apply writes its changes in one Pebble batch, which ends with the meta record. Only the steps of a
+//     restore have batches of their own. Pebble's own log is off. After a crash, the database has the complete state
+//     at some earlier applied index. Replaying the Raft log from there leads to the identical state and hash.
 //   - The state after an entry depends only on the entries. It does not depend on restarts between them, or on how
 //     they were grouped into calls of Apply.
 //   - Cluster time is the greatest stamp of all applied entries. It never goes back.
-//   - Revisions and numbers of origins come from one counter. Each of these raises the counter by one: a set, a
-//     registration, and a removal in a prefix with a history. So no number is used twice, not even after a delete.
-//   - A record with an expiry was stored before that time, or restored. An operation that sets a key with an expiry
-//     in the past leaves the key absent but uses a revision.
+//   - Revisions and numbers of origins come from one counter. Each of these raises the counter by one: a set, an
+//     append, a registration, the start of a history, and a removal in a prefix with a history. A restore raises it
+//     by more. So no number is used twice, not even after a delete.
+//   - A record with an expiry was stored before it expired, or comes from a backup. An operation that sets a key with
+//     an expiry in the past leaves the key absent but uses a revision.
 //   - A key whose expiry is at or before cluster time does not exist for any reader or condition. The database stores
 //     and counts it until KindExpire removes it or a write replaces it.
 //   - The conditions of a request see the changes of all earlier requests, including those of the same entry. A
@@ -63,6 +64,6 @@
 // # Goroutines
 //
 // Only one goroutine at a time may call Apply, Raise or SetApplied. Everything else is safe for concurrent use. The
-// package starts goroutines only to call Options.Fatal and to run Pebble's Open and Close, because these may hang on
-// a failing disk. Pebble runs flushes and compactions in goroutines of its own until Close.
+// package starts goroutines only to call Options.Fatal, to run Pebble's Open, Close and Compact, and to start waiting
+// compactions. Pebble runs flushes and compactions in goroutines of its own until Close.
 package kv

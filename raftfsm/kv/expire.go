@@ -150,7 +150,7 @@ func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
 
 // NextDue returns the earliest cluster time at which KindExpire has something to do. This is when a key, client
 // result, origin or history expires, a history must be trimmed, or a restore counts as abandoned. The time may be in
-// the past. ok is false if there is no such time, or if the machine is closed.
+// the past. ok is false if there is no such time, or if the machine is closed or broken.
 func (m *Machine) NextDue() (ms uint64, ok bool) {
 	if m.use("kv.NextDue") != nil {
 		return 0, false
@@ -173,13 +173,14 @@ func (m *Machine) NextDue() (ms uint64, ok bool) {
 }
 
 // dueOfState caches the result of firstDue for one published state. Each change of the database publishes another
-// state. An idle leader calls NextDue every second, and with this cache it does not read the database each time.
+// state. An idle leader calls NextDue periodically, and with this cache it does not read the database each time.
 type dueOfState struct {
 	state *state
 	first uint64
 }
 
-// firstDue returns when the first item of the due index or of the client queue is due.
+// firstDue returns the cluster time at which the first item of the due index or of the client queue expires. Without
+// items it returns the constant never. No item of the due index expires before floor.
 func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 	v := m.view()
 	defer func() { err = keep(err, v.close()) }()

@@ -191,7 +191,8 @@ func (e *Export) remembered(part *Exported, size int) error {
 	return err
 }
 
-// client adds the row of an item, unless the id has been used again since.
+// client adds the client result of an item of the queue to part. It adds nothing if a later request has used the same
+// client id.
 func (e *Export) client(part *Exported, number uint64, key string) error {
 	return e.view.get([]byte(key), func(raw []byte) error {
 		r, err := parseClientRow(raw)

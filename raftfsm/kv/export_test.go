@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// FormatVersion and the bounds of the format, for tests that they do not change.
+// Constants of the package, for tests. All except MaxFailures are part of the format.
 const (
 	FormatVersion    = formatVersion
 	StageHold        = stageHold
@@ -35,7 +35,7 @@ func SetBounds(m *Machine, window uint64, origins int, clients uint64) {
 	m.writer.bounds = bounds{window: window, origins: origins, clients: clients, terms: maxTerms}
 }
 
-// Install applies an entry without publishing it. publish does that.
+// Install applies an entry to the database but does not publish the new state. The returned function publishes it.
 func Install(m *Machine, e Entry) (publish func(), err error) {
 	return m.publish, installWith(m, e, nil)
 }
@@ -78,7 +78,7 @@ func PebbleFatal(m *Machine, msg string) {
 	(&pebbleLogger{engine: &engine{health: m.health}}).Fatalf("%s", msg)
 }
 
-// Put writes a raw key, as damage would.
+// Put writes a raw value to the database, to simulate damage.
 func Put(m *Machine, key, value []byte) error { return m.db.Set(key, value, pebble.NoSync) }
 
 // CompactAll compacts everything to the lowest level.
@@ -183,7 +183,7 @@ func CheckInvariants(m *Machine) error {
 // checkRows compares the cached rows with the database, and their size with its limit.
 func checkRows(m *Machine) error {
 	have := &m.writer.rows.recent
-	fresh := newWriter(m.db, m.writer.meta, 0) // caches nothing, so it reads
+	fresh := newWriter(m.db, m.writer.meta, 0) // without cached rows, so that row reads the database
 	fresh.begin()
 	for _, generation := range []map[rowKey]*kept{have.young, have.old} {
 		size := 0
@@ -276,7 +276,7 @@ func checkClients(m *Machine) error {
 	return nil
 }
 
-// Unhashed turns off the sums of m, for a benchmark of their cost.
+// Unhashed turns off the set hashes of m, for a benchmark of their cost.
 func Unhashed(m *Machine) { m.writer.unhashed = true }
 
 // Slip makes m store a wrong value once, as a memory error would.
@@ -291,7 +291,7 @@ func Slip(m *Machine, store, key string, value []byte) error {
 	return keep(m.install(), w.end())
 }
 
-// Member returns the contribution of a record to the sum.
+// Member returns the hash that a record adds to the set hash.
 func Member(key, value []byte) [2]uint64 { return member(key, value) }
 
 // checkHistories compares the histories in memory with their tables.

@@ -9,7 +9,7 @@ import (
 // gate counts the running calls that use the database, so that Close can wait for them. It is used instead of a
 // mutex, which could make one reader wait for another.
 type gate struct {
-	users   atomic.Int64  // closedGate is added once the gate is closed
+	users   atomic.Int64  // number of running calls, plus closedGate if the gate is closed
 	closing chan struct{} // closed when Close begins
 	drained chan struct{} // closed when the last user has left a closed gate
 	once    sync.Once

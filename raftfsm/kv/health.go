@@ -19,7 +19,7 @@ type health struct {
 	log      *slog.Logger
 	fatal    func(error)
 	once     sync.Once
-	opening  atomic.Bool   // Open returns the failure; Fatal is not called
+	opening  atomic.Bool   // Create or Open is running and returns a failure; Fatal is not called
 	down     chan struct{} // closed by the first halt or break
 	halted   atomic.Pointer[fault.Error]
 	broken   atomic.Pointer[fault.Error]
@@ -31,7 +31,7 @@ type health struct {
 	trouble  atomic.Pointer[trouble]
 }
 
-// trouble waits for the next background failure: its channel is closed when it happens.
+// trouble stands for the next background failure. When it happens, err is set and the channel is closed.
 type trouble struct {
 	happened chan struct{}
 	err      error
@@ -54,7 +54,7 @@ func (h *health) fail(err *fault.Error) {
 	h.report(err)
 }
 
-// giveUp is fail for a failure after which Pebble may never return.
+// giveUp works like fail, for a failure after which calls of Pebble may never return.
 func (h *health) giveUp(err *fault.Error) {
 	h.fail(err)
 	h.stick.Do(func() { close(h.stuck) })

@@ -40,7 +40,7 @@ func (s *fatalSpy) count() int {
 	return len(s.told)
 }
 
-// logTo sends the log of a machine to the test, for when it fails.
+// logTo returns a logger that writes warnings and errors to the output of the test.
 func logTo(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
@@ -52,7 +52,7 @@ func options(t *testing.T, fs vfs.FS) kv.Options {
 	}}
 }
 
-// newRig makes a machine in memory. Its Fatal is recorded.
+// newRig returns a rig whose machine is in memory. The rig records the errors passed to Fatal.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	return rigOn(t, vfs.NewMem())
@@ -96,7 +96,7 @@ func (r *rig) do(stamp uint64, requests ...command.Request) []kv.Result {
 	return out[0].Results
 }
 
-// one is do for a single request.
+// one works like do, for a single request.
 func (r *rig) one(stamp uint64, request command.Request) kv.Result {
 	r.t.Helper()
 	return r.do(stamp, request)[0]

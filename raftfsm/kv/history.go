@@ -11,13 +11,13 @@ import (
 
 // A history is the list of changes of all keys with one prefix in one store. Watchers read from it what has happened
 // after a revision. The command KindWatch switches a history on, or extends it. The history is switched off when
-// command.WatchLife of cluster time has passed after its last KindWatch. It is part of the replicated state:
-// snapshots, restarts and comparisons of replicas include it.
+// command.WatchLife of cluster time has passed after its last KindWatch. Histories are part of the
+// replicated state: snapshots, restarts and comparisons of replicas include them.
 //
 // Invariants:
 //
-//   - The changes of a history are in the Pebble batch of the records that they change. So a replica has a change if
-//     and only if it has applied it.
+//   - A change is written to its history in the same Pebble batch as to the record. So the history of a replica has a
+//     change if and only if the replica has applied it.
 //   - While a history is on, every change of a visible or expired record of its prefix is in the history exactly once,
 //     with a revision of its own. That includes removals and expiries, which take a revision only in such a prefix.
 //   - The history has every change with a revision above floor, and none at or below floor. Trimming raises floor, and
@@ -31,21 +31,21 @@ import (
 // segments is how many parts of about equal size a full history has.
 const segments = 64
 
-// history is the state of one history. Numbers are those of its record.
+// history is the state of one history. Its record in the database has the fields id to until, and open.
 type history struct {
 	key   rowKey // store and prefix
 	id    uint64 // the revision at which it was switched on; part of the keys of its changes
 	floor uint64 // the changes above this revision are kept
-	age   uint64 // bound, in milliseconds of cluster time
-	bytes uint64 // bound
+	age   uint64 // older changes are trimmed; milliseconds of cluster time
+	bytes uint64 // maximum of size
 	until uint64 // cluster time at which it is switched off
 
 	size    uint64    // bytes of all changes
 	closed  []segment // oldest first
 	open    segment   // the newest one; its first revision is 0 while it is empty
-	touched bool      // in this Apply
-	grown   bool      // in this entry
-	marked  bool      // scratch of flush
+	touched bool      // the current Apply has changed it
+	grown   bool      // the current entry has added changes
+	marked  bool      // used by flushChanges
 }
 
 // segment is a sequence of changes.
@@ -63,7 +63,7 @@ type histories struct {
 	grown   []*history      // with changes of this entry
 	pending []pendingChange // changes of the request that is being decided
 	gone    []rowKey        // switched off in this Apply
-	due     uint64          // at or before the next trimming or switching off of a history; unset without histories
+	due     uint64          // lower bound of nextDue; not valid without histories
 	size    uint64          // bytes of all changes
 }
 
@@ -85,7 +85,7 @@ func (w *writer) historyOf(k rowKey) *history {
 	return w.histories.all[rowKey{k.store, contract.PrefixOf(k.key)}]
 }
 
-// noteSet adds a set with the newest revision to the history of its key.
+// noteSet adds a set with the newest revision to the pending changes, if its key belongs to a history.
 func (w *writer) noteSet(k rowKey, expireAt uint64, o *command.Op) {
 	if h := w.historyOf(k); h != nil {
 		w.histories.pending = append(w.histories.pending,
@@ -93,7 +93,8 @@ func (w *writer) noteSet(k rowKey, expireAt uint64, o *command.Op) {
 	}
 }
 
-// noteRemoval adds a removal to the history of its key. The removal takes a revision.
+// noteRemoval adds a removal to the pending changes, if its key belongs to a history. The removal then takes a new
+// revision.
 func (w *writer) noteRemoval(k rowKey, old *row) {
 	if h := w.historyOf(k); h != nil {
 		w.meta.revision++
@@ -123,7 +124,7 @@ func (w *writer) flushChanges(grouped bool) {
 	w.histories.pending = changes[:0]
 }
 
-// lastOfRequest marks the revision of a pending change.
+// lastOfRequest is a bit in the revision of a pending change. It is set for the last change of a request.
 const lastOfRequest = 1 << 63
 
 func (w *writer) writeChange(p *pendingChange) {
@@ -197,8 +198,8 @@ func (w *writer) settleHistories() {
 	w.histories.grown = w.histories.grown[:0]
 }
 
-// trim drops the oldest segments of h while h exceeds its size limit, but keeps the newest one. So a request larger
-// than the limit can still be read. It then drops all segments that are too old, also the newest.
+// trim drops the oldest segments of h while h exceeds its size limit, but keeps the newest segment. So a request
+// larger than the limit can still be read. It then drops all segments that are too old, also the newest.
 func (w *writer) trim(h *history) {
 	for len(h.closed) > 0 && h.size > h.bytes && (len(h.closed) > 1 || h.open.first != 0) {
 		w.dropSegment(h)
@@ -268,7 +269,7 @@ func (w *writer) dropHistories() {
 // expireHistories removes old changes from all histories. It also removes the histories that were not extended in
 // time, and returns their number. The result hasMore is always false, because one call does all of this.
 func (w *writer) expireHistories(int) (removed int, hasMore bool, err error) {
-	w.flushChanges(false) // a history that is switched off takes its changes with it
+	w.flushChanges(false) // so that switching a history off also deletes these changes
 	for _, k := range w.histories.keys() {
 		h := w.histories.all[k]
 		if h.until <= w.meta.clock {
@@ -295,7 +296,8 @@ func (hs *histories) keys() []rowKey {
 	})
 }
 
-// nextDue returns when the next history is to be trimmed or switched off, or never.
+// nextDue returns the cluster time at which the next history must be trimmed or switched off. Without histories it
+// returns the constant never.
 func (hs *histories) nextDue() uint64 {
 	due := never
 	for _, h := range hs.all {

@@ -194,7 +194,7 @@ func TestListen_NotifiesOfItsPrefixOnly(t *testing.T) {
 	defer p.Stop()
 	defer q.Stop()
 	r.do(2, write(set("p||a", "1")))
-	r.do(3, write(set("p||a", "2"))) // coalesced
+	r.do(3, write(set("p||a", "2"))) // both changes cause only one notification
 	select {
 	case <-p.C:
 	default:

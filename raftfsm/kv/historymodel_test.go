@@ -12,17 +12,16 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// modelHistory is the reference implementation of a history: it keeps everything.
+// modelHistory is the reference implementation of a history. It keeps all changes.
 type modelHistory struct {
-	began      uint64
+	began      uint64 // revision at which it was switched on
 	age, bytes uint64 // the smallest bounds since it began
 	until      uint64
 	changes    []kv.Change
 	stamps     []uint64 // of changes
 }
 
-// watch switches a history on or extends it. The floor in the result is that of the machine, because the model does
-// not trim.
+// watch switches a history on or extends it. It returns no floor, because the model does not trim (see learnFloors).
 func (m *model) watch(w *command.Watch) {
 	k := [2]string{w.Store, w.Prefix}
 	h := m.histories[k]
@@ -56,7 +55,8 @@ func (m *model) removed(k [2]string) {
 	}
 }
 
-// endRequest marks the last change of a request in every history. from has how many changes there were before.
+// endRequest marks the last change of a request in every history. from has the number of changes in each history
+// before the request.
 func (m *model) endRequest(from map[[2]string]int) {
 	for k, h := range m.histories {
 		if len(h.changes) > from[k] {
@@ -106,7 +106,8 @@ func (h *modelHistory) after(revision uint64) []kv.Change {
 	return h.changes[i:]
 }
 
-// compareBounds checks that the machine has trimmed what it must and kept what it must. It returns the floor.
+// compareBounds checks that the machine has trimmed no change that it must keep, and serves no position below the
+// floor. It returns the floor.
 func compareBounds(t *testing.T, key [2]string, h *modelHistory, k *kv.Machine) uint64 {
 	t.Helper()
 	info, err := k.Changes(key[0], key[1], 0, 1)

@@ -22,8 +22,8 @@ const historyFormat = 1
 
 // Flags of a change.
 const (
-	changeLast    = 1 << iota // the last one of its request
-	changeRemoval             // of a key
+	changeLast    = 1 << iota // the last change of its request
+	changeRemoval             // a removal of a key
 	changeExpired             // a removal of a key that had expired
 	changeExpires             // a set with an expiry
 	changeFlags   = changeLast | changeRemoval | changeExpired | changeExpires
@@ -215,7 +215,7 @@ func eachRecord(db pebble.Reader, from, end []byte, f func(key, raw []byte) erro
 	return it.Error()
 }
 
-// digest appends what identifies the histories. It appends nothing if there is none.
+// digest appends the records and hashes of all histories to b. Without histories it appends nothing.
 func (hs *histories) digest(b []byte) []byte {
 	for _, k := range hs.keys() {
 		h := hs.all[k]

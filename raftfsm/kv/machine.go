@@ -19,7 +19,7 @@ type Options struct {
 	Dir string // database directory; no other process may write in it
 	FS  vfs.FS // nil = the operating system's, with slow operations logged
 	// Cache is the shared block cache, which also accounts for the memory of memtables. The caller keeps its own
-	// reference. nil = the machine creates a small cache.
+	// reference. nil = the machine creates a cache of 8 MiB plus three times MemTable.
 	Cache *pebble.Cache
 	// MemTable is the size of a memtable in bytes; default 16 MiB. At most two memtables are in memory. The cache of
 	// recently written rows takes another quarter of this size, and so does the cache of recently read records.
@@ -46,7 +46,8 @@ type Options struct {
 }
 
 // Machine is the state machine of one group. Only one goroutine at a time may call Apply, Raise or SetApplied. All
-// other methods are safe for concurrent use. After Close, or after storage has failed, methods return errors.
+// other methods are safe for concurrent use. After Close, or after storage has failed, methods that use the database
+// return errors or zero values.
 type Machine struct {
 	dir      string
 	fs       vfs.FS
@@ -60,12 +61,12 @@ type Machine struct {
 	waiters  waiters
 	feeds    listeners
 	state    atomic.Pointer[state]
-	// firstDueOf is what NextDue has read last.
+	// firstDueOf caches what NextDue has last read from the database.
 	firstDueOf atomic.Pointer[dueOfState]
-	// ahead is the cluster time of the newest batch that may be in the database, even if it is not yet published
+	// ahead is the cluster time of the newest batch that may be in the database, published or not.
 	ahead   atomic.Uint64
-	visible atomic.Uint64 // its index
-	// tables is the set to read: that of the newest batch that may be in the database.
+	visible atomic.Uint64 // applied index of that batch
+	// tables is the set of tables that readers use: the live set of the newest batch that may be in the database.
 	tables  atomic.Uint32
 	marks   atomic.Pointer[[]Mark]
 	exports exports
@@ -83,15 +84,15 @@ type Machine struct {
 	closed    error // result of the first Close
 }
 
-// state is what an Apply has published. It is always replaced as a whole.
+// state is the newest published state, which readers load without a lock. Machine.publish replaces it as a whole.
 type state struct {
 	meta
 	origins   int
 	originDue uint64 // when the first origin will have been idle for too long; never = none
-	dueFloor  uint64 // no item of the due index is below it
+	dueFloor  uint64 // no item of the due index expires before this cluster time
 	terms     terms
 
-	historyDue   uint64 // never = none
+	historyDue   uint64 // lower bound of the time at which a history must be trimmed or switched off; never = none
 	histories    int
 	historyBytes uint64
 }
@@ -100,8 +101,8 @@ type state struct {
 const never = ^uint64(0)
 
 // Create creates a new, empty machine. The machine is durable when Create returns nil. It returns fault.Invalid if
-// the directory already contains a database, and fault.Unavailable if the disk cannot be written. After
-// fault.Unavailable, the caller must remove the directory before it tries again.
+// the directory already contains a database, or if Dir or Fatal is not set. It returns fault.Unavailable or
+// fault.Internal if the disk cannot be written. The caller must then remove the directory before it tries again.
 func Create(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -120,7 +121,8 @@ func Create(o Options) (*Machine, error) {
 	return m.opened(m.start(meta{level: command.First}))
 }
 
-// opened ends opening. From now on failures are reported to Options.Fatal.
+// opened ends Create or Open. The parameter err is the result of the last step. If opening has failed, opened closes
+// the machine and returns the error. Otherwise all later failures are reported to Options.Fatal.
 func (m *Machine) opened(err error) (*Machine, error) {
 	m.health.opening.Store(false)
 	if err := keep(err, m.health.readable()); err != nil {
@@ -129,7 +131,7 @@ func (m *Machine) opened(err error) (*Machine, error) {
 	return m, nil
 }
 
-// start writes the first meta record.
+// start writes the first meta record and flushes it to disk.
 func (m *Machine) start(first meta) error {
 	if err := m.db.Set(metaKey(), first.append(nil), pebble.NoSync); err != nil {
 		return errStorage("kv.Create", "the first record could not be written", err)
@@ -141,9 +143,9 @@ func (m *Machine) start(first meta) error {
 	return err
 }
 
-// Open opens an existing machine. Its errors have a hint that says what to do. It returns fault.Invalid if the
-// directory contains no database, or one of another program or of a newer format. It returns fault.Corrupt if the
-// database is damaged, and fault.Unavailable if another process uses it or the disk cannot be read.
+// Open opens an existing machine. It returns fault.Invalid if the directory contains no database, or one of another
+// program or of a newer format. It returns fault.Corrupt if the database is damaged, and fault.Unavailable if another
+// process uses it. If the disk cannot be read, it returns fault.Unavailable or fault.Internal.
 func Open(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -236,7 +238,7 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 // errOpening returns the error for a failed pebble.Open. The code is fault.Unavailable if the disk reported an
 // error. Any other failure counts as damage, with the code fault.Corrupt, because Pebble reports only some kinds of
 // damage as corruption. The message names Pebble's MANIFEST: if that file is damaged, Pebble reports a different
-// file, which never existed.
+// file, which never existed. If Pebble's options file is damaged, the message names that file.
 func errOpening(o *Options, err error) error {
 	msg := "cannot open the database in " + o.Dir
 	if d, peeked := pebble.Peek(o.Dir, files(o)); peeked == nil && d.Exists {
@@ -259,7 +261,7 @@ func errUnusable(op, msg string, err error) error {
 	}
 }
 
-// load reads what the machine keeps in memory.
+// load reads from the database the state that the machine keeps in memory.
 func (m *Machine) load() error {
 	raw, closer, err := m.db.Get(metaKey())
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -355,7 +357,8 @@ func (m *Machine) close() error {
 	}
 }
 
-// use enters the gate for a read; leave must be called unless an error is returned.
+// use enters the gate for a call that reads the database. If use returns nil, the caller must call gate.leave
+// afterwards. The parameter op names the call in errors.
 func (m *Machine) use(op string) error {
 	if !m.gate.enter() {
 		return errClosed(op)

@@ -23,10 +23,10 @@ const metaNumbers = 8 + 9 + 1 + 4
 type meta struct {
 	applied     uint64 // index of the last entry applied
 	term        uint64 // its term
-	revision    uint64 // last revision or origin number given
+	revision    uint64 // last revision or origin number used
 	clock       uint64 // cluster time, Unix milliseconds
 	keys        uint64 // number of data records
-	hash        uint64 // rolling hash of everything applied
+	hash        uint64 // rolling hash of the applied entries and their results
 	clientFirst uint64 // client queue: number of the oldest item
 	clientNext  uint64 // client queue: number of the next item
 
@@ -36,7 +36,7 @@ type meta struct {
 	sums  sums
 }
 
-// tables is the live set.
+// tables returns the live set of tables.
 func (m *meta) tables() tables { return tables(m.replaced.live) }
 
 func (m *meta) fields() [metaNumbers]*uint64 {

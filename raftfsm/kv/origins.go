@@ -9,10 +9,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Times of cluster time in milliseconds, part of the format.
+// Durations in milliseconds of cluster time. They are part of the format.
 const (
 	originLife    = 24 * 60 * 60 * 1000 // an origin not seen for this long is removed
-	originRefresh = 60 * 60 * 1000      // how often its last use is written
+	originRefresh = 60 * 60 * 1000      // minimum time between two updates of origin.lastSeen
 )
 
 // origins contains the registered sources of requests, called origins, and the stored results of their requests.
@@ -21,7 +21,7 @@ type origins struct {
 	byNumber map[uint64]*origin
 	byName   map[string]*origin
 	touched  []*origin // by the entry being applied
-	earliest uint64    // when the first one is due
+	earliest uint64    // result of due, unless moved is true
 	moved    bool      // earliest must be computed again
 }
 
@@ -31,7 +31,7 @@ type origin struct {
 	number   uint64
 	name     string
 	mark     uint64
-	lastSeen uint64                // cluster time, up to originRefresh too old
+	lastSeen uint64                // cluster time of its last request, or up to originRefresh earlier
 	results  map[uint64]remembered // by sequence number
 	entries  []decided             // the records of results in the database, oldest first
 	pending  pending
@@ -48,7 +48,7 @@ type pending struct {
 
 // remembered is a result in the form of appendResult.
 type remembered struct {
-	index uint64
+	index uint64 // of the entry that has decided or refused the request
 	data  []byte
 }
 
@@ -217,7 +217,8 @@ func (w *writer) putOrigin(o *origin) {
 	w.txn.set(w.key, append(rec, o.name...))
 }
 
-// register adds a new origin. It replaces the one with the same name.
+// register adds a new origin and returns its number. It replaces an origin with the same name. If the machine has as
+// many origins as it may have, register drops the one that was unseen for the longest time.
 func (w *writer) register(name string) uint64 {
 	if old := w.origins.byName[name]; old != nil {
 		w.drop(old)

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Bounds small enough to be exceeded often.
+// Small bounds, which random batches often exceed.
 const (
 	testWindow   = 12
 	testOrigins  = 4
@@ -126,7 +126,7 @@ func (g *generator) identify(r *command.Request) {
 	r.ID = command.RequestID{Origin: o, Seq: seq, Done: seq - min(seq, pick[uint64](g, 1, 2, 5, 5, 5, 9))}
 }
 
-// history is the expected result of a run of entries.
+// history is a sequence of entries with their expected results.
 type history struct {
 	entries []kv.Entry
 	results [][]kv.Result
@@ -167,8 +167,8 @@ func record(t *testing.T, seed uint64, n int) history {
 	return h
 }
 
-// learnFloors copies the floors of histories, which the model does not know, to the wanted results. The floors are
-// compared in compareHistories. A replayed result is that of an earlier floor.
+// learnFloors copies the floors of histories, which the model does not know, to the wanted results. compareHistories
+// checks the floors.
 func learnFloors(b command.Batch, want, got []kv.Result) {
 	for i := range want {
 		if i < len(got) && b.Requests[i].Kind == command.KindWatch && want[i].Outcome == kv.Applied {
@@ -300,7 +300,7 @@ func TestApply_StateDoesNotDependOnGrouping(t *testing.T) {
 	}
 }
 
-// applyRun applies entries [from, to) at once and compares with the history.
+// applyRun applies entries [from, to) in one call, and compares the results with those of the history.
 func (h *history) applyRun(t *testing.T, m *kv.Machine, from, to int) {
 	t.Helper()
 	applied := m.Applied()

@@ -19,7 +19,7 @@ type Value struct {
 	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
 	Found       bool
 	// Pending is true if the key has expired at the caller's time but not yet at cluster time. Another reader may
-	// still see the key. Only ExpireAt is set then.
+	// still see the key. Of the other fields, only ExpireAt is set then.
 	Pending bool
 }
 
@@ -34,7 +34,7 @@ type Listed struct {
 // Get reads one key and sees all applied entries. The parameter now is the caller's cluster time in milliseconds. A
 // key counts as absent if it has expired at the time now, or at the machine's own cluster time. Get returns
 // fault.Invalid for a store name with a NUL byte, fault.Corrupt for damaged data, fault.Unavailable if the machine is
-// closed, and fault.Internal if the storage has failed.
+// closed, and fault.Internal or fault.Unavailable if the storage has failed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }
@@ -61,13 +61,13 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 			return Value{}, m.unreadable("kv.Get", "cannot read a key of store "+store, err)
 		case live == m.live():
 			return v, nil
-			// A restore has just replaced the tables.
+			// Otherwise a restore has just replaced the tables, and the loop reads again.
 		}
 	}
 }
 
-// getNow reads one key without a snapshot. clock is the published cluster time. If sure is false, the value may have
-// expired by a batch that is being written, and the caller must read again from a snapshot.
+// getNow reads one key without a snapshot. clock is the published cluster time. If sure is false, a batch that is
+// being written may have made the value expire. The caller must then read again from a snapshot.
 func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
 	raw, batches := m.reads.get(key)
 	cached := raw != nil
@@ -197,7 +197,7 @@ func (m *Machine) list(store, prefix, after string, limit int, now uint64) (item
 	return items, false, it.Error()
 }
 
-// listBounds returns the range of data keys with the prefix that come after a key.
+// listBounds returns the range of data keys that begin with prefix and are greater than after.
 func listBounds(t tables, store, prefix, after string) (from, end []byte) {
 	from = appendDataKey(nil, t, store, prefix)
 	end = successor(from)
@@ -220,7 +220,8 @@ func (m *Machine) unreadable(op, msg string, err error) error {
 	return failure
 }
 
-// useStore is use for reads of a store. A NUL in its name would reach into another store.
+// useStore works like use. It also returns fault.Invalid for a store name with a NUL byte, because such a name could
+// select keys of another store.
 func (m *Machine) useStore(op, store string) error {
 	if strings.IndexByte(store, 0) >= 0 {
 		return fault.New(fault.Invalid, op, "the name of a store has no NUL")
@@ -235,7 +236,7 @@ type view struct {
 	snapshot *pebble.Snapshot
 	live     tables
 	clock    uint64
-	exact    bool // clock is exactly that of the snapshot
+	exact    bool // clock is the cluster time of the snapshot, not only a lower bound
 }
 
 func (m *Machine) view() *view {
@@ -255,7 +256,7 @@ func (m *Machine) live() tables { return tables(m.tables.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }
 
-// get calls f with the value of key, which must exist.
+// get calls f with the value of key. It returns pebble.ErrNotFound if the key does not exist.
 func (v *view) get(key []byte, f func(raw []byte) error) error {
 	raw, closer, err := v.snapshot.Get(key)
 	if err != nil {

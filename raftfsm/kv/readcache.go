@@ -15,14 +15,14 @@ import (
 // database. A record that was read before the batch was in the database is never added after it. So after one reader
 // has seen a change, no reader that starts later gets the earlier record.
 type readCache struct {
-	batches atomic.Uint64 // begun and ended; odd while one is being written
+	batches atomic.Uint64 // counts the begins and the ends of batches; odd while a batch is being written
 	seed    maphash.Seed
 	shards  [readShards]readShard
 }
 
 // readShard has two maps of equal size, like recent. Their records never change.
 type readShard struct {
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	young, old map[string][]byte
 	bytes      int // approximate size of young
 	limit      int // in bytes; 0 disables the shard

@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Garbage says how much disk space a database takes for records that were deleted. Deletions free space only when
-// Pebble compacts them, which it does by itself only as a by-product of further writes.
+// Garbage says how much disk space a database takes for records that were deleted. A deletion frees space only when
+// Pebble compacts it. Pebble does so by itself only as a by-product of further writes.
 type Garbage struct {
 	Bytes     uint64 // an estimate
 	Total     uint64 // bytes of all tables, garbage included

@@ -139,7 +139,7 @@ func TestReclaim_EndsEarly(t *testing.T) {
 func TestCut_CoversAllKeysWithoutOverlap(t *testing.T) {
 	r := rigWith(t, vfs.NewMem(), 1<<20)
 	r.fill(200, 64<<10)
-	if _, err := r.Reclaim(t.Context(), 1<<40); err != nil { // tables no longer overlap
+	if _, err := r.Reclaim(t.Context(), 1<<40); err != nil { // so that tables do not overlap
 		t.Fatal(err)
 	}
 	for _, room := range []uint64{0, 1 << 20, 4 << 20, 1 << 40} {

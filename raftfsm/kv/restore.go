@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Raise prepares a machine after a restore or a rescue. It raises the revision counter by the given number and
-// removes all origins, because the lost state may have used the next revisions and sequence numbers. It also removes
+// Raise prepares the machine of a rescued or restored group. It raises the revision counter by the given number and
+// removes all origins, because lost entries may have used the next revisions and sequence numbers. It also removes
 // all histories of changes. It keeps the results of requests with a client id. The change is durable when Raise
 // returns nil. After an error the machine must not be used.
 func (m *Machine) Raise(by uint64) error {
@@ -38,7 +38,7 @@ func (m *Machine) SetApplied(index, term uint64) error {
 	})
 }
 
-// amend changes the state outside of any entry.
+// amend calls change, commits what it has changed, and flushes. It is for changes that no log entry makes.
 func (m *Machine) amend(op string, change func(*writer) error) error {
 	if !m.gate.enter() {
 		return errClosed(op)

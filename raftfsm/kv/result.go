@@ -15,8 +15,9 @@ type Outcome uint8
 const (
 	Applied  Outcome = 1 // every operation took effect
 	Conflict Outcome = 2 // a condition did not hold (Result.Key); nothing was changed
-	// Stale means that this entry did not apply the request, because its origin is unknown or its id is at or below
-	// the low-water mark. An earlier entry may have applied it.
+	// Stale means that this entry did not apply the request. Either the origin is unknown, or the sequence number is
+	// at or below the low-water mark, or a restore came after the first attempt. An earlier entry may have applied the
+	// request. A step of a restore is stale if the restore is unknown or has ended.
 	Stale Outcome = 3
 	// Rejected means that the request is invalid and changed nothing. For example, its ClientID belongs to an earlier
 	// request with other operations.
@@ -60,7 +61,7 @@ type EntryResult struct {
 type Result struct {
 	Outcome Outcome
 	// Revisions has one revision per operation; it is 0 for a delete or a check. For KindRegister, Revisions[0] is
-	// the number of the origin.
+	// the number of the origin. For KindWatch, it is the floor of the history.
 	Revisions []uint64
 	Key       string // Conflict: the key whose condition failed
 	// Index is the log index of the entry that decided the request. A retry with a stored result returns the index
@@ -68,7 +69,7 @@ type Result struct {
 	Index    uint64
 	Replayed bool // answered from the remembered results
 	Expired  int  // KindExpire: how many items were removed
-	More     bool // KindExpire: there is more that is due
+	More     bool // KindExpire: more items have expired
 }
 
 // The encoding of a stored result:
@@ -121,8 +122,9 @@ func appendResult(dst []byte, r *Result, index uint64) []byte {
 	return dst
 }
 
-// CheckRemembered returns an error if the state machine could not decode the result of r in a retry of its request. The
-// machine does not check it in an entry: every replica would halt at the retry.
+// CheckRemembered returns an error if the state machine could not decode the result in r. Call it before a restore
+// writes r to the log. The machine stores results of a restore unchecked, and every replica breaks if a retry of the
+// request finds a result that cannot be decoded.
 func CheckRemembered(r *command.Remembered) error {
 	_, err := parseResult(r.Result, 0)
 	return err

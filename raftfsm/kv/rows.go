@@ -12,22 +12,23 @@ type rows struct {
 	recent recent
 }
 
-// rowKey aliases the entries being applied, in known.
+// rowKey identifies a data record. In rows.known, its strings may share memory with the entries that are being
+// applied.
 type rowKey struct{ store, key string }
 
 // row is a data record without its value. The zero row is that of an absent key.
 type row struct {
-	stored   bool // also if it has expired
+	stored   bool // the record is in the database, even if it has expired
 	revision uint64
 	expireAt uint64
-	hash     setHash // its share of the sum
+	hash     setHash // what the record contributes to sums.data
 }
 
 func (r *row) live(clock uint64) bool {
 	return r.stored && (r.expireAt == 0 || r.expireAt > clock)
 }
 
-// keepRows bounds the map that is kept for the next Apply.
+// keepRows is the maximum number of items in a map that the next Apply uses again. Larger maps are dropped.
 const keepRows = 1 << 14
 
 func (r *rows) begin() {
@@ -44,8 +45,8 @@ func (r *rows) end() {
 	clear(r.known)
 }
 
-// settle moves the rows of the current Apply to the cache in r.recent. Call it after the rows were written to the
-// database. It leaves out absent keys, so that expired keys do not fill the cache.
+// settle copies the rows of the current Apply to the cache r.recent. Call it after the rows were written to the
+// database. For an absent key, it only updates a row that is already cached. So removed keys do not fill the cache.
 func (r *rows) settle() {
 	for k, v := range r.known {
 		if v.stored || r.recent.find(k) != nil {
@@ -62,7 +63,7 @@ func (r *rows) settle() {
 type recent struct {
 	young, old map[rowKey]*kept
 	bytes      int // approximate size of young
-	limit      int // in bytes; 0 disables the cache
+	limit      int // maximum of bytes; 0 disables the cache
 }
 
 // kept is a cached row with its own copy of the key.

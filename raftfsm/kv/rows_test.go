@@ -34,7 +34,7 @@ func TestRowCache_EvictsOldRowsAndKeepsUsedOnes(t *testing.T) {
 	kv.SetRowBytes(r.Machine, 20*250)
 	for i := range 200 {
 		r.one(1000, write(set(fmt.Sprint("k", i), "v"), set("hot", "v")))
-		if n := kv.Remembered(r.Machine); n > 24 { // of 200 bytes and the key, in 5,000 bytes
+		if n := kv.Remembered(r.Machine); n > 24 { // a row takes 200 bytes plus its key, and the limit is 5,000 bytes
 			t.Fatalf("%d rows are remembered", n)
 		}
 	}

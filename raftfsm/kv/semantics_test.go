@@ -337,7 +337,7 @@ func TestOrigin_UseDelaysRemoval(t *testing.T) {
 	r := newRig(t)
 	o := r.register(1000, "n")
 	for _, s := range []struct{ at, due uint64 }{
-		{1000 + kv.OriginRefresh - 1, 1000 + kv.OriginLife}, // too early to write it
+		{1000 + kv.OriginRefresh - 1, 1000 + kv.OriginLife}, // too early to update lastSeen
 		{1000 + kv.OriginRefresh, 1000 + kv.OriginRefresh + kv.OriginLife},
 	} {
 		r.do(s.at, withID(tick(), o, s.at, 0))
@@ -433,7 +433,7 @@ func TestClientResults_AreBounded(t *testing.T) {
 	r := newRig(t)
 	kv.SetBounds(r.Machine, 4, 2, 3)
 	request := func(id string) command.Request { return withClient(write(set("a", "1")), id) }
-	// All in one entry, so that what is forgotten is not in the database yet.
+	// All requests are in one entry, so the results that are forgotten are not in the database yet.
 	res := r.do(1000, request("0"), request("1"), request("2"), request("3"), request("0"), request("4"))
 	if res[4].Replayed {
 		t.Error("the oldest result was still remembered within the entry")

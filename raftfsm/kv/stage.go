@@ -17,11 +17,11 @@ import (
 // Other effects of a restore:
 //
 //   - Revisions: restored records get new revisions, in the order of the backup. They begin 2^40 above the greater of
-//     this machine's counter and the backup's. So none was ever used, not even by a machine that continued after the
-//     backup and was lost.
+//     this machine's counter and the backup's. So no write has used them before, not even a write after the backup
+//     in a cluster that was lost later.
 //   - Origins stay, because their sequence numbers count requests of this log. Each remembered result is replaced by a
 //     refusal: a retry of a request that was decided before must neither be applied again nor be acknowledged.
-//   - Client results are replaced by those of the backup, because their writes are part of its state.
+//   - Client results are replaced by those of the backup, because the backup includes the writes of those requests.
 //   - Histories of changes end.
 //   - SystemStore stays. It is in no backup.
 //   - LockStore becomes empty. It is in no backup.
@@ -34,9 +34,9 @@ const revisionRaise = 1 << 40
 // writes and restores.
 const MaxBackupRevision = 1 << 62
 
-// maxBase is the maximum revision counter at which a restore can begin. A backup at MaxBackupRevision can be restored
-// two million times before the counter is above it. As many revisions as in between are left up to lastOfRequest, for
-// restored records and later writes. maxBase is part of the format.
+// maxBase is the maximum revision counter at which a restore can begin. It is 2^61 above MaxBackupRevision, and each
+// restore raises the counter by about 2^40. So about 2^21 restores are possible after MaxBackupRevision. Between
+// maxBase and lastOfRequest, another 2^61 revisions are left for later writes. maxBase is part of the format.
 const maxBase = 3 << 61
 
 // SystemStore is the name of the internal store for records of the cluster, for example its removed servers. An
@@ -45,24 +45,24 @@ const SystemStore = "system"
 
 // Durations in milliseconds of cluster time. They are part of the format.
 const (
-	stageHold = 10 * 1000      // time without a step after which another restore may replace it
-	stageLife = 10 * 60 * 1000 // time without a step after which it is dropped
+	stageHold = 10 * 1000      // another restore may replace a restore that has had no step for this long
+	stageLife = 10 * 60 * 1000 // a restore that has had no step for this long is dropped
 )
 
 // replaced is the state of restores in a machine.
 type replaced struct {
 	live    uint64 // the set of tables that is read
 	at      uint64 // index of the last restore; 0 = none
-	id      uint64 // its id
-	stage   uint64 // id of the running restore; 0 = none
-	seen    uint64 // cluster time of its last step
+	id      uint64 // id of the last restore
+	stage   uint64 // id of the running restore; 0 = none, and then the fields below are 0
+	seen    uint64 // cluster time of the newest step of the running restore
 	parts   uint64 // chunks received
-	base    uint64 // revision below that of its first record
+	base    uint64 // the first restored record gets revision base+1
 	keys    uint64 // records staged
 	clients uint64 // client results staged
 }
 
-// stageDue returns when the running restore expires, or never.
+// stageDue returns the cluster time at which the running restore expires. Without one it returns the constant never.
 func (m *meta) stageDue() uint64 {
 	if m.replaced.stage == 0 {
 		return never
@@ -99,7 +99,7 @@ func (m *Machine) cut() error {
 //	Applied   this entry or an earlier one has applied the step
 //	Conflict  another restore is running
 //	Stale     the restore is unknown or has ended
-//	Rejected  the step is not the next one
+//	Rejected  an earlier chunk is missing, or the revision counter is above maxBase
 func (w *writer) restore(r *command.Request, res *Result) error {
 	s, own := r.Restore, &w.meta.replaced
 	switch {
@@ -221,9 +221,9 @@ func (w *writer) stageCommit(index uint64) error {
 	return nil
 }
 
-// keepSystem copies SystemStore to the set that becomes live. It commits the copies by themselves, before readers use
-// that set, so that a reader finds them at any time. If this server stops before the set becomes live, the log entry is
-// applied again and writes the same copies.
+// keepSystem copies SystemStore to the set that becomes live. It returns the number and the set hash of the copies. It
+// commits them in a batch of their own before readers use that set, so that a reader always finds them. If this server
+// stops before the set becomes live, the log entry is applied again and writes the same copies.
 func (w *writer) keepSystem(to tables) (kept uint64, hash setHash, err error) {
 	copies := txn{db: w.txn.db}
 	copies.begin()
@@ -257,7 +257,7 @@ func (w *writer) keepSystem(to tables) (kept uint64, hash setHash, err error) {
 	return kept, hash, copies.commit()
 }
 
-// refuse replaces every remembered result of an origin by a refusal.
+// refuse replaces every remembered result of an origin by the outcome Stale.
 func (w *writer) refuse(o *origin, index uint64) {
 	if len(o.results) == 0 {
 		return

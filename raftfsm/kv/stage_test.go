@@ -185,7 +185,7 @@ func TestRestore_StepsAreRepeatableAndOrdered(t *testing.T) {
 		{1, chunk(7, 0, part), kv.Applied},
 		{1, step(command.StepCommit, 7, 2), kv.Rejected},
 		{kv.StageHold, chunk(8, 0, part), kv.Stale},
-		{kv.StageHold + 1, step(command.StepBegin, 8, 0), kv.Applied}, // the first has been silent for too long
+		{kv.StageHold + 1, step(command.StepBegin, 8, 0), kv.Applied}, // restore 7 has had no step for StageHold
 		{kv.StageHold + 1, step(command.StepCommit, 7, 1), kv.Stale},
 		{kv.StageHold + 1, step(command.StepAbort, 7, 0), kv.Stale},
 		{kv.StageHold + 1, chunk(8, 0, part), kv.Applied},
@@ -208,7 +208,7 @@ func TestRestore_StepsAreRepeatableAndOrdered(t *testing.T) {
 	}
 }
 
-// Revisions stay below the bit that marks the last change of a request, so watchers and later restores go on.
+// Revisions stay below the bit that marks the last change of a request. So watches and later restores still work.
 func TestRestore_BoundsRevision(t *testing.T) {
 	for revision, want := range map[uint64]kv.Outcome{
 		kv.MaxBackupRevision: kv.Applied,

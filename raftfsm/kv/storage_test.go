@@ -199,7 +199,7 @@ func tables(t *testing.T, fs vfs.FS) []string {
 	return out
 }
 
-// stored makes a database of n keys that are all on disk, in one table, and closes it.
+// stored creates a database with n keys in one table on disk, and closes the machine.
 func stored(t *testing.T, fs vfs.FS, n int) {
 	t.Helper()
 	r := rigOn(t, fs)

@@ -12,13 +12,13 @@ const maxChanges = 20_000
 // storeChanges records which keys of one store have changed. The leader of the group uses it to update its own index
 // of the store.
 type storeChanges struct {
-	limit  int         // of keys; 0 = none
-	recent atomic.Bool // the last Apply has changed a record
+	limit  int         // maximum number of keys; 0 = no limit
+	recent atomic.Bool // a record has changed since the last call of happened
 
 	mu   sync.Mutex
-	on   bool
+	on   bool // changed keys are recorded
 	keys []string
-	all  bool
+	all  bool // any key may have changed, also keys that are not in keys
 }
 
 // noteStored records a written key of a store whose changes are collected.
@@ -40,7 +40,7 @@ func (w *writer) noteRemoved(k rowKey) {
 	}
 }
 
-// publishChanges hands the changes of an Apply over.
+// publishChanges passes the keys that the current Apply has changed to m.locks, m.dues and m.topics.
 func (m *Machine) publishChanges() {
 	w := m.writer
 	if len(w.locks) > 0 || w.restored {

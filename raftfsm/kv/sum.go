@@ -57,7 +57,7 @@ func (s *sums) swap(kept setHash) {
 }
 
 // Digest is a hash of the whole state of a machine. It covers the rolling hash of entries and results, the set hash
-// of the records, and the counters.
+// of the records, the histories, and the counters.
 type Digest [2]uint64
 
 // String returns the digest as 32 hexadecimal digits.
@@ -130,7 +130,7 @@ func (m *Machine) MarkDue(now uint64) bool {
 	return s.hash != 0 && (len(marks) == 0 || marks[len(marks)-1].Index < s.applied)
 }
 
-// share returns the contribution of a record to a sum.
+// share returns the hash that a record adds to a set hash.
 func (w *writer) share(key, value []byte) setHash {
 	if w.unhashed {
 		return setHash{}

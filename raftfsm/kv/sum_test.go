@@ -42,7 +42,7 @@ func verify(t *testing.T, m *kv.Machine, pace func(int) error) kv.Verified {
 	return v
 }
 
-// someEntries returns entries of all kinds, 300 ms apart.
+// someEntries returns n entries with writes and expiries, 300 ms apart.
 func someEntries(t *testing.T, n int) (entries []kv.Entry) {
 	for i := range n {
 		k := fmt.Sprintf("k%d", i%7)
@@ -107,9 +107,9 @@ func TestMarks_AreEqualOnAllReplicas(t *testing.T) {
 	}
 }
 
-// A machine that stored a wrong value, although its log, results and counters are right, is found at
-// every later mark, even after the value was replaced. If the row is still cached, its hash is known
-// to be right, and replacing the value repairs the damage.
+// Marks differ if a machine has stored a wrong value, although its log, results and counters are right. Later damage
+// of a record on disk does not change marks until a write replaces the record. If the row is still cached, the cache
+// has the right hash, and the replacement repairs the damage.
 func TestMarks_ShowWrongRecord(t *testing.T) {
 	for _, c := range []struct{ replaced, remembered bool }{{}, {replaced: true}, {true, true}} {
 		replaced := c.replaced && !c.remembered
@@ -124,7 +124,7 @@ func TestMarks_ShowWrongRecord(t *testing.T) {
 		run(1_000_000, write(set("a", "1"), set("b", "2")))
 		raw := slices.Clone([]byte("\x10\x00\x00\x00\x00\x00\x00\x00\x011"))
 		raw[len(raw)-1] ^= 4
-		if err := kv.Put(bad.Machine, []byte("\x02s\x00a"), raw); err != nil { // one bit, at rest
+		if err := kv.Put(bad.Machine, []byte("\x02s\x00a"), raw); err != nil { // one wrong bit on disk
 			t.Fatal(err)
 		}
 		if v := bad.get("a", 0); string(v.Value) != "5" {
@@ -173,7 +173,7 @@ func TestVerify_ReadsOneStateDuringWrites(t *testing.T) {
 	r := newRig(t)
 	r.do(1_000_000, write(set("a", big), set("b", big), set("c", big), set("d", "1", ttl(5000))))
 	paces := 0
-	v := verify(t, r.Machine, func(int) error { // after it has begun to read
+	v := verify(t, r.Machine, func(int) error { // Verify has begun to read
 		paces++
 		r.do(1_001_100+uint64(paces), write(set(fmt.Sprintf("new%d", paces), "n"),
 			set("c", fmt.Sprint(paces)), del("b")))
@@ -243,7 +243,7 @@ func BenchmarkApplySums(b *testing.B) {
 	}
 }
 
-// cpuTime returns the CPU time of this process. Other processes change it less than wall time.
+// cpuTime returns the CPU time of this process. Other processes affect CPU time less than wall time.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

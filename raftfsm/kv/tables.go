@@ -50,7 +50,7 @@ func (m *Machine) CheckTables(proceed func() bool) (complete bool, err error) {
 	return true, nil
 }
 
-// checkTable reads a table without the block cache.
+// checkTable verifies the checksum of every block of a table file. It does not use the block cache.
 func checkTable(disk vfs.FS, path string) error {
 	f, err := disk.Open(path, vfs.SequentialReadsOption)
 	if err != nil {

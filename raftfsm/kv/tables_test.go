@@ -35,7 +35,7 @@ func newestTable(t *testing.T, fs vfs.FS) string {
 	return newestFile(t, fs, func(name string) bool { return strings.HasSuffix(name, ".sst") })
 }
 
-// newestFile returns the path of the file of the database with the highest name.
+// newestFile returns the path of the file with the highest name, of those for which the function is returns true.
 func newestFile(t *testing.T, fs vfs.FS, is func(name string) bool) string {
 	t.Helper()
 	names, err := fs.List("db")
@@ -75,7 +75,7 @@ func TestCheckTables_FindsDamageThatTheStartDoesNotRead(t *testing.T) {
 	fs, table := tableRig(t)
 	for _, damaged := range []bool{false, true} {
 		if damaged {
-			table = newestTable(t, fs) // the first start may have compacted the other one
+			table = newestTable(t, fs) // the first start may have replaced the table by a compaction
 			changeFile(t, fs, table, func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 		}
 		m, err := kv.Open(options(t, fs))
@@ -103,7 +103,7 @@ func TestCheckTables_FindsDamageThatTheStartDoesNotRead(t *testing.T) {
 func TestOpen_NamesDamagedFiles(t *testing.T) {
 	for prefix, change := range map[string]func([]byte) []byte{
 		"OPTIONS-": func(b []byte) []byte { return b[:bytes.LastIndexByte(b, '=')] },
-		// In the first record. Pebble takes damage of the last one for a write that was cut off.
+		// The damage is in the first record. Pebble takes damage in the last record for a write that was cut off.
 		"MANIFEST-": func(b []byte) []byte { b[20] ^= 8; return b },
 	} {
 		fs, _ := tableRig(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// maxTerms is how many terms are remembered, newest first. It is part of the format.
+// maxTerms is how many terms a machine records. It records the newest ones. The number is part of the format.
 const maxTerms = 1024
 
 // terms records the index of the last applied command of each term. Only one leader appends entries of a term. So the
@@ -16,13 +16,14 @@ const maxTerms = 1024
 type terms struct {
 	closed []termEnd // ascending; never changed in place, because readers share it
 	now    termEnd   // term of the newest command; zero = none
-	saved  termEnd   // of now: what the database holds or is about to hold
+	saved  termEnd   // the value of now that is in the database or in the current batch
 }
 
 // termEnd is a term and its last command so far.
 type termEnd struct{ term, last uint64 }
 
-// note records a command. Terms never decrease along a log.
+// note records the index and term of a command, and deletes the oldest terms if there are more than keep. Terms never
+// decrease along a log.
 func (t *terms) note(txn *txn, index, term uint64, keep int) {
 	if term != t.now.term {
 		t.save(txn)
@@ -48,7 +49,7 @@ func (t *terms) save(txn *txn) {
 	t.saved = t.now
 }
 
-// forget deletes all terms: they were those of another log.
+// forget deletes all terms. It is called when they refer to another log.
 func (t *terms) forget(txn *txn) {
 	for _, e := range append(t.closed[:len(t.closed):len(t.closed)], t.now) {
 		txn.delete(appendNumberKey(nil, tableTerm, e.term))
@@ -79,7 +80,7 @@ func (m *Machine) Wrote(term, index uint64) (wrote, known bool) {
 	if len(s.terms.closed) > 0 && term < s.terms.closed[0].term || len(s.terms.closed) == 0 && term < s.terms.now.term {
 		return false, false
 	}
-	if term >= s.terms.now.term { // more commands of it may follow
+	if term >= s.terms.now.term { // more commands of this term may follow
 		wrote = term == s.terms.now.term && index <= s.terms.now.last
 		return wrote, wrote
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// in applies commands of a term at indexes.
+// in applies one command of a term at each of the indexes.
 func (r *rig) in(term uint64, indexes ...uint64) {
 	r.t.Helper()
 	for _, i := range indexes {
@@ -38,7 +38,7 @@ func TestWrote_CommandsOfOldTerms(t *testing.T) {
 	fs := vfs.NewMem()
 	r := rigOn(t, fs)
 	r.in(2, 3, 4, 5)
-	r.Apply([]kv.Entry{{Index: 7, Term: 4}}) // a configuration
+	r.Apply([]kv.Entry{{Index: 7, Term: 4}}) // an entry without a command
 	r.in(4, 9, 10)
 	r.in(6, 13)
 	for _, when := range []string{"applied", "opened again"} {
@@ -46,14 +46,14 @@ func TestWrote_CommandsOfOldTerms(t *testing.T) {
 			term, index uint64
 			want        string
 		}{
-			{1, 1, "unknown"}, // nothing of that term is known
+			{1, 1, "unknown"}, // the term is older than all recorded terms
 			{2, 3, "held"}, {2, 5, "held"},
 			{2, 6, "lost"}, // where term 4 begins
 			{3, 6, "lost"}, {3, 99, "unknown"},
 			{4, 7, "held"}, {4, 10, "held"}, {4, 11, "lost"}, {4, 99, "unknown"},
 			{5, 12, "lost"},
 			{6, 13, "held"},
-			{6, 14, "unknown"}, // still to come
+			{6, 14, "unknown"}, // the entry may still come
 			{7, 13, "unknown"},
 		} {
 			checkWrote(t, r.Machine, when, c.term, c.index, c.want)

@@ -15,7 +15,7 @@ type txn struct {
 
 func (t *txn) begin() { t.batch, t.err, t.deletions = t.db.NewBatch(), nil, 0 }
 
-// end drops what was not committed.
+// end releases the batch and the view. It drops changes that were not committed.
 func (t *txn) end() error {
 	err := t.closeBase()
 	if t.batch != nil {
@@ -42,7 +42,7 @@ func (t *txn) commit() error {
 }
 
 // get returns the value that a key had before this Apply. The result found is false if the key did not exist. The
-// value is valid until the next call of get.
+// value is valid until the next call of get or commit.
 //
 // get uses an iterator instead of Pebble's Get, because only iterators use the Bloom filters of the lowest level. So
 // most writes of new keys read no block.
@@ -77,7 +77,7 @@ func (t *txn) clear(table byte) {
 	t.deleteRange([]byte{table}, []byte{table + 1})
 }
 
-// keep returns the first error.
+// keep returns first if it is not nil, and otherwise second.
 func keep(first, second error) error {
 	if first != nil {
 		return first

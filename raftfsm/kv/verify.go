@@ -17,8 +17,8 @@ type Verified struct {
 const verifyStep = 1 << 20
 
 // Verify reads all records in one consistent view and compares their hash with the hash that was computed when the
-// records were applied. It marks the machine as broken if damaged data cannot be read. Until Verify returns, Pebble
-// cannot free the disk space of overwritten records.
+// records were applied. If the database cannot be read because it is damaged, Verify marks the machine as broken.
+// Until Verify returns, Pebble cannot free the disk space of overwritten records.
 //
 // Verify calls pace about once per MiB with the number of bytes read. If pace returns an error, Verify stops and
 // returns that error.
@@ -90,7 +90,7 @@ func (v *view) sum(begin, end []byte, pace func(bytes int) error) (found setHash
 	return found, keys, it.Error()
 }
 
-// pause calls pace. It returns an error when the machine closes.
+// pause calls pace with the number of bytes read. It returns an error if pace does, or if the machine is closing.
 func (m *Machine) pause(pace func(bytes int) error, read int) error {
 	if err := pace(read); err != nil {
 		return pacing{err}

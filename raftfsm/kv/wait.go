@@ -70,7 +70,7 @@ func (m *Machine) Wait(ctx context.Context, index uint64) error {
 	}
 	w := m.waiters.add(index)
 	defer m.waiters.remove(w)
-	// An Apply that published before it could see w is noticed here.
+	// An Apply may have published the index before it could see w.
 	if m.Applied() >= index {
 		return nil
 	}

@@ -23,8 +23,8 @@ const (
 // What a call does. The numbers are part of the protocol.
 const (
 	callWait    = 1 // wait for a lock; answered with its token
-	callRelease = 2 // end the lock with a token; answered with 1 if that has happened
-	callRemains = 3 // how long the lock with a token is valid, in milliseconds
+	callRelease = 2 // end the lock with a token; answered with 1 if this call has ended it, otherwise 0
+	callRemains = 3 // answered with the time for which the lock with a token is still valid, in milliseconds
 	callUnlock  = 4 // end the lock of an owner; answered with a kv.Outcome
 )
 
@@ -33,7 +33,7 @@ type call struct {
 	what  byte
 	name  string
 	token uint64            // callRelease, callRemains; callUnlock: 0 = any
-	claim Claim             // callWait; the owner: callUnlock
+	claim Claim             // callWait; callUnlock: only Owner
 	id    command.RequestID // callUnlock
 }
 

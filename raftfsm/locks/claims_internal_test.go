@@ -7,7 +7,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// A read that began before a lock was acquired finds no owner. It says nothing about that lock, so the claim stays.
+// A read that began before a lock was acquired finds no owner. Such a read does not prove that the lock has ended, so
+// the claim stays.
 func TestKeeper_StaleReadKeepsClaim(t *testing.T) {
 	k := NewKeeper(Options{Logger: slog.New(slog.DiscardHandler)})
 	k.machine = new(kv.Machine)

@@ -14,7 +14,8 @@
 //     of the expiry record. So an expiry has no effect if a renewal precedes it in the log.
 //   - The leader measures the time until a lock expires on its monotonic clock. The measurement starts when the
 //     leader has applied the newest acquisition or renewal, and starts again on a new leader. So a lock never ends
-//     early. With each change of the leader it may last longer, by at most its expiry plus the time of the election.
+//     early. Each change of the leader can make the lock last longer, by at most its expiry plus the time of the
+//     election.
 //   - A write that checks a token is applied only if the lock has that token at the write's position in the log. So
 //     a former owner of a lock changes nothing, however long it was paused.
 //

@@ -17,7 +17,7 @@ type Held struct {
 	Component  string // of the lock store
 	StateStore string // store whose writes can carry the token
 	Namespace  string
-	Prefix     string // of the keys that it protects, such as the id of the application; may be empty
+	Prefix     string // of the keys that the lock protects, such as the id of the application; may be empty
 	Resource   string
 	Owner      string
 	Token      uint64
@@ -54,7 +54,7 @@ func List(ctx context.Context, a records.Access) ([]Held, error) {
 	return out, nil
 }
 
-// appendHeld reads the locks with these owner records, all at once.
+// appendHeld appends to out the locks with these owner records. It reads all of them with one call.
 func appendHeld(ctx context.Context, out []Held, a records.Access, gid uint32, owners []string) ([]Held, error) {
 	keys := make([]string, 0, 2*len(owners))
 	for _, key := range owners {

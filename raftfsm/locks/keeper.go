@@ -38,13 +38,13 @@ type Keeper struct {
 	closed  bool
 	updates records.Updates
 	unread  bool        // a read failed, so the next update reads all locks; only the goroutine of updates uses it
-	retry   *time.Timer // of that update
+	retry   *time.Timer // starts that update
 	term    uint64
 	machine *kv.Machine // whose changes are collected; nil = this server did not lead at the last update
 	locks   map[string]*held
 	queues  map[string][]*waiter
 	queued  int               // callers in all queues
-	claimed map[string]claims // tokens that repeated calls have got; see claim
+	claimed map[string]claims // tokens that repeated calls have claimed, by lock; see claim
 	// unclaimed has the tokens that giveBack releases. No repeated call gets them.
 	unclaimed map[string]uint64
 	running   lifecycle.Tracker
@@ -98,7 +98,7 @@ func (k *Keeper) update() {
 		k.logger.Error("locks cannot be read, so they do not expire", "error", err,
 			"hint", "restart this server, so that another one leads")
 	}
-	k.unread = err != nil && !fault.Is(err, fault.Corrupt) // what cannot be decoded stays so
+	k.unread = err != nil && !fault.Is(err, fault.Corrupt) // reading a damaged record again does not help
 	switch {
 	case !k.unread:
 	case k.retry == nil:
@@ -165,7 +165,8 @@ func (k *Keeper) forgetLocked(why error) {
 	clear(k.unclaimed)
 }
 
-// begin makes this server count the expiry of every lock anew.
+// begin starts to collect changes at a new leader, and forgets all locks. So the expiry of every lock is measured from
+// the next read on.
 func (k *Keeper) begin(m *kv.Machine, term uint64) {
 	m.CollectLockChanges(true)
 	k.mu.Lock()
@@ -180,8 +181,8 @@ func (k *Keeper) begin(m *kv.Machine, term uint64) {
 	clear(k.locks)
 }
 
-// readAll reads all locks, and sets the timers of those that have changed. It also reads the locks that this server
-// knows, because their ends may be among the changes that were lost, and those that callers wait for.
+// readAll reads all locks, and sets the timers of those that have changed. It also reads the names of all locks that
+// this server knows or that callers wait for. Such a lock may have ended, and the change may not have been collected.
 func (k *Keeper) readAll(m *kv.Machine) error {
 	k.mu.Lock()
 	known := slices.AppendSeq(slices.Collect(maps.Keys(k.locks)), maps.Keys(k.queues))
@@ -238,8 +239,8 @@ func (k *Keeper) read(m *kv.Machine, names []string) error {
 	return damaged
 }
 
-// set records the state of the lock with this name, as it was after the given revision or later. The parameter found is
-// false if the lock has no owner. A lock that was acquired or renewed gets a new timer for its expiry.
+// set records the state of the lock with this name, as it was after the given revision or later. The parameter found
+// is false if the lock has no owner. A lock that was acquired or renewed gets a new timer for its expiry.
 func (k *Keeper) set(name string, l Lock, found bool, revision uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

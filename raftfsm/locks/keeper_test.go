@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// world is a group with one replica: what it commits is applied at once.
+// world is a group with one replica, which applies every request at once.
 type world struct {
 	records.Group // has the methods that a Keeper of locks does not call
 
@@ -155,7 +155,7 @@ func (w *world) acquire(name, owner string, expiry time.Duration) uint64 {
 	return res.Revisions[0]
 }
 
-// ownedBy waits until owner has the lock, and returns it. The empty owner waits until it is free.
+// ownedBy waits until owner has the lock, and returns the lock. If owner is empty, it waits until the lock is free.
 func (w *world) ownedBy(name, owner string) locks.Lock {
 	w.t.Helper()
 	var l locks.Lock
@@ -217,7 +217,7 @@ func TestKeeper_RenewalStartsExpiryAnew(t *testing.T) {
 	})
 }
 
-// A record that cannot be decoded stops only its own lock.
+// A lock with a record that cannot be decoded does not expire. The other locks still expire.
 func TestKeeper_DamagedLockDoesNotStopTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -253,7 +253,8 @@ func TestRemaining_OfAServerThatDoesNotLeadIsAnError(t *testing.T) {
 	})
 }
 
-// An expiry that is proposed after a renewal has no effect: it names the renewal that it has counted from.
+// An expiry that is proposed after a renewal has no effect, because the proposal names the revision before the
+// renewal.
 func TestKeeper_LateExpiryDoesNotEndRenewedLock(t *testing.T) {
 	w := newWorld(t)
 	token := w.acquire("a", "x", hour)
@@ -427,7 +428,7 @@ func TestWait_CallerThatGivesUpNeverOwnsTheLock(t *testing.T) {
 		if released, err := w.keeper.Release(t.Context(), "a", token); err != nil || !released {
 			t.Fatalf("Release = %t, %v", released, err)
 		}
-		if err := <-done; err == nil { // granted before it gave up
+		if err := <-done; err == nil { // the lock was granted before the caller gave up
 			l := w.ownedBy("a", "y")
 			_, err := w.keeper.Release(t.Context(), "a", l.Token)
 			testutil.Must(t, err)
@@ -438,7 +439,8 @@ func TestWait_CallerThatGivesUpNeverOwnsTheLock(t *testing.T) {
 	}
 }
 
-// A repeated call finds the lock that its earlier attempt has got, and gives up at the same moment.
+// A repeated call finds the lock that its earlier attempt has acquired, and gives up at the same moment. The lock then
+// becomes free.
 func TestWait_RepeatedCallThatGivesUpLeavesTheLock(t *testing.T) {
 	w := newWorld(t)
 	ended, cancel := context.WithCancel(t.Context())
@@ -501,7 +503,7 @@ func TestAdmit_CountsLocks(t *testing.T) {
 		t.Errorf("what is no request: %v", err)
 	}
 	w.depose()
-	admits(true) // the leader decides
+	admits(true) // a server that does not lead never refuses
 	w.lead()
 	admits(false)
 	released, err := w.keeper.Release(t.Context(), "b", token)
@@ -598,7 +600,7 @@ func TestWait_RepeatedCallKeepsGrantThatTheFirstCallDidNotGet(t *testing.T) {
 		_, err := w.keeper.Release(t.Context(), "a", token)
 		released <- err
 	}()
-	<-applied // and the first call does not know it yet
+	<-applied // the first call does not know of the grant yet
 	cancel()
 	if err := <-first; !fault.Is(err, fault.Timeout) {
 		t.Fatalf("the first call: %v, want %s", err, fault.Timeout)
@@ -713,8 +715,8 @@ func TestUnlock_WithTokenEndsOnlyThatAcquisition(t *testing.T) {
 	}
 }
 
-// A repeated call gets the result of the first attempt. It ends no lock that was acquired in between, and gives none to
-// a caller that waits.
+// A repeated call gets the result of the first attempt. It ends no lock that was acquired in between, and gives none
+// to a caller that waits.
 func TestUnlock_RepeatedCallAppliesOnce(t *testing.T) {
 	w := newWorld(t)
 	id := command.RequestID{Seq: 1}

@@ -18,36 +18,36 @@ import (
 	"github.com/quorate/quorate/raftfsm/locks"
 )
 
-// This file plays random schedules with the Keepers of three servers and some clients, and checks these invariants:
+// model plays random schedules with the Keepers of three servers and some clients, and checks these invariants:
 //
 //  1. A lock has at most one owner, and every acquisition of it has a greater token than all earlier ones. The token
 //     that a caller gets is that of its own acquisition.
-//  2. A lock ends only if its owner releases it, if a caller that was granted it has gone, or by its expiry. The expiry
-//     is proposed when its whole length has passed since the newest acquisition or renewal and since the election of
-//     the leader that proposes it. It has no effect on a lock that was renewed in the meantime.
+//  2. A lock ends only in three cases: its owner releases it, the caller that got it has given up, or it expires. A
+//     leader proposes an expiry only after its whole length has passed since the newest acquisition or renewal, and
+//     since the election of the leader. An expiry has no effect on a lock that was renewed in the meantime.
 //  3. A write with a token is applied if and only if at its position in the log the lock has that token.
 //  4. A leader gives a lock to its callers in the order in which they have come.
 //  5. When the faults have ended, every lock that is not renewed becomes free, and every caller gets an answer.
 //
-// What is real: the Keepers, the state machines and their databases. Package grouptest says what the schedule decides.
-// Here it also decides when clients acquire, wait, give up, renew, release and write, at which server, and how late a
-// write arrives. testutil.Seeds says how to play other seeds.
+// The Keepers, the state machines and their databases are real. Package grouptest describes what a schedule decides.
+// In this test, the schedule also decides when and at which server clients acquire, wait, give up, renew, release and
+// write, and how late a write arrives. See testutil.Seeds for how to play other seeds.
 type model struct {
 	*grouptest.Group
 	servers []*server
 	begun   time.Time
 	ops     int
-	before  map[string]locks.Lock // before the entry that is being applied; without an entry if it is free
+	before  map[string]locks.Lock // locks with an owner before the entry that is being applied
 	late    []*held               // writes that are under way
 
 	// Group.Mu guards the fields below.
 	running  int
 	held     []*held
-	greatest map[string]uint64        // token of each lock
-	acquired map[uint64]string        // call that has acquired a token
+	greatest map[string]uint64        // greatest token of each lock
+	acquired map[uint64]string        // id of the call that has acquired a token
 	renewed  map[uint64]time.Duration // when an acquisition or renewal was applied, by its revision
 	released map[uint64]bool          // tokens that their owners have released
-	answered map[uint64]bool          // tokens that callers have got
+	answered map[uint64]bool          // tokens that callers have received
 	queued   []*op                    // calls that wait, in the order in which they have come
 }
 
@@ -83,7 +83,7 @@ type op struct {
 
 func (o *op) String() string { return o.id + " " + o.what }
 
-// held is a lock that a client believes to own.
+// held is a lock that a client believes that it owns.
 type held struct {
 	name  string
 	owner string
@@ -109,10 +109,11 @@ func (m *model) read() map[string]locks.Lock {
 	return out
 }
 
-// proposal is what the model notes about a proposal of a Keeper.
+// proposal is what the model records about a proposal of a Keeper.
 type proposal struct{ elected, at time.Duration }
 
-// called notes a proposal that begins. The caller holds Mu.
+// called records a proposal that begins, and checks that a Keeper gives a lock to the first caller in the queue. The
+// caller holds Mu.
 func (m *model) called(c *grouptest.Call) {
 	if c.Kind != grouptest.Commit {
 		return
@@ -177,7 +178,7 @@ func (m *model) ended(c *grouptest.Call, name string, l *locks.Lock) {
 	}
 }
 
-// got notes that a client has got a lock. The caller holds Mu.
+// got records that a client has received a lock. The caller holds Mu.
 func (m *model) got(o *op, token uint64) {
 	if by := m.acquired[token]; by != o.id {
 		m.FailLocked("%s has got token %d of lock %s, which %q has acquired", o.id, token, o.name, by)
@@ -281,14 +282,14 @@ func (m *model) release(h *held, s *server) {
 	})
 }
 
-// write applies a write with a token.
+// write commits a write that checks the token of h.
 func (m *model) write(h *held) {
 	m.Propose("write", h, &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		locks.Check(h.name, h.token),
 		{Kind: command.OpSet, Store: "default/s", Key: "k", Value: []byte(fmt.Sprint(h.token))}}})
 }
 
-// place returns a server: most often the leader.
+// place returns a random server, most often the leader.
 func (m *model) place() *server {
 	if m.Leader != nil && m.Rand.IntN(8) > 0 {
 		return m.servers[m.Leader.ID-1]
@@ -315,7 +316,7 @@ func (m *model) pass(d time.Duration) {
 	m.Settle()
 }
 
-// progress lets one call go on. It returns false if there is none.
+// progress answers one waiting call. It returns false if there is none.
 func (m *model) progress(whole bool) bool {
 	calls := m.Calls()
 	if len(calls) == 0 {

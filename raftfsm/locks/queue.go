@@ -40,7 +40,7 @@ func (w *waiter) answer(g grant) {
 	}
 }
 
-// repeats reports whether w is a repeated call of o.
+// repeats reports whether w and o are attempts of the same call.
 func (w *waiter) repeats(o *waiter) bool {
 	return w.Request != "" && w.Request == o.Request && w.Owner == o.Owner
 }
@@ -49,10 +49,10 @@ func errMoved() error {
 	return fault.New(fault.NotLeader, opWait, "this server does not lead the group of the lock")
 }
 
-// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. A repeated
-// call takes the place of the earlier one, which then returns fault.Conflict. If ctx
-// ends first, Wait returns fault.Timeout. If c gets the lock at the same moment, the lock is released again. Wait
-// returns fault.Overloaded if too many callers already wait.
+// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. A
+// repeated call takes the place of the earlier one, which then returns fault.Conflict. If ctx ends first, Wait returns
+// fault.Timeout. If c gets the lock at the same moment, the lock is released again. Wait returns fault.Overloaded if
+// too many callers already wait.
 //
 // Wait returns fault.NotLeader if this server does not lead or loses leadership. c may then own the lock. The caller
 // must repeat the call at the new leader, which recognizes the repeated call by c.Request.
@@ -67,7 +67,7 @@ func (k *Keeper) Wait(ctx context.Context, name string, c Claim) (token uint64, 
 		return g.token, g.err
 	case <-ctx.Done():
 	}
-	k.withdraw(name, claimed) // before w leaves, so that whoever cannot give w the lock gives it back
+	k.withdraw(name, claimed) // before w leaves the queue, so that giveBack can then release the lock
 	if k.leave(name, w) {
 		return 0, errWaited(ctx)
 	}
@@ -127,8 +127,8 @@ func (k *Keeper) leave(name string, w *waiter) bool {
 	return true
 }
 
-// start looks whether the lock is free, or owned by an earlier attempt of the same call. It returns the token that w
-// has claimed, or 0.
+// start begins to acquire the lock for w if the lock is free. If an earlier attempt of the same call owns the lock, w
+// gets it at once. start returns the token that w has claimed, or 0.
 func (k *Keeper) start(ctx context.Context, name string, w *waiter) (claimed uint64) {
 	k.Update()
 	l, found, err := k.applied(name)
@@ -290,8 +290,8 @@ func (k *Keeper) leads(op string) error {
 }
 
 // Unlock ends a lock that belongs to owner, and gives it to the caller that has waited longest. If token is not 0,
-// Unlock ends only the lock with this token. It costs one log entry and no read index. id makes the log apply a
-// repeated call only once. The outcome is one of these:
+// Unlock ends only the lock with this token. It costs one log entry and no read index. Calls with
+// the same id are applied only once. The outcome is one of these:
 //
 //   - kv.Applied: an attempt with this id has ended the lock.
 //   - kv.Conflict: no attempt with this id has changed anything, and none will. If the lock belongs to owner now and
@@ -310,7 +310,7 @@ func (k *Keeper) Unlock(ctx context.Context, name, owner string, token uint64,
 	case found && l.Owner == owner && (token == 0 || l.Token == token):
 		return k.endAs(ctx, id, name, l.Token, 0)
 	}
-	// The log decides nevertheless: an earlier attempt may have ended the lock.
+	// An earlier attempt with this id may have ended the lock. So the outcome must come from the log.
 	res, err := k.group.Commit(ctx, refused(name, id))
 	return res.Outcome, err
 }
@@ -322,7 +322,7 @@ func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (
 	return err == nil && outcome == kv.Applied, err
 }
 
-// endAs is end with the id of the request.
+// endAs works like end, but gives the request an id and returns its outcome.
 func (k *Keeper) endAs(ctx context.Context, id command.RequestID, name string, token, renewals uint64) (kv.Outcome,
 	error) {
 	// The caller that waits for the lock must not get an error because the caller that releases it gives up.
@@ -356,5 +356,5 @@ func (k *Keeper) Remaining(name string, token uint64) (time.Duration, error) {
 	if err != nil || !found || l.Token != token {
 		return 0, err
 	}
-	return l.Expiry, nil // this server has not begun to measure it
+	return l.Expiry, nil // this server has not set the timer of the lock yet
 }

@@ -36,7 +36,7 @@ func nameOf(key string) (name string, ok bool) {
 // Claim is what a caller requests of a lock.
 type Claim struct {
 	Owner   string
-	Request string // identifies the call, so that a repeated call finds what the first one has got; may be empty
+	Request string // identifies the call, so that a repeated call recognizes the lock of the first; may be empty
 	Expiry  time.Duration
 }
 
@@ -48,7 +48,7 @@ type Lock struct {
 }
 
 // Parse decodes a lock from its two records, which are in the order of Keys. The result found is false if the lock
-// has no owner.
+// has no owner. Parse returns fault.Corrupt if a record cannot be decoded.
 func Parse(records []kv.Value) (l Lock, found bool, err error) {
 	owner, expiry := records[0], records[1]
 	if !owner.Found || !expiry.Found {

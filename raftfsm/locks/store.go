@@ -56,7 +56,7 @@ func (l *Store) place(ctx context.Context, k lock.Key) (place, error) {
 	return place{l.access, RecordName(l.store, l.component, k), gid}, err
 }
 
-// current returns the lock as of now; the result found is false if it has no owner.
+// current reads the lock. The read is linearizable. The result found is false if the lock has no owner.
 func (p *place) current(ctx context.Context) (l Lock, found bool, err error) {
 	values, err := p.Values(ctx, p.gid, kv.LockStore, Keys(p.name))
 	if err != nil {
@@ -119,8 +119,8 @@ func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	return p.await(ctx, claim, c.Wait)
 }
 
-// granted returns the grant with this token again, for a repeated request. The expiry is the time that is left. It is 0
-// if the lock has ended in the meantime. If the leader does not answer, granted returns fault.Indeterminate.
+// granted returns the grant with this token again, for a repeated request. The expiry is the time that is left. It is
+// 0 if the lock has ended in the meantime. If the leader does not answer, granted returns fault.Indeterminate.
 func (p *place) granted(ctx context.Context, token uint64) (lock.Grant, error) {
 	ms, _, err := p.ask(ctx, &call{what: callRemains, token: token})
 	if err != nil {
@@ -131,7 +131,7 @@ func (p *place) granted(ctx context.Context, token uint64) (lock.Grant, error) {
 	return lock.Grant{Granted: true, Token: token, Expiry: left}, nil
 }
 
-// await waits for a lock that has another owner.
+// await waits for a lock that has another owner, at most for the given patience.
 func (p *place) await(ctx context.Context, c Claim, patience time.Duration) (lock.Grant, error) {
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -25,9 +25,10 @@ func ContactsOf(p Peers, id uint32) group.Contacts {
 	return contacts{p, id}
 }
 
-// LeaderLost implements group.Contacts. It queries server whether that server has lost leader. If server is the
-// leader itself, a refused connection counts as true: no process listens on the peer port, so the leader has ended. A
-// host that is down or unreachable does not refuse connections.
+// LeaderLost implements group.Contacts. It calls server and returns whether that server has lost contact with leader.
+// If server is the leader itself, a refused connection counts as true: no process listens on the peer port, so the
+// leader has ended. A host that is down or unreachable does not refuse connections. After any other error, the result
+// is false.
 func (c contacts) LeaderLost(ctx context.Context, server, leader raft.ServerID) bool {
 	b := lenprefix.Append(Message(c.id), string(leader))
 	out, err := c.peers.Call(ctx, string(server), MethodLost, b)

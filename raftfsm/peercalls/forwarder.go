@@ -16,16 +16,16 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// Bounds of the proposals in one call.
+// Bounds of forwarded proposals.
 const (
 	forwardWindow = 4       // calls in flight to one server for one group and kind of answer
 	ForwardCount  = 256     // proposals in one call
-	forwardBytes  = 1 << 20 // bytes of proposals in one call; a larger one gets its own call
+	forwardBytes  = 1 << 20 // bytes of proposals in one call; a larger proposal gets a call of its own
 )
 
 // forwarder sends proposals to the leaders of groups. While calls are in flight, it collects further proposals and
-// then sends them in one call. This call starts as soon as the queue has at least as many proposals as are in flight.
-// The proposer in package group has the same rule.
+// then sends them in one call. This call starts as soon as the queue has at least as many proposals as are in flight,
+// or has enough to fill a call. The proposer in package group has the same rule.
 type forwarder struct {
 	peers   Peers
 	metrics Observer
@@ -61,9 +61,9 @@ func (l *lane) ripe() bool {
 // forwarded is one proposal in flight.
 type forwarded struct {
 	data     group.Encoded
-	values   bool
-	deadline time.Time // zero = none
-	state    atomic.Uint32
+	values   bool                // the request stores values
+	deadline time.Time           // zero = none
+	state    atomic.Uint32       // forwardQueued, forwardTaken or forwardGone
 	last     bool                // has the latest deadline of its call; guarded by forwarder.mu
 	outcome  chan forwardOutcome // capacity 1
 }
@@ -106,10 +106,10 @@ func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded
 			Msg: "the write was not sent to the leader in time", Err: ctx.Err()}
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) && f.isLast(one) {
-		o := <-one.outcome // comes soon, because the call ends at the same deadline
+		o := <-one.outcome // arrives soon, because the call ends at the same deadline
 		return o.answer, o.err
 	}
-	// The call goes on for other proposals. It may be sent later, even if nothing of it was sent yet.
+	// The call goes on for its other proposals. So this proposal may still be sent.
 	select {
 	case o := <-one.outcome:
 		return o.answer, o.err
@@ -158,7 +158,7 @@ func (f *forwarder) run(key laneKey, l *lane) {
 	}
 }
 
-// take returns the proposals of the call that follows done; nil ends run.
+// take ends the call of the proposals in done, and returns those of the next call. If it returns nil, run must end.
 func (f *forwarder) take(key laneKey, l *lane, done []*forwarded) []*forwarded {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -267,7 +267,8 @@ func readOutcomes(b []byte, err error, n int) []forwardOutcome {
 	return out
 }
 
-// close ends the calls in flight. Their callers get indeterminate.
+// close ends the calls in flight and waits for their goroutines. Callers whose proposals are still queued get
+// fault.Unavailable.
 func (f *forwarder) close() {
 	f.mu.Lock()
 	f.cancel()

@@ -42,7 +42,7 @@ type lonely struct {
 	key      laneKey
 	peer     *slowPeer
 	outcomes chan error
-	under    int
+	under    int // number of proposals made
 }
 
 func newLonely(t *testing.T) *lonely {
@@ -52,7 +52,7 @@ func newLonely(t *testing.T) *lonely {
 		outcomes: make(chan error, 16)}
 }
 
-// propose adds proposals and expects calls of these sizes.
+// propose adds a proposal of size bytes. It then expects calls with the given numbers of proposals.
 func (l *lonely) propose(size int, calls ...int) *forwarded {
 	l.t.Helper()
 	one := &forwarded{data: make([]byte, size), outcome: make(chan forwardOutcome, 1)}

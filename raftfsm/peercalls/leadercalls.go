@@ -83,7 +83,7 @@ func (c *leaderCall) moved(leader raft.ServerID) {
 	}
 }
 
-// waiting returns the groups that have calls in flight for at least this long.
+// waiting returns the groups with a call that has been in flight for at least the time least.
 func (l *leaderCalls) waiting(least time.Duration) map[uint32]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// LeaderClient makes calls to the leaders of groups. Safe for concurrent use.
+// LeaderClient makes calls to the leaders of groups. It is safe for concurrent use.
 type LeaderClient struct {
 	peers   Peers
 	metrics Observer

@@ -9,8 +9,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxLockWaits limits the calls of this node that wait for locks at one other server. Each of them may last ten
-// minutes. Without the limit they could use up all calls that may wait there, also those for topics and workflows.
+// maxLockWaits limits the calls of this node that wait for locks at one other server. Such a call may last ten
+// minutes. Without the limit, these calls could take all places for calls that wait, and topics and workflows would
+// get none.
 const maxLockWaits = 256
 
 // lockWaits counts the calls that wait for locks. It is safe for concurrent use.

@@ -17,7 +17,7 @@ import (
 // fault.Unavailable if the call certainly did not arrive, and fault.Indeterminate if it may have arrived. It returns
 // soon after ctx has ended, with fault.Timeout if the call was not sent.
 //
-// Wait is Call for a method whose handler may wait for a long time. Such calls never keep others from being sent.
+// Wait works like Call, for a method whose handler may wait for a long time. Calls of Wait never delay calls of Call.
 type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 	Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error)
@@ -31,21 +31,21 @@ const (
 	MethodRoute     = "raft.route"      // the leaders known to a server, and the groups it can read
 	MethodReadIndex = "raft.read-index" // a read index of the leader
 	MethodConfirm   = "raft.confirm"    // whether a term is still the newest known
-	MethodProgress  = "raft.progress"   // how far the log and the machine are
+	MethodProgress  = "raft.progress"   // the applied index and the last index of the log
 	MethodCompare   = "raft.compare"    // the digest of a server's state at an index, and the state of its disk
 	MethodState     = "raft.state"      // a request for the server's whole state
 	MethodWatch     = "raft.watch"      // the history of a prefix, for a node without replicas
-	MethodLock      = locks.Method      // ends a lock, or looks at it
+	MethodLock      = locks.Method      // ends a lock, or reads how long it is still valid
 	MethodActor     = actors.Method     // the directory of actors
 	MethodDue       = due.Method        // puts, removes or runs due work
-	MethodTopic     = topics.Method     // changes topics, and takes outcomes of their messages
+	MethodTopic     = topics.Method     // changes topics, and receives outcomes of their messages
 	MethodWorkflow  = workflows.Method  // runs workflows
 	MethodRecall    = "raft.recall"     // what the server has seen of the caller in earlier incarnations
 	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
 )
 
-// Methods of calls that wait at the server. They are not in the methods of the calls for which they wait, because a
-// server handles a limited number of calls of one method at a time.
+// Methods of calls that wait at the server. A server handles a limited number of calls of one method at a time. With
+// methods of their own, waiting calls cannot block the calls that end their wait.
 const (
 	MethodLockWait     = locks.MethodWait     // waits for a lock
 	MethodTopicWait    = topics.MethodWait    // waits for messages of topics
@@ -56,8 +56,8 @@ const (
 const concurrency = 256
 
 // Concurrency returns how many calls of a method a server handles at a time for each connection. Further calls wait.
-// This must not happen to calls that wait, because only a call that is handled has a place in its queue. A node makes
-// at most 1,024 of them to one server (peer.Limits.InFlight).
+// For a method whose calls wait for a lock, a message or work, the result is as high as the number of such calls that
+// a node makes to one server (peer.Limits.InFlight). So each of them gets its place in the queue at once.
 func Concurrency(method string) int {
 	if waits(method) {
 		return 1024

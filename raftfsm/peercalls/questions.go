@@ -31,8 +31,8 @@ func AskProgress(ctx context.Context, peers Peers, server string, id uint32) (p 
 	return p, nil
 }
 
-// FindLeader asks the given servers which server leads a group, and returns the id of the leader. It returns "" if
-// no server reports a leader within a second.
+// FindLeader asks the given servers which server leads a group, and returns the id of the leader. If the answers
+// differ, it returns the leader with the highest term. It returns "" if no server reports a leader within a second.
 func FindLeader(ctx context.Context, peers Peers, gid uint32, servers []string) string {
 	ctx, cancel := context.WithTimeout(ctx, pollWait)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 const (
 	pollPeriod  = 2 * time.Second        // interval of polls of all servers while nothing fails
 	pollPause   = 100 * time.Millisecond // minimum time between polls
-	pollHang    = 500 * time.Millisecond // interval of polls after a leader has not answered for this long
+	pollHang    = 500 * time.Millisecond // interval of polls while a call to a leader has lasted at least this long
 	pollWait    = time.Second            // limit for the answer of one server
 	avoidFailed = 3 * time.Second        // how long a server is avoided after a failed call
 )
@@ -217,7 +217,7 @@ func (t *RouteTable) Leader(gid uint32) raft.ServerID {
 // Readers returns all servers in the order in which a read of a group should try them. The criteria, in order of
 // precedence:
 //
-//  1. A server that answers precedes one that does not.
+//  1. A server precedes others if it has answered the last poll and no call to it has failed in the last 3 seconds.
 //  2. A server whose replica has caught up precedes one whose replica has not.
 //  3. A server with a short round-trip time precedes one with a long round-trip time.
 //

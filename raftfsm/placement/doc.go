@@ -21,9 +21,9 @@
 //  4. A non-voter that keeps up becomes a voter if there are too few voters or a voter is lost.
 //  5. A voter that an operator has removed loses its vote, even if no other server can take its place.
 //  6. Non-voters that cannot come back, or that have failed for too long, are removed from the group.
-//  7. A server that is not in the configuration is added as a non-voter.
-//  8. If there are more voters than desired, one of them becomes a non-voter: a voter that is not alive, otherwise
-//     the one with the highest id, but never the leader.
+//  7. A server that is alive but not in the configuration is added as a non-voter, unless an operator has removed it.
+//  8. If there are more voters than desired, one of them becomes a non-voter, but never the leader. It is a voter that
+//     is not alive, otherwise a voter that is far behind the leader, and otherwise the voter with the highest id.
 //
 // A server that left gracefully is expected to come back. It stays in the group, and only its vote moves to another
 // server. A dead voter keeps its vote while no other server can take its place. Even numbers of voters above two are

@@ -80,12 +80,12 @@ func stopped(node string, ago time.Duration) event {
 	return member(node, func(m *placement.Member) { m.State, m.Since = placement.Left, start().Add(-ago) })
 }
 
-// wiped is a node that came back with another data directory.
+// wiped returns the event that a node has come back with another data directory.
 func wiped(node string) event {
 	return member(node, func(m *placement.Member) { m.Server, m.Since = node+".b", start().Add(-5*time.Second) })
 }
 
-// demotedToSidecar is a node that came back without data.
+// demotedToSidecar returns the event that a node has come back without data.
 func demotedToSidecar(node string, ago time.Duration) event {
 	return member(node, func(m *placement.Member) { m.Server, m.Since = "", start().Add(-ago) })
 }
@@ -98,7 +98,7 @@ func slow(node string) event {
 	return member(node, func(m *placement.Member) { m.SlowDisk = true })
 }
 
-// unseen is a node that gossip does not know.
+// unseen returns the event that gossip does not know a node.
 func unseen(node string) event {
 	return func(in *placement.Input) {
 		var rest []placement.Member
@@ -111,7 +111,8 @@ func unseen(node string) event {
 	}
 }
 
-// arrives is a node that is alive and not configured. An empty id makes it a sidecar.
+// arrives returns the event that a node is alive and not in the configuration. With an empty id, the node is a
+// sidecar.
 func arrives(node, id string) event {
 	return func(in *placement.Input) {
 		m := placement.Member{Node: node, State: placement.Alive, Since: start()}

@@ -39,11 +39,11 @@ type Member struct {
 // Limits are the settings of the policy. The zero value of a field takes its default.
 type Limits struct {
 	MaxLag uint64        // entries a non-voter may lag and still become a voter; default 256
-	Stable time.Duration // how long it must have kept within MaxLag; default 5s
-	// Settle is how long a voter must be gone before its vote moves. It is also how long a new leader keeps a group
-	// before the group is moved. Default 1m.
+	Stable time.Duration // how long a non-voter must stay within MaxLag before it becomes a voter; default 5s
+	// Settle is how long a voter must be gone before its vote moves. It is also how long a new leader must have led
+	// before Leaders may move its group. Default 1m.
 	Settle time.Duration
-	// Forget is how long a failed non-voter stays configured. Default 24h; negative means forever.
+	// Forget is how long a failed non-voter stays in the configuration. Default 24h; negative means forever.
 	Forget time.Duration
 }
 
@@ -70,7 +70,7 @@ type Input struct {
 	Group       uint32
 	Voters      int       // wanted number of voters; below 1 counts as 1
 	Leader      string    // server id of the leader; empty = there is none
-	LeaderSince time.Time // since when it leads; zero = for a long time
+	LeaderSince time.Time // when the leader was elected; zero = a long time ago
 	Servers     []Server  // the group's configuration
 	Members     []Member  // every node gossip has seen, sidecars too
 	Held        bool      // an operator chose the leader: Leaders leaves the group where it is

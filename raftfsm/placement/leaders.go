@@ -42,7 +42,7 @@ func Leaders(groups ...Input) []Move {
 type balance struct {
 	views  []*view // by group
 	load   map[string]int
-	helped map[string]bool // servers that a move goes to already
+	helped map[string]bool // servers that get a leader by a move of this call
 }
 
 func newBalance(groups []Input) *balance {
@@ -92,7 +92,7 @@ func (b *balance) relieve(from string) (Move, bool) {
 	return m, true
 }
 
-// idlest returns the voter with the fewest groups that may lead this one, or nil.
+// idlest returns the voter that may lead the group of v and leads the fewest groups, or nil.
 func (b *balance) idlest(v *view) *seat {
 	var best *seat
 	for _, s := range v.pick(v.canLead) {
@@ -104,8 +104,8 @@ func (b *balance) idlest(v *view) *seat {
 	return best
 }
 
-// movable reports whether the leader of a group may be moved. It returns false if the leader has changed recently,
-// if an operator has chosen it, or if Plan returns a change.
+// movable reports whether the leader of a group may be moved. It returns false if the leader has changed recently, if
+// an operator has chosen it, if Plan returns a change, or if the group has no leader or no majority.
 func (v *view) movable() bool {
 	rested := v.LeaderSince.IsZero() || v.Now.Sub(v.LeaderSince) >= v.Limits.Settle
 	return rested && !v.Held && v.led() != nil && v.majority(nil) && len(Plan(v.Input)) == 0

@@ -12,7 +12,7 @@ func TestMissing_UntilServerHasItsVote(t *testing.T) {
 		name   string
 		in     placement.Input
 		server string
-		want   string // empty = it is in its place
+		want   string // empty = the server has its vote, or needs none
 	}{
 		{"the first voter of a new cluster", group("n1", "n2 n3"), "n1.a", ""},
 		{"a non-voter of a new cluster", group("n1", "n2 n3"), "n3.a", "n3 does not vote yet: 1 of 3 votes are given"},

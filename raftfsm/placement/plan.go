@@ -122,7 +122,7 @@ func (v *view) giveUpLost() (Change, bool) {
 	return Change{}, false
 }
 
-// drop takes a lost vote. The server is removed too, unless it is expected back.
+// drop takes a server out of the configuration. If the server is expected back, drop takes only its vote.
 func (v *view) drop(s *seat) (Change, bool) {
 	if s.standing == left && !s.removed {
 		return change(Demote, s, "gives up its vote: %s", v.fate(s))
@@ -218,8 +218,9 @@ func (v *view) admit() (Change, bool) {
 	return Change{}, false
 }
 
-// shrink turns voters beyond the wanted number into non-voters.
-func (v *view) shrink() (Change, bool) { // a removed leader needs its possible successors
+// shrink turns one voter beyond the wanted number into a non-voter. It does nothing while the leader is removed,
+// because such a leader needs the other voters as possible successors.
+func (v *view) shrink() (Change, bool) {
 	voters := v.pick(isVoter)
 	over := len(voters) > v.limit()
 	if v.led().removed || !over && (len(voters) <= v.target() || !v.quiet()) {
@@ -244,8 +245,8 @@ func (v *view) quiet() bool {
 	return len(unsettled) == 0
 }
 
-// surplus returns the voter to demote, but never the leader. It prefers a voter that is not alive, then one that is not
-// close behind the leader, and then the highest id.
+// surplus returns the voter to demote, but never the leader. It prefers a voter that is not alive, then one that is
+// not close behind the leader, and then the highest id.
 func (v *view) surplus(voters []*seat) *seat {
 	var best *seat
 	rank := func(s *seat) int {
@@ -265,8 +266,9 @@ func (v *view) surplus(voters []*seat) *seat {
 	return best
 }
 
-// current reports whether a majority of the voters without one of them is alive and close behind the leader. Otherwise
-// the group could commit nothing until others have caught up, not even the change itself.
+// current reports whether a majority of the voters is alive and close behind the leader. The voter excluded does not
+// count. Without such a majority, the group could not commit the removal of its vote until other voters have caught
+// up.
 func (v *view) current(excluded *seat) bool {
 	return v.most(excluded, func(s *seat) bool { return s.up() && (s.leader || v.closeBehind(s)) })
 }

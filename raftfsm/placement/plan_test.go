@@ -9,7 +9,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// policy returns the policy of this package: situations, and the one change planned in each, or none.
+// policy returns the test table of the policy. Each row has a situation, and the change that Plan returns for it;
+// empty = no change.
 func policy() []struct {
 	name, want string
 	in         placement.Input

@@ -99,7 +99,7 @@ func (w *world) happen() {
 	w.pass(time.Duration(w.rng.IntN(40)) * time.Second)
 }
 
-// pass advances time: lags are reported, and a leader is elected where one can be.
+// pass advances time. Servers report their lags, and a leader is elected if that is necessary and possible.
 func (w *world) pass(d time.Duration) {
 	w.in.Now = w.in.Now.Add(d)
 	w.in.Members = nil
@@ -255,7 +255,7 @@ func (w *world) fail(format string, args ...any) {
 		w.in.Leader, w.in.Members, strings.Join(w.history, "\n"))
 }
 
-// checkOrderIsNoInfluence plans again from shuffled lists.
+// checkOrderIsNoInfluence checks that shuffled lists in the input lead to the same plan and the same verdicts.
 func (w *world) checkOrderIsNoInfluence(plan []placement.Change) {
 	in := w.in
 	in.Servers, in.Members, in.Removed = slices.Clone(in.Servers), slices.Clone(in.Members), slices.Clone(in.Removed)
@@ -314,7 +314,7 @@ func (w *world) settle() {
 	}
 }
 
-// checkRest checks a cluster at rest.
+// checkRest checks that a cluster at rest has added all servers, and has as many voters as it should have.
 func (w *world) checkRest() {
 	if w.in.Leader == "" {
 		return

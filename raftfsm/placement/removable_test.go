@@ -13,7 +13,7 @@ func TestRemovable_AsLongAsRestIsMajority(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		in   placement.Input
-		want string // part of the reason against it; empty = it may go
+		want string // part of the reason against the removal; empty = the server may be removed
 	}{
 		{"one of three", group("n1 n2 n3", ""), ""},
 		{"a dead one of three", group("n1 n2 n3", "", failed("n2", time.Second)), ""},

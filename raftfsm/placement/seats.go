@@ -54,7 +54,7 @@ func look(in Input) *view {
 	return v
 }
 
-// onePerNode sorts members and keeps one for each node: the one alive, then the newest.
+// onePerNode sorts members by node and keeps one for each node: one that is alive, otherwise the newest.
 func onePerNode(in []Member) []Member {
 	list := slices.Clone(in)
 	slices.SortFunc(list, func(a, b Member) int {
@@ -92,7 +92,7 @@ func (v *view) seat(s Server) seat {
 func (v *view) standingOf(s *seat) (standing, time.Time) {
 	m, ok := v.member(s.node)
 	switch {
-	case s.leader: // it is the one that asks
+	case s.leader: // a server that leads is alive
 		return alive, time.Time{}
 	case !ok:
 		return unseen, v.Watching
@@ -104,7 +104,7 @@ func (v *view) standingOf(s *seat) (standing, time.Time) {
 		return superseded, m.Since
 	case m.State == Left && m.Server == s.ID:
 		return left, m.Since
-	// Another incarnation of the node may have died since, and this one with it or before.
+	// The node has failed, or has stopped with another data directory. This server does not run in either case.
 	default:
 		return failed, m.Since
 	}
@@ -127,11 +127,11 @@ func (v *view) lost(s *seat) bool {
 	}
 }
 
-// doomed reports whether a voter will lose its vote. This is so for a lost voter, and for a leader that an operator
-// has removed.
+// doomed reports whether a voter will lose its vote. It returns true for a lost voter, and for a leader that an
+// operator has removed.
 func (v *view) doomed(s *seat) bool { return v.lost(s) || s.Voter && s.leader && s.removed }
 
-// closeBehind reports whether a server is known to be within the limit now.
+// closeBehind reports whether the lag of a server is known and at most Limits.MaxLag.
 func (v *view) closeBehind(s *seat) bool { return s.LagKnown && s.Lag <= v.Limits.MaxLag }
 
 func (v *view) steady(s *seat) bool {
@@ -166,7 +166,8 @@ func isVoter(s *seat) bool { return s.Voter }
 // voters count.
 func (v *view) majority(excluded *seat) bool { return v.most(excluded, (*seat).up) }
 
-// most reports whether is applies to a majority of the voters without one of them.
+// most reports whether the function is returns true for more than half of the voters. The voter excluded does not
+// count.
 func (v *view) most(excluded *seat, is func(*seat) bool) bool {
 	all, count := 0, 0
 	for _, s := range v.pick(isVoter) {

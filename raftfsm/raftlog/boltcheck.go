@@ -22,7 +22,7 @@ import (
 // The layout of a bbolt file.
 const (
 	boltPageHeader  = 16 // id (8), flags (2), count (2), overflow (4)
-	boltElement     = 16 // of a branch and of a leaf
+	boltElement     = 16 // header of an element in a branch page or a leaf page
 	boltMetaSize    = 64
 	boltBranch      = 0x01
 	boltLeaf        = 0x02
@@ -87,7 +87,7 @@ func allZeros(f io.ReaderAt, size int64) (bool, error) {
 	}
 }
 
-// boltCheck checks one file.
+// boltCheck is the state of the check of one file.
 type boltCheck struct {
 	file io.ReaderAt
 	size int64
@@ -97,13 +97,13 @@ type boltCheck struct {
 	why  string // the first damage found; empty = none so far
 }
 
-// boltMeta is the header written by the newest transaction.
+// boltMeta is one of the two headers of a file.
 type boltMeta struct {
 	page                      int64
 	root, freelist, end, txid uint64
 }
 
-// run returns the damage found, or an error of the disk.
+// run checks the file. It returns a description of the damage, or "" if there is none, or an error of the disk.
 func (c *boltCheck) run() (why string, err error) {
 	m, err := c.meta()
 	if err != nil {
@@ -157,14 +157,15 @@ func parseBoltMeta(b []byte) *boltMeta {
 	return m
 }
 
-// bad records the first damage.
+// bad records a description of damage, unless damage is already recorded.
 func (c *boltCheck) bad(format string, args ...any) {
 	if c.why == "" {
 		c.why = fmt.Sprintf(format, args...)
 	}
 }
 
-// read returns a page with its overflow pages, or nil if the id cannot be a page.
+// read returns a page with its overflow pages. It returns nil if the page does not exist, is damaged, or was read
+// before. In these cases it also records the damage (see bad).
 func (c *boltCheck) read(id uint64) ([]byte, error) {
 	if id < 2 || id >= c.end {
 		c.bad("a page refers to page %d, which does not exist", id)
@@ -221,7 +222,7 @@ func (c *boltCheck) free(id uint64) error {
 	return nil
 }
 
-// walk checks a tree and the trees nested in it.
+// walk checks the tree with the given root page, and the trees nested in it.
 func (c *boltCheck) walk(root uint64) error {
 	for unvisited := []boltRef{{id: root}}; len(unvisited) > 0 && c.why == ""; {
 		at := unvisited[len(unvisited)-1]

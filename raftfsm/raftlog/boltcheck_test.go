@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// boltFile returns a log file with entries on many pages. Some entries are larger than a page, and some are
-// deleted.
+// boltFile returns the content of a log file with entries on many pages. Some entries are larger than a page, and some
+// are deleted.
 func boltFile(t *testing.T, noFreelistSync bool) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "log.db")
@@ -105,7 +105,7 @@ func TestCheckBolt_DamagedFileNeverPanics(t *testing.T) {
 				}
 			case 2:
 				clear(b[start*page:][:page])
-			case 3: // anywhere
+			case 3: // flipped bits anywhere
 				for range 20 {
 					b[rnd.IntN(len(b))] ^= byte(1 << rnd.IntN(8))
 				}
@@ -123,7 +123,7 @@ func TestCheckBolt_DamagedFileNeverPanics(t *testing.T) {
 	}
 }
 
-// useBolt opens a file, reads all of it, and writes to it.
+// useBolt opens a file with bbolt, reads all of it, and writes to it. It fails the test if bbolt panics.
 func useBolt(t *testing.T, seed uint64, path string) {
 	t.Helper()
 	defer func() {

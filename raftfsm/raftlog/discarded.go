@@ -17,16 +17,17 @@ import (
 // So the log returns the entries from S+1 to the old last index to raft with term 0. Raft replaces them, like all
 // entries that contradict its leader. An append that follows S is rebased (see Store.Rebase).
 //
-// This ends when the first new entry is stored or the server restarts, because raft then updates its last index. Until
-// then, raft still uses its old last entry in elections. This is safe, because a candidate with that entry cannot win:
-// the old log contradicts a committed entry, so a majority has a newer log. For the same reason no leader names an
-// entry above S of the old log as the previous entry, so raft never applies an entry with term 0.
+// Raft updates its last index when the first new entry is stored or the server restarts. Then no entry counts as
+// discarded any more. Until then, raft still uses its old last entry in elections. This is safe, because a candidate
+// with that entry cannot win: the old log contradicts a committed entry, so a majority has a newer log. For the same
+// reason, no leader has an entry of the old log above S, or names it as a previous entry. So raft never applies an
+// entry with term 0.
 //
-// Safe for concurrent use.
+// A Discarded is safe for concurrent use.
 type Discarded struct {
 	mu   sync.Mutex
 	from Position // end of the snapshot
-	to   uint64   // raft's last index; 0 = no entry is discarded
+	to   uint64   // last index of the cleared log, which raft still uses; 0 = no entry is discarded
 }
 
 // begin records that the log was cleared for a snapshot. snapshot is the end of the snapshot, and last is the last

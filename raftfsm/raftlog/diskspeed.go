@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	paceSamples      = 256 // appends recorded per window; of more, a sample is kept
+	paceSamples      = 256 // appends recorded per window; if there are more, the newest are kept
 	WindowsUntilSlow = 10  // consecutive windows after which a disk becomes slow, or normal again
 )
 
@@ -20,8 +20,8 @@ type DiskSpeed struct {
 	mu     sync.Mutex
 	window []time.Duration // guarded by mu: durations in the current window
 	seen   int             // guarded by mu: appends in the current window
-	median time.Duration   // guarded by mu: of the newest window with an append; 0 = none yet
-	streak int             // guarded by mu: consecutive windows above the bound or, if negative, below half of it
+	median time.Duration   // guarded by mu: median of the newest window with an append; 0 = none yet
+	streak int             // guarded by mu: windows in sequence above Bound or, if negative, below half of Bound
 	slow   bool            // guarded by mu
 }
 
@@ -38,7 +38,7 @@ func (p *DiskSpeed) Add(d time.Duration) {
 }
 
 // EndWindow ends the current window and begins the next. inFlight is how long the append in progress has taken so
-// far; 0 = none is in progress.
+// far; 0 = none is in progress. If inFlight is above Bound, it counts as a finished append.
 func (p *DiskSpeed) EndWindow(inFlight time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,17 +29,17 @@ func TestDiskSpeed_ChangesAfterConsecutiveWindows(t *testing.T) {
 			false}, // every third write is slow: clients hardly notice
 		{9, 0, []time.Duration{300 * ms, 5 * ms, 300 * ms}, false},    // too few windows
 		{1, 0, []time.Duration{150 * ms}, false},                      // the count starts again
-		{9, 0, []time.Duration{300 * ms}, false},                      //
+		{9, 0, []time.Duration{300 * ms}, false},                      // too few windows
 		{1000, 0, nil, false},                                         // without writes nothing changes
 		{1, 0, []time.Duration{300 * ms}, true},                       // enough windows
 		{100, 0, []time.Duration{150 * ms}, true},                     // better, but not below half of the bound
-		{9, 0, []time.Duration{20 * ms}, true},                        //
+		{9, 0, []time.Duration{20 * ms}, true},                        // too few windows
 		{1, 0, []time.Duration{150 * ms}, true},                       // the count starts again
-		{9, 0, []time.Duration{20 * ms}, true},                        //
+		{9, 0, []time.Duration{20 * ms}, true},                        // too few windows
 		{1, 0, []time.Duration{20 * ms}, false},                       // normal again
 		{9, 5 * time.Second, nil, false},                              // a write in flight counts
-		{1, 5 * time.Second, nil, true},                               //
-		{12, 0, []time.Duration{ms, 2 * ms, 3 * ms, 400 * ms}, false}, //
+		{1, 5 * time.Second, nil, true},                               // enough windows
+		{12, 0, []time.Duration{ms, 2 * ms, 3 * ms, 400 * ms}, false}, // normal again, although some writes are slow
 	} {
 		if got := looks(x.n, x.inFlight, x.appends...); got != x.want {
 			t.Errorf("step %d: slow is %v, want %v", i, got, x.want)

@@ -36,14 +36,13 @@ func DiskError(err error, path string) error {
 	return e
 }
 
-// RejoinHint is the hint in the error for a server that has lost entries that it acknowledged, or a vote that it
-// gave.
+// RejoinHint is the hint in the errors for a server that has lost acknowledged entries or its own votes.
 const RejoinHint = "it must not continue as the same server. In a cluster: move its data directory away and start " +
 	"it again; it joins as a new server. A single server: restore a backup into an empty directory " +
 	"(docs/operations/disaster.md)"
 
-// LostData returns the error for a file that lacks data which the group had before. The text of the error is path and
-// the formatted message.
+// LostData returns the error for a file that lacks data which the group had before. The code is fault.Corrupt. The
+// text of the error is path, followed by the formatted message.
 func LostData(path, format string, a ...any) error {
 	return &fault.Error{Code: fault.Corrupt, Op: "group.Open", Key: path, Msg: path + " " + fmt.Sprintf(format, a...),
 		Hint: RejoinHint}

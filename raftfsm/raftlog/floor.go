@@ -27,11 +27,12 @@ const (
 //
 // The floor is written at these times, and appends never wait for it:
 //
+//   - when the group has been opened
 //   - with each vote, before the vote is sent
 //   - with each snapshot
 //   - before the end of the log is truncated
 //   - at a clean close
-//   - every FloorEvery if something has changed
+//   - every Timing.FloorEvery (see package group) if something has changed
 //
 // A start also compares the files with the database and with what other servers have recorded (see transport.Witness).
 type Floor struct {
@@ -44,13 +45,13 @@ type Floor struct {
 	Term     uint64 `json:"term"`
 	VoteTerm uint64 `json:"voteTerm,omitempty"`
 	Vote     string `json:"vote,omitempty"`
-	First    uint64 `json:"first,omitempty"` // of the log; 0 = it was empty
+	First    uint64 `json:"first,omitempty"` // index of the oldest entry in the log; 0 = the log was empty
 	Last     uint64 `json:"last,omitempty"`
-	LastTerm uint64 `json:"lastTerm,omitempty"` // of the entry at Last; 0 = not recorded
+	LastTerm uint64 `json:"lastTerm,omitempty"` // term of the entry at Last; 0 = not recorded
 	Snapshot uint64 `json:"snapshot,omitempty"` // index of the snapshot
-	Applied  uint64 `json:"applied,omitempty"`  // by the database, on disk
+	Applied  uint64 `json:"applied,omitempty"`  // index of the newest command in the database on disk
 
-	Seen map[string]Seen `json:"seen,omitempty"` // by server id: what other servers hold, as far as this one has seen
+	Seen map[string]Seen `json:"seen,omitempty"` // what this server has seen of other servers, by server id
 }
 
 // FloorSources supplies what a floor records besides the log, terms and votes.
@@ -64,17 +65,17 @@ type FloorSources interface {
 	SeenOfOthers() map[string]Seen
 }
 
-// FloorFile maintains the floor file of one group. Safe for concurrent use.
+// FloorFile maintains the floor file of one group. It is safe for concurrent use.
 type FloorFile struct {
 	volume  Volume
 	dir     string
 	process Process
 	sources FloorSources
-	extent  *extent // what of the log is durable
+	extent  *extent // the durable part of the log
 
 	mu      sync.Mutex
 	current Floor  // the newest values known; the file may be older
-	written string // content of the file; empty = no file
+	written string // content that was last written; empty = none since the start
 }
 
 // LoadFloor reads the floor of a directory. It returns nil, nil if there is none.
@@ -107,7 +108,7 @@ func (k *FloorFile) observeTerm(term uint64) {
 	k.current.Term = term
 }
 
-// vote records a vote that the stable store holds, and writes the file.
+// vote records a vote that the stable store already holds, and writes the floor file.
 func (k *FloorFile) vote(term uint64, candidate string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -129,7 +130,7 @@ func (k *FloorFile) lower(index uint64, forget func()) error {
 	return k.writeLocked()
 }
 
-// Write writes the file if anything has changed.
+// Write writes the floor file if anything has changed.
 func (k *FloorFile) Write() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -170,9 +171,9 @@ type found struct {
 	Term, VoteTerm uint64
 	vote           string
 	first          uint64
-	Last           Position // of the log
+	Last           Position // newest entry of the log
 	Snapshot       Position
-	Applied        uint64 // of the snapshot
+	Applied        uint64 // index of the newest command in the database, according to the manifest
 	Manifest       string // path of the file that names the snapshot
 	termAt         func(index uint64) (uint64, error)
 }
@@ -186,8 +187,9 @@ type Identity struct {
 	Owner  Owner
 }
 
-// Check returns an error if the floor belongs to another group, server or cluster than id, or if the stores lack
-// something that the floor records. h is what the stores hold (see ReadStores).
+// Check compares the floor with id, and with h, which describes what the stores hold (see ReadStores). It returns
+// fault.Corrupt if the floor belongs to another group, server, log engine or cluster than id. It also returns
+// fault.Corrupt if the stores lack something that the floor records.
 func (f *Floor) Check(id Identity, h found) error {
 	file := func(name string) string { return filepath.Join(id.Dir, name) }
 	switch {
@@ -227,8 +229,8 @@ func (f *Floor) Check(id Identity, h found) error {
 	return nil
 }
 
-// CheckTerm returns an error if the stored term is lower than newest, the highest term of the entries, snapshots and
-// votes of this server. A server stores a term before it stores anything else of that term. So a lower stored term
+// CheckTerm returns fault.Corrupt if the stored term is lower than newest, the highest term of the entries, snapshots
+// and votes of this server. A server stores a term before it stores anything else of that term. So a lower stored term
 // means that data was lost.
 func CheckTerm(dir string, stored, newest uint64) error {
 	if stored >= newest {

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 )
 
-// Formats that the built-in log engines write.
+// Format versions and magic numbers of the files of bbolt and raft-wal.
 const (
 	boltFormat = 2
 	boltMagic  = 0xED0CDAED
@@ -65,8 +65,9 @@ func CheckWALFormat(dir string) error {
 	return nil
 }
 
-// segmentsIn returns the paths of the segments of raft-wal in dir, in the order of their entries. Their names begin
-// with the index of the first entry. Without dir, there are none. The path dir may contain characters of a pattern.
+// segmentsIn returns the paths of the segments of raft-wal in dir, in the order of their entries. The name of a
+// segment begins with the index of its first entry. If dir does not exist, segmentsIn returns none. It uses no pattern
+// such as *.wal, because dir may contain special characters of patterns.
 func segmentsIn(dir string) ([]string, error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// After a crash between raft's two writes of a vote, the candidate of the earlier vote would get the vote of
-// the new term without a check of its log.
+// A crash between raft's two writes of a vote combines the new term with the candidate of the earlier vote. This
+// candidate would then get the vote of the new term without a check of its log.
 func TestHazard_CrashTearsVote(t *testing.T) {
 	open := func(path string) *raftboltdb.BoltStore {
 		s, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
@@ -62,7 +62,7 @@ func TestOpen_SecondFailsWhereLibraryHangs(t *testing.T) {
 	<-opened
 }
 
-// bbolt has no checksum over values.
+// The engines return an altered entry, because they do not know its checksum. The Store detects the change.
 func TestHazard_EnginesReturnAlteredEntry(t *testing.T) {
 	engines(t, func(t *testing.T, e Engine) {
 		engine, err := openEngine(t.TempDir(), e, slog.New(slog.DiscardHandler))

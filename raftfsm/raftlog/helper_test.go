@@ -13,11 +13,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	wal.DefaultSegmentSize = 16 << 10 // many small segments, because raft-wal deletes only whole ones
+	wal.DefaultSegmentSize = 16 << 10 // many small segments, because raft-wal deletes only whole segments
 	goleak.VerifyTestMain(m)
 }
 
-// large makes the log of 40 entries longer than raft-wal's segments in these tests.
+// large is a value of 2000 bytes. 40 entries with such values need several of raft-wal's segments in these tests.
 var large = strings.Repeat("v", 2000)
 
 func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }
@@ -35,7 +35,7 @@ func engines(t *testing.T, f func(t *testing.T, e Engine)) {
 	}
 }
 
-// still reports whether something does not happen for a while.
+// still reports whether nothing arrives from the channel for 300 ms.
 func still(t *testing.T, happened <-chan struct{}) bool {
 	t.Helper()
 	timer := time.NewTimer(300 * time.Millisecond)

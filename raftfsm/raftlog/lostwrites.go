@@ -19,8 +19,8 @@ const (
 // serverTag returns a short hash of a server id.
 func serverTag(id raft.ServerID) uint32 { return crc32.Checksum([]byte(id), castagnoli) }
 
-// owing returns the Extensions of an entry with n writes that the given server acknowledges early, that is, as soon
-// as its own disk has the entry. It returns nil if n is 0.
+// owing returns the Extensions of an entry with n writes that the given server acknowledges early. Early means as soon
+// as its own disk has the entry. owing returns nil if n is 0.
 func owing(server uint32, n int) []byte {
 	if n == 0 {
 		return nil
@@ -30,15 +30,15 @@ func owing(server uint32, n int) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(n)) //nolint:gosec // bounded by the entry
 }
 
-// Owing returns the Extensions field for an entry with n writes that this server acknowledges early, that is, as soon
-// as its own disk has the entry. It returns nil if n is 0.
+// Owing returns the Extensions of an entry with n writes that this server acknowledges early. Early means as soon as
+// its own disk has the entry. Owing returns nil if n is 0.
 func (s *Store) Owing(n int) []byte { return owing(s.self, n) }
 
 // isOwing reports whether Extensions were made by owing and not sealed yet.
 func isOwing(e []byte) bool { return len(e) == owedSize && e[0] == owedMark }
 
-// owed returns how many writes of the sealed entry l were acknowledged early by the server with this tag. It returns
-// 0 if another server has proposed the entry.
+// owed returns how many writes of the sealed entry l the server with this tag acknowledges early. It returns 0 if
+// another server has proposed the entry.
 func owed(l *raft.Log, server uint32) int {
 	e := l.Extensions
 	if len(e) != sealOwedSize || e[1] != sealOwedVersion || binary.BigEndian.Uint32(e[sealSize:]) != server {
@@ -47,15 +47,15 @@ func owed(l *raft.Log, server uint32) int {
 	return int(binary.BigEndian.Uint32(e[sealSize+4:]))
 }
 
-// tellLost counts the acknowledged writes in the entries lo to hi as lost. Entries of another leader are about to
-// replace them, or a snapshot already has.
+// tellLost counts the acknowledged writes in the entries lo to hi as lost. It is called when entries of another leader
+// are about to replace these entries, or when a snapshot has replaced them.
 func (s *Store) tellLost(lo, hi uint64) {
 	if !s.role.Running() {
-		return // not replaced: dropped during the opening
+		return // entries that are deleted while the group is opened are not counted
 	}
 	base, _ := s.role.Base()
 	n := 0
-	// entries that the snapshot covers may be part of it; those it contradicts are above it
+	// Entries up to the end of the snapshot may be part of the snapshot, so they are not counted.
 	lo = max(lo, base.Index+1)
 	for i := lo; i <= hi; i++ {
 		var l raft.Log

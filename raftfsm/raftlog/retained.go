@@ -17,15 +17,15 @@ const (
 // itself no longer needs these entries, because a newer snapshot covers them. A follower needs them right after the
 // transfer. Without them, a slow follower would need one snapshot after another.
 //
-// Invariant: from the start of a transfer until the follower has caught up, the leader keeps the entries after the
-// end of the snapshot that it sends. It drops them earlier if they exceed retainBytes, or if the follower has
+// Invariant: the leader keeps the entries after the end of a snapshot from the start of its transfer until the
+// follower has caught up. The leader drops these entries earlier if they exceed retainBytes, or if the follower has
 // acknowledged nothing for retainWait.
 type Retained struct {
 	mu    sync.Mutex
 	needs map[raft.ServerID]need
 }
 
-// need is the oldest entry that a follower does not have.
+// need describes which entries a follower needs: all after the entry at index, and that entry for the comparison.
 type need struct {
 	index   uint64
 	sending bool      // a snapshot is being sent
@@ -55,7 +55,8 @@ func (r *Retained) End(id raft.ServerID, installed bool) {
 	delete(r.needs, id)
 }
 
-// Reached records that a follower has the entries up to index. The parameter last is the last index of the log.
+// Reached records that a follower has the entries up to index. The parameter last is the last index of the log. When
+// the follower is at most 64 entries behind last, no more entries are kept for it.
 func (r *Retained) Reached(id raft.ServerID, index, last uint64) {
 	const near = 64 // number of entries that may be in flight
 	r.mu.Lock()

@@ -7,7 +7,7 @@ import (
 
 // seams implements Role, Events and Process for a log in a test.
 type seams struct {
-	ahead bool   // leads others
+	ahead bool   // this server leads other voters
 	base  uint64 // end of the newest snapshot; 0 = none
 	fatal func(error)
 	step  func(string)

@@ -42,17 +42,17 @@ type Events interface {
 
 // Process has the functions of the program that the log calls.
 type Process interface {
-	// Fatal reports an error after which this replica cannot be trusted. Nothing is written after the call.
+	// Fatal reports an error after which this replica cannot be trusted. It should end the process.
 	Fatal(err error)
-	// Step is called before and after each named step of disk work.
+	// Step is called before and after each named step of disk work, for tests.
 	Step(name string)
-	// Raise makes durable that the group may hold entries of a version.
+	// Raise records durably that the log may contain entries of the given version.
 	Raise(version uint8) error
 }
 
-// Store wraps the engine of the log. It adds a checksum to every entry and verifies it on reads. It measures the speed
-// of the disk and caches the newest entries. A leader can replicate entries while its own disk still writes them (see
-// unsynced); WaitDurable waits for the disk.
+// Store wraps the engine of the log. It adds a checksum to every entry and verifies the checksum on reads. It reports
+// how long each write takes, and caches the newest entries. A leader can replicate entries while its own disk still
+// writes them (see unsynced); WaitDurable waits for the disk.
 //
 // Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not
 // yet durable on this server.
@@ -80,12 +80,12 @@ type Store struct {
 	discarded Discarded
 	retained  Retained
 
-	busy atomic.Int64 // start of the write in flight, in monotonic nanoseconds since open; 0 = none
+	busy atomic.Int64 // start of the write in flight, in monotonic nanoseconds since open, plus 1; 0 = none
 	last atomic.Uint64
 	// gone is the index up to which entries were compacted since the log was opened; raft-wal may still return some
 	// of these entries
 	gone atomic.Uint64
-	open time.Time // the start of the time in busy
+	open time.Time // the time from which busy counts
 }
 
 var (
@@ -140,7 +140,8 @@ func (s *Store) Ends() (first, last uint64, err error) {
 	return first, last, err
 }
 
-// Read reads and verifies an entry while the group is being opened.
+// Read reads an entry from the engine, without the cache, and verifies its checksum. It returns fault.Corrupt if the
+// entry cannot be read or is damaged. Unlike GetLog, it does not end the process.
 func (s *Store) Read(index uint64, l *raft.Log) error {
 	if err := s.engine.GetLog(index, l); err != nil {
 		return &fault.Error{Code: fault.Corrupt, Op: "group.log",
@@ -236,10 +237,10 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 // log. Tests use AllowGaps to show why Rebase and the check are needed. Call it before Raft runs.
 func (s *Store) AllowGaps() { s.gaps = true }
 
-// checkFollows returns an error if an entry with the given index would leave a gap in the log, or a gap between the
-// snapshot and the log. This can happen with an append that arrives late. For example, a new server gets the entries
-// from 1 on after it has installed a snapshot. Raft does not detect this, because it compares only the previous
-// entry, and such an append has none.
+// checkFollows returns fault.Conflict unless an entry with the given index directly follows the log or, if the log is
+// empty, the snapshot. An append that arrives late may leave a gap. For example, a new server gets the entries from 1
+// on after it has installed a snapshot. Raft does not detect the gap, because raft compares only the previous entry,
+// and such an append has none.
 func (s *Store) checkFollows(index uint64) error {
 	last := s.last.Load()
 	if last == 0 {
@@ -258,7 +259,7 @@ func markStored(stage string, entries []*raft.Log) {
 	timeline.MarkEntries(stage, entries[0].Index, entries[len(entries)-1].Index)
 }
 
-// note adds entries to the log that raft sees.
+// note records that the log has the entries, durable or not. Raft can read them afterwards.
 func (s *Store) note(entries []*raft.Log) {
 	s.tail.add(entries)
 	s.discarded.End()
@@ -290,7 +291,7 @@ func (s *Store) append(entries []*raft.Log) error {
 	return nil
 }
 
-// noteLevel makes the version of entries durable before the entries.
+// noteLevel records the highest version of the entries durably, before the entries are written.
 func (s *Store) noteLevel(entries []*raft.Log) error {
 	v := s.level
 	for _, l := range entries {
@@ -326,8 +327,10 @@ func (s *Store) Stalled() time.Duration {
 // GetLog reads the entry at the given index and verifies its checksum. A damaged entry ends the process, because it
 // must be neither applied nor sent to other servers.
 //
-// Raft looks up the last entry of a snapshot before the first append after it. If the log of a follower does not
-// contain that entry, GetLog returns a placeholder for it.
+// Raft looks up the last entry of a snapshot before the first append after the snapshot. If the log of a follower does
+// not contain that entry, GetLog returns a placeholder for it. GetLog also returns a placeholder for an entry that a
+// snapshot has replaced, and that raft still expects (see Discarded). For any other entry that the log does not
+// contain, GetLog returns raft.ErrLogNotFound.
 func (s *Store) GetLog(index uint64, l *raft.Log) error {
 	if c := s.tail.get(index); c != nil {
 		*l = *c
@@ -388,7 +391,7 @@ func (s *Store) Applied(index uint64) { s.tail.settle(index) }
 func (s *Store) BytesSince(index uint64) uint64 { return s.tail.since(index) }
 
 // EntriesWithin returns how many of the newest entries fit into limit bytes. The parameter last is the index of the
-// last entry.
+// last entry. If all entries fit, EntriesWithin returns last.
 func (s *Store) EntriesWithin(last, limit uint64) uint64 { return s.tail.within(last, limit) }
 
 // Configuration returns the index of the newest configuration in the log; 0 = none known.
@@ -408,7 +411,7 @@ func (s *Store) Retained() *Retained { return &s.retained }
 // log.
 func (s *Store) Discarded() *Discarded { return &s.discarded }
 
-// HoldsAt reports whether the log has the entry written at a position.
+// HoldsAt reports whether the log has the entry with the index and the term of the given position.
 func (s *Store) HoldsAt(at Position) bool {
 	term, known := s.TermAt(at.Index)
 	return known && term == at.Term
@@ -421,10 +424,10 @@ func (s *Store) FirstIndex() (uint64, error) { return s.engine.FirstIndex() }
 func (s *Store) LastIndex() (uint64, error) { return s.last.Load(), nil }
 
 // DeleteRange deletes the entries lo to hi. It keeps old entries that a follower still needs (see Retained). Raft
-// deletes the oldest entries after a snapshot, and the newest entries if they conflict with the leader's.
+// deletes the oldest entries after a snapshot, and the newest entries if they conflict with those of the leader.
 func (s *Store) DeleteRange(lo, hi uint64) error {
-	// Only raft's main goroutine deletes the newest entries. Meanwhile, another goroutine may be compacting the log
-	// or may find it cleared, so this is decided once.
+	// Read the last index only once. Raft compacts the log on its goroutine for snapshots. At the same time, raft's
+	// main goroutine may delete the newest entries, or all entries.
 	last := s.last.Load()
 	if last == 0 {
 		return nil
@@ -464,7 +467,7 @@ func (s *Store) DeleteRange(lo, hi uint64) error {
 	if err != nil {
 		return err
 	}
-	s.last.Store(newLast) // before the tail is cut: entries that the tail no longer knows must not look compacted
+	s.last.Store(newLast) // before the tail is cut, so that TermAt does not take deleted entries for compacted ones
 	s.tail.cut(lo)
 	return nil
 }

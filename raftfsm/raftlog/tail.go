@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	tailCacheBytes = 32 << 20 // entries kept in memory for followers and for the machine
+	tailCacheBytes = 32 << 20 // bytes of entries kept in memory, for followers and for the machine
 	tailCacheCount = 4096
-	tailMarkBytes  = 256 << 10 // resolution of the byte accounting
+	tailMarkBytes  = 256 << 10 // bytes of entries between two marks, on which since and within are exact
 )
 
 // tail caches the newest entries of the log, up to a limit in bytes. It also records how many bytes were appended,
@@ -20,17 +20,17 @@ type tail struct {
 	mu     sync.Mutex
 	first  uint64      // index of cached[0]
 	cached []*raft.Log // contiguous
-	bytes  int         // of cached
+	bytes  int         // size of the entries in cached
 
 	last  uint64 // newest entry added; 0 = none
 	total uint64 // bytes appended since open
-	marks []mark // ascending
+	marks []mark // about one for each tailMarkBytes, ascending
 	blind []uint64
 	confs []uint64 // entries with a configuration
 	terms []mark   // first index of each term seen, ascending; the field total holds the term
 }
 
-// mark records that total was the given number before entry index was appended.
+// mark records the value of tail.total before the entry at index was appended.
 type mark struct {
 	index uint64
 	total uint64
@@ -69,8 +69,8 @@ func (t *tail) note(l *raft.Log) {
 
 func (t *tail) noteLocked(l *raft.Log) {
 	if t.last != 0 && l.Index != t.last+1 {
-		// An installed snapshot has left a gap. What is known of the entries below it does not apply to the
-		// gap.
+		// An installed snapshot has left a gap. The terms and types recorded for the entries below the gap must not
+		// be used for indexes in the gap.
 		t.terms, t.blind, t.confs, t.marks = nil, nil, nil, nil
 	}
 	if n := len(t.marks); n == 0 || t.total-t.marks[n-1].total >= tailMarkBytes {
@@ -123,7 +123,7 @@ func (t *tail) shrinkLocked() {
 	t.first += uint64(drop)
 }
 
-// get returns a cached entry.
+// get returns the entry at the given index, or nil if it is not cached.
 func (t *tail) get(index uint64) *raft.Log {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -219,7 +219,7 @@ func (t *tail) since(index uint64) uint64 {
 }
 
 // within returns how many of the newest entries fit into limit bytes. The parameter last is the index of the last
-// entry.
+// entry. If all recorded entries fit, within returns last.
 func (t *tail) within(last uint64, limit uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -122,7 +122,7 @@ func TestTail_LastVisibleSkipsEntriesDownToFloor(t *testing.T) {
 			t.Errorf("lastVisible(%d, floor %d) = %d, want %d", c.index, c.Floor, got, c.want)
 		}
 	}
-	tl.settle(5) // the machine has applied everything up to there
+	tl.settle(5) // the machine has applied the entries up to 5
 	if got := tl.lastVisible(7, 0); got != 6 {
 		t.Errorf("after settling, lastVisible(7) = %d", got)
 	}
@@ -142,7 +142,7 @@ func TestTail_TermOfUnseenEntryIsUnknown(t *testing.T) {
 	}
 }
 
-// naive implements tail in a simple way, slowly and without bounds.
+// naive is a simple model of tail, slow and without bounds.
 type naive struct {
 	first   uint64
 	log     []*raft.Log

@@ -1,9 +1,9 @@
 package raftlog
 
-// Position is a position in the log of one group.
+// Position identifies an entry in the log of one group by its term and index.
 type Position struct{ Term, Index uint64 }
 
-// Files of a group besides its manifest and its databases.
+// File names in the directory of a group: terms and votes, the log of engine BoltDB, and the folder of engine WAL.
 const (
 	StableName = "stable.db"
 	BoltName   = "log.db"

@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// unsyncedBytes limits the total size of the entries that a leader sends before they are on its own disk, in bytes.
-// They are sent from the tail cache, so the limit is below tailCacheBytes.
+// unsyncedBytes limits the entries of one write that a leader sends before they are on its own disk, in bytes. Two
+// such writes can be outstanding. Their entries are sent from the tail cache, so both must fit into tailCacheBytes.
 const unsyncedBytes = 8 << 20
 
 // unsynced contains the entries that the leader replicates while its own disk still writes them. A write then takes
@@ -17,14 +17,15 @@ const unsyncedBytes = 8 << 20
 // Three rules make this safe:
 //
 //  1. No leader commits an entry before its own disk has it. Raft counts the leader's copy as soon as StoreLogs
-//     returns, so the Guard delays the answers of followers until the entry is durable on the leader. If there is no
-//     other voter, or the entry changes the configuration, StoreLogs waits for the disk.
+//     returns. So transport.Guard delays the answers of followers until the entry is durable on the leader. If there
+//     is no other voter, or the entry changes the configuration, StoreLogs waits for the disk.
 //  2. Before a term or a vote is stored, all earlier entries are on disk (see Votes). So everything that a
 //     server sends about its log in one term is durable before it sends anything in the next term.
 //  3. Entries reach the disk in the order of the log. One goroutine writes at a time, and at most two writes are
 //     outstanding. Before a third one, raft's main loop waits.
 //
-// After a crash, a leader may lack entries that it has sent. It had not counted its own copies of them for a commit.
+// After a crash, a leader may lack entries that it has sent. This is safe, because it had not counted its own copies
+// of these entries for a commit.
 type unsynced struct {
 	write func([]*raft.Log) error
 
@@ -42,7 +43,7 @@ func newUnsynced(write func([]*raft.Log) error) *unsynced {
 	return u
 }
 
-// room waits until add would not wait.
+// room waits until add would not wait, or until a write has failed.
 func (u *unsynced) room() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -51,9 +52,9 @@ func (u *unsynced) room() {
 	}
 }
 
-// add passes entries to the writing goroutine and calls the function note, which records them as unsynced. It waits
-// for the disk only if two writes are outstanding. The caller must not change the entries afterwards. If an earlier
-// write has failed, add returns the error of that write.
+// add passes entries to the writing goroutine and calls the function note, which adds them to the log that raft sees.
+// add waits for the disk only if two writes are outstanding. The caller must not change the entries afterwards. If an
+// earlier write has failed, add returns the error of that write.
 func (u *unsynced) add(entries []*raft.Log, note func()) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -75,7 +76,7 @@ func (u *unsynced) add(entries []*raft.Log, note func()) error {
 	return nil
 }
 
-// run writes until nothing is left.
+// run writes the entries that add has passed, until none are left or a write fails.
 func (u *unsynced) run() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -109,7 +110,7 @@ func (u *unsynced) wait(index uint64) error {
 	return u.err
 }
 
-// drain waits until everything is durable and no write is in flight.
+// drain waits until all entries are durable and no write is in flight. It returns an error if a write has failed.
 func (u *unsynced) drain() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Invariant 2: terms and votes are stored after the entries that the log is still writing.
+// Rule 2 of unsynced: terms and votes are stored after the entries that the log is still writing.
 func TestUnsynced_TermIsStoredAfterEarlierEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proceed := make(chan struct{})
@@ -53,8 +53,8 @@ func TestUnsynced_TermIsStoredAfterEarlierEntries(t *testing.T) {
 	})
 }
 
-// Invariant 3, with many waiting goroutines: entries reported as durable are durable, and the order is that of
-// the log.
+// Rule 3 of unsynced, with many waiting goroutines: entries reach the disk in the order of the log. Entries that are
+// reported as durable are on the disk.
 func TestUnsynced_WritesInLogOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -106,7 +106,7 @@ func TestUnsynced_WritesInLogOrder(t *testing.T) {
 	})
 }
 
-// After a failed write nothing is accepted, and no wait lasts for ever.
+// After a failed write, no entries are accepted, and every wait returns the error.
 func TestUnsynced_FailedWriteEndsAllWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proceed := make(chan struct{})

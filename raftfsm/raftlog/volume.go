@@ -20,21 +20,21 @@ import (
 type Volume interface {
 	Read(path string) ([]byte, error)                        // like durable.Read
 	Write(path string, body []byte, step func(string)) error // like durable.Write
-	Open(path string) (io.ReadCloser, error)                 // a file
-	Create(path string) (SyncedFile, error)                  // a new file; an error if it exists
+	Open(path string) (io.ReadCloser, error)                 // opens a file for reading
+	Create(path string) (SyncedFile, error)                  // creates a file; an error if it exists
 	List(dir string) ([]fs.FileInfo, error)                  // the content of a directory
-	Exists(path string) bool                                 //
+	Exists(path string) bool                                 // whether path exists
 	// whether the file of terms and votes, or the log, at path contains data; an error if it is damaged
 	Holds(path string) (bool, error)
 	OtherLog(dir string, e Engine) error // an error if dir has a log of the other engine
-	Mkdir(dir string) error              //
-	MkdirAll(dir string) error           //
-	RemoveAll(path string) error         //
+	Mkdir(dir string) error              // makes a directory
+	MkdirAll(dir string) error           // makes a directory and its parents
+	RemoveAll(path string) error         // removes path and everything in it
 	SyncDir(dir string) error            // syncs the names in a directory
-	// file system for databases; nil = the operating system's
+	// the file system for databases; nil = the file system of the operating system
 	Database() vfs.FS
-	Stable(path string) (StableStore, error)                   // terms and votes
-	Log(dir string, e Engine, l *slog.Logger) (Backend, error) // entries
+	Stable(path string) (StableStore, error)                   // opens the file of terms and votes
+	Log(dir string, e Engine, l *slog.Logger) (Backend, error) // opens the log
 }
 
 // SyncedFile is a file that can be synced.

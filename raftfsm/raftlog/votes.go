@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Raft's own keys for the parts of a vote.
+// Raft's keys for the current term, and for the term and the candidate of the newest vote.
 const (
 	KeyCurrentTerm  = "CurrentTerm"
 	keyLastVoteTerm = "LastVoteTerm"
@@ -20,9 +20,9 @@ const (
 // KeyVote is the key of the newest vote. The value is the term (8 bytes, big-endian), followed by the candidate.
 var KeyVote = []byte("QuorateVote")
 
-// Votes stores the term and the candidate of a vote as one value. Raft stores the term first and the candidate in a
-// second call. A crash between the two calls would combine the new term with the candidate of an earlier term. So
-// Votes keeps the term in memory until raft stores the candidate. That also saves one fsync.
+// Votes stores the current term, and the newest vote as one value. Raft stores the term of a vote first, and the
+// candidate in a second call. A crash between the two calls would combine the new term with the candidate of an
+// earlier term. So Votes keeps the term in memory until raft stores the candidate. That also saves one fsync.
 //
 // Only raft's main goroutine may call Set and SetUint64. The other methods return what is on disk, and are safe for
 // concurrent use.
@@ -42,7 +42,8 @@ func NewVotes(store StableStore, log *Store, process Process) *Votes {
 	return &Votes{store: store, unsynced: log.unsynced, process: process}
 }
 
-// Set stores a value durably.
+// Set stores a value durably. With the candidate of a vote, Set stores the term that SetUint64 has kept. It returns
+// fault.Internal if SetUint64 has kept no term.
 func (s *Votes) Set(key, val []byte) error {
 	if string(key) != keyLastVoteCand {
 		return s.check(s.store.Set(key, val))
@@ -124,7 +125,7 @@ func (s *Votes) Vote() (uint64, []byte, error) {
 	return binary.BigEndian.Uint64(b), b[8:], nil
 }
 
-// check ends the process when a term or vote could not be stored, because raft would panic.
+// check ends the process if err reports that a term or vote could not be stored, because raft would panic.
 func (s *Votes) check(err error) error {
 	if err == nil {
 		return nil

@@ -13,12 +13,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// sealedOnce is a log that refuses its next append.
+// sealedOnce is a log that refuses appends like raft-wal after a failure to add a segment. Close and reading work.
 type sealedOnce struct{ Backend }
 
 func (s sealedOnce) StoreLogs([]*raft.Log) error { return wal.ErrSealed }
 
-// A data directory may have a name that is a pattern, and a part of a pattern that is not well formed.
+// The name of a data directory may contain special characters of file patterns, even in a malformed pattern.
 func TestSegments_AreFoundBelowADirectoryWithBrackets(t *testing.T) {
 	for _, name := range []string{"data[1]", "data[1"} {
 		dir := filepath.Join(t.TempDir(), name)

@@ -20,15 +20,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// repairWAL completes what a crash or a close left unfinished at the end of the newest segment. raft-wal v0.4.2 does
-// not complete it, and would refuse every append. The log must not be open. done describes the repair; it is empty if
-// there was nothing to repair. There are two cases:
+// repairWAL repairs the end of the newest segment after a crash or a close has interrupted an append. Without the
+// repair, raft-wal v0.4.2 would refuse every append. The log must not be open. done describes the repair, and is empty
+// if there was nothing to repair. There are two cases:
 //
 //  1. The newest segment is full and sealed, but the metadata does not name a next segment yet. So the log has no
-//     segment for appends. repairWAL adds the next segment to the metadata. raft-wal creates its file if it is missing.
-//  2. The last append is incomplete: there are bytes after the last complete append. They may include the index of the
-//     segment, which looks like a seal. repairWAL overwrites them with zeros. They contain nothing that was
-//     acknowledged.
+//     segment for appends. repairWAL adds the next segment to the metadata. raft-wal creates a missing file itself.
+//  2. The last append is incomplete: there are bytes after the last complete append. These bytes may include the index
+//     of the segment, so that raft-wal would take the segment for sealed. repairWAL overwrites them with zeros. They
+//     contain no entry that was acknowledged.
 func repairWAL(dir string) (done string, err error) {
 	list := filepath.Join(dir, metadb.FileName)
 	if !exists(list) {
@@ -138,7 +138,7 @@ type segmentEnd struct {
 	offset  int64  // offset after the append
 	entries uint64 // number of entries in the segment
 	index   int64  // offset of the index if that append sealed the segment, otherwise 0
-	next    int64  // offset at which the first frame that was not read should be
+	next    int64  // offset at which the scan found no further frame
 }
 
 // scanSegment finds the last complete append of a segment. An append is complete if its checksum is correct.
@@ -191,7 +191,7 @@ func lastWhole(f io.ReaderAt, previous, last segmentEnd, sum uint32, next int64)
 	return previous, nil
 }
 
-// segmentFile is what clearAfter does with the file of a segment.
+// segmentFile is the part of os.File that clearAfter uses.
 type segmentFile interface {
 	io.ReaderAt
 	io.WriterAt

@@ -25,7 +25,7 @@ func walEntry(i uint64) *raft.Log {
 	return &raft.Log{Index: i, Term: 1, Data: fmt.Appendf(nil, "%d %s", i, large)}
 }
 
-// imagingMeta copies a log when its metadata is about to change.
+// imagingMeta calls the function before each time the metadata of a log is about to change.
 type imagingMeta struct {
 	types.MetaStore
 	before func()
@@ -36,8 +36,9 @@ func (m imagingMeta) CommitState(s types.PersistentState) error {
 	return m.MetaStore.CommitState(s)
 }
 
-// betweenSegments returns copies of a log as a crash leaves it after a segment was sealed and before the next
-// one was named in the metadata, by the last entry that may have been acknowledged.
+// betweenSegments returns copies of a log, made after a segment was sealed and before the metadata names the next
+// segment. A crash at that moment leaves such a log. The key of a copy is the last entry that may have been
+// acknowledged.
 func betweenSegments(t *testing.T) map[uint64]string {
 	t.Helper()
 	images := map[uint64]string{}
@@ -81,7 +82,7 @@ func TestRepairWAL_CrashBetweenSegments(t *testing.T) {
 	for last, dir := range betweenSegments(t) {
 		plain := filepath.Join(t.TempDir(), "plain")
 		testutil.CopyTree(t, dir, plain)
-		w, err := wal.Open(plain) // shows what the repair is for
+		w, err := wal.Open(plain) // without the repair
 		must(t, err)
 		if errors.Is(w.StoreLogs([]*raft.Log{walEntry(last + 1)}), wal.ErrSealed) {
 			refused++
@@ -120,7 +121,7 @@ func TestRepairWAL_ClearsTornAppend(t *testing.T) {
 	}
 }
 
-// dyingFile is a segment of a process that is killed at the write after the given number of writes.
+// dyingFile is the file of a segment. After the given number of writes, each write fails, as if the process had ended.
 type dyingFile struct {
 	*os.File
 	writes int
@@ -134,8 +135,8 @@ func (f *dyingFile) WriteAt(b []byte, at int64) (int, error) {
 	return f.File.WriteAt(b, at)
 }
 
-// A torn append over several blocks is being cleared when the process is killed. The file keeps its length, so the
-// next start does not take it for truncated, and clears the rest.
+// The process is killed while clearAfter clears a torn append over several blocks. The file keeps its length, so the
+// next start does not take the file for truncated, and clears the rest.
 func TestClearAfter_KeepsTheLengthWhenKilledAtAnyWrite(t *testing.T) {
 	const kept, size = 100, 1 << 20
 	whole := make([]byte, size)
@@ -193,7 +194,8 @@ func sealing(t *testing.T) (after, before string, last uint64) {
 	}
 }
 
-// segmentState returns where the last complete append to a segment ends, and whether it sealed the segment.
+// segmentState reports whether the last complete append to a segment has sealed the segment. It also returns the end
+// of that append.
 func segmentState(t *testing.T, dir, name string) (bool, segmentEnd) {
 	t.Helper()
 	f, err := os.Open(filepath.Join(dir, name))
@@ -205,7 +207,8 @@ func segmentState(t *testing.T, dir, name string) (bool, segmentEnd) {
 }
 
 // torn tries many incomplete forms of an append. before is the log before the append, and the file called name
-// in after has the complete append.
+// in after has the complete append. last is the index of the appended entry. torn counts in refused how often raft-wal
+// without the repair refuses a further append.
 func torn(t *testing.T, before, after, name string, last uint64, refused *int) {
 	t.Helper()
 	old, err := os.ReadFile(filepath.Join(before, name))
@@ -219,7 +222,7 @@ func torn(t *testing.T, before, after, name string, last uint64, refused *int) {
 	}
 	for from := begin.offset; from < end.offset; from += 64 {
 		b := append([]byte(nil), whole...)
-		copy(b[from:min(from+64, end.offset)], make([]byte, 64)) // one sector is missing
+		copy(b[from:min(from+64, end.offset)], make([]byte, 64)) // 64 bytes are missing
 		tryTorn(t, before, name, b, last-1, refused)
 		b = append([]byte(nil), whole...)
 		copy(b[from:], old[from:]) // everything from here on is missing

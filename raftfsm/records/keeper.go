@@ -35,11 +35,11 @@ type Updates struct {
 	start   func(func()) // nil until Start and after Stop
 	update  func()
 	running bool // a goroutine calls update
-	again   bool // it is to repeat that
+	again   bool // an update was requested since the last call of update began
 }
 
-// Start begins to execute requests by calls of the function update, and makes the first request itself. The function
-// start must run its argument on a new goroutine. The keeper must wait for this goroutine when it closes.
+// Start sets the function update, which executes requests, and makes the first request itself. The function start must
+// run its argument on a new goroutine. The keeper must wait for this goroutine when the keeper closes.
 func (u *Updates) Start(start func(func()), update func()) {
 	u.mu.Lock()
 	u.start, u.update = start, update
@@ -54,7 +54,7 @@ func (u *Updates) Stop() {
 	u.start = nil
 }
 
-// Request requests an update, which begins after the call of Request.
+// Request requests an update that begins after this call. An update that is already running does not count.
 func (u *Updates) Request() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -81,8 +81,8 @@ func (u *Updates) run() {
 	}
 }
 
-// take reports whether another update was requested, and clears the request. If the result is false, the goroutine must
-// end, because the next request starts a new one.
+// take reports whether another update was requested, and clears the request. If the result is false, the goroutine
+// must end, because the next request starts a new one.
 func (u *Updates) take() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// An update sees what was changed before the request, also while an earlier update is under way, and updates do not
-// overlap.
+// An update sees every change that was made before its request, even if an earlier update is running at that time.
+// Updates do not overlap.
 func TestUpdates_EachChangeIsSeenByOneUpdate(t *testing.T) {
 	const changes = 1000
 	var u records.Updates

@@ -1,7 +1,7 @@
 // Package records defines what the packages of the internal records have in common. These are the packages for locks,
-// the directory of actors, due work, topics and workflows. Through Access, they send calls to the leader and read
-// records from any node. Through Group, their keepers work at the leader. Package raftfsm implements both. The
-// package owns no state and no goroutines.
+// the directory of actors, due work, topics and workflows. Through Access, these packages send calls to the leader and
+// read records from any node. Through Group, their keepers work at the leader. Package raftfsm implements Access and
+// Group. Package records owns no state and no goroutines.
 package records
 
 import (
@@ -26,7 +26,7 @@ type Access interface {
 	Locate(ctx context.Context, store, prefix string) (gid uint32, err error)
 	// Groups returns the number of groups. It waits until the number is known.
 	Groups(ctx context.Context) (uint32, error)
-	// Values reads keys of an internal store at one moment. The read is linearizable.
+	// Values reads the values of keys of an internal store, all at the same moment. The read is linearizable.
 	Values(ctx context.Context, gid uint32, store string, keys []string) ([]kv.Value, error)
 	// List returns the keys of an internal store that p describes. The read is linearizable. The result hasMore is
 	// true if there are further keys.

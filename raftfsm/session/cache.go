@@ -2,19 +2,19 @@ package session
 
 import "sync/atomic"
 
-// Cache contains the decoded form of the session token that was decoded or created last. Only writes change a token,
-// so most requests have the same token as the request before. A Cache is safe for concurrent use. Its zero value is
-// empty.
+// Cache contains the decoded form of the session token that was decoded or created last. A token changes only when a
+// request adds a newer position, so many requests have the same token as the previous request. A Cache is safe for
+// concurrent use. Its zero value is empty.
 type Cache struct{ last atomic.Pointer[decoded] }
 
-// decoded is a token of a cluster and its session. It never changes.
+// decoded is the text of a token, with its cluster and its session. A decoded is never modified.
 type decoded struct {
 	text    string
 	cluster Cluster
 	session Session
 }
 
-// Parse does the same as the function Parse, but decodes the last token only once.
+// Parse works like the function Parse, but does not decode the cached token again.
 func (t *Cache) Parse(token string, cluster Cluster) (s Session, foreign bool, err error) {
 	if s, ok := t.known(token, cluster); ok {
 		return s, false, nil
@@ -26,7 +26,7 @@ func (t *Cache) Parse(token string, cluster Cluster) (s Session, foreign bool, e
 	return s, foreign, err
 }
 
-// known returns the session of a cached token.
+// known returns the session of the token if the token is cached. Otherwise it returns false.
 func (t *Cache) known(token string, cluster Cluster) (Session, bool) {
 	if d := t.last.Load(); d != nil && d.text == token && d.cluster == cluster {
 		return d.session, true

@@ -2,11 +2,11 @@
 // cluster and, for each group, the newest log position (term and index) that the application has seen. A read with a
 // token never returns data from before these positions, unless the answer is marked as stale.
 //
-// The format is base64url without padding of: version 1 (1 byte), cluster (8 bytes), and for each group in ascending
-// order its id, its term and index<<1|committed, as uvarints.
+// A token is base64url without padding. The content is version 1 (1 byte) and the cluster (8 bytes). Then follow, for
+// each group in ascending order, its id, its term and index<<1|committed, as uvarints.
 //
 // Tokens are not signed, so a client can invent positions. Parse accepts at most one position for each group of the
-// cluster, and After never writes more. The caller must verify a position before other requests depend on it.
+// cluster, and Cache.After never writes more. The caller must verify a position before other requests depend on it.
 //
 // The package owns the format of tokens. It has no goroutines.
 package session
@@ -56,8 +56,8 @@ type Seen struct {
 // Session is a decoded token. A nil Session has no positions.
 type Session []Seen
 
-// Parse decodes a token. If the token belongs to another cluster, or names a group that the cluster does not have, the
-// result foreign is true and the session is empty. Parse returns fault.Invalid for a malformed token.
+// Parse decodes a token. The result foreign is true if the token belongs to another cluster, or names a group that the
+// cluster does not have. The session is then empty. Parse returns fault.Invalid for a malformed token.
 func Parse(token string, cluster Cluster) (s Session, foreign bool, err error) {
 	if token == "" {
 		return nil, false, nil
@@ -123,8 +123,8 @@ func (s Session) Holds(n Seen) bool {
 	return ok && (e == n || !e.Before(n))
 }
 
-// With returns the session with n added. It keeps the existing position of the group if n does not replace it (see
-// Seen.Before). The receiver is not changed.
+// With returns a copy of the session with the position n added. If the session has a position of the same group, With
+// keeps the one that Seen.Before prefers. The receiver is not changed.
 func (s Session) With(n Seen) Session {
 	out := make(Session, 0, len(s)+1)
 	placed := false

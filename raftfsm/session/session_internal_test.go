@@ -43,7 +43,7 @@ func TestSession_KeepsNewestPositions(t *testing.T) {
 	}
 }
 
-// here is the cluster of the tokens.
+// here is the cluster to which the tokens in these tests belong.
 var here = Cluster{Tag: 7, Groups: MaxGroups} //nolint:gochecknoglobals // constant
 
 func TestToken_RoundTrips(t *testing.T) {
@@ -95,7 +95,7 @@ func TestToken_IsReusedIfUnchanged(t *testing.T) {
 		"an uncommitted follow": {Session{at(0, 1, 5, true)}, at(0, 1, 6, false)},
 	} {
 		token := c.have.Token(7)
-		for range 2 { // the second time it is in the cache
+		for range 2 { // the second time, the token is in the cache
 			s, foreign, err := remembered.Parse(token, here)
 			if err != nil || foreign || !cmp.Equal(s, c.have, cmp.AllowUnexported(Seen{})) {
 				t.Fatalf("%s: read as %+v, %v, %v", name, s, foreign, err)

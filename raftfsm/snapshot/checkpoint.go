@@ -13,14 +13,14 @@ import (
 type Checkpoint struct {
 	store    *Store
 	name     string
-	database string // database from which it was made
-	floor    uint64 // index of the snapshot it serves
+	database string // directory of the database from which the checkpoint was made
+	floor    uint64 // the checkpoint contains every entry up to this index
 	applied  uint64
 	files    []streamFile
 	Size     int64
 
 	refs  int         // under store.mu
-	timer *time.Timer // under store.mu: removes it after it was unused for CheckpointLife
+	timer *time.Timer // under store.mu: removes the checkpoint when it was unused for CheckpointLife
 }
 
 // checkpoint returns a checkpoint that contains at least all entries up to the given index. The caller must close it
@@ -56,7 +56,8 @@ func (s *Store) CheckpointAt(index, commandIndex uint64) (*Checkpoint, error) {
 	return c, nil
 }
 
-// shared adds a reference to the current checkpoint if it serves index; nil if it does not.
+// shared returns the current checkpoint with one more reference. It returns nil if the current checkpoint does not
+// contain every entry up to index, or is of another database.
 func (s *Store) shared(index uint64) *Checkpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +86,8 @@ func (s *Store) share(c *Checkpoint) {
 	}
 }
 
-// release removes a reference.
+// release removes a reference. A checkpoint without references is removed at once if another one is current, and
+// otherwise after CheckpointLife.
 func (c *Checkpoint) release() {
 	s := c.store
 	s.mu.Lock()
@@ -132,7 +134,7 @@ type checkpointReader struct {
 	closed  bool
 }
 
-// Close ends the transfer. Raft calls it once, on the goroutine that has read.
+// Close ends the transfer. Call it on the goroutine that reads. Later calls do nothing.
 func (r *checkpointReader) Close() error {
 	if r.closed {
 		return nil

@@ -8,7 +8,7 @@ type Cause string
 // The causes.
 const (
 	// Differs means that the state of this server is different from the state of a majority of the voters. The state
-	// of this server is replaced by a copy of the majority's state.
+	// of this server is replaced by a copy of another server's state.
 	Differs Cause = "differs"
 	// Damaged means that a file of the database is damaged, or that the stored records differ from the records that
 	// were applied. The state of this server is replaced by a copy of another server's state.
@@ -22,16 +22,16 @@ const (
 // because the manifest stores it with the name of the database.
 type Doubt struct {
 	Cause Cause  `json:"cause"`
-	Index uint64 `json:"index"`           // index of the entry at which states were compared
-	Own   string `json:"own,omitempty"`   // digest of this server's state there
-	Other string `json:"other,omitempty"` // digest of the majority, or a different one
-	Why   string `json:"why,omitempty"`   // of Damaged: what is wrong
+	Index uint64 `json:"index"`           // entry at which states were compared; for Damaged, the newest one applied
+	Own   string `json:"own,omitempty"`   // digest of this server's state at Index; empty for Damaged
+	Other string `json:"other,omitempty"` // digest of a majority; for Split, a digest of another voter
+	Why   string `json:"why,omitempty"`   // for Damaged: what is wrong
 }
 
 // Replaceable reports whether a copy from another server can end the doubt.
 func (d *Doubt) Replaceable() bool { return d != nil && d.Cause != Split }
 
-// Describe returns a sentence about what is wrong.
+// Describe returns a text for operators that says what is wrong and what this server does about it.
 func (d *Doubt) Describe() string {
 	switch d.Cause {
 	case Differs:

@@ -11,7 +11,7 @@ type stepper func(string)
 
 func (s stepper) Step(name string) { s(name) }
 
-// The versions of the package's functions that use the operating system's files.
+// The functions below call functions of this package with the file system of the operating system.
 
 func writeManifest(dir string, m *Manifest, step func(string)) error {
 	return StoreManifest(raftlog.OSVolume{}, dir, m, stepper(step))

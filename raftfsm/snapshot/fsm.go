@@ -16,7 +16,7 @@ import (
 )
 
 // FSM implements the interfaces through which raft uses the state machine. Raft calls ApplyBatch, Snapshot and
-// Restore on one goroutine. At the same time it may call Persist on another goroutine.
+// Restore on one goroutine. At the same time, raft may call Persist on another goroutine.
 type FSM struct {
 	live    atomic.Pointer[kv.Machine]
 	doubt   atomic.Pointer[Doubt] // why the live machine serves nothing; nil = it serves
@@ -33,7 +33,8 @@ type FSM struct {
 	received chan struct{} // capacity 1: a received database has replaced the live one
 }
 
-// Events receives events of the state machine. Raft's goroutines call it.
+// Events receives events of the state machine. Goroutines of raft call its methods. FSM.Replace also calls ClockSeen,
+// on the goroutine of its caller.
 type Events interface {
 	// ClockSeen reports the machine's cluster time after entries were applied or the machine was replaced.
 	ClockSeen(ms uint64)
@@ -51,8 +52,8 @@ type Events interface {
 	Reconfigured()
 	// SnapshotTaken reports a snapshot of the live database.
 	SnapshotTaken(took time.Duration)
-	// SnapshotInstalled reports that a received snapshot was installed. It has replaced the database, unless the
-	// database was ahead of it.
+	// SnapshotInstalled reports that a received snapshot was installed. The snapshot has replaced the database, unless
+	// the database was ahead of the snapshot.
 	SnapshotInstalled()
 }
 
@@ -208,8 +209,8 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	return &fsmSnapshot{machine: f.Machine(), database: f.store.LiveDatabase(), fsm: f, start: time.Now()}, nil
 }
 
-// ahead returns the live machine and the directory of its database if the machine is trusted and has applied more
-// than the entries up to index. Otherwise it returns nil.
+// ahead returns the live machine, and the directory of its database, if the machine is trusted and has applied an
+// entry above index. Otherwise it returns nil.
 func (f *FSM) ahead(index uint64) (m *kv.Machine, database string) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
@@ -219,7 +220,7 @@ func (f *FSM) ahead(index uint64) (m *kv.Machine, database string) {
 	return m, f.store.LiveDatabase()
 }
 
-// Restore replaces the live database by that of a received snapshot, unless the live one is kept (see sink.keep).
+// Restore replaces the live database by that of a received snapshot, unless the live database is kept (see sink.keep).
 // source contains the token that Store.Open has returned for that snapshot.
 func (f *FSM) Restore(source io.ReadCloser) error {
 	defer source.Close()
@@ -262,7 +263,8 @@ type fsmSnapshot struct {
 	start    time.Time
 }
 
-// Persist makes everything applied so far durable in the database.
+// Persist makes everything applied so far durable in the database. It then marks the sink to as a snapshot of that
+// database.
 func (s *fsmSnapshot) Persist(to raft.SnapshotSink) error {
 	k, ok := to.(*sink)
 	if !ok {

@@ -34,7 +34,7 @@ type Manifest struct {
 	Version  int    `json:"version"`
 	Database string `json:"database"` // directory next to the manifest
 	Snapshot *Info  `json:"snapshot,omitempty"`
-	// why the database is not served
+	// why the database serves no requests; nil = it serves them
 	Doubt *Doubt `json:"doubt,omitempty"`
 }
 
@@ -44,8 +44,8 @@ type Info struct {
 	Term               uint64 `json:"term"`
 	Configuration      []byte `json:"configuration"`
 	ConfigurationIndex uint64 `json:"configurationIndex"`
-	// Applied is the index of the machine at the snapshot. It may be below Index, because no-ops and barriers
-	// never reach the machine.
+	// Applied is the index of the newest entry that the database on disk contains. Applied may be below Index, because
+	// no-ops and barriers never reach the machine.
 	Applied uint64 `json:"applied"`
 }
 

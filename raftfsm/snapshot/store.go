@@ -26,8 +26,8 @@ const (
 	// checkpoint.
 	checkpointLife = 30 * time.Second
 
-	// RestoreRaise is added to the revision counter of a restored database. So revisions that were returned as ETags
-	// after the backup are never used again.
+	// RestoreRaise is added to the revision counter of a restored or rescued database. So revisions that were returned
+	// as ETags, and are missing from that database, are never used again.
 	RestoreRaise = 1 << 40
 )
 
@@ -51,8 +51,8 @@ type Store struct {
 	mu      sync.Mutex
 	current Manifest
 	next    uint64      // number of the next new directory
-	pending *pending    // received and durable, but not yet passed to the machine
-	ckpt    *Checkpoint // shared by transfers
+	pending *pending    // received snapshot that the manifest names and FSM.Restore has not taken yet; nil = none
+	ckpt    *Checkpoint // the newest checkpoint, which transfers share; nil = none
 }
 
 // pending is a received snapshot between Close of its sink and Restore of the FSM.
@@ -66,15 +66,15 @@ var _ raft.SnapshotStore = (*Store)(nil)
 
 // Log is the part of the log that snapshots need.
 type Log interface {
-	// HoldsAt reports whether the log has the entry written at a position.
+	// HoldsAt reports whether the log has the entry with the index and the term of the given position.
 	HoldsAt(at raftlog.Position) bool
-	// RaiseTo makes durable that the group may hold entries of a version.
+	// RaiseTo records durably that the group may contain entries of the given version.
 	RaiseTo(version uint8) error
 	// Applied records that the state machine has applied all entries up to the given index.
 	Applied(index uint64)
 }
 
-// Floor is the floor file (see raftlog.FloorFile). Store writes it each time the manifest names another snapshot.
+// Floor is the floor file (see raftlog.FloorFile). Store writes it after each local or received snapshot.
 type Floor interface{ Write() error }
 
 // Process contains the functions of the program that Store calls. Step is called before and after each step of disk
@@ -169,7 +169,7 @@ func (s *Store) idLocked() string {
 }
 
 // Open returns the content of the current snapshot as a stream. For a snapshot that was just received, the stream
-// contains only a token. Restore exchanges the token for the received database.
+// contains only a token. FSM.Restore exchanges the token for the received database.
 func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	s.mu.Lock()
 	if s.pending != nil && s.pending.id == id {
@@ -192,8 +192,9 @@ func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return meta, c.Reader(), nil
 }
 
-// CommitLocal records a snapshot of the live database, which was flushed before. It returns fault.Unavailable if a
-// received snapshot has replaced the database in the meantime.
+// CommitLocal records a snapshot of the live database, which was flushed before. The parameter database is the
+// directory of that database. CommitLocal returns fault.Unavailable if a received snapshot has replaced the database
+// in the meantime, or if a newer snapshot is recorded.
 func (s *Store) CommitLocal(database string, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +205,8 @@ func (s *Store) CommitLocal(database string, info *Info) error {
 	return s.writeLocked(Manifest{Database: database, Snapshot: info, Doubt: s.current.Doubt})
 }
 
-// commitReceived records a received database as the live one.
+// commitReceived records the received database in the directory dir as the live one. It returns fault.Unavailable if
+// another received snapshot is being installed, or if the current snapshot is as new as info.
 func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +241,8 @@ func (s *Store) commitKept(id, database string, info *Info) error {
 	return nil
 }
 
-// acceptsLocked returns fault.Unavailable if a received snapshot cannot be recorded now.
+// acceptsLocked returns fault.Unavailable if another received snapshot is being installed, or if the current snapshot
+// is as new as info.
 func (s *Store) acceptsLocked(info *Info) error {
 	if s.pending != nil {
 		return fault.New(fault.Unavailable, "group.snapshot", "another received snapshot is being installed")
@@ -349,7 +352,8 @@ func (s *Store) Discard(name string) {
 	s.Remove(name)
 }
 
-// Close removes what is kept for transfers. Transfers must have ended.
+// Close removes the checkpoint that is kept for transfers, and closes a received database that is not live yet.
+// Transfers must have ended.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	c, p := s.ckpt, s.pending
@@ -364,7 +368,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// sink receives one snapshot.
+// sink takes one snapshot: a local one, or the bytes of a received one.
 type sink struct {
 	store *Store
 	id    string
@@ -497,16 +501,17 @@ func (k *sink) install() error {
 // keep records the received snapshot, but keeps the machine live, which has applied more than the received one.
 // database is the directory of the live database.
 //
-// Invariant: a snapshot does not move a trusted machine back. Otherwise a strong read that has waited for an index
-// could then read a state without it.
+// Invariant: a snapshot does not move a trusted machine back. Otherwise a strong read that has waited for an entry
+// could then read a state without that entry.
 //
-// A live machine can be ahead because a received database may be ahead of its own snapshot: the log, and so the end of
-// the next snapshot to receive, say nothing about the machine. Both machines have applied a prefix of the committed
-// entries. So the live machine holds everything that the received one holds, including all commands up to the end of
-// the snapshot. Raft continues at that end, and the machine skips the entries that it has applied.
+// The live machine can be ahead of its log, because a database that was received earlier may contain more entries than
+// its snapshot covers. The leader knows only the log, and may send a snapshot that ends before the state of the live
+// machine. Both machines have applied a prefix of the committed entries. So the live machine contains everything that
+// the received one contains, including all commands up to the end of the snapshot. Raft continues at that end, and the
+// live machine skips the entries that it has already applied.
 //
-// To refuse the snapshot would not be safe. The leader may need this server to commit anything, and could then never
-// send a newer state.
+// Refusing the snapshot would not be safe. The leader may need this server to commit any entry. Without new commits,
+// the leader could never send a newer state.
 func (k *sink) keep(live *kv.Machine, database string) error {
 	received := k.info.Applied
 	var err error
@@ -522,7 +527,7 @@ func (k *sink) keep(live *kv.Machine, database string) error {
 	return nil
 }
 
-// Cancel drops the snapshot.
+// Cancel drops the snapshot, and removes the received files.
 func (k *sink) Cancel() error {
 	if k.done {
 		return nil

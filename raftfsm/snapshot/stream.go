@@ -23,7 +23,7 @@ import (
 //	files    each: 0x01, name length (2 bytes), name, size (8 bytes), content, CRC-32C of the content (4 bytes)
 //	end      0x00, CRC-32C of everything before except the contents (4 bytes)
 //
-// Its size is known before the first byte is sent, because raft needs it.
+// The size of a stream is known before the first byte is sent, because raft needs the size.
 const (
 	streamMagic  = "QRSNAP1\n"
 	restoreMagic = "QRBACK1\n"
@@ -110,8 +110,8 @@ func writeFileBody(v raftlog.Volume, w io.Writer, path string, size int64) error
 // Received describes a received stream.
 type Received struct {
 	Restore bool   // the magic is restoreMagic: index and revisions must be rewritten
-	applied uint64 // as the sender reports
-	bytes   int64  // of file content
+	applied uint64 // the applied index that the sender reports
+	bytes   int64  // total size of the files
 }
 
 // Unpack writes the files of the stream r into dir, which must exist and be empty. It verifies all checksums. The

@@ -103,7 +103,7 @@ func TestStream_RefusesBytesAfterEnd(t *testing.T) {
 	}
 }
 
-// forge makes a stream with valid checksums from any content.
+// forge makes a stream with valid checksums from any names and sizes. Each file has at most 10 bytes of content.
 func forge(files ...streamFile) []byte {
 	b := binary.BigEndian.AppendUint64([]byte(streamMagic), 5)
 	framing := bytes.Clone(b)

@@ -16,9 +16,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// A transaction acknowledges a delivery by removing the parked record of the message. Before, Claim makes the leader
-// store that record, as for a message that is delivered later. The removal names the revision of the record. Every
-// other request that parks the message or moves it to another topic names it, too. So exactly one of them is applied.
+// A transaction acknowledges a delivery by removing the parked record of the message. Before the transaction, Claim
+// makes the leader store that record, as for a message that is delivered later. The removal names the revision of the
+// record. A request that parks the message again or moves it to another topic also names the revision. So only one of
+// these requests is applied.
 
 const opAcknowledge = "topics.Acknowledge"
 
@@ -29,16 +30,16 @@ const (
 	maxToken     = 4 << 10 // bytes in base64
 )
 
-// token identifies a delivery. Clients carry it, so it is checked as if they had made it up.
+// token identifies a delivery. Clients send it back, so the broker checks it like any other untrusted input.
 type token struct {
 	topic   Topic // without Store
 	offset  uint64
 	attempt uint64
-	proof   string
+	proof   string // see proofOf
 }
 
-// proofOf returns a hash of the stored value of a message, which becomes a part of its tokens. A client can only know
-// it from a delivery: the stored value begins with the time at which the message was stored.
+// proofOf returns a hash of the stored value of a message, which becomes a part of its tokens. A client cannot compute
+// the hash from the message alone, because the stored value begins with the time at which the message was stored.
 func proofOf(value []byte) string {
 	sum := sha256.Sum256(value)
 	return string(sum[:proofSize])
@@ -69,22 +70,23 @@ func parseToken(text string) (t token, ok bool) {
 		checkNames(opAcknowledge, t.topic.Name, "") == nil
 }
 
-// errSettled returns the error of a token whose delivery cannot be acknowledged any more.
+// errSettled returns fault.DeliverySettled, for a token whose delivery cannot be acknowledged any more.
 func errSettled(why string) error {
 	return &fault.Error{Code: fault.DeliverySettled, Op: opAcknowledge,
 		Msg:  "the message of the token " + why + "; nothing was written",
 		Hint: "do not repeat the transaction: a message that is not settled comes again, with a new token"}
 }
 
-// Claim prepares a transaction that acknowledges a delivery. It makes sure that the log has a parked record of the
-// message (a record of a message that the group gets later), and returns the revision of this record. The transaction
-// then removes the record. Claim changes neither the subscription that has the message nor the number of attempts.
-// attempt and proof come from the token of the delivery; proof is a hash of the stored message. Claim returns
+// Claim prepares a transaction that acknowledges a delivery. The transaction will remove the parked record of the
+// message, which is a record of a message that the group gets later. Claim makes sure that the log has this record,
+// and returns its revision. Claim changes neither the subscription that has the message nor the number of attempts.
+// attempt and proof come from the token of the delivery. proof is a hash of the stored message. Claim returns
 // fault.DeliverySettled in these cases:
 //
 //   - The message is settled.
 //   - The message has failed since the delivery.
-//   - No message with this proof was stored.
+//   - No message with this offset and proof is stored.
+//   - The consumer group does not exist.
 func (k *Keeper) Claim(ctx context.Context, t Topic, group string, offset, attempt uint64, proof string) (
 	revision uint64, err error) {
 	if err := checkNames(opAcknowledge, t.Name, group); err != nil {
@@ -125,8 +127,8 @@ func (k *Keeper) Claim(ctx context.Context, t Topic, group string, offset, attem
 	return v.Revision, nil
 }
 
-// claim checks that a delivery can be acknowledged. It begins to park the message if the log has no parked record of
-// it. The caller holds k.mu.
+// claim checks that a delivery can be acknowledged. If the log has no parked record of the message, claim begins to
+// store one, and w waits for that. The caller holds k.mu.
 func (k *Keeper) claim(t Topic, group string, offset, attempt uint64, proof string, w *waiter) (*consumer,
 	error) {
 	if err := k.lead(opAcknowledge); err != nil {
@@ -188,7 +190,7 @@ type acknowledgement struct {
 	broker   *Broker
 	group    string
 	revision uint64 // of the parked record
-	settled  error  // not nil = the delivery cannot be acknowledged
+	settled  error  // the reason why the delivery cannot be acknowledged, or nil
 }
 
 // StageAck implements pubsub.Stager.
@@ -214,7 +216,8 @@ func (b *Broker) StageAck(ctx context.Context, r pubsub.AckRequest) (state.Effec
 	out, _, err := b.access.Ask(ctx, t.topic.Group, Method, c.append())
 	switch {
 	case fault.Is(err, fault.DeliverySettled):
-		// A transaction that was applied and is repeated with its request id gets its first answer.
+		// No error yet: if the transaction was applied before and is repeated with its request id, it gets the result
+		// of that time.
 		e.settled = err
 		return e, nil
 	case err != nil:
@@ -260,8 +263,8 @@ func (e *acknowledgement) Refused(_ uint32, key string) error {
 	return errSettled("was settled meanwhile")
 }
 
-// Unsettled implements Effect. The application then answers its deliveries with a success, which must not settle this
-// message either, because nothing of the transaction was stored.
+// Unsettled implements Effect. After a refused transaction, the application answers its delivery with a success. That
+// answer must not settle the message, because nothing of the transaction was stored.
 func (e *acknowledgement) Unsettled() { e.broker.refused(&e.token, e.group) }
 
 // refused tells the subscriptions of this node that a transaction with a token was refused.

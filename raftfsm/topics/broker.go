@@ -23,8 +23,8 @@ import (
 // Bounds of a Broker.
 const (
 	maxPublish  = 63 << 20 // bytes of the messages of one request
-	maxMessages = 10_000   // of one request
-	maxDeclared = 20_000   // topics whose policy the broker remembers to have stored
+	maxMessages = 10_000   // messages of one request
+	maxDeclared = 20_000   // topics for which the broker remembers when it has stored their policy
 	// declareAgain is how long a broker relies on a policy that it has stored. A restore may have removed the policy.
 	declareAgain = time.Minute
 
@@ -35,7 +35,7 @@ const (
 // BrokerOptions configure a Broker. The zero value has the defaults.
 type BrokerOptions struct {
 	Policy      Policy
-	Window      time.Duration // in which a second message with the same id is dropped; 0 = none is dropped
+	Window      time.Duration // time in which a second message with the same id is dropped; 0 = no message is dropped
 	Concurrency int           // keys that a group handles at a time; 0 = 10
 	Backoff     time.Duration // before the second attempt of a failed message; doubles up to a minute; 0 = 1 s
 	GroupTTL    time.Duration // a group that is not used for this time ends; 0 = groups do not end
@@ -43,24 +43,24 @@ type BrokerOptions struct {
 	Logger      *slog.Logger
 }
 
-// Broker implements pubsub.Broker on any node, with the Raft groups of the cluster. It has one session in each Raft
-// group in which it has subscriptions. A session has one goroutine that pulls messages, and further ones while it
-// sends settlements.
+// Broker implements pubsub.Broker on any node, with the Raft groups of the cluster. With its first subscription, it
+// begins a session in each Raft group, because any of them can have a part of the topic. A session has one goroutine
+// that pulls messages, and further goroutines while it sends settlements.
 type Broker struct {
 	access  records.Access
 	store   string // namespace and name of the component
 	opts    BrokerOptions
-	pulling context.Context // ends first
+	pulling context.Context // for pulls; Close ends it before sending
 	endPull context.CancelFunc
-	sending context.Context
+	sending context.Context // for settlements
 	endSend context.CancelFunc
 	running sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool
-	last     uint64 // id of a subscription
+	last     uint64 // id of the newest subscription
 	links    map[uint32]*link
-	declared map[Topic]time.Time // when their policy was stored
+	declared map[Topic]time.Time // when this broker has stored the policy of a topic
 }
 
 var _ pubsub.Broker = (*Broker)(nil)
@@ -88,7 +88,7 @@ func (b *Broker) Abilities() pubsub.Abilities {
 		Atomic: true}
 }
 
-// home returns the Raft group to which a topic is published.
+// home returns the part of a topic to which messages are published.
 func (b *Broker) home(ctx context.Context, topic string) (Topic, error) {
 	gid, err := b.access.Locate(ctx, b.store, topic+state.Separator)
 	return Topic{Group: gid, Store: b.store, Name: topic}, err
@@ -102,7 +102,7 @@ func (b *Broker) isClosed() bool {
 
 func errClosed(op string) error { return fault.New(fault.Unavailable, op, "the broker is closed") }
 
-// Publish implements pubsub.Broker. All messages are in one log entry.
+// Publish implements pubsub.Broker. All messages are in one log entry. Messages with a known id are left out.
 func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub.Failure, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fault.Wrap(err, opPublish, "the call had ended before it began")
@@ -159,7 +159,7 @@ func (b *Broker) unpublished(ctx context.Context, t Topic, messages []pubsub.Mes
 			return nil, err
 		}
 		for i := range some {
-			if !values[i].Found { // nor has a message without an id a record
+			if !values[i].Found { // also if the message has no id
 				out = append(out, some[i])
 			}
 		}
@@ -195,7 +195,8 @@ func checkRequest(r *pubsub.PublishRequest) error {
 	return nil
 }
 
-// withoutTwins drops messages whose id an earlier message of the same request has.
+// withoutTwins drops a message if an earlier message of the same request has the same id. Without deduplication, it
+// returns all messages.
 func (b *Broker) withoutTwins(messages []pubsub.Message) []pubsub.Message {
 	if b.opts.Window <= 0 || len(messages) == 1 {
 		return messages
@@ -211,7 +212,8 @@ func (b *Broker) withoutTwins(messages []pubsub.Message) []pubsub.Message {
 }
 
 // publishOps returns the operations of a request that publishes messages. The request fails if the topic is full, or
-// if the topic knows the id of one of the messages. With a window of 0, the request does not check ids.
+// if the topic knows the id of one of the messages. With a window of 0, the request does not check ids. The request
+// also stores the policy of the topic, unless this broker has stored it within declareAgain.
 func (b *Broker) publishOps(t Topic, messages []pubsub.Message, window time.Duration) []command.Op {
 	ops := []command.Op{{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.TopicStore,
 		Key: t.key(tableFull, "")}}
@@ -327,8 +329,8 @@ func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, err
 	return s, nil
 }
 
-// Close implements pubsub.Broker. It sends the outstanding outcomes of deliveries for up to five seconds. Messages
-// whose outcome was not sent by then are delivered again.
+// Close implements pubsub.Broker. It sends the outstanding outcomes of deliveries for up to closeGrace. Messages whose
+// outcome was not sent by then are delivered again.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -350,7 +352,7 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// Replay makes a consumer group receive the messages again that were published at or after since. It returns
+// Replay makes a consumer group receive again all messages that were published at or after since. It returns
 // fault.NotFound if the group does not exist.
 func (b *Broker) Replay(ctx context.Context, topic, group string, since time.Time) error {
 	return NewAdmin(b.access, b.store).Replay(ctx, topic, group, 0, since)

@@ -14,12 +14,12 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// idRecords has the keys that were written with a condition, and counts the requests.
+// idRecords stores the keys that were written under a condition, and counts the requests.
 type idRecords struct {
 	records.Access
 	keys   map[string]bool
 	writes int
-	stored int // messages
+	stored int // messages that were appended
 
 	policies int // how often the policy of topic t was written
 }
@@ -57,7 +57,7 @@ func (f *idRecords) Write(_ context.Context, _ uint32, r *command.Request) (kv.R
 	return kv.Result{Outcome: kv.Applied}, nil
 }
 
-// A client that repeats a bulk causes a few requests, not one for each message.
+// A client publishes a bulk of messages again. This takes a few requests, not one for each message.
 func TestBroker_RepeatedBulk(t *testing.T) {
 	f := &idRecords{keys: map[string]bool{}}
 	b := NewBroker(f, "s", BrokerOptions{Window: time.Minute})

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Methods of the calls between nodes about topics. Calls that wait have their own method, so that they do not block the
-// others.
+// Methods of the calls between nodes about topics. Calls that wait for messages have their own method, so that they do
+// not block other calls.
 const (
 	Method     = "raft.topic"
 	MethodWait = "raft.topic-wait"
@@ -36,19 +36,21 @@ const (
 // maxCall bounds the settlements of one call.
 const maxCall = 4096
 
-// call is a call to the leader.
+// call is a call to the leader. Only the fields that belong to its kind are sent.
 type call struct {
 	what    byte
 	session string
 	fresh   bool // callJoin: create the session
-	join    Join // callLeave: only the ID; callReplay: topic and group
-	settles []Settle
-	offset  uint64   // callReplay, callClaim; callRead, callRedrive: the last message that is not wanted
+	// join is the subscription of callJoin. Other calls use single fields of it: callLeave the ID, callRemove Newest
+	// as Removal.Force, callRedrive Group as Redriving.To.
+	join    Join
+	settles []Settle // callSettle
+	offset  uint64   // callReplay, callClaim: of the message; callRead, callRedrive: begin after this offset
 	attempt uint64   // callClaim
 	proof   string   // callClaim; see proofOf
-	since   uint64   // callReplay, callRead: a time; callRemove, callRedrive: offset of the last message
-	wait    bool     // callRead
-	answer  uint64   // callPull: number of the last answer that this node has
+	since   uint64   // callReplay, callRead: cluster time; callRemove, callRedrive: Upto; 0 = not given
+	wait    bool     // callRead: wait for a message if there is none
+	answer  uint64   // callPull: number of the last answer that this node has received
 	members []uint64 // callPull: ids of the subscriptions
 	after   string   // callDescribe: name of a topic
 }
@@ -110,7 +112,7 @@ func (c *call) append() []byte {
 	return b
 }
 
-// readCall decodes a call to the leader of a group.
+// readCall decodes a call to the leader of the Raft group with the given number.
 func readCall(r *lenprefix.Reader, group uint32) (c call, err error) {
 	c.what, c.session = r.Byte(), r.Text()
 	j := &c.join
@@ -174,7 +176,7 @@ func readCall(r *lenprefix.Reader, group uint32) (c call, err error) {
 	return c, nil
 }
 
-// bounded reads a number of at most 2^31-1. Greater ones become -1.
+// bounded reads a number. It returns -1 for a number above 2^31-1.
 func bounded(r *lenprefix.Reader) int {
 	n := r.Uvarint()
 	if n > 1<<31-1 {
@@ -234,7 +236,7 @@ func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (answer []byte,
 	return []byte{byte(records.Bit(known))}, nil
 }
 
-// operate answers a call of an operator.
+// operate executes a callRead, callRemove or callRedrive, and returns the encoded answer.
 func (k *Keeper) operate(ctx context.Context, c *call) ([]byte, error) {
 	t := c.join.Topic
 	var p Progress
@@ -269,7 +271,8 @@ func appendAnswer(b []byte, a *Answer) []byte {
 	return b
 }
 
-// readAnswer decodes the answer of the leader.
+// readAnswer decodes the answer to a callJoin, callLeave, callPull or callSettle. known is false if the leader does
+// not know the session or one of its subscriptions.
 func readAnswer(b []byte) (known bool, a Answer, err error) {
 	r := lenprefix.Reader{Rest: b}
 	if known = r.Byte() == 1; len(r.Rest) > 0 {

@@ -12,12 +12,12 @@ import (
 
 // Bounds of a consumer.
 const (
-	page         = 128       // messages that are read at once
-	pageBytes    = 256 << 10 // of their values
-	maxBuffer    = 1 << 20   // bytes of values in memory that were not handed out yet
-	maxParked    = 100_000   // parked messages of a group that are items; further messages wait
-	maxBatch     = 512       // settlements of one entry
-	maxBatchSize = 1 << 20   // bytes of the settlements of one entry; a single one may exceed it
+	page         = 128       // records that are read at once
+	pageBytes    = 256 << 10 // bytes of the values that are read at once
+	maxBuffer    = 1 << 20   // bytes of values that a group keeps in memory until they are handed out
+	maxParked    = 100_000   // parked items of a group; with more, the group reads no further messages
+	maxBatch     = 512       // settlements in one log entry
+	maxBatchSize = 1 << 20   // bytes of the settlements in one log entry; a single settlement may exceed it
 )
 
 // consumer is a consumer group of a topic, at the leader. Keeper.mu guards it.
@@ -25,34 +25,34 @@ type consumer struct {
 	t     *topic
 	group string
 
-	cursor // as it is in the log
-	read   uint64
-	more   bool // there may be messages after read
+	cursor        // as it is in the log
+	read   uint64 // offset up to which messages were read
+	more   bool   // there may be messages after read
 
 	items      map[uint64]*item    // every message up to read that is not settled in the log
-	unrecorded map[uint64]struct{} // offsets of the items without a parked record: the cursor has them
+	unrecorded map[uint64]struct{} // offsets of the items without a parked record; the cursor lists them as open
 	queues     map[string][]*item
 	ready      itemHeap // heads of queues that can be delivered now
 	delayed    itemHeap // heads of queues that wait for their time
 	parkedIn   int      // items that are parked
 	buffered   int      // bytes of values of items
 
-	most    int                 // messages that may be open
+	most    int                 // how many messages may be open
 	tails   map[string][]uint64 // by queue: offsets of messages that have a parked record and are no items, ascending
-	tailed  int                 // messages in tails
+	tailed  int                 // number of messages in tails
 	blocked map[string]bool     // queues with messages behind a failing one; see spill
-	short   []string            // queues whose tail may have the next message
+	short   []string            // queues whose next message may be in their tail
 
 	concurrency int
 	backoff     time.Duration // before the second attempt
-	lifetime    uint64        // the time to live that the newest member wants, in milliseconds
+	lifetime    uint64        // time to live that the newest Join has set, in milliseconds; 0 = the group does not end
 	use         bool          // the next flush happens even if nothing is settled, because the group is in use
 	members     []*member
 
 	settled   []*settlement // not in the log yet, in their order
 	flushing  bool
-	moved     bool // a replay or a removal has changed its record since it was read
-	gone      bool // the Keeper has dropped it
+	moved     bool // a replay or a removal has changed the record of the group since it was read
+	gone      bool // the Keeper has dropped the consumer
 	endGather func() bool
 	endTimer  func() bool
 }
@@ -61,47 +61,47 @@ type consumer struct {
 type item struct {
 	offset   uint64
 	key      string
-	attempts uint64 // that have failed
-	at       uint64 // cluster time before which it is not delivered
-	expireAt uint64 // 0 = never
+	attempts uint64 // failed attempts
+	at       uint64 // cluster time before which the message is not delivered
+	expireAt uint64 // cluster time; 0 = never
 	value    []byte // nil = not in memory
 	size     int    // of the value in bytes; 0 = not read yet
-	late     bool   // its publisher has delayed it; it is not in the queue of its key yet
-	parked   bool   // it has a parked record, or will have one
-	recorded bool   // it has a parked record in the log
-	tailed   bool   // it is in a tail as well, until it has a parked record
-	revision uint64 // of that record
+	late     bool   // the publisher has delayed the message, which is not in the queue of its key yet
+	parked   bool   // the message has a parked record, or will have one
+	recorded bool   // the log has a parked record of the message
+	tailed   bool   // the message is also in a tail; the item ends when the log has a parked record
+	revision uint64 // of the parked record in the log
 	lease    *member
-	number   uint64      // of the lease, or of the last one
-	pending  *settlement // the last one that is not in the log yet
+	number   uint64      // of the newest lease
+	pending  *settlement // the newest settlement, until it is in the log
 }
 
-// over reports whether the message is settled, in the log or soon.
+// over reports whether the message is settled, although the log may not have the settlement yet.
 func (i *item) over() bool { return i.pending != nil && i.pending.kind != settlePark }
 
 // The kinds of settlements.
 const (
-	settleDone = 1 + iota
-	settlePark
-	settleDead
+	settleDone = 1 + iota // the message is acknowledged or has expired
+	settlePark            // the message is parked
+	settleDead            // the message moves to a dead-letter topic
 )
 
-// settlement is what becomes of a message.
+// settlement is a change of the state of a message that must be stored.
 type settlement struct {
 	offset  uint64
 	kind    byte
-	topic   string    // of settleDead
-	marks   bool      // the request under way stores that topic has dead letters of this one
-	waiters []*waiter // calls that wait until it is in the log
-	parked  parked    // of settlePark
-	op      int       // index of its first operation in the request under way
+	topic   string    // settleDead: the dead-letter topic
+	marks   bool      // settleDead: the request in flight also stores the source record of the dead-letter topic
+	waiters []*waiter // calls that wait until the log has the settlement
+	parked  parked    // settlePark: the record
+	op      int       // index of its first operation in the request in flight
 }
 
 // waiter is a call that waits for settlements. Keeper.mu guards it until done is closed.
 type waiter struct {
-	left int
-	err  error // the first one
-	done chan struct{}
+	left int           // settlements that are not in the log yet, and the call itself until it waits
+	err  error         // the first error
+	done chan struct{} // closed when left is 0
 }
 
 func (w *waiter) add(s *settlement) {
@@ -131,10 +131,10 @@ type itemHeap struct {
 	byTime bool
 }
 
-// queued is an entry of a heap. It has the time at which the item was added, because that of the item may change.
+// queued is an entry of a heap. Its delivery time is fixed, because the delivery time of the item may change.
 type queued struct {
 	*item
-	at uint64
+	at uint64 // delivery time of the item when it was added
 }
 
 func (h *itemHeap) Len() int { return len(h.list) }
@@ -161,7 +161,7 @@ func (h *itemHeap) Pop() any {
 	return last
 }
 
-// find returns a consumer that is in memory.
+// find returns the consumer of a group, or nil if it is not in memory.
 func (t *topic) find(group string) *consumer {
 	for _, c := range t.consumers {
 		if c.group == group {
@@ -189,7 +189,8 @@ func (k *Keeper) consumer(t *topic, group string) (*consumer, error) {
 	return c, nil
 }
 
-// load reads the records of the group.
+// load replaces the items and the queues by those in the records of the group. It returns false if the group does not
+// exist.
 func (c *consumer) load(m *kv.Machine, now uint64) (found bool, err error) {
 	v, err := m.Get(kv.TopicStore, c.t.key(tableGroup, c.group), 0)
 	if err != nil || !v.Found {
@@ -223,7 +224,7 @@ func (c *consumer) load(m *kv.Machine, now uint64) (found bool, err error) {
 		return false, err
 	}
 	c.parkedIn = 0
-	for _, i := range c.items { // some have been read twice
+	for _, i := range c.items { // a message may have been read twice
 		if i.parked {
 			c.parkedIn++
 		}
@@ -232,7 +233,7 @@ func (c *consumer) load(m *kv.Machine, now uint64) (found bool, err error) {
 	return true, nil
 }
 
-// add adds a message that was read. A message whose time has not come is parked.
+// add makes an item of a message that was read. A message whose delivery time has not come is parked.
 func (c *consumer) add(offset uint64, value []byte, expireAt, now uint64) error {
 	msg, ok := readMessage(value)
 	if !ok {
@@ -271,7 +272,7 @@ func (c *consumer) mark(i *item) {
 	}
 }
 
-// park notes that a message is delivered later.
+// park notes that a message is not delivered before the cluster time at, and queues the settlement that stores this.
 func (c *consumer) park(i *item, at uint64) {
 	i.at = at
 	c.mark(i)
@@ -281,12 +282,13 @@ func (c *consumer) park(i *item, at uint64) {
 	c.settled = append(c.settled, i.pending)
 }
 
-// rebuild makes the queues from the items.
+// rebuild makes the queues and heaps from the items.
 func (c *consumer) rebuild() {
 	c.queues, c.blocked, c.short = make(map[string][]*item), map[string]bool{}, nil
 	c.ready.list, c.delayed.list = nil, nil
 	list := c.sorted()
-	for _, leased := range []bool{true, false} { // what members have comes first, so nothing is delivered beside it
+	// Leased items come first, so that they are at the front of their queues.
+	for _, leased := range []bool{true, false} {
 		for _, i := range list {
 			if (i.lease != nil) == leased {
 				c.enqueue(i)
@@ -328,7 +330,8 @@ func (c *consumer) queueOf(i *item) string {
 	return "o" + string(binary.BigEndian.AppendUint64(nil, i.offset))
 }
 
-// enqueue adds an item to the end of its queue, or to the tail of that if there is one.
+// enqueue adds an item to the end of its queue. If the tail of the queue has earlier messages, enqueue adds the item
+// to the tail instead, if possible.
 func (c *consumer) enqueue(i *item) {
 	if i.over() || i.tailed {
 		return
@@ -353,8 +356,7 @@ func (c *consumer) due(i *item) {
 	c.insert(i)
 }
 
-// insert puts an item into its queue, in the order of offsets. Items that are leased to members stay at the front of
-// the queue.
+// insert puts an item into its queue, in the order of offsets. Leased items stay at the front of the queue.
 func (c *consumer) insert(i *item) {
 	if i.over() {
 		return
@@ -365,7 +367,7 @@ func (c *consumer) insert(i *item) {
 	for first < len(q) && q[first].lease != nil {
 		first++
 	}
-	// A search, because many messages of one key may become due at the same time.
+	// A binary search, because many messages of one key may become due at the same time.
 	at, _ := slices.BinarySearchFunc(q[first:], i.offset, func(o *item, offset uint64) int {
 		return cmp.Compare(o.offset, offset)
 	})
@@ -375,7 +377,8 @@ func (c *consumer) insert(i *item) {
 	}
 }
 
-// offer makes the head of a queue available. advance moves it on when its time has come.
+// offer adds i, the head of a queue, to a heap. If i has a delivery time, this is the heap of delayed items. Otherwise
+// it is the heap of ready items. advance moves delayed items to the ready ones when their time has come.
 func (c *consumer) offer(i *item) {
 	name := c.queueOf(i)
 	c.noteBlocked(name)
@@ -420,7 +423,7 @@ func (c *consumer) remove(i *item) {
 	}
 }
 
-// readUntil reads messages until there are enough, and at least up to the offset least.
+// readUntil reads new messages while the group has room, and in any case up to the offset least.
 func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 	for c.more && (c.read < least || c.hasRoom()) {
 		records, more, err := m.Records(kv.TopicStore, c.t.key(tableMessage, ""), c.t.messageKey(c.read),
@@ -441,8 +444,8 @@ func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 	return nil
 }
 
-// advance reads new messages of a group, leases those that can be delivered to members, and sets the timer for the
-// next delayed message. If a read fails, advance logs the error, and repeats the read after a pause. The caller holds
+// advance reads new messages of a group, leases messages to members with room, and sets the timer for the next delayed
+// message. If a read fails, advance logs the error, and repeats the read after a pause. The caller holds
 // k.mu.
 func (k *Keeper) advance(c *consumer) {
 	if c.gone {
@@ -506,8 +509,8 @@ func pauseUntil(at, now uint64) time.Duration {
 	return time.Duration(millis) * time.Millisecond //nolint:gosec // bounded
 }
 
-// memberWithRoom returns the member that has the fewest messages and may get another one. It returns nil if no member
-// may.
+// memberWithRoom returns the member with the fewest messages among those with room for another message. It returns nil
+// if no member has room.
 func (c *consumer) memberWithRoom() (best *member) {
 	for _, m := range c.members {
 		if m.hasRoom() && (best == nil || m.outstanding < best.outstanding) {
@@ -526,7 +529,7 @@ func (c *consumer) release(i *item) {
 	}
 }
 
-// giveBack ends the lease of an item, which can be delivered again.
+// giveBack ends the lease of an item, so that the message can be delivered again.
 func (c *consumer) giveBack(i *item) {
 	c.release(i)
 	if q := c.queues[c.queueOf(i)]; len(q) > 0 && q[0] == i {
@@ -534,7 +537,7 @@ func (c *consumer) giveBack(i *item) {
 	}
 }
 
-// finish settles an item for ever.
+// finish queues a settlement that ends an item, and takes the item out of its queue.
 func (c *consumer) finish(i *item, s *settlement) {
 	s.offset = i.offset
 	i.pending = s
@@ -544,7 +547,8 @@ func (c *consumer) finish(i *item, s *settlement) {
 	c.remove(i)
 }
 
-// failed notes that an attempt has failed.
+// failed notes that an attempt has failed, and parks the message until the next attempt. It returns the settlement
+// that stores this.
 func (c *consumer) failed(i *item, now uint64) *settlement {
 	c.release(i)
 	i.attempts++
@@ -552,13 +556,13 @@ func (c *consumer) failed(i *item, now uint64) *settlement {
 	if n := i.attempts - 1; n < 16 {
 		pause = min(c.backoff<<n, lastBackoff)
 	}
-	// The clock of an earlier leader may have been ahead, so the time of this attempt may not have come here.
+	// An earlier leader, whose clock was ahead, may have delivered the message before the time i.at.
 	c.park(i, max(i.at, now+uint64(max(pause.Milliseconds(), 1)))) //nolint:gosec // positive
 	c.giveBack(i)
 	return i.pending
 }
 
-// drop ends the timers of a consumer and the calls that wait for it.
+// drop ends the timers of a consumer. The calls that wait for its settlements return fault.NotLeader.
 func (c *consumer) drop() {
 	c.gone = true
 	for _, stop := range []func() bool{c.endGather, c.endTimer} {

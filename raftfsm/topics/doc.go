@@ -11,8 +11,8 @@
 //
 //   - message: offset, cluster time, expiry, payload. The state machine chooses the offset, see command.OpAppend.
 //   - group: the cursor of a consumer group, and the offsets below it that are delivered and not settled.
-//   - parked: a message that a group gets later. An attempt has failed, its time has not come, or it waits behind
-//     such a message with the same key.
+//   - parked: a message that a group gets later. An attempt has failed, the time of its delivery has not come, or an
+//     earlier message with its key fails. A message also gets such a record before a transaction acknowledges it.
 //   - id: the id of a message, for deduplication. It expires with the window.
 //   - policy, count, full: what the topic keeps, how much it has, and whether it refuses messages.
 //   - source: the name of a topic whose dead letters this topic has received.
@@ -24,31 +24,32 @@
 //   - A message with an offset up to the cursor of a group is settled, or its offset is in the record of the group,
 //     or it is parked. A message above the cursor is not settled. So a new leader delivers exactly the messages that
 //     are not settled.
-//   - Every request that changes the record of a group names its previous revision, and changes the parked records of
-//     the group in the same request. So at most one leader settles a message, and only once. There is one exception:
-//     a transaction that acknowledges a message removes its parked record without changing the record of the group.
+//   - A request that updates the record of a group names the previous revision of that record, and changes the parked
+//     records of the group at the same time. So at most one leader settles a message, and only once. There are two
+//     exceptions. A transaction that acknowledges a message removes only the parked record. An operator who removes
+//     a group removes first the record of the group, and then the parked records.
 //   - The events of a state transaction are appended in its request, so they are stored if and only if it is applied.
-//   - A request that removes or replaces a parked record names the revision of that record, unless the request only
-//     acknowledges the message. So if a transaction acknowledges a message, the message cannot also fail, move to
-//     another topic or be acknowledged by another transaction.
+//   - A request that replaces a parked record, or that moves its message to another topic, names the revision of the
+//     record. A transaction that acknowledges the message also names this revision. So if a transaction acknowledges a
+//     message, the message cannot also fail, move to another topic or be acknowledged by another transaction.
 //   - A dead letter is appended in the request that settles the message.
-//   - The parked record has the number of attempts and the time of the next one. A restart or a new leader changes
-//     neither.
+//   - The parked record has the number of failed attempts and the time of the next attempt. A restart or a new leader
+//     changes neither.
 //   - Messages with the same key are delivered to a group one at a time, in the order of their offsets. A message
 //     that waits for its next attempt holds up the later messages with its key. A message that its publisher has
-//     delayed holds up no other. It takes its place in the order when its time has come. In a group with concurrency
-//     1, all messages count as messages with the same key.
-//   - A key whose first message fails holds up no other key. When a group has maxOpen messages open, those behind
-//     failing ones get a parked record without an attempt. The leader keeps 8 bytes of each, for up to maxTailed
-//     messages. See tail.go for the order in which they come back.
+//     delayed holds up no other message. When its time has come, the message takes its place in the order. In a
+//     group with concurrency 1, all messages count as messages with the same key.
+//   - A key whose first message fails holds up no other key. When a group has maxOpen open messages, the messages
+//     behind failing ones get parked records without an attempt. The leader keeps only their offsets in memory, 8
+//     bytes for each of up to maxTailed messages. See tail.go for the order in which these messages come back.
 //   - Before messages are delivered, a majority confirms that this server leads. So a deposed leader delivers nothing
 //     that a later leader has settled.
-//   - Retention removes only messages that every group has settled. Other messages end only with their TTL. A request
-//     that creates a group or moves a group back stores the count of the topic again. So a trim that was proposed
-//     before that request is refused. The group therefore gets every message after its start that is still stored
-//     when the record of the group is written.
-//   - A group with a time to live ends only if its record says that it was not used for that long. The request that
-//     ends it names the revision of the record, and also removes the parked records.
+//   - Retention removes only messages that every group has settled. Other messages stay until their TTL ends or an
+//     operator removes them. A request that creates a group or moves a group back stores the count of the topic
+//     again. So a removal by retention that was proposed before that request is refused. The group therefore gets
+//     every message after its start that is still stored when the record of the group is written.
+//   - A group with a time to live ends by itself only if its record says that the group was not used for that long.
+//     The request that ends the group names the revision of the record, and also removes the parked records.
 //   - The state machine reads no clock. The leader compares the times of messages with cluster time.
 //
 // A Keeper that has no subscribers and no new messages has at most one timer. The timer ends when the oldest message

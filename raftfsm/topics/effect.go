@@ -12,13 +12,13 @@ import (
 // Effect is the part of a transaction of a state store that concerns topics.
 type Effect interface {
 	state.Effect
-	// Ops returns the operations for a request to the Raft group gid, in which the state is.
+	// Ops returns the operations of the effect. They are for a request to the Raft group gid, which stores the state.
 	Ops(gid uint32) ([]command.Op, error)
-	// Refused returns the error of a request that was refused at a key, or nil if no operation of the effect has that
-	// key.
+	// Refused returns the error of a request that the state machine refused at the given key. It returns nil if the
+	// effect has no operation that can fail at that key.
 	Refused(gid uint32, key string) error
-	// Unsettled is called after a request was refused because a message that it acknowledges is settled, or was handed
-	// out again. That message can belong to another effect of the request.
+	// Unsettled is called after a request was refused because a message that the request acknowledges is settled, or
+	// was handed out again. That message can belong to another effect of the request.
 	Unsettled()
 	// Applied is called after a request was applied.
 	Applied(gid uint32)

@@ -15,10 +15,10 @@ const (
 	metadataRetention   = "retention"
 	metadataMaxBytes    = "maxBytes"
 	metadataWindow      = "deduplicationWindow"
-	metadataConcurrency = "concurrency"   // also of a subscription
-	metadataInitial     = "initialOffset" // also of a subscription
+	metadataConcurrency = "concurrency"   // also metadata of a subscription
+	metadataInitial     = "initialOffset" // also metadata of a subscription
 	metadataRedeliver   = "redeliverInterval"
-	metadataGroupTTL    = "groupTTL" // also of a subscription
+	metadataGroupTTL    = "groupTTL" // also metadata of a subscription
 
 	oldest = "oldest"
 	newest = "newest"
@@ -49,7 +49,8 @@ func between(least, most time.Duration) func(string) error {
 	}
 }
 
-// checkGroupTTL requires whole milliseconds, because records have those.
+// checkGroupTTL returns an error unless text is 0s, or a duration from a minute to maxGroupTTL in whole milliseconds.
+// Records store the time to live in milliseconds.
 func checkGroupTTL(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d != 0 && (d < time.Minute || d > maxGroupTTL) || d%time.Millisecond != 0 {
@@ -79,7 +80,7 @@ func checkInitial(text string) error {
 	return nil
 }
 
-// OptionsFrom returns the options that v, the values of Fields, describes.
+// OptionsFrom returns the options of a broker. v has the values of the fields that Fields returns.
 func OptionsFrom(v component.Values, log *slog.Logger) BrokerOptions {
 	return BrokerOptions{
 		Policy: Policy{Retention: v.Duration(metadataRetention), MaxBytes: v.Int(metadataMaxBytes)},

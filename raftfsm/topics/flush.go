@@ -9,10 +9,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// maxLetters bounds the dead-letter topics of a topic that the leader remembers.
+// maxLetters bounds how many dead-letter topics the leader remembers for one topic.
 const maxLetters = 1000
 
-// flushSoon stores the settlements of a consumer after gatherPause. The caller holds k.mu.
+// flushSoon makes the leader store the settlements of a consumer after gatherPause. It does nothing if there is
+// nothing to store, or if a flush is planned or in flight. The caller holds k.mu.
 func (k *Keeper) flushSoon(c *consumer) {
 	if c.gone || c.flushing || c.endGather != nil || len(c.settled) == 0 && !c.use {
 		return
@@ -34,8 +35,8 @@ func (k *Keeper) flushSoon(c *consumer) {
 	})
 }
 
-// request returns the operations that store the oldest settlements of c. batch is the number of these settlements.
-// next is the cursor after the request is applied.
+// request returns the operations that store the oldest settlements of c in one log entry. batch is the number of these
+// settlements. next is the cursor after the entry is applied.
 func (k *Keeper) request(c *consumer) (batch int, next cursor, ops []command.Op, err error) {
 	next = cursor{upto: c.upto, used: k.group.Now(), ttl: c.lifetime}
 	settled, named := map[uint64]bool{}, map[string]bool{}
@@ -63,7 +64,7 @@ func (k *Keeper) request(c *consumer) (batch int, next cursor, ops []command.Op,
 		next.upto = max(next.upto, s.offset)
 		settled[s.offset] = true
 	}
-	for offset := range c.unrecorded { // a group may have many more items
+	for offset := range c.unrecorded { // c.items may be much larger
 		if offset <= next.upto && !settled[offset] {
 			next.open = append(next.open, offset)
 		}
@@ -74,8 +75,8 @@ func (k *Keeper) request(c *consumer) (batch int, next cursor, ops []command.Op,
 	return batch, next, ops, nil
 }
 
-// settlementOps returns the operations that store a settlement, without that on the cursor. named are the topics that
-// get dead letters in the same request; settlementOps adds to them.
+// settlementOps returns the operations that store a settlement, except the operation on the cursor. named has the
+// dead-letter topics for which the request already stores a source record. settlementOps adds to named.
 func (k *Keeper) settlementOps(c *consumer, s *settlement, named map[string]bool) (ops []command.Op, err error) {
 	i := c.items[s.offset]
 	if s.kind == settlePark {
@@ -109,8 +110,9 @@ func (k *Keeper) settlementOps(c *consumer, s *settlement, named map[string]bool
 	return ops, nil
 }
 
-// unlessSettled adds a condition to op, an operation on the parked record of an item. The operation then fails if a
-// transaction has acknowledged the message, because such a transaction removes the record.
+// unlessSettled returns op, an operation on the parked record of an item. If the log has that record, unlessSettled
+// adds the condition that its revision has not changed. So op fails if a transaction has acknowledged the message,
+// because such a transaction removes the record.
 func (i *item) unlessSettled(op command.Op) command.Op {
 	if i != nil && i.recorded {
 		op.Cond, op.Revision = command.CondRevision, i.revision
@@ -118,8 +120,8 @@ func (i *item) unlessSettled(op command.Op) command.Op {
 	return op
 }
 
-// withoutDelay converts a stored message into the value of an append, without its delivery time. So a dead letter is
-// delivered at once.
+// withoutDelay converts a stored message into the value of an append, and removes the delivery time of the message. So
+// a dead letter is delivered at once.
 func withoutDelay(stored []byte) []byte {
 	m, ok := decodeMessage(stored)
 	if !ok {
@@ -129,10 +131,11 @@ func withoutDelay(stored []byte) []byte {
 	return encodeMessage(&m)
 }
 
-// flush commits the first settlements of a consumer.
+// flush commits ops, which store the oldest settlements of c. If they were not applied, or the outcome is not known,
+// flush reads the group again.
 func (k *Keeper) flush(g records.Group, c *consumer, batch int, next cursor, ops []command.Op) {
 	res, err := k.commit(g, ops)
-	if err != nil { // the next try may fail in the same way, for example while the disk is full
+	if err != nil { // the next attempt may also fail, for example while the disk is full
 		k.pause(retryPause)
 	}
 	if err != nil || res.Outcome != kv.Applied || !k.flushed(c, batch, next, &res) {
@@ -148,7 +151,7 @@ func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bo
 	defer k.mu.Unlock()
 	if c.gone {
 		c.flushing = false
-		return true // drop has answered
+		return true // drop has ended the calls that waited
 	}
 	next.revision = res.Revisions[0]
 	c.cursor = next
@@ -184,8 +187,8 @@ func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bo
 	return true
 }
 
-// hasLettersIn records that another topic has dead letters of t, and has a source record for t. The caller holds
-// k.mu.
+// hasLettersIn records that the topic with this name has dead letters of t, and a source record for t. After
+// maxLetters such topics, hasLettersIn forgets the earlier ones. The caller holds k.mu.
 func (t *topic) hasLettersIn(name string) {
 	if t.letters == nil || len(t.letters) >= maxLetters {
 		t.letters = map[string]bool{}
@@ -193,7 +196,7 @@ func (t *topic) hasLettersIn(name string) {
 	t.letters[name] = true
 }
 
-// forget drops an item that is settled in the log.
+// forget removes an item from memory, because the message is settled in the log or its offset is in a tail.
 func (c *consumer) forget(i *item) {
 	c.release(i)
 	c.free(i)
@@ -204,12 +207,13 @@ func (c *consumer) forget(i *item) {
 	}
 }
 
-// reload reads the records of a consumer group again, and repeats this until it succeeds. The caller has set
-// c.flushing. The group must be read again in these cases:
+// reload reads the records of a consumer group again, and repeats this until it succeeds or the consumer ends. The
+// caller has set c.flushing. The group must be read again in these cases:
 //
 //   - The outcome of a proposal is not known.
-//   - A proposal was refused, because an earlier one with an unknown outcome was applied.
-//   - A replay has moved the cursor.
+//   - A proposal was refused. For example, an earlier proposal with an unknown outcome was applied, or a transaction
+//     has acknowledged a message.
+//   - A replay or a removal has changed the record of the group.
 func (k *Keeper) reload(g records.Group, c *consumer) {
 	for {
 		err := k.confirm(g)
@@ -246,11 +250,11 @@ func (k *Keeper) pause(d time.Duration) {
 }
 
 // reloaded replaces the items of c by those in the log. It then restores the leases, and the settlements that are not
-// in the log yet.
+// in the log yet. After an error, c is as before. The caller holds k.mu.
 func (k *Keeper) reloaded(c *consumer) error {
-	before := *c // load replaces its maps and lists, and does not change them
+	before := *c // a copy is enough: load replaces the maps and lists of c, and does not change them
 	old, settled, now := c.items, c.settled, k.group.Now()
-	var known []uint64 // what must be in memory again
+	var known []uint64 // offsets of messages that must be in memory again
 	for offset, i := range old {
 		if i.lease != nil {
 			known = append(known, offset)
@@ -268,7 +272,7 @@ func (k *Keeper) reloaded(c *consumer) error {
 		_, err = c.unsettled(k.machine, known[n], now)
 	}
 	if err != nil {
-		*c = before // until the next try, members keep what they have
+		*c = before // members keep their messages until the next attempt
 		return err
 	}
 	if !found {
@@ -292,7 +296,7 @@ func (k *Keeper) reloaded(c *consumer) error {
 		i := c.items[s.offset]
 		switch {
 		case i == nil:
-			s.answer(nil) // the log has it already
+			s.answer(nil) // the log has the settlement already
 			continue
 		case s.kind == settlePark:
 			if i.attempts >= s.parked.attempts && i.parked {
@@ -315,7 +319,8 @@ func (k *Keeper) reloaded(c *consumer) error {
 	return nil
 }
 
-// deleted ends a consumer whose record is gone. Its settlements have no effect, like those that come later.
+// deleted ends a consumer whose record the log does not have any more. The calls that wait for its settlements return
+// without an error, although the settlements have no effect. old has the items of the consumer before it was read.
 func (k *Keeper) deleted(c *consumer, old map[uint64]*item) {
 	for _, i := range old {
 		c.release(i)
@@ -327,6 +332,6 @@ func (k *Keeper) deleted(c *consumer, old map[uint64]*item) {
 	c.drop()
 	c.t.consumers = slices.DeleteFunc(c.t.consumers, func(o *consumer) bool { return o == c })
 	for _, m := range slices.Clone(c.members) {
-		k.endSession(m.session) // it joins again, which creates the group
+		k.endSession(m.session) // the node joins again, which creates the group
 	}
 }

@@ -16,9 +16,9 @@ const opDescribe = "topics.Describe"
 
 // Bounds of descriptions.
 const (
-	maxDescribed = 200       // topics of one answer
+	maxDescribed = 200       // topics in one answer
 	maxExamined  = 1_000_000 // messages of a topic that a description looks at
-	maxLooked    = 16        // messages that are read to find the oldest one that waits
+	maxLooked    = 16        // messages that are read to find the oldest waiting message
 
 	maxWaitingRead = 100_000 // parked messages of a group whose records are read; the others are only counted
 )
@@ -32,7 +32,7 @@ type Description struct {
 	Policy          Policy   // what the topic keeps
 	Sources         []string // topics whose dead letters the topic has received
 	Groups          []GroupDescription
-	// Estimated means that the topic has more than maxExamined messages. Then Messages and Bytes may contain messages
+	// Estimated means that the topic has maxExamined messages or more. Then Messages and Bytes may include messages
 	// whose TTL has ended.
 	Estimated bool
 }
@@ -40,13 +40,13 @@ type Description struct {
 // GroupDescription describes a consumer group of a topic.
 type GroupDescription struct {
 	Name        string
-	Cursor      uint64 // offset up to which the group has settled every message, except those that wait
+	Cursor      uint64 // the group has settled the messages up to this offset, except those that wait
 	Lag         uint64 // messages that are not settled
-	Capped      bool   // there are more of them than Lag
-	Retried     uint64 // of these: messages that have failed and are delivered again
-	Delayed     uint64 // of these: messages whose time to deliver has not come
-	OldestAt    uint64 // since when the oldest other one waits (cluster time, Unix milliseconds); 0 = there is none
-	Subscribers uint64 // that receive messages now
+	Capped      bool   // the group has more unsettled messages than Lag
+	Retried     uint64 // of Lag: messages that have failed and are delivered again
+	Delayed     uint64 // of Lag: messages whose time to deliver has not come
+	OldestAt    uint64 // since when the oldest message waits that is not delayed, in cluster time; 0 = none waits
+	Subscribers uint64 // subscriptions of the group at present
 }
 
 // Describe describes the topics of a store, in the order of their names. It begins with the first name that is
@@ -97,8 +97,7 @@ func (k *Keeper) Describe(ctx context.Context, store, only, after string) (list 
 	return nil, false, fault.Wrap(ctx.Err(), opDescribe, "the topics were not described in time")
 }
 
-// view returns the state machine and the cluster time. It first waits until a majority has confirmed that this server
-// leads.
+// view returns the state machine and the cluster time, after a majority has confirmed that this server leads.
 func (k *Keeper) view(ctx context.Context, op string) (m *kv.Machine, now uint64, err error) {
 	k.mu.Lock()
 	err = k.lead(op)
@@ -119,13 +118,13 @@ func (d *Description) isEmpty() bool {
 	return d.Messages == 0 && len(d.Groups) == 0 && len(d.Sources) == 0
 }
 
-// waiting is what a group has not settled, while messages are counted.
+// waiting is a GroupDescription whose messages are being counted.
 type waiting struct {
 	GroupDescription
-	open   map[uint64]bool   // up to Cursor: not settled and not parked
-	parked map[uint64]parked // up to Cursor
-	looked int
-	seen   bool // the oldest message that waits was found
+	open   map[uint64]bool   // offsets up to Cursor that are neither settled nor parked
+	parked map[uint64]parked // parked records by offset, up to Cursor
+	looked int               // messages that were read to find the oldest waiting message
+	seen   bool              // the oldest waiting message was found
 }
 
 func (k *Keeper) describe(ctx context.Context, m *kv.Machine, t Topic, now uint64) (d Description, err error) {
@@ -165,7 +164,7 @@ func (k *Keeper) describe(ctx context.Context, m *kv.Machine, t Topic, now uint6
 	return d, nil
 }
 
-// waitingOf returns the groups of a topic by their names.
+// waitingOf returns the groups of a topic, in the order of their names, before their messages are counted.
 func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	prefix := t.key(tableGroup, "")
 	for after, more := "", true; more; {
@@ -193,7 +192,8 @@ func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	return list, nil
 }
 
-// parkedOf returns the first parked messages of a group, and how many others there are.
+// parkedOf returns the first parked records of a group by offset, about maxWaitingRead at most. others is the number
+// of the remaining records.
 func parkedOf(m *kv.Machine, t Topic, group string) (out map[uint64]parked, others uint64, err error) {
 	prefix := t.parkedPrefix(group)
 	out = map[uint64]parked{}
@@ -225,7 +225,7 @@ func parkedOf(m *kv.Machine, t Topic, group string) (out map[uint64]parked, othe
 	return out, others, nil
 }
 
-// sourcesOf returns the topics whose dead letters a topic has got.
+// sourcesOf returns the topics whose dead letters a topic has received.
 func sourcesOf(m *kv.Machine, t Topic) (list []string, err error) {
 	prefix := t.key(tableSource, "")
 	for after, more := "", true; more; {
@@ -241,7 +241,7 @@ func sourcesOf(m *kv.Machine, t Topic) (list []string, err error) {
 	return list, nil
 }
 
-// examine counts the messages of the topic and of its groups.
+// examine counts the messages of the topic, and the unsettled messages of its groups.
 func (d *Description) examine(ctx context.Context, m *kv.Machine, groups []*waiting, now uint64) error {
 	prefix := d.key(tableMessage, "")
 	count := func(item *kv.Listed) error {
@@ -275,7 +275,7 @@ func (d *Description) examine(ctx context.Context, m *kv.Machine, groups []*wait
 	return nil
 }
 
-// listMessages calls f for up to maxExamined messages after a key, and returns for how many.
+// listMessages calls f for up to maxExamined messages after a key. n is the number of calls.
 func listMessages(ctx context.Context, m *kv.Machine, prefix, after string, now uint64,
 	f func(*kv.Listed) error) (n int, err error) {
 	for more := true; more && n < maxExamined; {
@@ -297,8 +297,8 @@ func listMessages(ctx context.Context, m *kv.Machine, prefix, after string, now 
 	return n, nil
 }
 
-// count adds a message to the lag of the group if the group has not settled it. Call it for the messages of a topic
-// in the order of their offsets.
+// count adds a message to the lag of the group if the group has not settled the message. Call count for the messages
+// of a topic in the order of their offsets.
 func (w *waiting) count(m *kv.Machine, t Topic, offset, now uint64) error {
 	p, isParked := w.parked[offset]
 	if offset <= w.Cursor && !w.open[offset] && !isParked {

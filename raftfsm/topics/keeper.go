@@ -17,12 +17,12 @@ import (
 // Times of a Keeper.
 const (
 	proposeTimeout = 10 * time.Second
-	retryPause     = 100 * time.Millisecond // before a failed proposal is repeated
+	retryPause     = 100 * time.Millisecond // before a failed proposal or read is repeated
 	gatherPause    = 2 * time.Millisecond   // how long a group collects settlements before it stores them
 	pullPatience   = 5 * time.Second        // how long a pull waits for messages
-	sessionLife    = 5 * time.Second        // of a session without a pull
-	lastBackoff    = time.Minute            // before a failed message is delivered again
-	maxWait        = time.Hour              // of a timer
+	sessionLife    = 5 * time.Second        // how long a session without a pull exists
+	lastBackoff    = time.Minute            // longest pause before a failed message is delivered again
+	maxWait        = time.Hour              // longest duration of a timer
 )
 
 // Options are the dependencies of a Keeper.
@@ -32,7 +32,7 @@ type Options struct {
 	// AfterFunc is time.AfterFunc or a replacement for tests. nil = time.AfterFunc.
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
 
-	open int // messages that a group may have open; 0 = maxOpen. Tests have fewer.
+	open int // messages that a consumer group may have open; 0 = maxOpen; for tests
 }
 
 // Keeper delivers the messages of one Raft group while its server leads the group. It is safe for concurrent use.
@@ -42,7 +42,7 @@ type Keeper struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	updates records.Updates // which must not wait for mu
+	updates records.Updates // not guarded by mu, because Update must not block
 
 	mu       sync.Mutex
 	group    records.Group // nil until Attach
@@ -51,17 +51,17 @@ type Keeper struct {
 	term     uint64
 	repeats  bool             // a read has failed, and the Keeper reads again after a pause
 	since    uint64           // cluster time at which this leader began
-	restored uint64           // the last restore of the machine
-	topics   map[Topic]*topic // with records or with subscribers
+	restored uint64           // number of the last restore of the machine
+	topics   map[Topic]*topic // topics with records or with subscribers
 	sessions map[string]*session
 	leases   uint64 // number of the newest lease; greater than those of earlier leaders
-	answered uint64 // greatest number of an answer of a session that has ended
+	answered uint64 // greatest number of an answer, among the sessions that have ended
 	sweeping bool
 	sweepAt  uint64 // cluster time of the next sweep; 0 = none
 	endSweep func() bool
 	totals   map[label]*Totals
 	readers  map[Topic]*readers
-	stored   map[label]uint64 // messages of topics
+	stored   map[label]uint64 // numbers of messages that were stored, by topic
 	gauges   gauges
 	errors   logadapt.Sparse
 }
@@ -69,19 +69,19 @@ type Keeper struct {
 // topic is a topic as the leader knows it.
 type topic struct {
 	Topic
-	consumers []*consumer // with members or with settlements that are not in the log yet
-	dirty     bool        // has messages that are not counted yet
-	lookAt    uint64      // cluster time at which the leader looks at its groups; 0 = never; see endUnused
+	consumers []*consumer // consumer groups with members, or with settlements that are not in the log yet
+	dirty     bool        // the next sweep must count messages
+	lookAt    uint64      // cluster time at which the leader checks the use of the groups; 0 = never; see endUnused
 	trimAt    uint64      // cluster time at which the oldest message reaches its retention; 0 = not known
 	held      bool        // the oldest message has reached its retention, and a group has not settled it
 	passed    uint64      // offset after which the sweep under way continues; 0 = at the oldest message
-	full      bool
-	stale     bool // messages were removed that are still in counted
-	touched   bool // a record was written since the lag was measured
-	purged    bool // messages were removed since then that a group may not have settled
+	full      bool        // the topic refuses messages
+	stale     bool        // counted still has messages that were removed
+	touched   bool        // a record was written since the lag was measured
+	purged    bool        // messages that a group may not have settled were removed since the lag was measured
 	counted   count
-	recounted uint64          // cluster time
-	letters   map[string]bool // topics that are known to have a record of tableSource for this one
+	recounted uint64          // cluster time of the last full count
+	letters   map[string]bool // topics that are known to have a source record for this topic
 }
 
 // NewKeeper returns a Keeper that does nothing until Attach is called.
@@ -95,7 +95,7 @@ func NewKeeper(o Options) *Keeper {
 	return k
 }
 
-// Attach gives the Keeper its group, which must be open.
+// Attach gives the Keeper its Raft group, which must be open. The Keeper then begins to work.
 func (k *Keeper) Attach(g records.Group) {
 	k.mu.Lock()
 	k.group = g
@@ -129,8 +129,8 @@ func (k *Keeper) update() {
 	}
 }
 
-// repeat forgets what a failed read has left incomplete, and makes the Keeper read again after a pause. The caller
-// holds k.mu.
+// repeat drops everything from memory, because a failed read has left it incomplete. It makes the Keeper read again
+// after retryPause. The caller holds k.mu.
 func (k *Keeper) repeat() {
 	k.resign()
 	if !k.repeats {
@@ -142,7 +142,8 @@ func (k *Keeper) repeat() {
 	}
 }
 
-// failed logs an error of reading records, but not each time that a read is repeated. It is safe for concurrent use.
+// failed logs an error of reading records. It limits how often repeated reads are logged. It is safe for concurrent
+// use.
 func (k *Keeper) failed(err error) {
 	if fault.Is(err, fault.Unavailable) {
 		return
@@ -153,7 +154,7 @@ func (k *Keeper) failed(err error) {
 	})
 }
 
-// after calls f, with k.mu held, after a while.
+// after calls f, with k.mu held, after the duration d. It does not call f if the Keeper is closed then.
 func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	return k.opts.AfterFunc(d, func() {
 		k.mu.Lock()
@@ -207,7 +208,8 @@ func (k *Keeper) refresh() error {
 	return nil
 }
 
-// begin finds the topics of the group. Their messages may have changed.
+// begin finds the topics that have records in the Raft group, and treats each of them as one with new messages. The
+// caller holds k.mu.
 func (k *Keeper) begin() error {
 	for after := ""; ; {
 		found, _, err := k.machine.List(kv.TopicStore, "", after, 1, 0)
@@ -236,7 +238,7 @@ func (k *Keeper) topic(t Topic) *topic {
 	return one
 }
 
-// arrived processes that a topic may have new messages.
+// arrived processes that a topic may have new messages. The caller holds k.mu.
 func (k *Keeper) arrived(t *topic) {
 	k.wakeReaders(t.Topic)
 	t.touched = true
@@ -250,8 +252,8 @@ func (k *Keeper) arrived(t *topic) {
 	}
 }
 
-// resign drops everything from memory, because this server does not lead. Waiting callers get an error, and call the
-// next leader. The caller holds k.mu.
+// resign drops everything from memory, for example because this server does not lead any more. Waiting callers get an
+// error, and call the leader again. The caller holds k.mu.
 func (k *Keeper) resign() {
 	for _, s := range k.sessions {
 		s.end()
@@ -291,7 +293,7 @@ func (k *Keeper) lead(op string) error {
 		return nil
 	}
 	err := k.refresh()
-	if err != nil && !fault.Is(err, fault.Corrupt) { // a damaged record stays so, and the others can be used
+	if err != nil && !fault.Is(err, fault.Corrupt) { // reading again would not repair a damaged record
 		k.repeat()
 	}
 	return err
@@ -301,7 +303,7 @@ func errNotLeader(op string) error {
 	return fault.New(fault.NotLeader, op, "this server does not lead the group of the topic")
 }
 
-// commit proposes a request of the Keeper itself.
+// commit proposes a request with the operations ops, and waits for its result up to proposeTimeout.
 func (k *Keeper) commit(g records.Group, ops []command.Op) (kv.Result, error) {
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()

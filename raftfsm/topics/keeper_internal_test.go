@@ -15,7 +15,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// lab is a group with one server, which leads. Its calls are answered when the test says so.
+// lab is a Raft group with one server, which leads. The calls of its Keeper to the group wait until the test answers
+// them.
 type lab struct {
 	*model
 	*Keeper
@@ -40,7 +41,7 @@ func withLab(t *testing.T, f func(t *testing.T, l *lab)) {
 	})
 }
 
-// answer answers the calls that wait, until none does.
+// answer answers the waiting calls, until no call waits any more.
 func (l *lab) answer() {
 	l.Group.Settle()
 	for calls := l.Calls(); len(calls) > 0; calls = l.Calls() {
@@ -48,7 +49,8 @@ func (l *lab) answer() {
 	}
 }
 
-// run executes a call to the Keeper. It answers the calls that the Keeper makes, and lets time pass until it is done.
+// run executes f, a call to the Keeper. It answers the calls that the Keeper makes, and lets time pass until f
+// returns. It fails the test if f returns an error.
 func (l *lab) run(f func(ctx context.Context) error) {
 	l.T.Helper()
 	done := make(chan error, 1)
@@ -86,7 +88,7 @@ func (l *lab) subscribe(session string, id uint64, t Topic, group string) {
 	})
 }
 
-// next returns the answer to a pull.
+// next pulls messages for a session, and returns the answer.
 func (l *lab) next(session string, received uint64) (a Answer, known bool) {
 	l.T.Helper()
 	l.run(func(ctx context.Context) (err error) {
@@ -133,7 +135,7 @@ func TestKeeper_DeletedGroupGivesBackWholeSession(t *testing.T) {
 }
 
 // A node reports a dead letter so late that another node has the message. The message stays with the other node, whose
-// application handles it: a message is never handled and a dead letter.
+// application handles the message. So the message does not become a dead letter.
 func TestKeeper_LateDeadLetterChangesNothing(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.subscribe("node", 1, orders, "g")
@@ -186,7 +188,7 @@ func TestKeeper_DeletedGroupHasNoOutcomes(t *testing.T) {
 	})
 }
 
-// during lets the entry of the flush that is under way be applied, executes a call, and then answers the flush.
+// during applies the entry of the flush that is under way, executes f, and then answers the flush.
 func (l *lab) during(f func() error) {
 	flush := l.Calls()[0]
 	r := grouptest.Reply{Result: l.Propose("flush", nil, flush.Request)}
@@ -237,7 +239,8 @@ func TestKeeper_RemovalDuringFlush(t *testing.T) {
 	})
 }
 
-// trim lets the Keeper propose to trim a topic. The proposal is not applied yet.
+// trim lets time pass until the Keeper proposes to remove messages by retention. It returns the proposal, which is not
+// applied yet.
 func (l *lab) trim() *grouptest.Call {
 	l.T.Helper()
 	for len(l.Calls()) == 0 {
@@ -250,7 +253,7 @@ func (l *lab) trim() *grouptest.Call {
 	return l.Calls()[0]
 }
 
-// ahead executes a call to the Keeper, whose entries are applied before that of another call.
+// ahead executes f, a call to the Keeper. The entries of f are applied before the entry of the waiting call of.
 func (l *lab) ahead(of *grouptest.Call, f func(ctx context.Context) error) {
 	l.T.Helper()
 	done := make(chan error, 1)
@@ -268,8 +271,8 @@ func (l *lab) ahead(of *grouptest.Call, f func(ctx context.Context) error) {
 	testutil.Must(l.T, <-done)
 }
 
-// Retention has proposed to remove a message that no group holds. A group that is created, or moved back, before the
-// proposal is applied holds the message.
+// Retention has proposed to remove a message that no group needs. Before the proposal is applied, a group is created
+// or moved back, so that it needs the message. The message then stays.
 func TestKeeper_GroupExcludesEarlierTrim(t *testing.T) {
 	join := func(l *lab) func(ctx context.Context) error {
 		return func(ctx context.Context) error {
@@ -302,7 +305,7 @@ func TestKeeper_GroupExcludesEarlierTrim(t *testing.T) {
 	}
 }
 
-// parkAll stores a group with a cursor that has parked messages.
+// parkAll stores a group with the cursor upto, and with parked records for the offsets.
 func (l *lab) parkAll(group string, offsets []uint64, upto uint64) {
 	all := cursor{upto: upto}
 	ops := []command.Op{{Kind: command.OpSet, Store: kv.TopicStore, Key: orders.key(tableGroup, group),
@@ -314,7 +317,8 @@ func (l *lab) parkAll(group string, offsets []uint64, upto uint64) {
 	l.Propose("park", nil, &command.Request{Kind: command.KindWrite, Ops: ops})
 }
 
-// Retention removes what groups have settled, also if it follows many messages that they have not.
+// Retention removes a message that all groups have settled, also if it follows many messages that they have not
+// settled.
 func TestKeeper_TrimsAfterManyParkedMessages(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		const count = maxBack + 2000
@@ -353,7 +357,8 @@ func TestKeeper_ReplayWithManyParkedMessages(t *testing.T) {
 	})
 }
 
-// The sizes of parked messages are not known when they are leased. A member gets no more of them than of others.
+// The sizes of parked messages are not known when they are leased. The bound for the bytes of a member applies to
+// them, too.
 func TestKeeper_BoundsBytesOfParkedMessages(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		const size, most = 6 << 20, 3
@@ -365,11 +370,11 @@ func TestKeeper_BoundsBytesOfParkedMessages(t *testing.T) {
 			sent = append(sent, l.publishTo(orders, pubsub.Message{Data: data, DeliverAt: at})...)
 		}
 		l.Pass(10)
-		l.answer() // they are parked in the log
+		l.answer() // the messages are parked in the log
 		l.Depose(l.Members[0])
 		l.Elect(l.Members[0])
 		l.subscribe("node", 1, orders, "g")
-		l.Pass(4000) // less than the life of the session
+		l.Pass(4000) // less than sessionLife
 		l.answer()
 		var got []uint64
 		number := uint64(0)
@@ -395,8 +400,8 @@ func TestKeeper_BoundsBytesOfParkedMessages(t *testing.T) {
 	})
 }
 
-// Two pulls of a node are under way, because it has given up the first one. Its failure takes nothing away from what
-// the second one has handed out.
+// Two pulls of a node are under way, because the node has given up the first one. The failure of the first pull does
+// not affect the messages that the second pull returns.
 func TestKeeper_FailureOfEarlierPull(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.subscribe("node", 1, orders, "g")
@@ -460,7 +465,8 @@ func TestKeeper_PausesAfterFailedFlush(t *testing.T) {
 	})
 }
 
-// A node repeats the call that releases a message, because the answer was lost. By then the message has another lease.
+// A node repeats the call that releases a message, because the answer was lost. By then the message has a newer lease,
+// which the repeated call does not end.
 func TestKeeper_RepeatedRelease(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.subscribe("node", 1, orders, "g")
@@ -480,7 +486,7 @@ func TestKeeper_RepeatedRelease(t *testing.T) {
 	})
 }
 
-// A publisher delays a message. Until its time, it does not hold up the others of its key.
+// A publisher delays a message. Until its delivery time, the message does not hold up other messages with its key.
 func TestKeeper_DelayedMessageHoldsUpNoOther(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.subscribe("node", 1, orders, "g")
@@ -494,7 +500,7 @@ func TestKeeper_DelayedMessageHoldsUpNoOther(t *testing.T) {
 				t.Fatalf("delivery %d is %v, want %d", n, a.List, offsets[i])
 			}
 			if number = a.Number; n == 0 {
-				l.Pass(3000) // the time of the delayed one comes while this one is being handled
+				l.Pass(3000) // the delayed message becomes due while this message is being handled
 				l.answer()
 			}
 			l.run(func(ctx context.Context) error {
@@ -505,8 +511,8 @@ func TestKeeper_DelayedMessageHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// Many delayed messages of one key become due at the same time. Their queue is searched, not read: the messages that a
-// search does not compare are missing in the test.
+// Many delayed messages of one key become due at the same time. insert finds the place of each by a binary search. In
+// the test, the items that such a search does not compare are nil.
 func TestConsumer_InsertSearchesQueue(t *testing.T) {
 	const count, place = 100_000, 70_000
 	positions, queue := make([]int, count), make([]*item, count)
@@ -526,15 +532,15 @@ func TestConsumer_InsertSearchesQueue(t *testing.T) {
 	}
 }
 
-// The cursor of a group names the messages without a parked record. A request that stores it does not look at the
-// other ones, of which there may be 100,000: in the test, one of them cannot be looked at.
+// The cursor of a group lists the messages without a parked record. The function request does not look at the parked
+// messages, of which there may be 100,000. In the test, the item of a parked message is nil.
 func TestConsumer_RequestLooksAtOpenMessagesOnly(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.subscribe("node", 1, orders, "g")
 		at := time.UnixMilli(int64(l.server(l.Members[0]).Now()) + 60_000)
 		offsets := l.publishTo(orders, pubsub.Message{}, pubsub.Message{DeliverAt: at}, pubsub.Message{})
 		l.Pass(10)
-		l.answer() // the second one is parked in the log
+		l.answer() // the second message is parked in the log
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c := l.topics[orders].find("g")
@@ -549,8 +555,8 @@ func TestConsumer_RequestLooksAtOpenMessagesOnly(t *testing.T) {
 	})
 }
 
-// A message that waits for its next attempt fails at a node that got it from an earlier leader, whose clock was ahead.
-// It then waits longer, and does not hold up the message of another key.
+// A message waits for its next attempt. It then fails at a node that got it from an earlier leader, whose clock was
+// ahead. The message waits longer, and does not hold up a message with another key.
 func TestKeeper_FailureOfWaitingMessageHoldsUpNoOther(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		offsets := l.publishTo(orders, pubsub.Message{Key: "a"}, pubsub.Message{Key: "b"})
@@ -578,7 +584,8 @@ func TestKeeper_FailureOfWaitingMessageHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// A large dead letter is alone in its entry. Together with others, it could exceed the limit of an entry.
+// A large dead letter has a log entry of its own. Together with other dead letters, it could exceed the limit of an
+// entry.
 func TestKeeper_LargeDeadLetterIsAlone(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.subscribe("node", 1, orders, "g")
@@ -618,7 +625,7 @@ func TestKeeper_LargeDeadLetterIsAlone(t *testing.T) {
 	})
 }
 
-// Dead letters are kept as long as the messages of the topic that they come from.
+// A topic of dead letters has the policy of the topic from which the dead letters come.
 func TestKeeper_DeadLettersHavePolicyOfTheirSource(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		dead, deader := Topic{Store: orders.Store, Name: "dead"}, Topic{Store: orders.Store, Name: "deader"}
@@ -650,8 +657,8 @@ func TestKeeper_DeadLettersHavePolicyOfTheirSource(t *testing.T) {
 	})
 }
 
-// A removal of a group has ended after its first entry, because its leader or its operator has. A subscriber creates
-// the group again. It gets each message, as for the first time.
+// The removal of a group was cut short after its first log entry. A subscriber creates the group again, and gets each
+// message as the first attempt.
 func TestKeeper_GroupBeginsWithoutParkedMessagesOfRemovedOne(t *testing.T) {
 	for name, count := range map[string]int{"few": 1, "more than one entry removes": maxBack + 1} {
 		t.Run(name, func(t *testing.T) {

@@ -8,18 +8,20 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// The lag of groups is measured when metrics are collected, from the records: the cursor, the offsets below it that are
-// open, and the parked messages. Events in the memory of the leader would not do, because a transaction acknowledges a
-// message by removing its parked record, and a leader begins without them. The messages above the cursor of a group are
-// counted once, in parts: later measurements add those that were published since, and drop the parts that the cursor
-// has passed. A topic in which no group has a lag is measured again only after one of its records was written.
+// The lag of groups is measured when metrics are collected, from the records: the cursor, the offsets below it that
+// are open, and the parked messages. Counters in memory would be wrong, because a transaction acknowledges a message
+// by removing its parked record, and a new leader begins without counters.
+//
+// The messages above the cursor of a group are counted once, in parts. Later measurements add the messages that were
+// published since, and drop the parts that the cursor has passed. A topic in which no group has a lag is measured
+// again only after a record of the topic was written.
 
 // Bounds of a measurement.
 const (
 	maxMeasured = 200_000 // keys of messages of a group that one measurement lists
-	exactBelow  = 10_000  // messages above a cursor that are counted anew each time
-	partSize    = 10_000  // messages that a measurement counts again, because a cursor has passed some of them
-	maxWaiting  = 64      // open and parked messages of a group, if it has no more, whose existence is checked
+	exactBelow  = 10_000  // a group with fewer messages above its cursor is counted anew each time
+	partSize    = 10_000  // messages of a part, which is counted again when the cursor has passed some of them
+	maxWaiting  = 64      // if a group has at most this many open and parked messages, expired ones are left out
 )
 
 // measured is what a measurement has found for a group.
@@ -27,15 +29,15 @@ type measured struct {
 	group   string
 	lag     uint64
 	partial bool    // the messages are not all counted yet
-	age     float64 // seconds for which the oldest message has waited that could be delivered
+	age     float64 // how long the oldest message that could be delivered has waited, in seconds
 }
 
 // gauges are the measurements of a Keeper.
 type gauges struct {
-	mu      sync.Mutex // held during a measurement; before Keeper.mu
+	mu      sync.Mutex // held during a measurement; locked before Keeper.mu
 	machine *kv.Machine
 	term    uint64
-	restore uint64 // the last restore of the machine
+	restore uint64 // number of the last restore of the machine
 	topics  map[Topic]*gauge
 }
 
@@ -53,8 +55,8 @@ func (g *gauge) behind() bool {
 // aboveCursor counts the messages of a topic above the cursor of a group.
 type aboveCursor struct {
 	cursor  uint64
-	n       uint64 // the sum of parts
-	parts   []part // by offset
+	n       uint64 // the sum of the messages of parts
+	parts   []part // in the order of their offsets
 	partial bool   // there are messages after the last part
 }
 
@@ -91,7 +93,8 @@ func (k *Keeper) measure() map[Topic][]measured {
 	return out
 }
 
-// toMeasure returns the topics whose lag may have changed. The caller holds g.mu.
+// toMeasure returns the topics whose lag may have changed. It returns no state machine if this server does not lead.
+// The caller holds g.mu.
 func (k *Keeper) toMeasure(g *gauges) (m *kv.Machine, now uint64, due []Topic) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -114,7 +117,8 @@ func (k *Keeper) toMeasure(g *gauges) (m *kv.Machine, now uint64, due []Topic) {
 	return k.machine, k.group.Now(), due
 }
 
-// measure measures the groups of a topic after an earlier measurement.
+// measure returns a new measurement of the groups of a topic. It continues the counts of g, the previous measurement,
+// so g must not be used afterwards.
 func (g *gauge) measure(m *kv.Machine, t Topic, now uint64) (*gauge, error) {
 	groups, err := waitingOf(m, t)
 	if err != nil {
@@ -145,12 +149,12 @@ func (g *gauge) measure(m *kv.Machine, t Topic, now uint64) (*gauge, error) {
 	return next, nil
 }
 
-// count updates the number of messages above the cursor of a group. It counts only the messages that were added, and
-// those of the part in which the cursor is. It cannot subtract the messages that the cursor has passed, because
-// retention may have removed them. It counts all messages again in these cases:
+// count updates the number of messages above the cursor of a group. It lists only the messages that were added, and
+// the messages of the part in which the cursor is. It cannot list the messages that the cursor has passed, to subtract
+// them, because retention may have removed them. It counts all messages again in these cases:
 //
 //   - The cursor has gone back.
-//   - There are fewer than exactBelow messages. The old number may include messages that have expired since.
+//   - The previous number was below exactBelow. That number may include messages that have expired since.
 func (a *aboveCursor) count(m *kv.Machine, t Topic, cursor, now uint64) error {
 	if cursor < a.cursor || a.n < exactBelow {
 		*a = aboveCursor{cursor: cursor}
@@ -185,7 +189,7 @@ func (a *aboveCursor) count(m *kv.Machine, t Topic, cursor, now uint64) error {
 	}
 }
 
-// add adds messages after the last part, up to an offset.
+// add adds n messages after the last part, up to an offset.
 func (a *aboveCursor) add(n, upto uint64) {
 	if n == 0 {
 		return
@@ -198,9 +202,9 @@ func (a *aboveCursor) add(n, upto uint64) {
 	a.parts = append(a.parts, part{upto, n})
 }
 
-// countMessages counts the messages with offsets above the parameter after, up to the offset upto. It stops when it
-// has counted most messages, or up to a page more. The result last is the offset of the last message that it has
-// counted. The result more is true if it has stopped early.
+// countMessages counts the messages with offsets above the parameter after, up to the offset upto. The parameter most
+// bounds their number, which may exceed it by up to a page of 1,000. The result last is the offset of the last message
+// that was counted. The result more is true if further messages may follow.
 func countMessages(m *kv.Machine, t Topic, after, upto uint64, most int, now uint64) (n, last uint64, more bool,
 	err error) {
 	prefix := t.key(tableMessage, "")
@@ -226,7 +230,7 @@ func countMessages(m *kv.Machine, t Topic, after, upto uint64, most int, now uin
 	return n, last, false, nil
 }
 
-// countWaiting counts the open and the parked messages of a group.
+// countWaiting adds the open and the parked messages of a group to its lag.
 func (w *waiting) countWaiting(m *kv.Machine, t Topic, now uint64) error {
 	offsets := make([]uint64, 0, len(w.open)+len(w.parked))
 	for offset := range w.open {
@@ -245,7 +249,7 @@ func (w *waiting) countWaiting(m *kv.Machine, t Topic, now uint64) error {
 				return err
 			}
 			if !v.Found {
-				continue // it has expired, and the group has not noticed yet
+				continue // the message has expired, and the leader has not settled it yet
 			}
 		}
 		if err := w.count(m, t, offset, now); err != nil {
@@ -255,7 +259,8 @@ func (w *waiting) countWaiting(m *kv.Machine, t Topic, now uint64) error {
 	return nil
 }
 
-// look finds the oldest message that waits above the cursor, unless there is one below it.
+// look finds the oldest waiting message above the cursor, among the first maxLooked messages there. It does nothing if
+// a message below the cursor waits.
 func (w *waiting) look(m *kv.Machine, t Topic, now uint64) error {
 	if w.seen {
 		return nil

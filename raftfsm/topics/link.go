@@ -13,7 +13,7 @@ import (
 // linkPause is the pause after a call that has failed.
 const linkPause = 100 * time.Millisecond
 
-// maxCalls bounds the calls with settlements of a link that are under way.
+// maxCalls bounds how many calls with settlements of one link are in flight.
 const maxCalls = 8
 
 // link is the session of a Broker in one Raft group. Each pull names the subscriptions of the link. So the link finds
@@ -26,22 +26,22 @@ type link struct {
 
 	mu      sync.Mutex
 	subs    map[uint64]*subscription
-	sorted  []*subscription // subs by id, which is never changed; nil = not sorted since a change
-	started bool            // run is running
-	added   chan struct{}   // closed when there is a subscription
-	queue   []outgoing
-	pulls   uint64      // that have begun
-	done    []forgotten // deliveries that are settled, until the pull ends that was under way then
-	calls   int         // under way
-	leaving bool        // one of them ends a subscription
+	sorted  []*subscription // subs in the order of their ids; replaced, never changed; nil = must be sorted again
+	started bool            // the goroutine of run was started
+	added   chan struct{}   // closed while there is a subscription
+	queue   []outgoing      // not sent yet
+	pulls   uint64          // pulls that have begun
+	done    []forgotten     // settled deliveries, until the pull ends that was in flight when they were settled
+	calls   int             // calls in flight that send parts of queue
+	leaving bool            // one of these calls ends a subscription
 }
 
 // outgoing is a settlement, or the end of a subscription if leave is not 0.
 type outgoing struct {
-	leave  uint64
+	leave  uint64 // id of the subscription that ends
 	settle Settle
-	sent   func(leases uint64) // see Keeper.Settle; nil = nothing
-	apart  bool                // it shares calls with settlements of its consumer group only; see refused
+	sent   func(leases uint64) // called with the result of Keeper.Settle after the call; may be nil
+	apart  bool                // send it only with settlements of the same consumer group; see refused
 }
 
 // goesWith reports whether two settlements may be in one call.
@@ -53,22 +53,22 @@ func (o *outgoing) compareGroup(p *outgoing) int {
 	return cmp.Or(cmp.Compare(o.settle.Topic.Name, p.settle.Topic.Name), cmp.Compare(o.settle.Group, p.settle.Group))
 }
 
-// forgotten is a delivery that was settled while a pull was in flight. The leader may have handed the message out
-// again in the answer to that pull, before it knew the outcome.
+// forgotten is a delivery that was settled while a pull was in flight. The leader may hand the message out again in
+// the answer to that pull, because it prepared the answer before it knew the outcome.
 type forgotten struct {
 	s    *subscription
 	h    *held
-	pull uint64
+	pull uint64 // number of that pull
 }
 
-// forget forgets a settled delivery after the pull that is under way.
+// forget makes the subscription drop a settled delivery after the pull that is in flight has ended.
 func (l *link) forget(s *subscription, h *held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.done = append(l.done, forgotten{s, h, l.pulls})
 }
 
-// pulled forgets what was settled until the pull that has ended.
+// pulled drops the deliveries that were settled before the newest pull ended. It is called after each pull.
 func (l *link) pulled() {
 	l.mu.Lock()
 	n := 0
@@ -115,8 +115,8 @@ func (l *link) ask(ctx context.Context, c *call) (known bool, a Answer, err erro
 	return readAnswer(out)
 }
 
-// join adds a subscription to the session at the leader. If the leader does not know the session and fresh is true,
-// the leader creates it. If fresh is false, join then returns false.
+// join adds a subscription to the session at the leader. If the leader does not know the session, the leader creates
+// it if fresh is true. Otherwise join returns false.
 func (l *link) join(ctx context.Context, s *subscription, fresh bool) (known bool, err error) {
 	s.mu.Lock()
 	j := Join{ID: s.id, Topic: Topic{Group: l.gid, Store: l.b.store, Name: s.topic}, Group: s.group,
@@ -127,10 +127,11 @@ func (l *link) join(ctx context.Context, s *subscription, fresh bool) (known boo
 	return known, err
 }
 
-// add adds a new subscription.
+// add adds a new subscription to the link, and to the session at the leader. After an error, the subscription stays in
+// the link until remove is called.
 func (l *link) add(ctx context.Context, s *subscription) error {
 	l.mu.Lock()
-	l.subs[s.id] = s // before the leader knows it: messages can come at once
+	l.subs[s.id] = s // before the leader knows the subscription, because messages can come at once
 	l.sorted = nil
 	if len(l.subs) == 1 {
 		close(l.added)
@@ -144,7 +145,7 @@ func (l *link) add(ctx context.Context, s *subscription) error {
 	return err
 }
 
-// remove removes a subscription.
+// remove removes a subscription from the link, and makes the leader remove it from the session.
 func (l *link) remove(s *subscription) {
 	l.mu.Lock()
 	if l.subs[s.id] != nil {
@@ -158,10 +159,10 @@ func (l *link) remove(s *subscription) {
 	l.send(outgoing{leave: s.id})
 }
 
-// run pulls messages while there are subscriptions.
+// run pulls messages while there are subscriptions. It returns when the broker closes.
 func (l *link) run() {
 	ctx, received := l.b.pulling, uint64(0)
-	var refused map[uint64]bool // by the last joinAgain: the next pull is for the others
+	var refused map[uint64]bool // subscriptions that the leader has just refused; the next pull leaves them out
 	logged := ""                // the reason why the last call failed
 	for {
 		l.mu.Lock()
@@ -242,7 +243,7 @@ func (l *link) joinAgain(ctx context.Context) (refused map[uint64]bool, err erro
 	return refused, err
 }
 
-// absent reports whether a call has failed because there is no leader.
+// absent reports whether a call has failed because no leader could be reached in time.
 func absent(err error) bool {
 	return fault.Is(err, fault.Timeout) || fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotLeader)
 }
@@ -283,7 +284,8 @@ func (l *link) start() {
 	}
 }
 
-// call sends a part of the queue. It repeats the call while there is no leader.
+// call sends a part of the queue, and repeats the call until it succeeds or the broker ends sending. If the leader
+// refuses settlements, call hands them to refused instead.
 func (l *link) call(part []outgoing) {
 	c := call{what: callLeave, join: Join{ID: part[0].leave}}
 	if part[0].leave == 0 {
@@ -312,7 +314,7 @@ func (l *link) call(part []outgoing) {
 	l.returned()
 }
 
-// returned sends more after a call has returned.
+// returned counts a call that has returned, and sends more of the queue.
 func (l *link) returned() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -321,8 +323,9 @@ func (l *link) returned() {
 	l.start()
 }
 
-// refused sends settlements again after a pause. The leader has refused all of them, perhaps because it cannot read a
-// record of one consumer group. So the pause holds up no other call, and the groups no longer share calls.
+// refused queues settlements again after a pause. The leader has refused the whole call, perhaps because it cannot
+// read a record of one consumer group. So these settlements share calls only with settlements of their group from then
+// on. The pause holds up no other call.
 func (l *link) refused(part []outgoing) {
 	l.returned()
 	sleep(l.b.sending, linkPause)

@@ -27,7 +27,7 @@ type scriptedLeader struct {
 	leases  uint64 // in answers to settlements
 
 	mu      sync.Mutex
-	waiting int             // counts the pulls that have waited for an answer
+	waiting int             // number of pulls that have waited for an answer
 	members map[uint64]bool // of the session; nil = the leader does not know the session
 	refuse  map[uint64]int  // by subscription: how many joins fail
 	code    fault.Code      // of these failures
@@ -99,7 +99,7 @@ func (f *scriptedLeader) pull(ctx context.Context, members []uint64) ([]byte, bo
 	}
 }
 
-// forget makes the leader one that has just been elected.
+// forget makes the leader forget the session, like a leader that was just elected.
 func (f *scriptedLeader) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,7 +123,7 @@ func (f *scriptedLeader) await(t *testing.T, ids ...uint64) {
 		}
 		select {
 		case <-changed:
-		case f.pulls <- Answer{}: // a pull returns, and the next one finds what is missing
+		case f.pulls <- Answer{}: // the pull returns, and the next pull finds that a subscription is missing
 		case <-t.Context().Done():
 			t.Fatalf("the leader knows %v, want %v", have, ids)
 		}
@@ -149,7 +149,7 @@ func (l *link) subscribe(t *testing.T, id uint64) *subscription {
 	return s
 }
 
-// A new subscription is the first that a new leader hears of. It learns of the earlier ones, too.
+// A new leader first gets the join of a new subscription. The node then joins its earlier subscriptions, too.
 func TestLink_NewSubscriptionAtNewLeader(t *testing.T) {
 	f := newScriptedLeader()
 	l := newLinkTo(t, f)
@@ -160,7 +160,7 @@ func TestLink_NewSubscriptionAtNewLeader(t *testing.T) {
 	f.await(t, 1, 2)
 }
 
-// A leader that has learned of some subscriptions learns of the others later.
+// A new leader refuses the join of one subscription at first. The node joins again until the leader knows all.
 func TestLink_JoinsUntilLeaderKnowsAll(t *testing.T) {
 	f := newScriptedLeader()
 	l := newLinkTo(t, f)
@@ -173,7 +173,8 @@ func TestLink_JoinsUntilLeaderKnowsAll(t *testing.T) {
 	f.await(t, 1, 2)
 }
 
-// A call that was meant for an earlier leader begins the session at a new one, which then does not know the others.
+// A delayed join, which was meant for an earlier leader, begins the session at a new leader. The node then joins the
+// other subscriptions, which the new leader does not know.
 func TestLink_LateJoinBeginsSession(t *testing.T) {
 	f := newScriptedLeader()
 	l := newLinkTo(t, f)
@@ -200,7 +201,8 @@ func TestLink_RefusedSubscription(t *testing.T) {
 	f.pulls <- Answer{}
 }
 
-// A call to a new leader can arrive after the subscription has ended. Its messages then go back.
+// A join can reach a new leader after the subscription has ended. When messages of that subscription arrive, the node
+// makes the leader remove it.
 func TestLink_LeavesForSubscriptionThatHasEnded(t *testing.T) {
 	f := newScriptedLeader()
 	l := newLinkTo(t, f)
@@ -213,7 +215,7 @@ func TestLink_LeavesForSubscriptionThatHasEnded(t *testing.T) {
 }
 
 // A new leader hands out a message that this node is still handling, and counts the first delivery as failed. The
-// outcome of the handling then ends the second delivery, because no other would.
+// node reports the outcome of the handling for the second delivery, because it does not handle the message again.
 func TestSubscription_OutcomeIsOfNewestAttempt(t *testing.T) {
 	f := newScriptedLeader()
 	l := newLinkTo(t, f)
@@ -225,7 +227,7 @@ func TestSubscription_OutcomeIsOfNewestAttempt(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.pulls <- Answer{Number: 2, List: []Handed{{ID: 1, Offset: 5, Attempt: 2, Value: value}}}
-	f.pulls <- Answer{} // the answer before has been processed
+	f.pulls <- Answer{} // when a pull takes this answer, the previous answer was processed
 	if err := s.Settle(t.Context(), &list[0], pubsub.Failed); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +285,8 @@ func TestSubscription_RefusedTransactionSettlesNothing(t *testing.T) {
 	}
 }
 
-// A member collects a batch with several calls of Receive. Those that it already holds leave room for the others.
+// A member collects a batch with several calls of Receive. The messages that the member already has leave room for the
+// rest of the batch.
 func TestSubscription_ReceiveFillsBatch(t *testing.T) {
 	b := NewBroker(nil, "s", BrokerOptions{})
 	s, err := b.newSubscription(&pubsub.SubscribeRequest{Topic: "orders", Group: "app", Unsettled: 100})
@@ -316,8 +319,9 @@ func until(mu *sync.Mutex, reached func() bool) {
 	}
 }
 
-// A new leader hands out a message before it knows that this node has acknowledged it. The node does not deliver it a
-// second time, and ends the lease. A later lease is a replay.
+// A new leader hands out a message before it knows that this node has acknowledged the message. The node does not
+// deliver the message a second time, and ends the lease. A lease after the acknowledgement is a replay, which the node
+// delivers.
 func TestSubscription_HandedOutBeforeAcknowledgement(t *testing.T) {
 	f := newScriptedLeader()
 	f.leases = 7
@@ -348,7 +352,7 @@ func TestSubscription_HandedOutBeforeAcknowledgement(t *testing.T) {
 	}
 }
 
-// readOnly is a leader whose pulls fail, except one.
+// readOnly is a leader that fails every pull except the twentieth.
 type readOnly struct {
 	records.Access
 	pulls int
@@ -365,7 +369,8 @@ func (l *readOnly) Ask(_ context.Context, gid uint32, _ string, body []byte) ([]
 	return nil, false, fault.New(fault.ReadOnly, "test", "the group is read-only")
 }
 
-// A reason that lasts is logged once, and again after a call has succeeded in between.
+// When pulls keep failing for the same reason, the link logs the reason once. After a successful pull, it logs the
+// reason again.
 func TestLink_LogsAReasonOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -386,7 +391,7 @@ func TestLink_LogsAReasonOnce(t *testing.T) {
 type corruptGroup struct {
 	records.Access
 	mu      sync.Mutex
-	group   string // "" = it can read all
+	group   string // "" = the leader can read all groups
 	settled []Settle
 	calls   int
 }
@@ -408,8 +413,9 @@ func (l *corruptGroup) Ask(_ context.Context, gid uint32, _ string, body []byte)
 	return appendAnswer([]byte{1}, &Answer{}), false, nil
 }
 
-// The leader cannot read one consumer group. The outcomes of other groups reach it, although some of them share a call
-// with those of this group. The outcomes of this group are sent until the leader can read it.
+// The leader cannot read one consumer group. The outcomes of other groups reach the leader, although some of them
+// shared a call with outcomes of the bad group. The outcomes of the bad group are repeated until the leader can read
+// the group.
 func TestLink_CorruptGroupHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leader := &corruptGroup{group: "bad"}

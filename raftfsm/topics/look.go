@@ -9,7 +9,8 @@ import (
 )
 
 // Lag returns how many messages of a topic a consumer group has not settled. It lists the keys of all messages after
-// the cursor of the group, so its cost grows with their number.
+// the cursor of the group, so its cost grows with the number of these messages. It returns 0 if the group does not
+// exist.
 func (b *Broker) Lag(ctx context.Context, topic, group string) (n int, err error) {
 	groups, err := b.access.Groups(ctx)
 	if err != nil {
@@ -51,7 +52,7 @@ func (b *Broker) lag(ctx context.Context, t Topic, group string) (n int, err err
 	return n + len(open) + len(later), nil
 }
 
-// list returns all keys with a prefix.
+// list returns all keys that begin with prefix and are greater than after.
 func (b *Broker) list(ctx context.Context, gid uint32, prefix, after string) (all []string, err error) {
 	for more := true; more; {
 		var found []string

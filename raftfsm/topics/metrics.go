@@ -11,18 +11,19 @@ import (
 // series, with the label value "other".
 const maxLabels = 200
 
-// other is the value of the labels of the others.
+// other is the label value of the series that all other topics and groups share.
 const other = "other"
 
 // label identifies the series of a consumer group.
 type label struct{ store, topic, group string }
 
-// Totals are what a leader has counted for a consumer group.
+// Totals are the numbers of events of a consumer group that a leader has counted. Delivered includes Redelivered.
 type Totals struct {
 	Delivered, Redelivered, Acknowledged, Failed, DeadLettered uint64
 }
 
-// total returns the totals of a consumer. The caller holds k.mu.
+// total returns the totals of a consumer, or shared totals if maxLabels groups have totals of their own. The caller
+// holds k.mu.
 func (k *Keeper) total(c *consumer) *Totals {
 	l := label{c.t.Store, c.t.Name, c.group}
 	t := k.totals[l]
@@ -49,7 +50,7 @@ func (k *Keeper) countStored(t Topic) {
 	k.stored[l]++
 }
 
-// count counts a settlement that is in the log.
+// count adds a settlement that is in the log to the totals of a consumer. The caller holds k.mu.
 func (k *Keeper) count(c *consumer, s *settlement) {
 	switch t := k.total(c); {
 	case s.kind == settleDone:
@@ -130,8 +131,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectLag sends the metrics of messages that groups have not settled. Groups that have no series of their own
-// share one, with the sum of their lags and the age of their oldest message.
+// collectLag sends the metrics of messages that groups have not settled. Groups without a series of their own share
+// one series, with the sum of their lags and the age of their oldest message.
 func (c *collector) collectLag(out chan<- prometheus.Metric) {
 	all := map[label]*measured{}
 	for _, k := range c.keepers {
@@ -163,7 +164,7 @@ func (c *collector) collectLag(out chan<- prometheus.Metric) {
 	}
 }
 
-// addMeasured adds a measurement to that of a label.
+// addMeasured adds a measurement to the entry of a label.
 func addMeasured(all map[label]*measured, l label, one *measured) {
 	sum := all[l]
 	if sum == nil {
@@ -179,7 +180,7 @@ func compareLabels(a, b label) int {
 	return cmp.Or(cmp.Compare(a.store, b.store), cmp.Compare(a.topic, b.topic), cmp.Compare(a.group, b.group))
 }
 
-// keys returns the first maxLabels keys of a map.
+// keys returns up to maxLabels keys of a map, in the order of store, topic and group.
 func keys[V any](m map[label]V) []label {
 	list := make([]label, 0, len(m))
 	for l := range m {

@@ -23,7 +23,8 @@ import (
 //
 //  1. A message that a group has settled in the log was acknowledged or moved by a node before. So nothing that is not
 //     acknowledged is lost.
-//  2. A message is a dead letter only once, and if and only if the group has settled it as such, after every entry.
+//  2. After every entry: a message has at most one dead letter of a group. It has one if and only if the group has
+//     settled the message in this way.
 //  3. A pull returns no message that was settled in the log before the pull began.
 //  4. A message is delivered only after all earlier messages with its key were acknowledged or moved. In a group with
 //     concurrency 1, only after all earlier ones. Messages that their publisher has delayed hold up none.
@@ -31,17 +32,18 @@ import (
 //     of attempts is at least that of the log, and at most one more than the failures that nodes have reported. An
 //     entry adds only attempts that have failed: several if it stores several failures of a message.
 //  6. Retention removes no message that a group has not settled.
-//  7. At most one transaction that acknowledges a message is applied, and only if the group has not settled the message
-//     before. Such a message is no dead letter.
-//  8. The group brief, which has a time to live, ends only if its record says that it was not used for that time, or if
-//     an operator has removed it. Only an operator, or its end, makes one of its settled messages come again. A group
-//     that has ended leaves no parked records. If an operator has removed it, they may stay until it begins again.
+//  7. At most one transaction that acknowledges a message is applied, and only if the group has not settled the
+//     message before. Such a message is no dead letter.
+//  8. The group brief has a time to live. It ends only if its record says that it was not used for that time, or if
+//     an operator has removed it. Its settled messages come again only after its end or after a replay by an operator.
+//     A group that has ended leaves no parked records. After a removal by an operator, they may stay until the group
+//     begins again.
 //  9. When the faults have ended, every message is settled in every group, with the Keeper's own timers only.
 //
-// What is real: the Keepers, the state machines and their databases. Package grouptest says what the schedule decides.
-// Here it also decides what nodes do and when, how wrong wall clocks are, and the time. With odd seeds, a group may
-// have few messages open, so that messages behind failing ones leave the memory of the leader. A seed always plays the
-// same schedule: TestModel_SeedDecidesEverything checks that. testutil.Seeds says how to play other seeds.
+// The Keepers, the state machines and their databases are real. Package grouptest says what the schedule decides.
+// Here the schedule also decides what nodes do and when, how wrong wall clocks are, and the time. With odd seeds, a
+// group may have few messages open, so that messages behind failing ones leave the memory of the leader. A seed always
+// plays the same schedule: TestModel_SeedDecidesEverything checks that. testutil.Seeds says how to play other seeds.
 type model struct {
 	*grouptest.Group
 	servers []*server
@@ -58,7 +60,7 @@ type model struct {
 	keys    map[uint64]string
 	times   map[uint64]uint64 // when a message may be delivered
 	ids     map[string]uint64 // offsets of the messages, by their ids
-	acts    int               // what operators have begun to do with the group brief
+	acts    int               // number of operations on the group brief that operators have begun
 }
 
 // place is a message of a group.
@@ -79,10 +81,10 @@ type node struct {
 	pulling  bool
 	calling  int
 	joined   bool
-	brief    bool // it has joined the group brief
+	brief    bool // the node has joined the group brief
 	received uint64
 	held     []hold
-	again    []Settle // whose answer was an error
+	again    []Settle // settlements whose call returned an error, to be repeated
 }
 
 // hold is a delivery that a node has not settled.
@@ -107,16 +109,17 @@ const (
 	briefLife = 5 * time.Second
 )
 
-// groups returns the groups. Their index is the number of their subscription less 1.
+// groups returns the names of the groups. The id of a subscription to a group is the index of the group plus 1.
 func groups() []string { return []string{loose, strict, brief} }
 
-// over reports whether a node has begun to settle a message for ever. The caller holds Mu.
+// over reports whether a node has begun to acknowledge a message or to move it to the dead letters. The caller holds
+// Mu.
 func (m *model) over(p place) bool { return m.acked[p] || m.moved[p] }
 
-// dead is the topic with the dead letters of a group.
+// dead returns the topic with the dead letters of a group.
 func dead(group string) Topic { return Topic{Store: orders.Store, Name: "dead-" + group} }
 
-// view is what the log has.
+// view is the state of the messages and groups according to the log.
 type view struct {
 	messages map[uint64]bool
 	settled  map[place]bool
@@ -127,7 +130,7 @@ type view struct {
 	written  map[place]int // how many transactions have acknowledged a message
 }
 
-// allSettled reports whether both groups have settled every message that the topic has.
+// allSettled reports whether at least two groups exist and every group has settled every message of the topic.
 func (v *view) allSettled() bool {
 	for offset := range v.messages {
 		for _, group := range v.groups {
@@ -139,7 +142,7 @@ func (v *view) allSettled() bool {
 	return len(v.groups) >= 2
 }
 
-// look reads a replica.
+// look reads the view from a state machine.
 func (m *model) look(of *kv.Machine) (v view) {
 	v = view{map[uint64]bool{}, map[place]bool{}, map[place]parked{}, nil, cursor{}, map[place]int{},
 		map[place]int{}}
@@ -209,7 +212,7 @@ func (m *model) hasOperatorActed() bool {
 	return m.acts > 0
 }
 
-// judge checks what an entry has changed.
+// judge checks the invariants on what a log entry has changed.
 func (m *model) judge(c *grouptest.Call, _ kv.Result) {
 	before, now := m.before, m.look(m.Tip)
 	m.Mu.Lock()
@@ -234,7 +237,7 @@ func (m *model) judge(c *grouptest.Call, _ kv.Result) {
 		was, known := before.parked[p]
 		behind := !known && is.isTail() && m.most > 0
 		counted := is.attempts > was.attempts && is.attempts <= m.fails[p]
-		if p.group == brief && is.attempts <= m.fails[p] { // it may have begun again
+		if p.group == brief && is.attempts <= m.fails[p] { // the group may have begun again
 			continue
 		}
 		if is != was && !counted && (known || is.attempts > 0 || m.times[p.offset] == 0) &&
@@ -252,7 +255,7 @@ func (m *model) judge(c *grouptest.Call, _ kv.Result) {
 	}
 	for p, n := range now.written {
 		if p.group == brief {
-			continue // each of its lives has its own acknowledgement
+			continue // a transaction can acknowledge the message each time that the group begins again
 		}
 		if n > 1 || n > before.written[p] && before.settled[p] || n > 0 && now.letters[p] > 0 {
 			m.FailLocked("%s: message %d of group %s has %d transactions, %d before, and %d dead letters; it was "+
@@ -369,7 +372,7 @@ func (m *model) delivered(n *node, s *server, h *Handed, then *view, now uint64)
 	p := place{groups()[h.ID-1], h.Offset}
 	if i := slices.IndexFunc(n.held, func(o hold) bool { return o.place == p }); i >= 0 {
 		n.held[i].lease = h.Lease
-		return // it came from an earlier leader, too
+		return // an earlier leader has delivered it, too
 	}
 	free := p.group == brief && m.acts > 0 // a replay may have been applied since
 	if then.settled[p] && !free && slices.Contains(then.groups, p.group) {
@@ -377,7 +380,7 @@ func (m *model) delivered(n *node, s *server, h *Handed, then *view, now uint64)
 	}
 	for _, earlier := range slices.Sorted(maps.Keys(m.keys)) {
 		same := p.group == strict || m.keys[p.offset] != "" && m.keys[earlier] == m.keys[p.offset]
-		// Another one may have been removed.
+		// A group that the view does not have may be a new one, after a removal.
 		same = same && m.times[earlier] == 0 && slices.Contains(then.groups, p.group)
 		if earlier < p.offset && same && then.messages[earlier] && !m.over(place{p.group, earlier}) {
 			m.FailLocked("server %d delivers message %d to %s before message %d is acknowledged", s.ID, p.offset,
@@ -449,7 +452,8 @@ func (m *model) settleOne(n *node, s *server, whole bool) {
 	m.Group.Settle()
 }
 
-// transact lets a node acknowledge a message in a transaction. It keeps the delivery, and settles it later like others.
+// transact lets a node acknowledge a message in a transaction. The node keeps the delivery, and settles it later like
+// other deliveries.
 func (m *model) transact(n *node, s *server, h hold) {
 	m.Note("%s acknowledges message %d of %s in a transaction", n, h.offset, h.group)
 	m.Mu.Lock()
@@ -473,7 +477,7 @@ func (m *model) transact(n *node, s *server, h hold) {
 	m.Group.Settle()
 }
 
-// step is one step of the schedule.
+// step plays one step of the schedule.
 func (m *model) step() {
 	s := m.servers[m.Rand.IntN(len(m.servers))]
 	n := m.nodes[m.Rand.IntN(len(m.nodes))]
@@ -528,7 +532,7 @@ func (m *model) changeBrief(n *node, s *server) {
 	ctx := grouptest.WithClient(m.T.Context(), n)
 	m.Mu.Lock()
 	if what > 7 {
-		m.acts++ // for ever: the call may be applied at any time
+		m.acts++ // never goes down, because the call may be applied at any time
 	}
 	m.Mu.Unlock()
 	go func() {
@@ -569,7 +573,7 @@ func (m *model) act(n *node, s *server) {
 	}
 }
 
-// finish ends the faults, and requires that everything is settled.
+// finish ends the faults, and requires that every group settles every message.
 func (m *model) finish() {
 	if m.Leader == nil {
 		m.Elect(m.Members[0])
@@ -647,7 +651,7 @@ func play(t *testing.T, seed uint64, steps int) (broken string, trace []string) 
 		m.Elect(m.Members[0])
 		policies := []command.Op{{Kind: command.OpSet, Store: kv.TopicStore, Key: orders.key(tablePolicy, ""),
 			Value: (&Policy{Retention: 2 * time.Second, MaxBytes: 1000}).encode()}}
-		for _, group := range groups() { // whose dead letters stay, so that judge can count them
+		for _, group := range groups() { // the dead letters must stay, so that judge can count them
 			policies = append(policies, command.Op{Kind: command.OpSet, Store: kv.TopicStore,
 				Key:   dead(group).key(tablePolicy, ""),
 				Value: (&Policy{Retention: DefaultRetention, MaxBytes: DefaultMaxBytes}).encode()})

@@ -22,7 +22,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// The operations in errors.
+// Names of operations, for errors.
 const (
 	opRead    = "topics.Read"
 	opRemove  = "topics.Remove"
@@ -30,19 +30,19 @@ const (
 	opReplay  = "topics.Replay"
 )
 
-// Newest is a value for Start.After, with which Read returns only messages that are published later.
+// Newest is a value of Start.After. It makes Read return only messages that are published after the call.
 const Newest = math.MaxUint64
 
 // Bounds of one call.
 const (
-	readPage    = 256 // messages that a call reads
-	removePage  = 512 // records that one entry removes
-	removeTurns = 8   // entries of a call that removes
+	readPage    = 256 // messages that one call reads
+	removePage  = 512 // records that one log entry removes
+	removeTurns = 8   // log entries that one call of Remove proposes
 )
 
-// readers are the calls that wait for messages of a topic.
+// readers are the calls of Read that wait for messages of a topic.
 type readers struct {
-	wake    chan struct{} // closed when there is a message, or this server leads no more
+	wake    chan struct{} // closed when there is a message, or this server does not lead any more
 	waiting int
 }
 
@@ -78,7 +78,8 @@ func (k *Keeper) Read(ctx context.Context, t Topic, after, since uint64, wait bo
 	}
 }
 
-// await returns a channel that is closed at the next message of a topic.
+// await begins a wait. It returns a channel that is closed at the next message of a topic, or when this server does
+// not lead any more. The caller ends the wait with enough if the channel is not closed.
 func (k *Keeper) await(t Topic) chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -91,7 +92,7 @@ func (k *Keeper) await(t Topic) chan struct{} {
 	return r.wake
 }
 
-// enough ends a wait.
+// enough ends a wait that await has begun. wake is the result of await.
 func (k *Keeper) enough(t Topic, wake chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,23 +143,23 @@ func (k *Keeper) readNow(ctx context.Context, t Topic, after, since uint64) (lis
 // Removal is a request to remove a topic or a consumer group.
 type Removal struct {
 	Topic Topic
-	Group string // only this group; empty = the topic with all groups
-	Upto  uint64 // offset of the last message that is removed; 0 = the newest one, as Progress.Upto returns it
-	Force bool   // also if there are subscribers
+	Group string // the consumer group to remove; empty = the topic with all groups
+	Upto  uint64 // offset up to which messages are removed; 0 = up to the newest message; see Progress.Upto
+	Force bool   // remove also if there are subscribers
 }
 
 // Progress is what one call of Remove or Redrive has done.
 type Progress struct {
 	Done    uint64            // records that were removed, or messages that were moved
-	Skipped uint64            // messages that stay, because their original topic is not known
-	To      map[string]uint64 // how many messages were moved to which topic
+	Skipped uint64            // messages that stay where they are; see Redrive
+	To      map[string]uint64 // numbers of moved messages, by the topic to which they were moved
 	Next    uint64            // offset after which the next call continues
-	Upto    uint64            // for the next call
+	Upto    uint64            // value of Upto for the next call
 	More    bool              // another call is needed
 }
 
-// Remove removes some of the records of a topic or of a consumer group. Progress.More is true if a further call is
-// needed. Remove returns fault.Conflict if there are subscribers, unless r.Force is true.
+// Remove removes a topic or a consumer group, in at most removeTurns log entries. Progress.More is true if a further
+// call is needed. Remove returns fault.Conflict if there are subscribers, unless r.Force is true.
 //
 // The messages are removed before the records of groups. So a group that is created again in the meantime does not
 // get the removed messages. The policy of the topic stays, because a publisher stores it at most once a minute.
@@ -210,14 +211,14 @@ func (k *Keeper) Remove(ctx context.Context, r *Removal) (p Progress, err error)
 	return p, nil
 }
 
-// leading returns the Raft group if this server leads it.
+// leading returns the Raft group, or an error if this server does not lead it.
 func (k *Keeper) leading(op string) (records.Group, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.group, k.lead(op)
 }
 
-// unused returns fault.Conflict if the groups of a removal have subscribers.
+// unused returns fault.Conflict if a group of the removal has subscribers and r.Force is false.
 func (k *Keeper) unused(r *Removal) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -235,8 +236,9 @@ func (k *Keeper) unused(r *Removal) error {
 	return nil
 }
 
-// removal returns the operations that remove the first records of a list of tables. Groups end in an entry before their
-// parked messages, so that no other one is parked. If the group of a parked message exists again, the request fails.
+// removal returns the operations that remove up to removePage records of the first table that is not empty. tables are
+// key prefixes, in the order of their removal. The record of a group is removed in an earlier entry than its parked
+// records, so that the group parks no further message. If the group exists again, the request fails.
 func removal(m *kv.Machine, r *Removal, tables []string, upto uint64) (ops []command.Op, err error) {
 	message, group := r.Topic.key(tableMessage, ""), r.Topic.key(tableGroup, r.Group)
 	checked := ""
@@ -248,10 +250,10 @@ func removal(m *kv.Machine, r *Removal, tables []string, upto uint64) (ops []com
 		for i := range found {
 			key := found[i].Key
 			if prefix == message && offsetOf(key) > upto {
-				break // published since
+				break // published after the removal began
 			}
 			if r.Group != "" && prefix == group && key != group {
-				continue // a group whose name only begins like this
+				continue // another group, whose name begins with r.Group
 			}
 			if of, ok := r.Topic.groupOfParked(key); ok && of != checked {
 				checked = of
@@ -267,7 +269,8 @@ func removal(m *kv.Machine, r *Removal, tables []string, upto uint64) (ops []com
 	return nil, nil
 }
 
-// removed makes the leader look at a topic that has lost records.
+// removed makes the leader count a topic again after records of the topic were removed. It also makes the leader
+// forget which topics have dead letters in t.
 func (k *Keeper) removed(t Topic) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -280,7 +283,8 @@ func (k *Keeper) removed(t Topic) {
 	}
 }
 
-// ended makes the leader read the groups of a removal again. If a removed group has subscribers, it is created again.
+// ended makes the leader read the groups of a removal again. If a removed group has subscribers, their nodes create
+// the group again.
 func (k *Keeper) ended(r *Removal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -299,15 +303,15 @@ func (k *Keeper) ended(r *Removal) {
 // Redriving is a request to move dead letters back.
 type Redriving struct {
 	Topic Topic
-	To    string // where they go; empty = the topic that each of them comes from
-	After uint64 // offset
-	Upto  uint64 // offset of the last message that is moved; 0 = the newest one, as Progress.Upto returns it
+	To    string // topic to which the messages move; empty = the original topic of each message
+	After uint64 // offset after which messages are moved
+	Upto  uint64 // offset up to which messages are moved; 0 = up to the newest message; see Progress.Upto
 }
 
-// Redrive moves messages of a dead-letter topic to r.To, or back to their original topics if r.To is empty. One log
-// entry appends a message to its new topic and removes it here. So no message is lost, and none is moved twice, even
-// if Redrive is repeated. Messages whose original topic is not known stay. Redrive returns an error if a target topic
-// is full.
+// Redrive moves one page of messages of a dead-letter topic to r.To, or back to their original topics if r.To is
+// empty. Progress.More is true if a further call is needed. One log entry appends a message to its new topic and
+// removes it here. So no message is lost, and none is moved twice, even if Redrive is repeated. A message stays if its
+// original topic is not known or is r.Topic itself. Redrive returns fault.Overloaded if a target topic is full.
 func (k *Keeper) Redrive(ctx context.Context, r *Redriving) (p Progress, err error) {
 	for _, name := range []string{r.Topic.Name, cmp.Or(r.To, "-")} {
 		if err := checkNames(opRedrive, name, ""); err != nil {
@@ -323,7 +327,7 @@ func (k *Keeper) Redrive(ctx context.Context, r *Redriving) (p Progress, err err
 			return p, err
 		}
 		if p.Upto = r.Upto; p.Upto == 0 {
-			p.Upto = m.Revision() // those that fail again in the meantime stay
+			p.Upto = m.Revision() // messages that fail again in the meantime stay
 		}
 		sources, err := sourcesOf(m, r.Topic)
 		if err != nil {
@@ -359,19 +363,19 @@ func (k *Keeper) Redrive(ctx context.Context, r *Redriving) (p Progress, err err
 				return p, errFull(name)
 			}
 		}
-		// A message was moved or removed by somebody else meanwhile.
+		// Another request has moved or removed a message in the meantime, so read the messages again.
 	}
 }
 
 // target returns the part of the named topic that is in the Raft group of the dead letters. Subscribers of a topic
-// receive messages from its parts in all Raft groups.
+// receive messages from the parts of the topic in all Raft groups.
 func (r *Redriving) target(name string) Topic {
 	t := r.Topic
 	t.Name = name
 	return t
 }
 
-// move returns the operations that move messages, and counts them.
+// move returns the operations that move the messages in found, and counts the messages in p.
 func (r *Redriving) move(p *Progress, found []kv.Record, sources []string, now uint64) (ops []command.Op) {
 	for i := range found {
 		one := &found[i]
@@ -403,8 +407,8 @@ func (r *Redriving) move(p *Progress, found []kv.Record, sources []string, now u
 	return ops
 }
 
-// sourceOf returns the original topic of a dead letter, or "" if it is not known. sources are the topics whose dead
-// letters are in this topic. If there is only one, it is the result. Otherwise the result is the source that the
+// sourceOf returns the original topic of a dead letter, or "" if that topic is not known. sources are the topics whose
+// dead letters are in this topic. A single source is the result. Otherwise the result is the source that the
 // CloudEvent names. A topic that is not in sources is never returned, because a publisher can write any name into its
 // CloudEvent.
 func sourceOf(value []byte, sources []string) string {
@@ -485,11 +489,11 @@ type Entry struct {
 	ExpireAt  time.Time // zero = never
 }
 
-// Start says where Read begins: at the time Since, after the offset After (the same in every Raft group), or at the
-// first message.
+// Start says where Read begins: at the time Since, or after the offset After, which is the same in every Raft group.
+// With the zero value, Read begins at the first message.
 type Start struct {
 	After uint64    // Newest = only messages that are published later
-	Since time.Time // zero = After counts
+	Since time.Time // zero = begin after the offset After
 }
 
 // Read calls the function take for each message of a topic. The messages of one Raft group come in the order of their
@@ -557,7 +561,8 @@ func (a *Admin) readPart(ctx context.Context, t Topic, from Start, follow bool, 
 	return ctx.Err()
 }
 
-// readSome reads the next messages, and moves c on.
+// readSome reads the next messages, and updates c for the next call. The result more is true if there are further
+// messages.
 func (a *Admin) readSome(ctx context.Context, c *call) (list []Handed, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -609,8 +614,8 @@ func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, 
 	return nil
 }
 
-// Remove removes a topic. If group is not empty, it removes only that consumer group. If force is true, it does so
-// although there are subscribers. Remove calls report after each step, with the progress of the step.
+// Remove removes a topic, or only a consumer group if group is not empty. It returns fault.Conflict if there are
+// subscribers, unless force is true. Remove calls report after each step, with the progress of the step.
 func (a *Admin) Remove(ctx context.Context, topic, group string, force bool, report func(Progress) error) error {
 	return a.each(ctx, func(gid uint32, last *Progress) *call {
 		c := call{what: callRemove, join: Join{Topic: Topic{gid, a.store, topic}, Group: group, Newest: force}}
@@ -629,8 +634,8 @@ func (a *Admin) Redrive(ctx context.Context, topic, to string, report func(Progr
 	}, report)
 }
 
-// each sends calls to every Raft group until none of them has anything left to do. The function next returns the next
-// call for a group, given the progress of the previous one.
+// each sends calls to every Raft group, one group after another, until Progress.More is false. The function next
+// returns the next call for a group. Its argument last is the progress of the previous call.
 func (a *Admin) each(ctx context.Context, next func(gid uint32, last *Progress) *call,
 	report func(Progress) error) error {
 	groups, err := a.access.Groups(ctx)

@@ -23,8 +23,8 @@ func (l *lab) damage(kind command.OpKind) {
 	l.Propose("damage", nil, &command.Request{Kind: command.KindWrite, Ops: []command.Op{op}})
 }
 
-// The outcome of a flush is not known, and the group cannot be read again. The messages that the node has are not
-// handed out a second time meanwhile.
+// The outcome of a flush is not known, and the leader cannot read the group again. The messages that the node already
+// has are not handed out a second time.
 func TestKeeper_FailedReloadKeepsLeases(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.subscribe("node", 1, orders, "g")
@@ -38,7 +38,7 @@ func TestKeeper_FailedReloadKeepsLeases(t *testing.T) {
 		l.Answer(l.Calls()[0], grouptest.Reply{Err: fault.New(fault.Indeterminate, "test", "no answer")})
 		l.answer()
 		l.Pass(uint64(retryPause.Milliseconds()))
-		l.answer() // the group is read, which fails
+		l.answer() // the leader tries to read the group, and fails
 		last := l.publishTo(orders, pubsub.Message{})
 		if a, _ = l.next("node", a.Number); len(a.List) != 1 || a.List[0].Offset != last[0] {
 			t.Errorf("handed out: %v, want %v", a.List, last)
@@ -52,7 +52,8 @@ func TestKeeper_FailedReloadKeepsLeases(t *testing.T) {
 	})
 }
 
-// A member changes the concurrency of the group, but the tails cannot be read. The next attempt changes it.
+// A subscription joins with another concurrency, but the leader cannot read the tails. The next join changes the
+// concurrency.
 func TestKeeper_ConcurrencyChangesAfterFailedRead(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.server(l.Members[0]).keeper.opts.open = 4
@@ -101,8 +102,8 @@ func TestKeeper_ConcurrencyChangesAfterFailedRead(t *testing.T) {
 	})
 }
 
-// A new leader cannot read its records at first. It reads them again after a pause, although no caller comes and no
-// record changes. So its retention ends the message.
+// A new leader cannot read its records at first. The leader reads them again after a pause, although no call comes
+// and no record changes. So retention removes the message.
 func TestKeeper_ReadsAgainAfterFailedRead(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.Propose("policy", nil, &command.Request{Kind: command.KindWrite, Ops: []command.Op{{Kind: command.OpSet,
@@ -111,7 +112,7 @@ func TestKeeper_ReadsAgainAfterFailedRead(t *testing.T) {
 		l.publishTo(orders, pubsub.Message{})
 		repair := l.Members[0].BreakReads()
 		l.Elect(l.Members[0])
-		l.Pass(uint64(retryPause.Milliseconds())) // fails again
+		l.Pass(uint64(retryPause.Milliseconds())) // the second read fails, too
 		repair()
 		for range 100 {
 			l.Pass(1000)

@@ -17,24 +17,24 @@ import (
 
 // The tables of a topic. The values are part of the format.
 const (
-	tableCount   = 'a' // how many messages the topic has
+	tableCount   = 'a' // number and size of the messages of the topic
 	tableID      = 'd' // ids of messages, for deduplication
-	tableFull    = 'f' // the topic has no room
+	tableFull    = 'f' // the topic is full and refuses messages
 	tableGroup   = 'g' // consumer groups
 	tableMessage = 'm'
 	tableParked  = 'p' // messages that a group gets later
-	tableSource  = 's' // topics whose dead letters the topic has got
+	tableSource  = 's' // topics whose dead letters the topic has received
 	tablePolicy  = 't' // what the topic keeps
 )
 
-// recordVersion is the first byte of every record except markers.
+// recordVersion is the first byte of every record. In a stored message it follows the cluster time.
 const recordVersion = 1
 
-// Bounds of names and of what one record has.
+// Bounds of names and records.
 const (
-	maxKey      = 1 << 10 // bytes of a key or an id
-	maxMetadata = 64 << 10
-	maxOpen     = 1024 // messages of a group that were read and are neither settled nor parked
+	maxKey      = 1 << 10  // bytes of a key or an id
+	maxMetadata = 64 << 10 // bytes of the metadata of a message
+	maxOpen     = 1024     // messages of a consumer group that were read and are neither settled nor parked
 )
 
 // Topic identifies the part of a topic that is in one Raft group. Group is the number of that Raft group. Store is
@@ -46,7 +46,7 @@ type Topic struct {
 
 func (t Topic) prefix() string { return t.storePrefix() + t.Name + "\x00" }
 
-// storePrefix is the prefix of all topics of the store in the Raft group.
+// storePrefix returns the prefix of the keys of all topics of the store in the Raft group.
 func (t Topic) storePrefix() string {
 	return string(binary.BigEndian.AppendUint32(nil, t.Group)) + t.Store + "\x00"
 }
@@ -67,7 +67,7 @@ func (t Topic) parkedKey(group string, offset uint64) string {
 	return t.parkedPrefix(group) + string(binary.BigEndian.AppendUint64(nil, offset))
 }
 
-// groupOfParked returns the consumer group of a parked record's key. ok is false for other keys.
+// groupOfParked returns the consumer group in the key of a parked record. ok is false for other keys.
 func (t Topic) groupOfParked(key string) (group string, ok bool) {
 	rest, ok := strings.CutPrefix(key, t.key(tableParked, ""))
 	r := lenprefix.Reader{Rest: []byte(rest)}
@@ -75,7 +75,7 @@ func (t Topic) groupOfParked(key string) (group string, ok bool) {
 	return group, ok && !r.Bad
 }
 
-// GroupOf returns the number of the Raft group in a key of kv.TopicStore.
+// GroupOf returns the number of the Raft group in a key of kv.TopicStore, or 0 if the key is too short.
 func GroupOf(key string) uint32 {
 	if len(key) < 4 {
 		return 0
@@ -83,7 +83,7 @@ func GroupOf(key string) uint32 {
 	return binary.BigEndian.Uint32([]byte(key[:4]))
 }
 
-// split returns the topic and the table of a key of kv.TopicStore, and what follows them.
+// split returns the topic, the table and the rest of a key of kv.TopicStore. ok is false if the key has another form.
 func split(key string) (t Topic, table byte, rest string, ok bool) {
 	if len(key) < 4 {
 		return Topic{}, 0, "", false
@@ -96,7 +96,7 @@ func split(key string) (t Topic, table byte, rest string, ok bool) {
 	return Topic{GroupOf(key), store, name}, after[0], after[1:], true
 }
 
-// offsetOf returns the offset at the end of a key.
+// offsetOf returns the offset in the last 8 bytes of a key, or 0 if the key is shorter.
 func offsetOf(key string) uint64 {
 	if len(key) < 8 {
 		return 0
@@ -104,7 +104,8 @@ func offsetOf(key string) uint64 {
 	return binary.BigEndian.Uint64([]byte(key[len(key)-8:]))
 }
 
-// checkNames returns fault.Invalid for names that no key can contain.
+// checkNames returns fault.Invalid if topic is empty or a name has a NUL byte, and fault.TooLarge if a name is too
+// long. group may be empty.
 func checkNames(op, topic, group string) error {
 	switch {
 	case topic == "":
@@ -117,15 +118,15 @@ func checkNames(op, topic, group string) error {
 	return nil
 }
 
-// message is a message as it is stored, without its payload and metadata.
+// message is a stored message of which only the head is decoded.
 type message struct {
-	at        uint64 // cluster time of the entry that published it
+	at        uint64 // cluster time of the log entry that published the message
 	deliverAt uint64 // Unix milliseconds; 0 = at once
 	key       string
-	body      []byte // everything after the key
+	body      []byte // everything after the key, still encoded
 }
 
-// encodedSize returns the largest size of an encoded message in bytes.
+// encodedSize returns an upper bound for the size of an encoded message in bytes.
 func encodedSize(m *pubsub.Message) int {
 	size := len(m.Data) + len(m.Key) + len(m.ID) + len(m.ContentType) + 64
 	for name, value := range m.Metadata {
@@ -155,7 +156,7 @@ func millis(t time.Time) uint64 {
 	return uint64(max(t.UnixMilli(), 1)) //nolint:gosec // positive
 }
 
-// readMessage reads the head of a stored message.
+// readMessage decodes the head of a stored message. ok is false if this is not possible.
 func readMessage(value []byte) (m message, ok bool) {
 	if len(value) < 8 {
 		return m, false
@@ -167,7 +168,7 @@ func readMessage(value []byte) (m message, ok bool) {
 	return m, ok && !r.Bad
 }
 
-// decodeMessage reads a whole stored message.
+// decodeMessage decodes a whole stored message. ok is false if this is not possible.
 func decodeMessage(value []byte) (out pubsub.Message, ok bool) {
 	m, ok := readMessage(value)
 	if !ok {
@@ -189,7 +190,7 @@ func decodeMessage(value []byte) (out pubsub.Message, ok bool) {
 	return out, !r.Bad
 }
 
-// checkMessage returns an error for a message that is not stored.
+// checkMessage returns fault.TooLarge if the key, the id, the content type or the metadata of a message is too large.
 func checkMessage(m *pubsub.Message) error {
 	size := 0
 	for name, value := range m.Metadata {
@@ -208,8 +209,8 @@ func checkMessage(m *pubsub.Message) error {
 // offsets in open and the parked messages. unused.go explains its time to live.
 type cursor struct {
 	upto uint64
-	open []uint64 // ascending
-	used uint64   // when the group was used, in cluster time, if ttl is not 0
+	open []uint64 // offsets, ascending
+	used uint64   // last use of the group, in cluster time; stored only if ttl is not 0
 	ttl  uint64   // milliseconds without a use after which the group ends; 0 = it does not end
 
 	revision uint64 // of the record
@@ -251,8 +252,8 @@ func readCursor(value []byte, revision uint64) (c cursor, ok bool) {
 
 // parked is the record of a message that a group gets later.
 type parked struct {
-	attempts uint64 // that have failed
-	at       uint64 // when it is delivered, in Unix milliseconds of cluster time
+	attempts uint64 // failed attempts
+	at       uint64 // time from which the message is delivered, in Unix milliseconds of cluster time
 	key      string // of the message
 }
 
@@ -268,9 +269,9 @@ func readParked(value []byte) (p parked, ok bool) {
 	return p, ok && !r.Bad && len(r.Rest) == 0
 }
 
-// count is how much a topic has, as far as it was counted.
+// count is the number and the size of the messages of a topic up to an offset.
 type count struct {
-	upto            uint64 // offset
+	upto            uint64 // offset of the last message that was counted
 	messages, bytes uint64
 
 	revision uint64 // of the record; 0 = there is none
@@ -291,13 +292,13 @@ func readCount(value []byte, revision uint64) (c count, ok bool) {
 	return c, ok && !r.Bad && len(r.Rest) == 0
 }
 
-// Policy says what a topic keeps.
+// Policy says which messages a topic keeps.
 type Policy struct {
-	Retention time.Duration // of messages that every group has acknowledged
-	MaxBytes  int64         // of all messages
+	Retention time.Duration // how long messages stay that every group has settled
+	MaxBytes  int64         // bound of the bytes of all messages
 }
 
-// The policy of a topic that has none.
+// The policy of a topic without a stored policy.
 const (
 	DefaultRetention = 24 * time.Hour
 	DefaultMaxBytes  = 1 << 30

@@ -15,17 +15,17 @@ import (
 // publish checks this mark in its own request. The mark may be late by sweepPause, so a topic can exceed its limit by
 // what is published in that time.
 const (
-	sweepPause  = time.Second // from a new message to the count
-	trimPage    = 512         // messages that one entry removes
+	sweepPause  = time.Second // from a new message to the next sweep, which counts it
+	trimPage    = 512         // messages that one log entry removes
 	maxPassed   = 100_000     // messages of a topic that one sweep passes because a group has not settled them
-	maxBack     = 10_000      // parked records that one entry of a replay removes
-	countEvery  = 4096        // messages or
-	countBytes  = 16 << 20    // bytes after which the count is stored
+	maxBack     = 10_000      // parked records that one request removes when a group moves back or begins
+	countEvery  = 4096        // the count is stored after this many new messages
+	countBytes  = 16 << 20    // the count is stored after this many new bytes
 	recountRest = 60_000      // milliseconds between full counts of one topic
-	overhead    = 64          // bytes of a message beside its key and value
+	overhead    = 64          // bytes that a message counts in addition to its key and value
 )
 
-// sweepIn sets the time of the next sweep. The caller holds k.mu.
+// sweepIn makes the next sweep begin after d, unless one is running or begins earlier. The caller holds k.mu.
 func (k *Keeper) sweepIn(d time.Duration) {
 	at := k.group.Now() + uint64(d.Milliseconds()) //nolint:gosec // not negative
 	if k.sweeping || k.sweepAt != 0 && k.sweepAt <= at {
@@ -44,7 +44,8 @@ func (k *Keeper) sweepIn(d time.Duration) {
 	})
 }
 
-// sweep looks at the topics that need it, one after another.
+// sweep ends unused groups and applies the policy, for each topic that is due. It then sets the time of the next
+// sweep.
 func (k *Keeper) sweep() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,7 +72,7 @@ func (k *Keeper) sweep() {
 			k.failed(err)
 			t.dirty, failed = true, true
 		}
-		k.mu.Unlock() // for those who wait
+		k.mu.Unlock() // other goroutines may wait for it
 		k.mu.Lock()
 	}
 	k.sweeping = false
@@ -145,7 +146,7 @@ func (k *Keeper) retain(t *topic) error {
 	limit := uint64(policy.MaxBytes) //nolint:gosec // positive
 	fresh := t.stale
 	if now := k.group.Now(); fresh || (t.counted.bytes > limit || t.full) && now >= t.recounted+recountRest {
-		t.recounted, t.stale = now, false // messages whose TTL has ended were not subtracted
+		t.recounted, t.stale = now, false // the earlier count has messages whose TTL has ended since
 		t.counted = count{revision: t.counted.revision}
 		if err := k.countNew(t, m); err != nil || k.machine != m {
 			return err
@@ -159,9 +160,9 @@ func (k *Keeper) retain(t *topic) error {
 		full := next.bytes > limit
 		switch {
 		case more || t.passed > 0:
-			full = t.full // further messages can be removed
+			full = t.full // no decision yet: the removal continues
 		case t.full && next.bytes > limit-limit/10:
-			full = true // it opens again when a tenth is free
+			full = true // the topic opens again when a tenth of its limit is free
 		}
 		switch {
 		case full && !t.full:
@@ -184,7 +185,7 @@ func (k *Keeper) retain(t *topic) error {
 		res, err := k.commit(g, append([]command.Op{head}, ops...))
 		k.mu.Lock()
 		if err != nil || res.Outcome != kv.Applied || k.machine != m {
-			t.dirty, t.stale, t.passed = true, t.stale || fresh, 0 // look again
+			t.dirty, t.stale, t.passed = true, t.stale || fresh, 0 // the next sweep tries again
 			return nil
 		}
 		if full != t.full {
@@ -209,11 +210,12 @@ func (k *Keeper) reportFull(t *topic, full bool, p *Policy) {
 			"delete --group, or raise maxBytes")
 }
 
-// maxOrigins is how many topics policyOf looks at.
+// maxOrigins bounds how many topics policyOf looks at.
 const maxOrigins = 16
 
-// policyOf returns what a topic keeps. Only a publish stores the policy of a topic. A topic that has only dead letters
-// keeps the same as the topics from which they come, because these belong to the same component.
+// policyOf returns the policy of a topic. Only a publish stores the policy of a topic. A topic that has only dead
+// letters has the policy of a topic from which they come, because that topic belongs to the same component. Without
+// any stored policy, policyOf returns the default.
 func policyOf(m *kv.Machine, t Topic) (Policy, error) {
 	origins := []Topic{t}
 	for n := 0; n < len(origins); n++ {
@@ -250,7 +252,8 @@ func storedPolicy(m *kv.Machine, t Topic) (p Policy, found bool, err error) {
 	return p, true, nil
 }
 
-// countNew counts the messages after those that were counted.
+// countNew adds the messages after t.counted.upto to t.counted. The caller holds k.mu, which countNew releases from
+// time to time.
 func (k *Keeper) countNew(t *topic, m *kv.Machine) error {
 	for more := true; more && k.machine == m; {
 		var found []kv.Listed
@@ -264,7 +267,7 @@ func (k *Keeper) countNew(t *topic, m *kv.Machine) error {
 			t.counted.messages++
 			t.counted.bytes += sizeOf(found[i].Key, found[i].Size)
 		}
-		k.mu.Unlock() // for those who wait
+		k.mu.Unlock() // other goroutines may wait for it
 		k.mu.Lock()
 	}
 	return nil
@@ -275,9 +278,9 @@ func sizeOf(key string, value int) uint64 {
 }
 
 // trim returns operations that remove messages. Every group has settled these messages. They are also older than the
-// retention, or the topic exceeds its size limit. The result next is the count of the topic after the removal. trim
-// also sets t.trimAt, the time when the next message must be removed. The caller holds k.mu, which trim releases from
-// time to time.
+// retention, or the topic exceeds its size limit. The result next is the count of the topic after the removal. The
+// result more is true if further messages may have to be removed. trim also sets t.trimAt. The caller holds k.mu,
+// which trim releases from time to time.
 func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more bool, err error) {
 	m := k.machine
 	next = t.counted
@@ -327,13 +330,13 @@ func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more b
 			}
 		}
 		if held.rest(offsetOf(after)) {
-			break // no group has settled anything after it
+			break // at least one group has settled no message after this one
 		}
 		if passed >= maxPassed {
 			t.trimAt = now + uint64(sweepPause.Milliseconds())
 			return ops, next, false, nil
 		}
-		k.mu.Unlock() // for those who wait
+		k.mu.Unlock() // other goroutines may wait for it
 		k.mu.Lock()
 	}
 	t.passed = 0
@@ -357,16 +360,16 @@ func trimFence(m *kv.Machine, t Topic) (command.Op, error) {
 	return op, nil
 }
 
-// holds tells which messages of a topic at least one of its groups has not settled. The offsets must be queried in
+// holds tells which messages of a topic at least one of the groups has not settled. The offsets must be queried in
 // ascending order.
 type holds struct {
 	m      *kv.Machine
-	open   map[uint64]bool // up to upto
-	upto   uint64          // every message above it is held; the greatest number if there is no group
+	open   map[uint64]bool // offsets that are open in a group
+	upto   uint64          // messages above this offset are held; the greatest number if there is no group
 	parked []*parkedList
 }
 
-// has reports whether a group has not settled a message.
+// has reports whether at least one group has not settled a message.
 func (h *holds) has(offset uint64) (held bool, err error) {
 	if offset > h.upto || h.open[offset] {
 		return true, nil
@@ -381,11 +384,11 @@ func (h *holds) has(offset uint64) (held bool, err error) {
 
 func (h *holds) rest(offset uint64) bool { return offset >= h.upto }
 
-// parkedList reads the parked messages of a group.
+// parkedList lists the parked messages of a group, page by page.
 type parkedList struct {
 	prefix string
-	page   []uint64
-	last   bool // there is nothing after page
+	page   []uint64 // the next offsets
+	last   bool     // there are no parked messages after page
 }
 
 func (l *parkedList) has(m *kv.Machine, offset uint64) (bool, error) {
@@ -432,8 +435,9 @@ func holdsOf(m *kv.Machine, t Topic) (h holds, err error) {
 	return h, nil
 }
 
-// Replay makes a group receive every message from the given offset on again. If offset is 0, it begins with the first
-// message published at or after since. Messages that the group has not settled yet stay unsettled.
+// Replay makes a group receive again every message from the given offset on. If offset is 0, Replay begins with the
+// first message that was published at or after since. Messages that the group has not settled stay unsettled. Replay
+// returns fault.NotFound if the group does not exist.
 func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
 	if err := checkNames(opReplay, t.Name, group); err != nil {
 		return err
@@ -526,7 +530,7 @@ func back(m *kv.Machine, t Topic, group string, c *cursor, upto uint64) (ops []c
 	return ops, done, nil
 }
 
-// moved makes the leader read a group again whose cursor was moved in the log.
+// moved makes the leader read a group again, because a replay has moved its cursor in the log.
 func (k *Keeper) moved(t Topic, group string, g records.Group, m *kv.Machine) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -548,7 +552,8 @@ func (k *Keeper) again(g records.Group, c *consumer) {
 	}
 }
 
-// firstSince returns the offset of the first message that was published at or after a time.
+// firstSince returns the offset of the first message that was published at or after a cluster time. If there is none,
+// it returns an offset that no message has yet.
 func firstSince(m *kv.Machine, t Topic, since uint64) (uint64, error) {
 	for after, more := "", true; more; {
 		found, again, err := m.Records(kv.TopicStore, t.key(tableMessage, ""), after, page, pageBytes, 0)

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// liveBytes returns the memory of live objects.
+// liveBytes returns the size of the heap in bytes, after a garbage collection.
 func liveBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -20,8 +20,8 @@ func liveBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// Many topics have a message each, and many groups of one node have nothing to receive. At the leader, what is idle
-// has a little memory, and no goroutine, timer or log entry of its own. Run it with -v to see the figures.
+// Many topics have a message each, and many groups of one node have nothing to receive. At the leader, an idle topic
+// or group has no goroutine, no timer and no log entry of its own. With -v, the test logs how much memory each takes.
 func TestKeeper_ManyIdleTopicsAndGroups(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates 10,000 topics and 1,000 groups")

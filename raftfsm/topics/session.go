@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// The operations in errors.
+// Names of operations, for errors.
 const (
 	opPublish   = "topics.Publish"
 	opSubscribe = "topics.Subscribe"
@@ -31,29 +31,29 @@ const (
 const (
 	maxConcurrency = 1000
 	maxWindow      = 2 * maxConcurrency
-	maxSessions    = 10_000 // of one group
-	maxMembers     = 10_000 // of one session
-	maxPull        = 256    // messages of one answer
+	maxSessions    = 10_000 // sessions of one Raft group
+	maxMembers     = 10_000 // subscriptions of one session
+	maxPull        = 256    // messages in one answer
 	maxPullBytes   = 1 << 20
 
-	maxMemberBytes = 16 << 20 // of the messages that a member has; the last one may exceed it
+	maxMemberBytes = 16 << 20 // bytes of the messages that a member has; the last message may exceed it
 )
 
-// single is the sequence of all messages of a group with concurrency 1.
+// single is the queue and the delivery sequence of all messages of a group with concurrency 1.
 const single = "*"
 
-// session is the session of a node that receives messages. It ends when the node has not pulled for sessionLife.
+// session is the session of a node that receives messages. A session without a pull ends after sessionLife.
 type session struct {
 	id      string
 	members map[uint64]*member
-	out     []handed // leased to its members, and not sent yet
-	// last is the newest answer until the node reports that it has it. Then a lost answer is sent again.
+	out     []handed // messages that are leased to its members, and not sent yet
+	// last is the newest answer, until the node confirms it. If the answer was lost, the next pull returns it again.
 	last    []Handed
 	answers uint64 // number of the newest answer; greater than those of earlier sessions
 	wake    chan struct{}
 	ended   chan struct{}
-	pulls   int // that wait
-	expiry  func() bool
+	pulls   int         // pulls that wait
+	expiry  func() bool // stops the timer that ends the session
 }
 
 // member is one subscription of a session.
@@ -61,15 +61,15 @@ type member struct {
 	session     *session
 	id          uint64
 	c           *consumer
-	window      int // messages that it may have
-	outstanding int // messages that it has
-	bytes       int // of these messages, as far as they were read
+	window      int // messages that the member may have at a time
+	outstanding int // messages that the member has
+	bytes       int // sizes of these messages, as far as they were read
 }
 
 // hasRoom reports whether the member may get another message.
 func (m *member) hasRoom() bool { return m.outstanding < m.window && m.bytes < maxMemberBytes }
 
-// lease gives a message to the member.
+// lease gives a message to the member. number is the number of the lease.
 func (m *member) lease(i *item, number uint64) {
 	i.lease, i.number = m, number
 	m.outstanding++
@@ -121,7 +121,8 @@ type Join struct {
 	GroupTTL     time.Duration // a group that is not used for this time ends; 0 = it does not end
 }
 
-// check bounds what another node has sent.
+// check returns an error if a value is out of its bounds. Another node has sent the values. group is the Raft group of
+// this Keeper.
 func (j *Join) check(group uint32) error {
 	if err := checkNames(opSubscribe, j.Topic.Name, j.Group); err != nil {
 		return err
@@ -134,9 +135,9 @@ func (j *Join) check(group uint32) error {
 	return nil
 }
 
-// Join adds a subscription to a session, and creates the consumer group if it does not exist. If the session does not
-// exist, Join creates it if fresh is true, and otherwise returns false. A second Join of the same subscription
-// changes its window.
+// Join adds a subscription to a session, and creates the consumer group if the group does not exist. If the session
+// does not exist, Join creates it if fresh is true, and otherwise returns false. A second Join of the same
+// subscription changes its window. Each Join sets the concurrency, the backoff and the time to live of the group.
 func (k *Keeper) Join(ctx context.Context, id string, fresh bool, j *Join) (known bool, err error) {
 	if err := j.check(k.opts.Group); err != nil {
 		return false, err
@@ -187,7 +188,8 @@ func leftovers(m *kv.Machine, t Topic, group string) (ops []command.Op, whole bo
 	return ops, !more, err
 }
 
-// join returns the Raft group if the consumer group must be created first.
+// join adds a subscription to a session. If the consumer group does not exist, join returns the Raft group, in which
+// the caller must create it. Otherwise g is nil.
 func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Group, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -244,13 +246,14 @@ func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Gro
 	return true, nil, nil
 }
 
-// firstAnswer returns the number after which the answers of a new session begin. A node may confirm an answer of its
-// earlier session, which this server or an earlier leader has given in the same millisecond. The caller holds k.mu.
+// firstAnswer returns the number after which the answers of a new session are numbered. A node may confirm an answer
+// of its earlier session. So the numbers must differ from those that this server or an earlier leader has used, even
+// in the same millisecond. The caller holds k.mu.
 func (k *Keeper) firstAnswer() uint64 {
 	return max(k.group.Now()<<20+k.term%1024<<10, k.answered)
 }
 
-// expireLater ends a session that has no pull in sessionLife.
+// expireLater starts a timer that ends a session after sessionLife. The next pull stops the timer.
 func (k *Keeper) expireLater(s *session) {
 	s.expiry = k.after(sessionLife, func() {
 		if k.sessions[s.id] == s && s.pulls == 0 {
@@ -269,7 +272,7 @@ func (k *Keeper) endSession(s *session) {
 	}
 }
 
-// Leave ends a subscription. The messages that it has are delivered to other subscriptions of the group.
+// Leave ends a subscription. Its messages are delivered to other subscriptions of the group.
 func (k *Keeper) Leave(id string, subscription uint64) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -301,7 +304,7 @@ func (k *Keeper) leave(s *session, id uint64) {
 
 // Answer is the answer to a pull, which Keeper.Pull returns.
 type Answer struct {
-	Number uint64 // the next pull names it; 0 = List is empty
+	Number uint64 // of the answer, which the next pull confirms; 0 = there were no messages
 	List   []Handed
 }
 
@@ -309,10 +312,10 @@ type Answer struct {
 type Handed struct {
 	ID       uint64 // of the subscription
 	Offset   uint64
-	Attempt  uint64 // 1 = the first
+	Attempt  uint64 // 1 = the first attempt
 	Lease    uint64 // a later lease has a greater number
 	Serial   bool   // the group handles one message at a time
-	Value    []byte // as stored
+	Value    []byte // the stored message; see decodeMessage
 	ExpireAt uint64 // cluster time; 0 = never
 }
 
@@ -369,11 +372,11 @@ func (k *Keeper) Pull(ctx context.Context, id string, received uint64, subscript
 			err = errNotLeader(opReceive)
 		}
 		k.mu.Lock()
-		if err == nil && k.sessions[id] != s { // the session ended when it was woken
+		if err == nil && k.sessions[id] != s { // the session ended at the moment of the wake-up
 			err = errNotLeader(opReceive)
 		}
 		if err != nil {
-			s.rouse() // another pull of the session
+			s.rouse() // wake another pull of the session instead
 			return a, false, err
 		}
 	}
@@ -410,7 +413,7 @@ func (k *Keeper) take(s *session) (taken []Handed, err error) {
 			continue
 		}
 		c.free(i)
-		if i.size == 0 { // it was parked, so it was leased before its size was known
+		if i.size == 0 { // the item was parked, so it was leased before its size was known
 			full := h.member.bytes >= maxMemberBytes
 			if full {
 				c.giveBack(i)
@@ -436,7 +439,7 @@ func (k *Keeper) handOut(ctx context.Context, s *session) (a Answer, known bool,
 	k.mu.Unlock()
 	err = g.Confirm(ctx)
 	k.mu.Lock()
-	if err == nil && (k.sessions[s.id] != s || g.Term() != term) { // what is in memory may be older than the leadership
+	if err == nil && (k.sessions[s.id] != s || g.Term() != term) { // the memory may be that of an earlier term
 		err = errNotLeader(opReceive)
 	}
 	if err != nil {
@@ -447,7 +450,7 @@ func (k *Keeper) handOut(ctx context.Context, s *session) (a Answer, known bool,
 	for i := range taken {
 		m := s.members[taken[i].ID]
 		if m == nil {
-			continue // it has left
+			continue // the subscription has left
 		}
 		one := m.c.items[taken[i].Offset]
 		if one == nil || one.lease != m || one.number != taken[i].Lease || one.over() {
@@ -487,11 +490,11 @@ type Settle struct {
 
 // Settle records the outcomes of deliveries, and waits until they are in the log. When Settle has returned nil, later
 // leaders also know the outcomes, so the node can forget the deliveries. An outcome has no effect if the message is
-// already settled. Only the session that has a message can report that the message has failed, is released or is a dead
-// letter.
+// already settled. While a session has a message, only that session can report that the message has failed, is
+// released or is a dead letter.
 //
-// The result leases is the number of the newest lease at the time of the call; each delivery of a message has a
-// lease. A settled message gets no newer lease, except after a replay.
+// Each delivery of a message has a lease. The result leases is the number of the newest lease at the time of the call.
+// A settled message gets no newer lease, except after a replay.
 func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases uint64, err error) {
 	k.mu.Lock()
 	w, logged, err := k.settle(id, list)
@@ -501,7 +504,7 @@ func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases u
 	if err != nil {
 		return 0, err
 	}
-	if !logged { // a deposed leader must not answer: the present one may wait for the outcome
+	if !logged { // a deposed leader must not answer, because the present leader may wait for the outcome
 		if err = g.Confirm(ctx); err == nil && g.Term() != term {
 			err = errNotLeader(opSettle)
 		}
@@ -517,7 +520,8 @@ func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases u
 	}
 }
 
-// settle notes outcomes. w waits for those that will be in the log. logged is true if that are all.
+// settle notes outcomes in memory. w waits until the log has the outcomes that are stored there. logged is true if
+// these are all outcomes of the list. The caller holds k.mu.
 func (k *Keeper) settle(id string, list []Settle) (w *waiter, logged bool, err error) {
 	if err := k.lead(opSettle); err != nil {
 		return nil, false, err
@@ -556,7 +560,8 @@ func (k *Keeper) settle(id string, list []Settle) (w *waiter, logged bool, err e
 	return w, logged, nil
 }
 
-// check bounds what another node has sent.
+// check returns an error if a value is out of its bounds. Another node has sent the values. group is the Raft group of
+// this Keeper.
 func (st *Settle) check(group uint32) error {
 	if st.Topic.Group != group {
 		return fault.New(fault.Invalid, opSettle, "the delivery is from another group")
@@ -567,29 +572,30 @@ func (st *Settle) check(group uint32) error {
 	return checkNames(opSettle, st.DeadLetter, "")
 }
 
-// settleOne notes one outcome. w then waits for it. It returns false if there is nothing to wait for.
+// settleOne notes the outcome of one delivery, and makes w wait until the log has the outcome. It returns false if
+// nothing is stored in the log.
 func (c *consumer) settleOne(i *item, session string, st *Settle, w *waiter, now uint64) (logged bool) {
 	switch {
 	case i.over():
 		w.add(i.pending)
-	case st.Outcome == pubsub.Acknowledged && st.DeadLetter == "": // also by a member that no longer has it
+	case st.Outcome == pubsub.Acknowledged && st.DeadLetter == "": // also if the lease has ended
 		s := &settlement{kind: settleDone}
 		c.finish(i, s)
 		w.add(s)
 	case i.attempts+1 != st.Attempt:
-		// A repeated call: it has failed already.
+		// The call is repeated: the failure of this attempt is noted already.
 		if i.pending == nil {
 			return false
 		}
 		w.add(i.pending)
 	case i.lease != nil && i.lease.session.id != session:
-		return false // another member has it by now
+		return false // another session has the message by now
 	case st.DeadLetter != "":
 		s := &settlement{kind: settleDead, topic: st.DeadLetter}
 		c.finish(i, s)
 		w.add(s)
 	case st.Outcome == pubsub.Released:
-		if i.number == st.Lease { // otherwise it is a repeated call, and the message was leased again
+		if i.number == st.Lease { // otherwise the call is repeated, and the message was leased again
 			c.giveBack(i)
 		}
 		return false

@@ -25,9 +25,9 @@ type subscription struct {
 	mu      sync.Mutex
 	window  int
 	closed  bool
-	buffer  []*held          // that Receive has not returned
-	held    map[string]*held // by Ref; not settled, or settled and not sent yet
-	out     int              // that Receive has returned and that are not settled
+	buffer  []*held          // messages that Receive has not returned yet
+	held    map[string]*held // by Ref: messages without an outcome, and acknowledged ones that may be handed out again
+	out     int              // number of messages that Receive has returned and that have no outcome
 	changed chan struct{}    // closed when Receive may have something to return
 }
 
@@ -36,13 +36,13 @@ type held struct {
 	delivery pubsub.Delivery
 	link     *link
 	offset   uint64
-	given    bool   // to a caller of Receive
-	token    string // that this caller has got
+	given    bool   // Receive has returned the message
+	token    string // the token that Receive has returned
 	refused  bool   // a transaction with this token was refused; see refuse
-	settling bool
-	acked    bool   // settled for ever; the leader may not know it yet
+	settling bool   // the message is being settled, or is settled
+	acked    bool   // acknowledged or moved to the dead letters; the leader may not know it yet
 	lease    uint64 // see Handed
-	leases   uint64 // the newest one when the leader noted the outcome; 0 = it has not answered yet
+	leases   uint64 // newest lease when the leader noted the outcome; 0 = the leader has not answered yet
 }
 
 // refOf returns the reference of a delivery.
@@ -54,10 +54,9 @@ func (s *subscription) notify() {
 	s.changed = make(chan struct{})
 }
 
-// arrived processes a message that the leader has handed out. After a change of the leader, the message may be one
-// that this node already has. The new leader may count the earlier delivery as a failed attempt. So arrived applies
-// the outcome of the earlier delivery to the new attempt. Otherwise the leader would ignore that outcome and wait
-// forever.
+// arrived processes a message that the leader has handed out. After a change of the leader, this node may already have
+// the message. The new leader may count the earlier delivery as a failed attempt. So arrived makes the outcome of the
+// earlier delivery count for the new attempt. Otherwise the leader would ignore that outcome and wait forever.
 func (s *subscription) arrived(l *link, h *Handed) {
 	ref := refOf(l.gid, h.Offset)
 	m, ok := decodeMessage(h.Value)
@@ -69,8 +68,8 @@ func (s *subscription) arrived(l *link, h *Handed) {
 	switch have := s.held[ref]; {
 	case s.closed:
 		return
-	case have == nil, have.leases != 0 && h.Lease > have.leases: // a replay
-	case have.acked: // the leader handed it out before it knew that
+	case have == nil, have.leases != 0 && h.Lease > have.leases: // a new message, or a replay
+	case have.acked: // handed out before the leader knew of the acknowledgement
 		l.send(outgoing{settle: s.outcome(have, pubsub.Acknowledged)})
 		return
 	default:
@@ -134,13 +133,13 @@ func (s *subscription) allowed(limit int) int {
 	return min(limit, len(s.buffer), max(s.concurrency, s.unsettled, limit)-s.out)
 }
 
-// widen makes the window fit the limit of a Receive. The caller holds s.mu.
+// widen enlarges the window to twice the limit of a Receive, up to maxWindow. The caller holds s.mu.
 func (s *subscription) widen(limit int) {
 	if want := min(2*limit, maxWindow); want > s.window {
 		s.window = want
 		s.b.running.Go(func() {
 			for _, l := range s.links {
-				_, _ = l.join(s.b.pulling, s, false) // after a failure, the next join has the window
+				_, _ = l.join(s.b.pulling, s, false) // after a failure, the next join sends the window
 			}
 		})
 	}
@@ -167,8 +166,8 @@ func (s *subscription) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Ou
 }
 
 // refuse records that a transaction with this token was refused, because the message is settled or was handed out
-// again. The application then answers the delivery with a success. This answer must not settle the message: another
-// delivery may be under way or due, and only its transaction stores the effect.
+// again. The application then answers the delivery with a success. This answer must not settle the message.
+// Another delivery may be under way or due, and only the transaction of that delivery stores the effect.
 func (s *subscription) refuse(ref, token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +176,8 @@ func (s *subscription) refuse(ref, token string) {
 	}
 }
 
-// take returns a delivery that can be settled. The caller holds s.mu.
+// take returns the message of a delivery that Receive has returned and that is not settled. Otherwise it returns
+// fault.NotFound. The caller holds s.mu.
 func (s *subscription) take(d *pubsub.Delivery) (*held, error) {
 	h := s.held[d.Ref]
 	if h == nil || !h.given || h.settling {
@@ -187,11 +187,11 @@ func (s *subscription) take(d *pubsub.Delivery) (*held, error) {
 	return h, nil
 }
 
-// settle sends the outcome of a delivery. The caller holds s.mu.
+// settle queues the outcome of a delivery, to be sent to the leader. The caller holds s.mu.
 func (s *subscription) settle(h *held, o pubsub.Outcome) {
 	out := outgoing{settle: s.outcome(h, o)}
 	if o == pubsub.Acknowledged {
-		// Until the leader knows it, the message can come again after a change of the leader.
+		// After a change of the leader, the message can come again until the new leader knows the outcome.
 		h.settling, h.acked = true, true
 		out.sent = func(leases uint64) { s.forget(h, leases) }
 	} else {
@@ -200,13 +200,14 @@ func (s *subscription) settle(h *held, o pubsub.Outcome) {
 	h.link.send(out)
 }
 
-// outcome returns the settlement of a delivery. The caller holds s.mu.
+// outcome returns the Settle with which the leader gets the outcome o of a delivery. The caller holds s.mu.
 func (s *subscription) outcome(h *held, o pubsub.Outcome) Settle {
 	return Settle{Topic: Topic{Group: h.link.gid, Store: s.b.store, Name: s.topic}, Group: s.group, Offset: h.offset,
 		Lease: h.lease, Attempt: uint64(max(h.delivery.Attempt, 1)), Outcome: o} //nolint:gosec // positive
 }
 
-// forget forgets a delivery whose outcome the leader knows, when it cannot come again.
+// forget drops the payload of a delivery whose outcome was sent. The link drops the delivery itself when no pull
+// in flight can return it again.
 func (s *subscription) forget(h *held, leases uint64) {
 	s.mu.Lock()
 	h.leases, h.delivery.Message = leases, pubsub.Message{}

@@ -7,21 +7,22 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// While the first message of a key fails, those behind it wait, and all of them could be the only ones that the group
-// has open. So when a group has maxOpen messages, those behind failing ones get parked records without an attempt. The
-// leader then remembers only their offsets: the tail of their queue. When the queue is empty, the first messages of
-// its tail come back. These rules hold:
+// While the first message of a key fails, the messages behind it wait. They could take all the places of a group,
+// which may have only maxOpen open messages. So when a group has that many, the messages behind failing ones get
+// parked records without an attempt. The leader then remembers only their offsets: the tail of their queue. When the
+// queue is empty, the first messages of its tail come back. These rules apply:
 //
-//   - A message of a tail has a parked record, or a settlement that will store one. Until then it is also an item, so
-//     the record of the group has it as open.
-//   - No message of a queue is delivered while its tail has an earlier one. So a tail changes no order.
+//   - A message of a tail has a parked record, or a settlement that will store that record. Until the record is
+//     stored, the message is also an item, so the record of the group lists it as open.
+//   - No message of a queue is delivered while the tail of the queue has an earlier message. So a tail does not change
+//     the order.
 //   - A message that has failed, that a member has, or that its publisher has delayed, does not move to a tail.
-//   - A group reads no further message while it has maxTailed in tails.
+//   - A group reads no further messages while its tails have maxTailed messages.
 //
-// After a change of the leader, the records show what the tails were: no attempt and no time.
+// A new leader finds the messages of tails by their parked records, which have no attempt and no time.
 
-// A consumer group reads no further messages while its tails (see above) have maxTailed messages. Each message in a
-// tail takes 8 bytes of the leader's memory.
+// maxTailed bounds the number of messages in all tails of a consumer group. Each message takes 8 bytes of memory at
+// the leader.
 const maxTailed = 1_000_000
 
 // hasRoom reports whether the group may read further messages.
@@ -32,7 +33,7 @@ func (c *consumer) hasRoom() bool {
 	return c.open() < c.most && len(c.settled) < c.most && c.parkedIn < maxParked && c.tailed < maxTailed
 }
 
-// open returns how many messages are in memory and not parked.
+// open returns the number of items that are not parked.
 func (c *consumer) open() int { return len(c.items) - c.parkedIn }
 
 // spill moves messages behind failing ones to the tails of their queues.
@@ -59,7 +60,7 @@ func (c *consumer) spill() {
 // canWait reports whether an item may move to a tail.
 func (i *item) canWait() bool { return !i.parked && i.pending == nil && i.lease == nil }
 
-// toTail adds an item, which is in no queue, to a tail.
+// toTail adds an item, which must be in no queue, to the tail of the queue with this name, and parks it.
 func (c *consumer) toTail(name string, i *item) {
 	i.tailed = true
 	c.park(i, 0)
@@ -69,7 +70,7 @@ func (c *consumer) toTail(name string, i *item) {
 	c.tailed++
 }
 
-// isBehindTail reports whether the tail of a queue has an earlier message than an offset.
+// isBehindTail reports whether the tail of a queue has a message with a smaller offset.
 func (c *consumer) isBehindTail(name string, offset uint64) bool {
 	tail := c.tails[name]
 	return len(tail) > 0 && tail[0] < offset
@@ -83,8 +84,8 @@ func (c *consumer) noteBlocked(name string) {
 	}
 }
 
-// refill moves the first messages of tails back into their queues. It does this for tails with messages that come
-// before all others of their queue.
+// refill moves the first messages of tails back into their queues, for each queue in c.short. Such a queue is empty,
+// or its next message is in its tail.
 func (c *consumer) refill(m *kv.Machine) error {
 	for len(c.short) > 0 {
 		name := c.short[len(c.short)-1]
@@ -105,7 +106,7 @@ func (c *consumer) refill(m *kv.Machine) error {
 	return nil
 }
 
-// restore makes n messages of a tail items of its queue again.
+// restore moves n messages of a tail, from the index from on, back into their queue. The messages become items again.
 func (c *consumer) restore(m *kv.Machine, name string, from, n int) error {
 	offsets := c.tails[name][from : from+n]
 	keys := make([]string, n)
@@ -119,7 +120,7 @@ func (c *consumer) restore(m *kv.Machine, name string, from, n int) error {
 	for j, offset := range offsets {
 		i := c.items[offset]
 		if i == nil && !values[j].Found {
-			continue // a replay or a removal, which makes the leader read the group again
+			continue // a replay or a removal has deleted the record, so the leader reads the group again
 		}
 		if i == nil {
 			p, ok := readParked(values[j].Value)
@@ -150,7 +151,7 @@ func (p *parked) item(offset, revision uint64) *item {
 		revision: revision}
 }
 
-// isTail reports whether the record may be that of a message in a tail.
+// isTail reports whether the message of the record may be in a tail.
 func (p *parked) isTail() bool { return p.attempts == 0 && p.at == 0 && p.key != "" }
 
 // unsettled returns the item of a message, and reads the message if it is not in memory. It returns nil if the group
@@ -186,8 +187,8 @@ func (c *consumer) unsettled(m *kv.Machine, offset, now uint64) (*item, error) {
 	return c.items[offset], err
 }
 
-// loadParked reads the parked records of the group. If several messages of one queue can wait in a tail, loadParked
-// keeps only their offsets, in the tail. All others become items.
+// loadParked reads the parked records of the group. If several messages of one queue may be in a tail, loadParked
+// keeps only their offsets, in the tail. All other messages become items.
 func (c *consumer) loadParked(m *kv.Machine, now uint64) error {
 	c.tails, c.tailed = map[string][]uint64{}, 0
 	alone := map[string]uint64{}
@@ -219,7 +220,8 @@ func (c *consumer) loadParked(m *kv.Machine, now uint64) error {
 	})
 }
 
-// regroup finds the tails again after the concurrency of the group has changed. After an error, nothing has changed.
+// regroup reads the parked records again to find the tails, because the concurrency of the group has changed. After an
+// error, the tails are as before.
 func (c *consumer) regroup(m *kv.Machine) error {
 	if len(c.tails) == 0 {
 		return nil
@@ -237,7 +239,7 @@ func (c *consumer) regroup(m *kv.Machine) error {
 	}
 	c.tails, c.tailed = tails, tailed
 	for _, i := range c.items {
-		i.tailed = false // those without a record are in no tail any more
+		i.tailed = false // items without a parked record are in no tail any more
 	}
 	return nil
 }

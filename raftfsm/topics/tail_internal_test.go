@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/component/pubsub"
 )
 
-// deliveries receives messages like a node that handles each at once, until nothing comes any more. fails says which
-// attempts fail. It returns the offsets in the order of their handling.
+// deliveries receives messages until no more come, and settles each of them at once. fails says which attempts fail.
+// deliveries returns the offsets of the handled messages in the order of their handling.
 func (l *lab) deliveries(session string, number *uint64, fails func(h *Handed) bool) (handled []uint64) {
 	l.T.Helper()
 	for {
@@ -39,7 +39,7 @@ func (l *lab) deliveries(session string, number *uint64, fails func(h *Handed) b
 	}
 }
 
-// tailsOf returns the number of messages of group g in memory, and in tails.
+// tailsOf returns how many items group g has in memory, and how many messages it has in tails.
 func (l *lab) tailsOf() (items, tailed int) {
 	l.Keeper.mu.Lock()
 	defer l.Keeper.mu.Unlock()
@@ -50,8 +50,8 @@ func (l *lab) tailsOf() (items, tailed int) {
 	return len(c.items), c.tailed
 }
 
-// A key whose first message fails has more messages than a group may have open. Other keys go on meanwhile. Once the
-// message is handled, those behind it come in their order, also from another leader.
+// A key whose first message fails has more messages than a group may have open. Other keys go on meanwhile. When
+// the first message is handled, the messages behind it come in their order, also from another leader.
 func TestKeeper_FailingKeyHoldsUpNoOther(t *testing.T) {
 	for name, change := range map[string]bool{"one leader": false, "another leader": true} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +110,8 @@ func TestKeeper_FailingKeyHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// A member of a group with other concurrency joins while messages are in a tail. Then all messages are in one queue.
+// While messages are in tails, a subscription joins again with concurrency 1. The messages of all tails then come in
+// one queue, in the order of their offsets.
 func TestKeeper_ConcurrencyChangesTails(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.server(l.Members[0]).keeper.opts.open = 4
@@ -147,7 +148,7 @@ func TestKeeper_ConcurrencyChangesTails(t *testing.T) {
 	})
 }
 
-// A leader settles a message that is in a tail: an earlier leader has delivered it.
+// A node acknowledges a message that is in a tail. This happens when an earlier leader has delivered the message.
 func TestKeeper_SettlesMessageInTail(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.server(l.Members[0]).keeper.opts.open = 4

@@ -8,20 +8,22 @@ import (
 )
 
 // A consumer group that is not used keeps its messages from being removed. With a time to live, such a group ends. The
-// record of the group has that time and its last use: a settlement, a replay, or a subscriber. While a group has
-// subscribers and settles nothing, its leader stores the use once in each step, a tenth of the time to live. So the
-// last use is at most a step after the one in the record, and a group ends one step after the time to live, seen from
-// the record. A new leader also waits for a step, so that subscribers come back after an outage that was longer.
+// record of the group has that time to live and the time of the last use: a settlement, a replay, or a subscriber.
+// While a group has subscribers and settles nothing, the leader stores the use once in each step. A step is a tenth of
+// the time to live. So the true last use is at most one step later than the record says. A group therefore ends one
+// step after its time to live, counted from the record. A new leader ends no group in its first step. So subscribers
+// can come back after an outage that was longer than the time to live.
 //
 // The request that ends a group names the revision of its record. So it is refused if the group was used meanwhile.
 
 // maxGroupTTL bounds the time to live of a group.
 const maxGroupTTL = 3650 * 24 * time.Hour
 
-// useStep returns how often a use is stored, in milliseconds.
+// useStep returns the time between two stored uses of a group, in milliseconds. ttl is the time to live.
 func useStep(ttl uint64) uint64 { return max(ttl/10, 1) }
 
-// needsUse reports whether the use of a group that has subscribers must be stored.
+// needsUse reports whether the leader must store the use of a group that has subscribers. This is so if the stored use
+// is at least a step old, or if the time to live has changed.
 func (c *consumer) needsUse(now uint64) bool {
 	return c.ttl != c.lifetime || c.ttl > 0 && c.used+useStep(c.ttl) <= now
 }
@@ -35,8 +37,9 @@ func (k *Keeper) lookBy(t *topic, at uint64) {
 	k.sweepIn(max(pauseUntil(at, k.group.Now()), sweepPause))
 }
 
-// groupChanged processes that the record of a group was written. A group that no subscriber uses may be new: its
-// creator may have given up before its request was applied. The caller holds k.mu.
+// groupChanged processes a write to the record of a group. If no subscriber uses the group, the leader checks its time
+// to live. For example, the node that created the group may have given up before its request was applied. The caller
+// holds k.mu.
 func (k *Keeper) groupChanged(t *topic, group string) {
 	if t.find(group) == nil {
 		k.lookBy(t, k.group.Now())
@@ -103,7 +106,7 @@ func (k *Keeper) endOrUse(t *topic, group string, cur *cursor, now uint64) (next
 	switch end := max(cur.used+cur.ttl, k.since) + step; {
 	case end > now:
 		return end
-	case c != nil: // it settles something
+	case c != nil: // settlements of the group are not in the log yet
 		return now + step
 	}
 	if !k.endGroup(t, group, *cur) {
@@ -113,8 +116,8 @@ func (k *Keeper) endOrUse(t *topic, group string, cur *cursor, now uint64) (next
 }
 
 // endGroup removes the records of a group. If there are too many parked messages for one log entry, it first moves
-// the group back in several entries, as a replay does. It returns false if the group was used in the meantime, or if
-// endGroup cannot tell. The caller holds k.mu, which endGroup releases during the call.
+// the group back in several entries, as a replay does. It returns false if the group was used in the meantime, or
+// after an error. The caller holds k.mu, which endGroup releases during the call.
 func (k *Keeper) endGroup(t *topic, group string, cur cursor) bool {
 	g, m := k.group, k.machine
 	k.mu.Unlock()
@@ -153,7 +156,7 @@ func (k *Keeper) endGroup(t *topic, group string, cur cursor) bool {
 		"consumerGroup", group, "lastUse", timeOf(cur.used).UTC().Format(time.RFC3339), "groupTTL",
 		(time.Duration(cur.ttl) * time.Millisecond).String()) //nolint:gosec // bounded
 	t.touched = true
-	if c := t.find(group); c != nil && !c.gone { // a subscriber came too late: it begins again
+	if c := t.find(group); c != nil && !c.gone { // a subscriber came meanwhile: it joins again
 		k.again(g, c)
 	}
 	return true

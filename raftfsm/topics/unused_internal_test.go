@@ -24,7 +24,7 @@ func (l *lab) use(session string) {
 	})
 }
 
-// wait lets time pass, with all that becomes due.
+// wait lets the duration d pass. Timers fire when they are due, and the calls of the Keeper are answered.
 func (l *lab) wait(d time.Duration) {
 	for end := l.Elapsed + uint64(d.Milliseconds()); l.Elapsed < end; {
 		step, any := l.NextTimer()
@@ -54,8 +54,8 @@ func (l *lab) keepFor(retention time.Duration) {
 		Value: (&Policy{Retention: retention, MaxBytes: DefaultMaxBytes}).encode()}}})
 }
 
-// A group is not used for its time to live. It ends with its parked messages, and its messages are removed. Without a
-// time to live, a group does not end.
+// A group that is not used for its time to live ends, and retention removes its messages. Without a time to live, a
+// group does not end.
 func TestKeeper_UnusedGroupEnds(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.keepFor(time.Second)
@@ -88,7 +88,7 @@ func TestKeeper_UnusedGroupEnds(t *testing.T) {
 	})
 }
 
-// More messages of a group are parked than one entry removes.
+// An unused group ends although it has more parked messages than one log entry removes.
 func TestKeeper_UnusedGroupWithManyParkedMessagesEnds(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		offsets := l.publishTo(orders, make([]pubsub.Message, 2*maxBack+1)...)
@@ -113,7 +113,7 @@ func TestKeeper_UnusedGroupWithManyParkedMessagesEnds(t *testing.T) {
 	})
 }
 
-// A subscriber that gets no message keeps its group. The log has few records of that.
+// A group with a subscriber does not end, although no message comes. The log gets only few entries that store the use.
 func TestKeeper_IdleSubscriberKeepsGroup(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		l.use("node")
@@ -134,7 +134,8 @@ func TestKeeper_IdleSubscriberKeepsGroup(t *testing.T) {
 	})
 }
 
-// The cluster is away for longer than a group lives. Its subscriber comes back a while after the leader.
+// The cluster is down for longer than the time to live of a group. The group does not end if a subscriber comes back
+// soon after the election of a leader.
 func TestKeeper_GroupSurvivesOutage(t *testing.T) {
 	for name, back := range map[string]bool{"a subscriber comes back": true, "none comes back": false} {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +160,8 @@ func TestKeeper_GroupSurvivesOutage(t *testing.T) {
 	}
 }
 
-// A subscriber comes while the end of its group is proposed. It begins again, and gets every message.
+// A subscriber joins while the end of its group is proposed. The session of the subscriber ends. After the next join,
+// it gets every message.
 func TestKeeper_SubscriberDuringEndOfGroup(t *testing.T) {
 	withLab(t, func(t *testing.T, l *lab) {
 		offset := l.publishTo(orders, pubsub.Message{})[0]

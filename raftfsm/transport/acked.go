@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// acked records two facts about each follower: up to which entry its log is known to equal that of this leader, and
-// which commit index it was sent.
+// acked records two facts about each follower. One is the index up to which its log is known to equal the log of this
+// leader. The other is the newest commit index that was sent to the follower.
 type acked struct {
 	moved *signal.Signal
 
@@ -24,14 +24,14 @@ type ack struct {
 	raftlog.Position        // the term of the leader, and the index of the newest acknowledged entry
 	entry            uint64 // the term of that entry
 	at               time.Time
-	sent             uint64 // the newest commit index in a request, up to the entries there; 0 = unknown
-	// the header and term of the last request; the rest is empty
+	sent             uint64 // newest commit index sent, at most the last entry of its request; 0 = unknown
+	// a request with only the header and the term of the last request
 	request raft.AppendEntriesRequest
 }
 
 func newAcked() *acked { return &acked{moved: signal.New(), upTo: map[raft.ServerID]ack{}} }
 
-// sending records that a request is on its way to a follower.
+// sending records that a request with its commit index is on its way to a follower.
 func (a *acked) sending(id raft.ServerID, r *raft.AppendEntriesRequest) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -41,7 +41,7 @@ func (a *acked) sending(id raft.ServerID, r *raft.AppendEntriesRequest) {
 	}
 }
 
-// failed records that a follower may not have taken a request.
+// failed records that a follower may not have received a request, so that its commit index is sent again.
 func (a *acked) failed(id raft.ServerID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

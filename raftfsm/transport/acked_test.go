@@ -9,7 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// followers is a transport whose servers accept every append unless refuses is set, and which keeps the requests.
+// followers is a transport that passes every append to the channel got. It then returns the error fail. The response
+// is a success unless refuses is set.
 type followers struct {
 	*fakeTransport
 	got     chan *raft.AppendEntriesRequest
@@ -24,7 +25,7 @@ func (f *followers) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, r *raft
 	return f.fail
 }
 
-// append sends a request with entries of term 3 after entry 10, as raft does in term 4.
+// append sends a request with n entries of term 3 after entry 10, as raft does in term 4.
 func (f *followers) append(t *testing.T, g *Guard, n int, commit uint64) {
 	t.Helper()
 	r := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte("me")}, Term: 4, PrevLogEntry: 10,
@@ -86,7 +87,8 @@ func TestAnnounce_IsRepeatedAfterAFailure(t *testing.T) {
 	}
 }
 
-// A follower that was restarted learns the commit index after its first heartbeat, because it may have forgotten it.
+// A follower that was restarted may have forgotten the commit index. So the index is announced again after the first
+// heartbeat that the follower answers.
 func TestAnnounce_IsDueAfterAFollowerReturns(t *testing.T) {
 	f := &followers{fakeTransport: newFakeTransport(), got: make(chan *raft.AppendEntriesRequest, 10)}
 	g := guardOver(t, f)
@@ -142,7 +144,7 @@ func TestAppendEntries_IsRepeatedUntilDelivered(t *testing.T) {
 	}
 }
 
-// undelivered is a transport that delivers no append before it has failed a number of times.
+// undelivered is a transport that fails the given number of times, and then delivers every append.
 type undelivered struct {
 	*fakeTransport
 	failures int

@@ -20,8 +20,8 @@ import (
 //  1. Heartbeats never change raft's state outside its main loop (hashicorp/raft#695). Guard itself answers a
 //     heartbeat of the known leader and term. It passes a copy to the main loop, which then updates the time of the
 //     last contact. It passes any other heartbeat to the main loop.
-//  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without this rule, its heartbeats and empty
-//     appends come from other goroutines while the main loop hangs in a write. So the other servers would never
+//  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without this rule, other goroutines of raft
+//     would send heartbeats and empty appends while the main loop hangs in a write. So the other servers would never
 //     elect another leader.
 //  3. Appends are not pipelined (hashicorp/raft#612).
 //  4. A snapshot is not installed if the log already has its last entry, or if this server has a newer snapshot (see
@@ -29,7 +29,7 @@ import (
 //  5. A follower commits only entries that its leader has compared: the entries of the request and those before
 //     them. Without this rule, raft commits up to the leader's commit index, or to the end of the follower's log if
 //     that is lower. But that log may end with entries of a deposed leader. The commit index of a request can be
-//     above its entries, because a leader reads the end of its log first and its commit index later.
+//     above its entries. The reason is that a leader reads the end of its log first and its commit index later.
 //  6. If a snapshot contradicts the log and replaces it, the entries of that log count as discarded (see
 //     raftlog.Discarded).
 //  7. A leader passes a follower's successful response to raft only when the entries of the request are on the
@@ -37,16 +37,16 @@ import (
 //     unsynced in raftlog). Without this rule, raft could commit an entry that the leader loses in a crash.
 //  8. A request with a damaged entry is refused. Without this rule, raft would compare the entry with the log, and
 //     could delete acknowledged entries before the log refuses it.
-//  9. A candidate gets a vote even if it is no voter of the newest configuration of this server, which may be older
-//     than that of the candidate (Ongaro, Consensus: Bridging Theory and Practice, section 4.1). Its log must be as
-//     new as that of this server, as always. Raft refuses such candidates. If a majority needs the vote of a server
-//     that has not received the newest configuration, no leader could be elected any more.
-//  10. This server exchanges no messages with another server until the other one has reported what it has seen of
+//  9. A candidate gets a vote even if it is no voter in the newest configuration of this server (Ongaro, Consensus:
+//     Bridging Theory and Practice, section 4.1). The candidate may have a newer configuration. Its log must still be
+//     at least as new as the log of this server. Without this rule, raft would refuse such candidates. If a majority
+//     then needs the vote of a server without the newest configuration, no leader could be elected any more.
+//  10. This server exchanges messages with another server only after that server has reported what it has seen of
 //     earlier incarnations of this server (see Witness).
 //  11. A server sends nothing as leader of an earlier term than its own. Raft may send one more request after this
-//     server was deposed. Raft then fills the request with what the log and the snapshots hold by now, which may be
-//     of the next term. Without this rule, a follower could store an entry or a snapshot of a term before it has
-//     stored the term itself, and would refuse its own data after a restart (see raftlog.CheckTerm).
+//     server was deposed. By then, the log and the snapshots in the request may be of the next term. Without this
+//     rule, a follower could store an entry or a snapshot of a term before it has stored the term itself. The follower
+//     would then refuse its own data after a restart (see raftlog.CheckTerm).
 //
 // Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
 // announce.
@@ -54,7 +54,7 @@ type Guard struct {
 	inner    raft.Transport
 	limit    time.Duration // how long a write may stall before this server stops sending
 	consumer chan raft.RPC
-	beats    chan raft.RPC // capacity 1: the copy of a heartbeat for the main loop
+	beats    chan raft.RPC // capacity 1: the copy of a heartbeat, or the request of Campaign, for the main loop
 	acked    *acked
 
 	log   Log
@@ -67,7 +67,7 @@ type Guard struct {
 	stop    chan struct{}
 	once    sync.Once
 	wg      sync.WaitGroup
-	sending sync.WaitGroup // announcements
+	sending sync.WaitGroup // announcements in flight
 }
 
 // Off selects rules of Guard to disable, for tests that show why the rules are needed.
@@ -87,7 +87,7 @@ type Log interface {
 	Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest
 	// Last returns the index of the newest entry.
 	Last() uint64
-	// Retained returns which entries are kept for followers that are being sent a snapshot.
+	// Retained returns the record of the entries that the log keeps for followers that are being sent a snapshot.
 	Retained() *raftlog.Retained
 }
 
@@ -124,7 +124,7 @@ type Peers interface {
 	Passes(id raft.ServerID) error
 	// PassesFrom returns nil if messages of a server may be accepted.
 	PassesFrom(id raft.ServerID) error
-	// Note records what a server has shown, and returns what was known before.
+	// Note records what a server has shown about itself, and returns what was recorded before.
 	Note(id raft.ServerID, s raftlog.Seen) (before raftlog.Seen)
 }
 
@@ -134,7 +134,7 @@ var (
 )
 
 // New returns a Guard around the transport inner. limit is how long a log write may stall before this server stops
-// sending.
+// sending. The other parameters are the parts of the group that Guard uses.
 func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, p Peers) *Guard {
 	return &Guard{
 		inner: inner, limit: limit, log: l, group: f, state: s, peers: p, acked: newAcked(),
@@ -155,7 +155,8 @@ func (g *Guard) UpTo(id raft.ServerID, term, index uint64, earliest time.Time) b
 	return g.acked.has(id, term, index, earliest)
 }
 
-// Moved returns a channel that is closed at the next acknowledgement of a follower.
+// Moved returns a channel that is closed at the next acknowledgement of a follower. It is also closed when a follower
+// may not know the commit index, and answers a heartbeat again.
 func (g *Guard) Moved() <-chan struct{} { return g.acked.moved.Wait() }
 
 // Verdict is what a follower does with a snapshot.
@@ -163,9 +164,9 @@ type Verdict uint8
 
 const (
 	Install     Verdict = iota // pass it to raft
-	AlreadyHeld                // the log has everything in it: acknowledge it and change nothing
-	// Outdated means that this server has a newer snapshot. It refuses the received one, so that the leader sends a
-	// newer one.
+	AlreadyHeld                // the log has the last entry of the snapshot: acknowledge it and change nothing
+	// Outdated means that this server has a newer snapshot. This server refuses the received snapshot, so that the
+	// leader sends a newer one.
 	Outdated
 )
 
@@ -199,7 +200,8 @@ func (g *Guard) forward() {
 	}
 }
 
-// settled handles a request and reports whether raft need not see it.
+// settled checks a request, and adapts it to the rules of Guard. It returns true if raft must not get the request. The
+// request is then answered, or State.Take answers it later.
 func (g *Guard) settled(rpc *raft.RPC) bool {
 	if h, ok := rpc.Command.(raft.WithRPCHeader); ok && !g.isTransfer(rpc.Command) {
 		from := raft.ServerID(h.GetRPCHeader().ID)
@@ -238,7 +240,7 @@ func (g *Guard) settled(rpc *raft.RPC) bool {
 			return true
 		}
 		if v := g.group.Judge(req); v != Install {
-			_, _ = io.Copy(io.Discard, rpc.Reader) // like raft: the connection is used again afterwards
+			_, _ = io.Copy(io.Discard, rpc.Reader) // the connection is used again afterwards
 			rpc.Respond(&raft.InstallSnapshotResponse{
 				RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax},
 				Term:      req.Term,
@@ -260,7 +262,7 @@ func (g *Guard) eligible(candidate []byte) []byte {
 	return []byte(cmp.Or(g.group.KnownVoter(), raft.ServerID(candidate)))
 }
 
-// isTransfer reports whether a request is a state that this server may have requested.
+// isTransfer reports whether a request is a transfer of state, which has term 0 (see State.Take).
 func (g *Guard) isTransfer(command any) bool {
 	r, ok := command.(*raft.InstallSnapshotRequest)
 	return ok && r.Term == 0
@@ -302,7 +304,7 @@ func compared(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	return &c
 }
 
-// IsHeartbeat reports whether a request has neither entries nor a commit index.
+// IsHeartbeat reports whether a request has no entries, no previous entry and no commit index.
 func IsHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
 }
@@ -367,11 +369,11 @@ func (g *Guard) heartbeat(rpc raft.RPC) {
 	}
 }
 
-// silenced returns an error if this server must send nothing as leader of the given term: while the local disk hangs,
-// or if the server knows a later term.
+// silenced returns an error if this server must send nothing as leader of the given term. It must send nothing while
+// the local disk hangs, if it knows a later term, and after Close. Before Start, silenced waits.
 func (g *Guard) silenced(term uint64) error {
 	select {
-	case <-g.started: // the only voter may lead before Start
+	case <-g.started: // a server that is the only voter may lead before Start
 	case <-g.stop:
 		return fault.New(fault.Unavailable, "group.transport", "this server stops")
 	}
@@ -388,24 +390,26 @@ func (g *Guard) silenced(term uint64) error {
 			"; this server stops sending so that another one can lead"}
 }
 
-// The pauses after which AppendEntries repeats a request that was not delivered. Each pause is twice the one before.
+// The first and the last pause after which AppendEntries repeats a request that was not delivered. Each pause is twice
+// the previous one.
 const (
 	firstRepeat = 10 * time.Millisecond
 	lastRepeat  = 160 * time.Millisecond
 )
 
-// AppendEntries sends entries or a heartbeat, unless the local disk hangs.
+// AppendEntries sends entries or a heartbeat, unless the local disk hangs. It returns the success of a request with
+// entries only when the local disk has these entries (see rule 7 of Guard).
 //
 // Raft repeats a failed request only after its commit timeout, which is long (see Announce). A server that has just
 // started refuses requests for some milliseconds (see Witness). So AppendEntries itself repeats a request that was not
-// delivered, for 310 ms. This does no harm: only this goroutine of Raft waits for the request, and a follower may
-// receive a request twice.
+// delivered, up to five times, with pauses of 310 ms in total. This does no harm: only this goroutine of Raft waits
+// for the request, and a follower may receive a request twice.
 func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
 	if IsHeartbeat(args) {
 		return g.beat(id, to, args, resp)
 	}
-	// raft shares the request of a heartbeat with those in flight
+	// raft bounds only the number of the entries, and not their bytes
 	if fit := bounded(args.Entries); len(fit) < len(args.Entries) {
 		args.Entries = fit
 	}
@@ -439,8 +443,9 @@ func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 	return nil
 }
 
-// beat sends a heartbeat. A follower that did not get an earlier message, for example because it was restarted, may
-// not know the commit index. So the first heartbeat that it answers makes the group announce the commit index.
+// beat sends a heartbeat, unless the local disk hangs. A follower that did not get an earlier message, for example
+// because it was restarted, may not know the commit index. So the first heartbeat that such a follower answers makes
+// the group announce the commit index.
 func (g *Guard) beat(id raft.ServerID, address raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
 	err := errors.Join(g.silenced(args.Term), g.peers.Passes(id))
@@ -488,7 +493,7 @@ func (g *Guard) Announce(term, commit uint64) {
 			if err == nil {
 				err = g.inner.AppendEntries(id, raft.ServerAddress(id), r, &resp)
 			}
-			// The next append carries the index, too, at the latest after Raft's commit timeout.
+			// After a failure, the next append or heartbeat causes the follower to get the index.
 			if err != nil || !resp.Success {
 				g.acked.failed(id)
 			}
@@ -548,7 +553,7 @@ func (g *Guard) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *ra
 	return p.RequestPreVote(id, to, args, resp)
 }
 
-// InstallSnapshot sends a snapshot, unless the local disk hangs.
+// InstallSnapshot sends a snapshot, unless the local disk hangs or this server does not trust its state.
 func (g *Guard) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest,
 	resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	if err := errors.Join(g.silenced(args.Term), g.peers.Passes(id)); err != nil {
@@ -587,7 +592,8 @@ func (g *Guard) EncodePeer(id raft.ServerID, a raft.ServerAddress) []byte {
 // DecodePeer decodes an address.
 func (g *Guard) DecodePeer(b []byte) raft.ServerAddress { return g.inner.DecodePeer(b) }
 
-// Close stops forwarding, and waits for announcements. Raft must have shut down, and Announce is not called any more.
+// Close stops forwarding, and waits for announcements in flight. Call it after Raft has shut down. Announce must not
+// be called afterwards.
 func (g *Guard) Close() {
 	g.once.Do(func() { close(g.stop) })
 	g.wg.Wait()
@@ -597,7 +603,8 @@ func (g *Guard) Close() {
 // Sender sends the state of this server to a server that has requested it. It bypasses Raft and the Guard.
 type Sender struct{ Transport raft.Transport }
 
-// SendState sends a state. The result taken is true if the other server has accepted it.
+// SendState sends the state in data to the server with the id to. The result taken is true if that server has accepted
+// the state.
 func (s Sender) SendState(to raft.ServerID, r *raft.InstallSnapshotRequest, data io.Reader) (taken bool, err error) {
 	var resp raft.InstallSnapshotResponse
 	err = s.Transport.InstallSnapshot(to, raft.ServerAddress(to), r, &resp, data)

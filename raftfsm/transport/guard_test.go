@@ -78,7 +78,7 @@ type fakeGroup struct {
 	known    func(term uint64, leader raft.ServerID) bool // nil = never
 	stalled  time.Duration
 	abstains bool
-	voter    raft.ServerID // of the configuration
+	voter    raft.ServerID // a voter of the configuration
 	heard    []string
 	retained raftlog.Retained
 }
@@ -109,7 +109,7 @@ func (f *fakeGroup) Retained() *raftlog.Retained                       { return 
 
 func (f *fakeGroup) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest { return r }
 
-// guarded wraps inner with a guard that stops sending when a write stalls for a second.
+// guarded returns a guard around inner that stops sending when a write stalls for more than a second.
 func guarded(inner raft.Transport, f *fakeGroup) *Guard {
 	return New(inner, time.Second, f, f, f, f)
 }
@@ -277,7 +277,7 @@ func TestGuard_StopsSendingWhileDiskHangs(t *testing.T) {
 	}
 }
 
-// Raft fills the last request of a deposed leader with what the next leader has written.
+// Without this rule, raft could send entries of the next leader in the last request of a deposed leader.
 func TestGuard_DeposedLeaderSendsNothing(t *testing.T) {
 	inner := newFakeTransport()
 	group := &fakeGroup{term: 3}
@@ -361,7 +361,8 @@ func TestGuard_RecordsCommitIndexAndForwardsRequests(t *testing.T) {
 	}
 }
 
-// Raft gets the id of a voter that it knows. It votes for the address, which is that of the candidate.
+// The guard passes the id of a known voter to raft. Raft gives its vote to the address, which is still that of the
+// candidate.
 func TestGuard_UnknownCandidateIsPassedAsKnownVoter(t *testing.T) {
 	inner := newFakeTransport()
 	g := guarded(inner, &fakeGroup{voter: "known"})

@@ -14,11 +14,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// If a whole data directory is replaced by an older copy, for instance from a disk image, the copy is consistent and
+// A whole data directory can be replaced by an older copy, for instance from a disk image. The copy is consistent, so
 // the server cannot detect the replacement alone. The other servers of the group can. Each server records what the
-// others have shown to have on their disks (Seen), and stores these records in its floor. A starting server queries
-// the others before it takes part. If it has less than it has shown before, it must not vote or acknowledge entries,
-// and it ends.
+// other servers have shown to have on their disks (raftlog.Seen), and stores these records in its floor. A starting
+// server queries the other servers before it takes part. If it has less than it has shown before, it must not vote or
+// acknowledge entries. Its process then ends.
 //
 // Rules for each incarnation of a server:
 //
@@ -28,11 +28,11 @@ import (
 //  2. A voter takes part only after every other server of its configuration has answered or cannot be reached. The
 //     voters that have answered must form a majority together with it.
 //
-// No intact server is refused. What a server records about another was durable there before, and an intact server
-// never has less later. It records a term, the term of a vote, the commit index, and the entries acknowledged to the
-// leader of one term.
+// These rules never refuse an intact server. What a server records about another server was durable there before, and
+// an intact server never has less later. A record contains a term, the term of a vote, the commit index, and the
+// newest entry acknowledged to the leader of a term.
 
-// Witnesses queries other servers about what they have seen of this one.
+// Witnesses queries other servers about what they have seen of this server.
 type Witnesses interface {
 	// Recall returns what server has recorded about self, or an error if there is no answer. It also reports now, the
 	// data that self has, unless now is empty.
@@ -46,7 +46,7 @@ type Claim struct {
 	Last       uint64 // last index of the log, or of the snapshot if the log is empty
 }
 
-// lacks returns what a server has lost compared with s; empty if nothing.
+// lacks returns a description of what this server has lost compared with s, or "" if nothing was lost.
 func (c Claim) lacks(s raftlog.Seen) string {
 	switch {
 	case c.Term < s.Term:
@@ -62,7 +62,7 @@ func (c Claim) lacks(s raftlog.Seen) string {
 	return ""
 }
 
-// SeenTable holds what this server has seen of others. Safe for concurrent use.
+// SeenTable holds what this server has seen of other servers. It is safe for concurrent use.
 type SeenTable struct {
 	mu sync.Mutex
 	by map[string]raftlog.Seen
@@ -119,14 +119,14 @@ func (t *SeenTable) Keep(members []raft.Server) {
 }
 
 // Witness runs after a start of this server. It asks every other server of the group what that server has recorded
-// about this one, and repeats the query until it is answered. It also regularly reports the term, the vote and the log
-// position of this server to the other servers. It uses one goroutine, and one more for each query in flight.
+// about this server, and repeats each query until it is answered. It also regularly reports the term, the vote and the
+// commit index of this server to the other servers. It uses one goroutine, and one more for each query in flight.
 type Witness struct {
 	WitnessConfig
 	*SeenTable
 
 	kick    chan struct{} // capacity 1
-	cleared atomic.Bool   // see rule 2
+	cleared atomic.Bool   // this server takes part in the group (rule 2 above)
 	failed  atomic.Bool   // this server has lost data
 
 	mu       sync.Mutex
@@ -170,14 +170,15 @@ func NewWitness(c WitnessConfig, seen *SeenTable) *Witness {
 }
 
 // The minimum and maximum pause between queries to servers whose answer is missing. The pause doubles after each
-// query. It ends at once if there is a reason to expect an answer now, for example a Raft message that this server
-// could not accept yet. The next pause is then the minimum again.
+// query. It ends at once if an answer can be expected now, for example after a Raft message that this server could not
+// accept yet. The next pause is then the minimum again.
 const (
 	witnessSoon = 10 * time.Millisecond
 	witnessSlow = 500 * time.Millisecond
 )
 
-// Passes returns nil if Raft may exchange messages with the given server, and otherwise an error with the reason.
+// Passes returns nil if Raft may exchange messages with the given server, and otherwise fault.Unavailable with the
+// reason. If the given server has not answered yet, the Witness queries it.
 func (w *Witness) Passes(id raft.ServerID) error {
 	if w.Ask == nil || id == "" || id == w.Self {
 		return nil
@@ -195,7 +196,7 @@ func (w *Witness) Passes(id raft.ServerID) error {
 	if known && w.cleared.Load() {
 		return nil
 	}
-	if fresh { // later messages start no query, because Run repeats it with pauses
+	if fresh { // later messages start no further query, because Run repeats the first one with pauses
 		w.hurry()
 	}
 	return fault.New(fault.Unavailable, "group.witness",
@@ -219,8 +220,8 @@ func (w *Witness) hurry() {
 	}
 }
 
-// Meet makes the Witness query the given server, even if the local configuration does not contain this server. The
-// server must be reachable.
+// Meet makes the Witness query the given server, even if the local configuration does not contain that server. Call it
+// only for a server that can be reached, because Run repeats the query until that server answers.
 func (w *Witness) Meet(id raft.ServerID) {
 	if w.Ask == nil || id == "" || id == w.Self {
 		return
@@ -236,7 +237,7 @@ func (w *Witness) Meet(id raft.ServerID) {
 	}
 }
 
-// Run sends queries until the channel stop is closed.
+// Run sends queries and reports until the channel stop is closed. It returns at once if Ask is nil.
 func (w *Witness) Run(ctx context.Context, stop <-chan struct{}) {
 	if w.Ask == nil {
 		return
@@ -282,8 +283,8 @@ func (w *Witness) others() []raft.ServerID {
 	return out
 }
 
-// unanswered returns the servers that must still be queried: members of the configuration, other servers that have
-// exchanged messages with this server, and servers passed to Meet.
+// unanswered returns the servers that have not answered yet and must be queried. These are the members of the
+// configuration, the servers that have exchanged messages with this server, and the servers passed to Meet.
 func (w *Witness) unanswered() []raft.ServerID {
 	ids := w.others()
 	w.mu.Lock()
@@ -316,12 +317,12 @@ func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	wg.Wait()
 }
 
-// report reports the term, the vote and the log position of this server to another server. Before the first report, it
-// asks the other server in a separate call what that server has recorded about this one. Without an answer, it reports
-// nothing.
+// report reports the term, the vote and the commit index of this server to another server. Before the first report, it
+// asks the other server in a separate call what that server has recorded about this server. Without an answer, it
+// reports nothing.
 //
-// One call that does both would not be safe. If its answer were lost, a second call would return what the first call
-// has reported, instead of the earlier record.
+// One call for both would not be safe. If its answer were lost, a second call would return what the first call has
+// reported, instead of the earlier record.
 func (w *Witness) report(ctx context.Context, id raft.ServerID) {
 	if !w.hasAnswered(id) {
 		seen, err := w.Ask.Recall(ctx, id, w.Self, raftlog.Seen{})
@@ -341,7 +342,7 @@ func (w *Witness) hasAnswered(id raft.ServerID) bool {
 	return w.answered[id]
 }
 
-// heard processes the first answer of a server.
+// heard processes the first answer of a server. If this server has lost data, heard calls Process.Fatal, once.
 func (w *Witness) heard(id raft.ServerID, seen raftlog.Seen) {
 	if why := w.Opened.lacks(seen); why != "" {
 		if !w.failed.Swap(true) {

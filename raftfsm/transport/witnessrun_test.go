@@ -21,8 +21,8 @@ func (a answering) Recall(context.Context, raft.ServerID, raft.ServerID, raftlog
 	return raftlog.Seen{}, nil
 }
 
-// A leader adds a server that it has never met. Its first message must make the Witness query that server at
-// once. Otherwise a joining server would have to wait for the next regular round.
+// A leader adds a server that it has never met. The first message to the new server must make the Witness query that
+// server at once. Otherwise a joining server would have to wait for the next regular round.
 func TestWitness_QueriesAtOnceBeforeFirstMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		group := answering{servers: []raft.Server{{ID: "a", Suffrage: raft.Voter}}}
@@ -66,8 +66,9 @@ type failing struct{ err error }
 
 func (f *failing) Fatal(err error) { f.err = err }
 
-// The group has moved on since this server opened it. If an answer to its query is lost, the repeated query must not
-// find what this incarnation itself has reported. Otherwise the server would take its own data for an older copy.
+// The group has continued since this server opened it. If an answer to a query of this server is lost, the query is
+// repeated. The second answer must not contain what this incarnation itself has reported. Otherwise the server would
+// take its own data for an older copy.
 func TestWitness_LostAnswerDoesNotCountAsEarlierData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := &lossy{answering: answering{servers: []raft.Server{{ID: "a", Suffrage: raft.Voter},

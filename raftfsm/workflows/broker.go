@@ -27,10 +27,10 @@ const (
 	maxCached  = 64 << 20 // bytes of histories that the node keeps for its streams
 	maxPayload = 60 << 20 // bytes of one request
 	closeGrace = 5 * time.Second
-	// endPatience is how long a purge waits for children that are terminated: one without a worker ends in that time.
+	// endPatience is how long a purge waits until terminated children have ended. A child without a worker needs less.
 	endPatience = terminatePause + 2*time.Second
 	maxPurge    = 1000    // instances of one PurgeMatching
-	maxTree     = 100_000 // descendants that one call looks at
+	maxTree     = 100_000 // descendants of an instance that one call looks at
 )
 
 // BrokerOptions configure a Broker. The zero value has the defaults.
@@ -45,28 +45,28 @@ type BrokerOptions struct {
 type Broker struct {
 	access  records.Access
 	opts    BrokerOptions
-	pulling context.Context // ends first
+	pulling context.Context // for pulls; Close ends it before sending
 	endPull context.CancelFunc
-	sending context.Context
+	sending context.Context // for answers of workers
 	endSend context.CancelFunc
 	running sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool
-	last     uint64 // id of a stream
-	node     uint64 // chance; part of idempotency keys
-	requests uint64
+	last     uint64 // id of the newest stream
+	node     uint64 // random number; part of idempotency keys
+	requests uint64 // number of idempotency keys
 	links    map[uint32]*link
 	streams  map[uint64]*Stream
 	items    map[string]*delivery // by token
 	held     map[work]*delivery   // the newest item of each work
 	cached   map[Ref]*cachedHistory
-	bytes    int // of cached
+	bytes    int // bytes of the histories in cached
 }
 
 var _ workflow.Engine = (*Broker)(nil)
 
-// delivery is an item that a stream of this node has.
+// delivery is an item that a stream of this node has got from a leader.
 type delivery struct {
 	*item
 	link    *link
@@ -74,7 +74,7 @@ type delivery struct {
 	stream  *Stream
 	token   string
 	taken   bool          // Next has returned it
-	sending bool          // its answer is on its way
+	sending bool          // the answer of the worker is on its way to the leader
 	span    workflow.Span // of an activity that a worker has; nil = none
 }
 
@@ -108,8 +108,8 @@ func NewBroker(a records.Access, o BrokerOptions) *Broker {
 	return b
 }
 
-// Close ends the streams. It sends the outstanding answers of workers for up to five seconds. Work whose answer was
-// not stored by then is handed out again.
+// Close ends the streams. It sends the outstanding answers of workers for up to closeGrace. Work whose answer was not
+// stored by then is handed out again.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -132,7 +132,7 @@ func (b *Broker) Close() error {
 
 func errClosed() error { return fault.New(fault.Unavailable, opWork, "this node is shutting down") }
 
-// fits returns fault.TooLarge if an event would have too many bytes.
+// fits returns fault.TooLarge if size, the bytes of an event, is above maxEvent. what names the data in the error.
 func fits(op, id, what string, size int) error {
 	if size <= maxEvent {
 		return nil
@@ -149,7 +149,8 @@ func (b *Broker) locate(ctx context.Context, r Ref, op string) (uint32, error) {
 	return b.access.Locate(ctx, kv.WorkflowStore, r.place().prefix())
 }
 
-// ask sends a call to the leader of an instance.
+// ask sends a call to the leader of the group of an instance, and returns the answer. It returns fault.Indeterminate
+// if an earlier attempt of the call may have changed the instance.
 func (b *Broker) ask(ctx context.Context, op string, c *call) ([]byte, error) {
 	if len(c.data) > maxPayload {
 		return nil, &fault.Error{Code: fault.TooLarge, Op: op, Key: c.ref.ID,
@@ -171,7 +172,7 @@ func (b *Broker) ask(ctx context.Context, op string, c *call) ([]byte, error) {
 	return out, err
 }
 
-// changes reports whether a call of a client changes an instance.
+// changes reports whether a call is a request of a client that changes an instance.
 func (c *call) changes() bool {
 	return c.what == callStart || c.what == callEvent || c.what == callPurge
 }
@@ -185,7 +186,7 @@ func notDone(err error) bool {
 	return false
 }
 
-// key returns the idempotency key of a request.
+// key returns a new idempotency key for a request.
 func (b *Broker) key() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -244,8 +245,8 @@ func (b *Broker) endedTree(ctx context.Context, r Ref) error {
 	}, func(Ref) error { return nil })
 }
 
-// walk visits the descendants of an instance. It calls enter for a descendant before it visits the descendant's
-// children, and leave after them. Last, it calls leave for the root. Two rules apply:
+// walk visits the descendants of an instance. For each descendant, it calls enter before and leave after it visits the
+// children of the descendant. Last, it calls leave for the root. Two rules apply:
 //
 //   - A child is visited only if it names this parent. The history of a parent may name an id that another instance
 //     uses by now.
@@ -393,13 +394,14 @@ func (b *Broker) Resume(ctx context.Context, app string, r *protos.ResumeRequest
 	return b.event(ctx, app, r.GetInstanceId(), turn.Resumed(r.GetReason(), time.Now().UTC()))
 }
 
-// Purge implements workflow.Engine. Children are removed before their parent, so a repeated call finds what is left.
+// Purge implements workflow.Engine. Children are removed before their parent, so a repeated call finds what remains.
 // The children of a terminated instance end a little later than their parent, so Purge waits for them.
 func (b *Broker) Purge(ctx context.Context, app, id string, recursive, force bool) (removed int, err error) {
 	return b.purge(ctx, app, id, recursive, force, endPatience)
 }
 
-// purge is Purge. It waits for the children of a terminated instance for at most patience.
+// purge removes an instance for Purge and PurgeMatching. It waits for the children of a terminated instance for at
+// most patience.
 func (b *Broker) purge(ctx context.Context, app, id string, recursive, force bool,
 	patience time.Duration) (removed int, err error) {
 	root := Ref{app, id}
@@ -417,7 +419,7 @@ func (b *Broker) purge(ctx context.Context, app, id string, recursive, force boo
 	}
 	ending, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	terminated := false // the root, so its descendants end, too
+	terminated := false // the root was terminated, so its descendants end soon
 	purgeable := func(r Ref, s *protos.WorkflowState) error {
 		if terminated && !force && !workflow.Terminal(s.GetWorkflowStatus()) {
 			if ended, err := b.Wait(ending, r.App, r.ID, workflow.Completed, false); err == nil {
@@ -447,7 +449,7 @@ func (b *Broker) purge(ctx context.Context, app, id string, recursive, force boo
 // PurgeMatching implements workflow.Engine.
 func (b *Broker) PurgeMatching(ctx context.Context, app string, f workflow.Filter, recursive bool) (removed int,
 	complete bool, err error) {
-	var refused error // the first one
+	var refused error // the first refusal
 	for after := ""; removed < maxPurge; {
 		page, next, err := b.List(ctx, app, f, after, 100)
 		if err != nil {
@@ -460,7 +462,7 @@ func (b *Broker) PurgeMatching(ctx context.Context, app string, f workflow.Filte
 			one, err := b.purge(ctx, app, page[n].ID, recursive, false, 0)
 			switch removed += one; {
 			case err == nil || fault.Is(err, fault.NotFound):
-			case fault.Is(err, fault.Invalid): // it has a child that runs
+			case fault.Is(err, fault.Invalid): // the instance has a child that is not terminal
 				refused = cmp.Or(refused, err)
 			default:
 				return removed, false, err
@@ -554,7 +556,7 @@ func (b *Broker) Applications(ctx context.Context) ([]workflow.Application, erro
 	return list, nil
 }
 
-// maxListed bounds the applications of a list.
+// maxListed bounds the applications that Applications returns.
 const maxListed = 10_000
 
 // History implements workflow.Engine.

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// scripted is a cluster whose leader answers calls with a function.
+// scripted is a cluster with one group. The function answer answers the calls to the leader.
 type scripted struct {
 	records.Access
 	answer func(ctx context.Context, c *call) (out []byte, repeated bool, err error)
@@ -30,7 +30,8 @@ func (s *scripted) Ask(ctx context.Context, _ uint32, _ string, body []byte) ([]
 	return s.answer(ctx, &c)
 }
 
-// The last attempt of a call was not executed, but an earlier one may have been.
+// The last attempt of a call was not executed, but an earlier attempt may have been. The caller gets
+// fault.Indeterminate.
 func TestBroker_RepeatedCallMayHaveBeenExecuted(t *testing.T) {
 	repeated := false
 	b := NewBroker(&scripted{answer: func(context.Context, *call) ([]byte, bool, error) {

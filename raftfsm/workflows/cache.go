@@ -33,7 +33,7 @@ func random() uint64 {
 	return binary.BigEndian.Uint64(b[:]) | 1
 }
 
-// hash returns a number for a key that is not 0.
+// hash returns a hash of a key. The hash is never 0.
 func hash(key string) uint64 { return max(xxhash.Sum64String(key), 1) }
 
 func be32(s string) uint32 { return binary.BigEndian.Uint32([]byte(s[:4])) }

@@ -16,7 +16,7 @@ import (
 )
 
 // Methods of the calls between nodes about workflows. Calls that wait have their own method, so that they do not block
-// the others, which may end the wait.
+// other calls, which may end the wait.
 const (
 	Method     = "raft.workflow"
 	MethodWait = "raft.workflow-wait"
@@ -41,7 +41,7 @@ const (
 	callApps    = 15 // lists applications
 )
 
-// call is a call to the leader. What the fields mean depends on what it does.
+// call is a call to the leader. The meaning of the other fields depends on the field what.
 type call struct {
 	what       byte
 	session    string
@@ -139,7 +139,7 @@ func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (out []byte, er
 	return k.serveRead(ctx, &c)
 }
 
-// serveRead answers a call that changes nothing.
+// serveRead executes a call that changes nothing, and returns the encoded answer.
 func (k *Keeper) serveRead(ctx context.Context, c *call) (out []byte, err error) {
 	switch c.what {
 	case callWait:
@@ -181,8 +181,8 @@ func (k *Keeper) serveRead(ctx context.Context, c *call) (out []byte, err error)
 	return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "this version does not know the call about workflows")
 }
 
-// complete passes the answer of a worker to its instance. It returns the status of an instance whose turn is stored,
-// see readStored.
+// complete passes the answer of a worker to its instance. If the answer ends a turn, complete returns the encoded
+// status of the stored turn, see readStored.
 func (k *Keeper) complete(ctx context.Context, c *call) (out []byte, err error) {
 	if c.what == callTurn {
 		answer := &protos.WorkflowResponse{}
@@ -191,7 +191,7 @@ func (k *Keeper) complete(ctx context.Context, c *call) (out []byte, err error) 
 		}
 		var stored []byte
 		err := k.do(ctx, c.ref, opWork, func(ch *change, reply func(error)) {
-			before := ch.outcome // of another turn
+			before := ch.outcome // of another turn in the same entry, or nil
 			ch.completeTurn(c.session, c.b, answer, reply)
 			if o := ch.outcome; o != before {
 				stored = appendStored(o)
@@ -212,7 +212,7 @@ func (k *Keeper) complete(ctx context.Context, c *call) (out []byte, err error) 
 	})
 }
 
-// appendStored encodes the status with which a turn ends: that of the instance, or that of a continue-as-new.
+// appendStored encodes the status with which a turn ends: the status of the instance, or CONTINUED_AS_NEW.
 func appendStored(o *turn.Outcome) []byte {
 	status := o.Status
 	if o.Replace {
@@ -221,8 +221,8 @@ func appendStored(o *turn.Outcome) []byte {
 	return []byte{byte(status)}
 }
 
-// readStored decodes the answer to callTurn. It returns false if nothing of the turn was stored, or the leader has an
-// earlier version.
+// readStored decodes the answer to callTurn. It returns false if nothing of the turn was stored, or if the leader runs
+// a version that does not return the status.
 func readStored(out []byte) (status protos.OrchestrationStatus, ok bool) {
 	if len(out) == 0 {
 		return 0, false
@@ -230,7 +230,7 @@ func readStored(out []byte) (status protos.OrchestrationStatus, ok bool) {
 	return protos.OrchestrationStatus(out[0]), true
 }
 
-// appendWorker encodes what a leader has to know of a worker.
+// appendWorker encodes the properties of a worker that a leader must know.
 func appendWorker(b []byte, w workflow.Worker) []byte {
 	for _, n := range [...]int{w.MaxTurns, w.MaxActivities} {
 		b = binary.AppendUvarint(b, uint64(max(n, 0))) //nolint:gosec // positive
@@ -295,7 +295,7 @@ func readJoin(c *call) (j Join, err error) {
 	return j, nil
 }
 
-// The parts of a fork in a call.
+// The kinds of parts of a fork, in a callStart. The numbers are part of the protocol.
 const (
 	forkEvent   = 1
 	forkTask    = 2
@@ -421,8 +421,8 @@ func appendAnswer(b []byte, a *answer) []byte {
 	return b
 }
 
-// readAnswer decodes the answer to a pull. In an item with a turn, past contains only the events from position from
-// on. The items share the memory of b.
+// readAnswer decodes the answer to a pull. In an item with a turn, past contains only the events from the position
+// item.from on. The items share the memory of b.
 func readAnswer(b []byte) (known bool, a answer, err error) {
 	r := lenprefix.Reader{Rest: b}
 	known, a.proven, a.number = r.Byte() == 1, r.Byte() == 1, r.Uvarint()

@@ -25,22 +25,22 @@ type change struct {
 	machine *kv.Machine
 	now     uint64 // cluster time in milliseconds
 
-	head      head         // the new one
-	execution string       // that the worker knows, of the turn
-	ops       []command.Op // of the entry, without the head
+	head      head         // the head after the entry
+	execution string       // execution id of the new activities
+	ops       []command.Op // operations of the entry, except the one on the head
 	needed    bool         // the entry is needed even without ops
 	created   bool         // the entry creates the instance
-	wiped     bool         // the entry removes what the instance had
+	wiped     bool         // the entry removes the records of the instance that the log has
 	purged    bool         // the entry removes the instance
-	behind    bool         // the log has another state of the instance, which must be read
+	behind    bool         // the log has a newer state of the instance, which must be read
 	postponed bool         // the last step must be in the next entry
 
 	replies   []func(error)
-	stored    []*arrival // that get a record
-	used      []*arrival // of the inbox, which the turn consumes
-	front     []*arrival // that come before the others of the inbox
+	stored    []*arrival // events that get a record
+	used      []*arrival // events of the inbox that the turn consumes
+	front     []*arrival // new events that come before all other events of the inbox
 	outcome   *turn.Outcome
-	retention workflow.Retention // of the instance, if it ends
+	retention workflow.Retention // applies if the instance ends
 	raws      [][]byte           // the encoded events of outcome.Append
 	tasks     []*task
 	dues      []dueItem
@@ -64,11 +64,11 @@ func (c *change) add(ops ...command.Op) {
 	c.needed = true
 }
 
-// exists reports whether the instance exists, in the log or with the next entry.
+// exists reports whether the instance exists in the log, or will exist after this entry.
 func (c *change) exists() bool { return !c.purged && (c.i.exists() || c.created) }
 
-// arrive adds an event to the inbox. If an event with the same idempotency key has arrived before, arrive does not
-// add the event again, but answers its caller like the first one.
+// arrive adds an event to the inbox. If an event with the same idempotency key has arrived before, arrive does not add
+// the event again. Its caller then gets the same answer as the caller of the first event.
 func (c *change) arrive(a *arrival) {
 	if a.key != 0 {
 		if slices.Contains(c.head.recent, a.key) && !c.wiped {
@@ -98,9 +98,9 @@ func (c *change) arrive(a *arrival) {
 	c.i.tried = 0
 }
 
-// fromOutside reports whether an event may be refused when the inbox is full. This applies to events from clients,
-// because nothing limits their number. The number of results and timers is limited by what the workflow itself has
-// started.
+// fromOutside reports whether an event may be refused when the inbox is full. Events from clients may be refused,
+// because nothing limits their number. Results and timers may not, because the workflow itself has started their
+// activities, children and timers, in a limited number.
 func fromOutside(e *protos.HistoryEvent) bool {
 	switch e.GetEventType().(type) {
 	case *protos.HistoryEvent_EventRaised, *protos.HistoryEvent_ExecutionSuspended,
@@ -110,7 +110,7 @@ func fromOutside(e *protos.HistoryEvent) bool {
 	return false
 }
 
-// join answers the caller of an event like that of another one with the same effect.
+// join gives the caller of the event a the same answer as the caller of the event o, which has the same effect.
 func (c *change) join(o, a *arrival) {
 	if o.seq != 0 {
 		c.replies = append(c.replies, a.answer)
@@ -125,14 +125,14 @@ func (c *change) join(o, a *arrival) {
 	}
 }
 
-// run hands the turn of the instance out, and commits what has changed.
+// run hands the turn of the instance out, and commits the entry if one is needed. Otherwise it calls the replies.
 func (c *change) run() {
 	i := c.i
 	if c.outcome == nil && !c.purged && !c.wiped {
 		c.hand()
 	}
 	if c.needed && (c.created || c.head.startAt != i.head.startAt) {
-		i.folds = false // no instance is in the log without its first event or the timer that brings it
+		i.folds = false // an instance is in the log only with its first event or its start timer
 	}
 	if !i.folds && !c.purged {
 		c.store()
@@ -147,14 +147,14 @@ func (c *change) run() {
 		return
 	}
 	if !c.purged && len(i.inbox.list) > 0 {
-		again := &change{ // what is left may be a turn
+		again := &change{ // the remaining events may be a turn
 			k: c.k, i: i, group: c.group, machine: c.machine, now: c.now, head: i.head}
 		again.run()
 	}
 }
 
-// store gives the events that are only in memory their records. Events that do not fit into the entry follow in the
-// next one. Only the entry that starts an instance has all of them.
+// store adds records for the events that are only in memory. Events that do not fit into the entry, which has up to
+// maxStored bytes, follow in the next entry. The entry that starts an instance has all of them.
 func (c *change) store() {
 	size := 0
 	for n := range c.ops {
@@ -174,7 +174,7 @@ func (c *change) store() {
 	}
 }
 
-// keep adds the record of an event, and what belongs to it.
+// keep adds the record of an event, the operations of the event, and its idempotency key to the entry.
 func (c *change) keep(a *arrival) {
 	c.add(set(c.i.inboxKey(a.seq), encodeEvents([][]byte{a.raw})))
 	c.add(a.ops...)
@@ -183,7 +183,7 @@ func (c *change) keep(a *arrival) {
 	c.stored = append(c.stored, a)
 }
 
-// consume makes the first n events of the inbox disappear with the entry.
+// consume makes the entry remove the first n events of the inbox.
 func (c *change) consume(n int) {
 	for _, a := range c.i.inbox.list[:n] {
 		if a.seq != 0 {
@@ -244,7 +244,7 @@ func (c *change) apply(n int, o *turn.Outcome) {
 	c.status(o)
 }
 
-// work adds activities, timers and messages.
+// work adds the records of new activities, timers and messages to the entry.
 func (c *change) work(tasks []turn.Task, timers []turn.Timer, messages []turn.Message) {
 	birth := c.birth()
 	for n := range tasks {
@@ -261,7 +261,7 @@ func (c *change) work(tasks []turn.Task, timers []turn.Timer, messages []turn.Me
 	}
 }
 
-// dropHistory removes the history and the timers of the generation.
+// dropHistory removes the history and the timers of the present generation.
 func (c *change) dropHistory() {
 	for n := range c.head.chunks {
 		c.add(remove(c.i.chunkKey(n)))
@@ -276,7 +276,7 @@ func (c *change) dropTimers() {
 	}
 }
 
-// addTask stores an activity.
+// addTask adds the record of an activity to the entry. birth is the number of the entry.
 func (c *change) addTask(birth uint64, t *turn.Task) {
 	app := t.App
 	if app == "" {
@@ -288,14 +288,14 @@ func (c *change) addTask(birth uint64, t *turn.Task) {
 	c.tasks = append(c.tasks, one)
 }
 
-// addDue stores something that becomes due.
+// addDue adds a due record to the entry. at is the time in Unix milliseconds.
 func (c *change) addDue(at uint64, kind byte, id int32, event []byte) {
 	r := dueRecord{generation: c.head.generation, execution: c.head.creation, event: event}
 	c.add(set(c.i.dueKey(at, kind, id), r.encode()))
 	c.dues = append(c.dues, dueItem{at, c.i.place()})
 }
 
-// addMessage stores a message for another instance.
+// addMessage adds the record of the n-th message of the entry for another instance. birth is the number of the entry.
 func (c *change) addMessage(birth uint64, n int, m *turn.Message) {
 	app := m.App
 	if app == "" {
@@ -307,7 +307,7 @@ func (c *change) addMessage(birth uint64, n int, m *turn.Message) {
 	c.sends = append(c.sends, one)
 }
 
-// status updates the head after a turn.
+// status updates the status and the times in the head after a turn with the outcome o.
 func (c *change) status(o *turn.Outcome) {
 	h, now := &c.head, uint64(c.time().UnixNano()) //nolint:gosec // positive
 	was := h.status
@@ -330,13 +330,13 @@ func (c *change) status(o *turn.Outcome) {
 	}
 }
 
-// list updates the index of instances.
+// list adds the record of the index of instances to the entry.
 func (c *change) list() {
 	r := listRecord{status: c.head.status, name: c.head.name}
 	c.add(set(c.i.listKey(c.head.created), r.encode()))
 }
 
-// commit proposes the entry, and reports whether it is in the log.
+// commit proposes the entry, and reports whether the entry is in the log. It then calls install or failed.
 func (c *change) commit() bool {
 	i, k := c.i, c.k
 	op := i.asKnown(command.OpSet)
@@ -386,7 +386,7 @@ func (c *change) commit() bool {
 	return true
 }
 
-// applied finds out whether an entry whose proposal has failed is in the log after all.
+// applied reports whether the entry is in the log although its proposal has returned err.
 func (c *change) applied(err error) bool {
 	if !fault.Is(err, fault.Indeterminate) || c.k.confirmNow(c.group) != nil {
 		return false
@@ -403,12 +403,13 @@ func (c *change) applied(err error) bool {
 	return false
 }
 
-// failed drops what is in memory after an entry that is not in the log, or may not be.
+// failed drops the instance from memory after an entry that is not, or may not be, in the log. The callers that wait
+// for the entry get err.
 func (c *change) failed(err error) {
 	i, k, existed := c.i, c.k, c.i.exists()
 	arrived, tooLarge := err, c.outcome != nil && fault.Is(err, fault.TooLarge)
 	if tooLarge {
-		// The turn is too large, not its events. Their senders repeat them.
+		// The turn is too large, but its events are not. So their senders must send them again.
 		arrived = fault.New(fault.Unavailable, opChange, "the turn that has the event cannot be stored")
 	}
 	for _, a := range append(c.stored, c.used...) {
@@ -442,8 +443,8 @@ func (k *Keeper) decideLater(r Ref) {
 }
 
 // decide finds out whether an entry with an unknown outcome was applied. To do so, it proposes another entry on the
-// same condition. If that entry is refused, the earlier one was applied. If it is applied, the earlier one will be
-// refused.
+// same condition. If the new entry is refused, the earlier entry was applied. If the new entry is applied, the earlier
+// entry will be refused.
 func (c *change) decide() {
 	k, r := c.k, c.i.Ref
 	if c.exists() {
@@ -467,8 +468,8 @@ func (c *change) decide() {
 	})
 }
 
-// verified commits the operations in list as a separate entry. The entry is refused if the instance in the log
-// differs from the one that this leader knows. The instance is then read again. verified does not wait: it calls done
+// verified commits the operations in list as a separate entry. The entry is refused if the instance in the log differs
+// from the instance that this leader knows. The instance is then read again. verified does not wait. It calls done
 // with the outcome.
 func (c *change) verified(list []command.Op, done func(err error)) {
 	i, k, g := c.i, c.k, c.group
@@ -491,8 +492,8 @@ func errBehind() error {
 	return fault.New(fault.Unavailable, opChange, "the records of the workflow have changed in the meantime")
 }
 
-// recheck reads the timers, messages and activities of the bucket of an instance again. Call it when the outcome of an
-// entry of the instance is no longer unknown, because that entry may have changed them.
+// recheck reads the timers and messages of the bucket of an instance again, and all waiting activities. Call it when
+// the outcome of an entry of the instance is no longer unknown, because that entry may have changed them.
 func (k *Keeper) recheck(r Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -511,7 +512,7 @@ func (k *Keeper) recheck(r Ref) {
 	k.scan()
 }
 
-// install makes the entry visible, and answers those who wait for it.
+// install updates the memory after the entry was applied, and answers the calls that wait for the entry.
 func (c *change) install() {
 	i, k := c.i, c.k
 	was := i.head.status
@@ -574,7 +575,7 @@ func (c *change) install() {
 	}
 }
 
-// apps returns the applications for which the entry has work.
+// apps returns the applications for which the entry has activities.
 func (c *change) apps() map[string]bool {
 	m := map[string]bool{}
 	for _, t := range c.tasks {

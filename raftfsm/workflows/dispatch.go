@@ -18,36 +18,36 @@ type application struct {
 	name    string
 	places  map[uint16]bool // buckets with records in this group
 	streams []*stream
-	joins   uint64 // streams that have joined so far
-	// retention is that of the newest stream, for instances that end without a worker.
+	joins   uint64 // number of streams that have joined so far
+	// retention is the retention of the newest stream. It applies to instances that end without a worker.
 	retention workflow.Retention
 	handed    int         // bytes of the histories of the turns that streams have
-	next      int         // the stream that gets the next activity, if it has room
+	next      int         // index of the stream that got the newest activity
 	ready     []readyTurn // instances that have a turn, and no stream had room
-	tasks     []*task
-	// moreReady and moreTasks report that the records may have more than ready and tasks.
+	tasks     []*task     // activities that wait for a stream
+	// moreReady and moreTasks report that the records may have further turns or activities that wait.
 	moreReady, moreTasks bool
-	blocked              bool // something waits, and there was no stream for it
-	blockedAt            uint64
-	// stalled has hashes of the ids of instances that were stalled when a worker had them last, at most maxQueue.
+	blocked              bool   // work waits, and no stream is connected
+	blockedAt            uint64 // since when, in cluster time (milliseconds)
+	// stalled has hashes of the ids of stalled instances, as far as this leader knows them, at most maxQueue.
 	stalled map[uint64]struct{}
 }
 
-// readyTurn is an instance that waits for a stream, since a cluster time.
+// readyTurn is an instance that waits for a stream.
 type readyTurn struct {
 	Ref
-	since uint64
+	since uint64 // cluster time in milliseconds
 }
 
-// block notes that something waits and no stream is connected. The caller holds k.mu.
+// block notes that work of an application waits, if no stream is connected. The caller holds k.mu.
 func (k *Keeper) block(a *application) {
 	if !a.blocked && len(a.streams) == 0 {
 		a.blocked, a.blockedAt = true, k.group.Now()
 	}
 }
 
-// oldest returns the time since when the oldest turn or activity has waited for a stream; 0 = nothing waits. The
-// caller holds k.mu.
+// oldest returns since when the oldest turn or activity has waited for a stream, in cluster time; 0 = nothing waits.
+// The caller holds k.mu.
 func (k *Keeper) oldest(a *application) (since uint64) {
 	if len(a.streams) == 0 {
 		if a.blocked {
@@ -77,20 +77,20 @@ type taskID struct {
 	birth uint64
 }
 
-// task is an activity in memory: it waits for a stream, or a stream has it.
+// task is an activity in memory. It waits for a stream, or a stream has it.
 type task struct {
 	id      taskID
-	app     string // whose workers execute it
-	exec    string // execution id of the workflow
-	event   []byte
-	attempt uint64
-	lease   *stream // nil = it waits
+	app     string  // application whose workers execute the activity
+	exec    string  // execution id of the workflow
+	event   []byte  // encoded event TaskScheduled
+	attempt uint64  // number of the newest attempt; 0 = none
+	lease   *stream // the stream that has the activity; nil = the activity waits
 	done    bool    // a result is on its way into the log
 	failed  bool    // the result is a failure
-	since   uint64  // when it began to wait, or when its stream got it
+	since   uint64  // cluster time at which the activity began to wait, or at which its stream got it
 }
 
-// application returns an application, which it adds if necessary. The caller holds k.mu.
+// application returns the application with this name, and adds it if necessary. The caller holds k.mu.
 func (k *Keeper) application(name string) *application {
 	a := k.apps[name]
 	if a == nil {
@@ -100,12 +100,12 @@ func (k *Keeper) application(name string) *application {
 	return a
 }
 
-// maxTargets bounds the applications that the leader knows because activities are for them.
+// maxTargets bounds the applications that target adds.
 const maxTargets = 4096
 
 // target returns the application whose workers execute an activity, and adds it if necessary. It returns nil if the
-// leader knows maxTargets applications already, because a workflow can name any application. An application that is
-// left out finds its activities when its workers connect. The caller holds k.mu.
+// leader knows maxTargets applications already. The reason for the bound is that a workflow can name any application.
+// If an application is left out, its activities are found when its workers connect. The caller holds k.mu.
 func (k *Keeper) target(name string) *application {
 	if k.apps[name] == nil && len(k.apps) >= maxTargets {
 		return nil
@@ -114,7 +114,7 @@ func (k *Keeper) target(name string) *application {
 }
 
 // pickTurn returns the stream that gets a turn. It prefers the stream last, which had the previous turn of the
-// instance, and otherwise takes the one with the fewest turns. It returns nil if no stream has room.
+// instance. Otherwise it takes the stream with the fewest turns. It returns nil if no stream has room.
 func (a *application) pickTurn(last streamID) (best *stream) {
 	for _, s := range a.streams {
 		if turns, _ := s.room(); turns <= 0 {
@@ -130,7 +130,8 @@ func (a *application) pickTurn(last streamID) (best *stream) {
 	return best
 }
 
-// pickActivity returns the stream that gets the next activity; nil = none has room.
+// pickActivity returns the stream that gets the next activity, in a round-robin order. It returns nil if no stream has
+// room.
 func (a *application) pickActivity() *stream {
 	for range a.streams {
 		a.next = (a.next + 1) % len(a.streams)
@@ -141,7 +142,8 @@ func (a *application) pickActivity() *stream {
 	return nil
 }
 
-// queueTask lets an activity wait for a stream. The caller holds k.mu.
+// queueTask makes an activity wait for a stream. If there is no stream, or too many activities wait, the activity
+// stays in its record only, for a later scan. The caller holds k.mu.
 func (k *Keeper) queueTask(t *task) {
 	a := k.target(t.app)
 	if t.lease = nil; a == nil {
@@ -158,7 +160,8 @@ func (k *Keeper) queueTask(t *task) {
 	a.tasks = append(a.tasks, t)
 }
 
-// queueReady lets an instance with a turn wait for a stream. The caller holds k.mu.
+// queueReady makes an instance with a turn wait for a stream. If there is no stream, or too many instances wait, a
+// later scan finds the instance. The caller holds k.mu.
 func (k *Keeper) queueReady(i *instance) {
 	a := k.application(i.App)
 	if i.ready {
@@ -173,10 +176,10 @@ func (k *Keeper) queueReady(i *instance) {
 	a.ready = append(a.ready, readyTurn{i.Ref, k.group.Now()})
 }
 
-// fill gives streams with room what waits for them. The caller holds k.mu.
+// fill hands out waiting activities and turns of an application to streams with room. The caller holds k.mu.
 func (k *Keeper) fill(app string) {
 	a := k.apps[app]
-	if a == nil || len(a.streams) == 0 || !k.leads() { // activities that were read may be those of a later leader
+	if a == nil || len(a.streams) == 0 || !k.leads() { // a later leader may have scheduled what was read
 		return
 	}
 	for len(a.tasks) > 0 {
@@ -238,14 +241,15 @@ func (c *change) runs() bool {
 	return i.forced && c.ends() || i.retryAt.IsZero() || !c.time().Before(i.retryAt)
 }
 
-// ends reports whether the instance is to be terminated.
+// ends reports whether the inbox has a termination of the instance.
 func (c *change) ends() bool { return c.i.inbox.end != nil }
 
-// hand gives the turn of the instance to a stream. If none has room, the instance waits.
+// hand gives the turn of the instance to a stream. If no stream has room, the instance waits. A termination needs no
+// worker if there is no stream with room, or no worker has answered in time.
 func (c *change) hand() {
 	i, k := c.i, c.k
 	if c.exists() && terminal(c.head.status) && len(i.inbox.list) > 0 {
-		c.consume(len(i.inbox.list)) // nothing waits for these events any more
+		c.consume(len(i.inbox.list)) // the instance has ended, so the events have no effect
 		return
 	}
 	if c.exists() && c.ends() && !i.forced {
@@ -260,7 +264,7 @@ func (c *change) hand() {
 	k.mu.Lock()
 	a := k.application(i.App)
 	if c.head.status == statusStalled {
-		k.stall(i) // a previous leader may have counted it
+		k.stall(i) // a previous leader may have counted the stall
 	}
 	if i.gone || i.out != nil && !ends || c.head.status == statusStalled && i.tried == a.joins && !terminates {
 		k.mu.Unlock()
@@ -273,7 +277,7 @@ func (c *change) hand() {
 		return
 	}
 	if s = a.pickTurn(i.last); (s == nil || tooLarge) && terminates {
-		ends = true // it does not need a worker
+		ends = true // the termination does not need a worker
 	}
 	if ends {
 		k.release(i)
@@ -310,19 +314,20 @@ func (c *change) hand() {
 		k.mu.Lock()
 		k.release(i)
 		k.mu.Unlock()
-		c.consume(n) // all of them are duplicates
+		c.consume(n) // all events are duplicates, or have no effect
 		return
 	}
 	c.deliver(s, events, n)
 }
 
-// tooLarge reports whether the next turn does not fit into a message to a node.
+// tooLarge reports whether the history and the events of the next turn have more than maxTurn bytes. They then do not
+// fit into a message to a node.
 func (c *change) tooLarge() bool {
 	bytes, b := int(c.head.bytes), &c.i.inbox //nolint:gosec // bounded
 	return bytes+b.weight > maxTurn && bytes+b.next() > maxTurn
 }
 
-// stall makes an instance stall whose turn is too large for a worker.
+// stall makes the instance stall, because its turn is too large for a worker.
 func (c *change) stall() {
 	if c.head.status == statusStalled {
 		return
@@ -336,7 +341,7 @@ func (c *change) stall() {
 	c.apply(0, turn.Stall(c.turnState(nil), protos.StalledReason_PAYLOAD_SIZE_EXCEEDED, tooLong, c.time()))
 }
 
-// forceLater makes the instance end without a worker if none answers in time.
+// forceLater makes the instance end without a worker if no worker answers within terminatePause.
 func (c *change) forceLater() {
 	i, k := c.i, c.k
 	if i.forcing {
@@ -377,7 +382,8 @@ func (c *change) turnState(events []*protos.HistoryEvent) *turn.State {
 	return &turn.State{ID: c.i.ID, App: c.i.App, Namespace: c.k.opts.Namespace, History: c.i.history, New: events}
 }
 
-// deliver sends a turn to a stream. It has the first events of the inbox: so many as taken.
+// deliver sends a turn to a stream. events are the new events of the turn. taken is the number of events of the inbox
+// from which they come.
 func (c *change) deliver(s *stream, events []*protos.HistoryEvent, taken int) {
 	i, k := c.i, c.k
 	raw := make(map[*protos.HistoryEvent][]byte, len(events))
@@ -415,14 +421,15 @@ func (c *change) deliver(s *stream, events []*protos.HistoryEvent, taken int) {
 	}
 }
 
-// completeTurn is the step for the answer of a worker.
+// completeTurn is the step for the answer of a worker to a turn. It ignores an answer to an earlier turn. If the
+// answer breaks the rules, the turn is handed out again after a pause.
 func (c *change) completeTurn(session string, number uint64, answer *protos.WorkflowResponse, reply func(error)) {
 	i, k := c.i, c.k
 	k.mu.Lock()
 	out := i.out
 	if out == nil || out.number != number || out.stream.session.id != session || out.events == nil {
 		k.mu.Unlock()
-		c.replies = append(c.replies, reply) // nothing waits for it
+		c.replies = append(c.replies, reply) // the answer has no effect
 		return
 	}
 	k.totals.of(i.App).turnTimes.add(c.now - min(out.since, c.now))
@@ -435,7 +442,7 @@ func (c *change) completeTurn(session string, number uint64, answer *protos.Work
 	}
 	o, err := turn.Apply(c.turnState(out.events), answer, c.time())
 	if err != nil {
-		i.history, i.past, i.due = nil, nil, nil // a worker may refuse many turns, which wait in memory
+		i.history, i.past, i.due = nil, nil, nil // to save memory, because many turns may wait after a refusal
 		k.mu.Lock()
 		k.totals.of(i.App).refused++
 		c.backOff()
@@ -457,8 +464,8 @@ func (c *change) completeTurn(session string, number uint64, answer *protos.Work
 	c.apply(out.taken, o)
 }
 
-// backOff hands the turn of the instance out again after a pause, which doubles with each refusal. The caller holds
-// k.mu.
+// backOff hands the turn of the instance out again after a pause. The pause doubles with each refusal, from
+// firstBackoff to lastBackoff. The caller holds k.mu.
 func (c *change) backOff() {
 	c.i.refused++
 	c.retryAfter(min(firstBackoff<<min(c.i.refused-1, 10), lastBackoff))
@@ -471,7 +478,7 @@ func (c *change) retryAfter(pause time.Duration) {
 	k.after(pause, func() { k.look(i.Ref) })
 }
 
-// tooLong says why a workflow stalls.
+// tooLong is the description of the stall of an instance that is too large.
 const tooLong = "the history of the workflow has more than 48 MiB; let the workflow continue as new"
 
 // tooLong reports whether the outcome o would make an instance too large. An instance must fit into a message to a
@@ -505,7 +512,7 @@ func (c *change) completeTask(id taskID, attempt uint64, answer *protos.Activity
 			return
 		}
 		if !v.Found {
-			c.replies = append(c.replies, reply) // it has a result
+			c.replies = append(c.replies, reply) // the activity has a result already
 			return
 		}
 		r, ok := readTask(v.Value)
@@ -537,12 +544,12 @@ func (c *change) completeTask(id taskID, attempt uint64, answer *protos.Activity
 		finish(err)
 		return
 	}
-	if !c.exists() { // an entry of the instance would create it
+	if !c.exists() { // an entry that replaces the head would create the instance
 		c.verified(ops(remove(key)), finish)
 		return
 	}
 	if terminal(c.head.status) || t.exec != c.head.execution {
-		c.add(remove(key)) // nothing waits for it
+		c.add(remove(key)) // the result has no effect
 		c.replies = append(c.replies, finish)
 		return
 	}
@@ -551,8 +558,8 @@ func (c *change) completeTask(id taskID, attempt uint64, answer *protos.Activity
 	c.arrive(&arrival{event: e, raw: encodeEvent(e), ops: ops(remove(key)), reply: finish})
 }
 
-// finished ends the lease of an activity after its result was stored in the log. If err is not nil, the result was
-// not stored, and the activity stays. The caller holds k.mu.
+// finished ends an activity after its result was stored in the log. If err is not nil, the result was not stored, so
+// the activity stays. The caller holds k.mu.
 func (k *Keeper) finished(t *task, err error) {
 	if k.tasks[t.id] != t {
 		return // the Keeper does not lead any more
@@ -574,8 +581,8 @@ func (k *Keeper) finished(t *task, err error) {
 	}
 }
 
-// scan reads the turns and activities that wait for workers, in the background. Call it when a server has become
-// leader, when workers have come, and when a queue has room again. The caller holds k.mu.
+// scan starts to read the turns and activities that wait for workers, in the background. Call it when the records
+// may have work that the queues do not have. The caller holds k.mu.
 func (k *Keeper) scan() {
 	if k.scanAgain = true; k.scanning {
 		return
@@ -652,9 +659,10 @@ func (k *Keeper) scanReady(m *kv.Machine, reign uint64, p place) bool {
 	}
 }
 
-// scanTasks queues the activities of a bucket. It stops early when the queues of all applications in hungry are full.
-// The next scan begins when a queue is half empty. It reads only those activities again that still wait or that
-// streams have. So the time to read a backlog is proportional to its length.
+// scanTasks queues the activities of a bucket. It returns false if the Keeper has resigned or a read has failed. It
+// stops early when the queues of all applications in hungry are full. The next scan begins when a queue is half empty.
+// That scan reads only those activities again that still wait or that streams have. So the time to read a backlog is
+// proportional to the length of the backlog.
 func (k *Keeper) scanTasks(m *kv.Machine, reign uint64, p place, hungry []*application) bool {
 	for after, more := "", true; more; {
 		found, again, err := m.Records(kv.WorkflowStore, p.table(tableTask), after, page, pageBytes, 0)
@@ -694,8 +702,8 @@ func sated(hungry []*application) bool {
 	return len(hungry) > 0 && !slices.ContainsFunc(hungry, func(a *application) bool { return len(a.tasks) < maxQueue })
 }
 
-// foundTask queues an activity that a scan has found, unless it has got a result in the meantime. It adds the
-// application to apps if the activity was queued. The caller holds k.mu.
+// foundTask queues an activity that a scan has found, unless the activity has got a result in the meantime. If the
+// activity was queued, foundTask adds its application to apps. The caller holds k.mu.
 func (k *Keeper) foundTask(m *kv.Machine, found *kv.Record, apps map[string]bool) {
 	r, _, rest, ok := instanceOf(found.Key)
 	t, readable := readTask(found.Value)
@@ -713,7 +721,7 @@ func (k *Keeper) foundTask(m *kv.Machine, found *kv.Record, apps map[string]bool
 		return
 	}
 	if v, err := m.Get(kv.WorkflowStore, found.Key, 0); err != nil || !v.Found {
-		return // it has got its result since
+		return // the activity has got its result since
 	}
 	k.queueTask(&task{id: id, app: t.app, exec: t.exec, event: t.event})
 	apps[t.app] = true

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// deposedGroup is a group whose server leads only in the given term.
+// deposedGroup is a Raft group that reports the given leadership and term.
 type deposedGroup struct {
 	deadGroup
 	leads bool
@@ -18,8 +18,8 @@ type deposedGroup struct {
 func (g deposedGroup) Leading() bool { return g.leads }
 func (g deposedGroup) Term() uint64  { return g.term }
 
-// A server may have applied an activity that a later leader has scheduled, and that this leader has handed out, before
-// its Keeper resigns. The Keeper gives such an activity to no stream.
+// Before its Keeper resigns, a deposed leader may read an activity that a later leader has scheduled. The later leader
+// may have handed out this activity. So the Keeper of the deposed leader gives it to no stream.
 func TestFill_HandsOutNothingAfterTheTerm(t *testing.T) {
 	for name, c := range map[string]struct {
 		group deposedGroup
@@ -45,8 +45,8 @@ func TestFill_HandsOutNothingAfterTheTerm(t *testing.T) {
 	}
 }
 
-// An item that arrives is compared with those of the same instance or activity only: a node may have 100,000 others.
-// In the test, another one cannot be looked at.
+// An item that arrives is compared only with items of the same instance or activity, because a node may have 100,000
+// items. In the test, another item is nil.
 func TestBroker_ArrivalLooksAtSameWorkOnly(t *testing.T) {
 	b := NewBroker(nil, BrokerOptions{})
 	s := &Stream{b: b, id: 1, app: "shop", changed: make(chan struct{}, 1)}
@@ -58,13 +58,13 @@ func TestBroker_ArrivalLooksAtSameWorkOnly(t *testing.T) {
 		b.arrived(t.Context(), l, "session", &i)
 	}
 	arrive(item{kind: itemTask, task: 1, birth: 5, number: 1})
-	arrive(item{kind: itemTask, task: 1, birth: 5, number: 2}) // the node has it
-	arrive(item{kind: itemTask, task: 1, birth: 6, number: 3}) // of a later execution
+	arrive(item{kind: itemTask, task: 1, birth: 5, number: 2}) // the node has this activity
+	arrive(item{kind: itemTask, task: 1, birth: 6, number: 3}) // an activity of a later execution
 	arrive(item{kind: itemTurn, number: 4})
-	arrive(item{kind: itemTurn, number: 5}) // replaces the one before
+	arrive(item{kind: itemTurn, number: 5}) // replaces the previous turn
 	s.queue[2].sending = true
-	arrive(item{kind: itemTurn, number: 6}) // the answer to the one before is on its way
-	arrive(item{kind: itemTurn, number: 7}) // replaces the one before
+	arrive(item{kind: itemTurn, number: 6}) // the answer to the previous turn is on its way
+	arrive(item{kind: itemTurn, number: 7}) // replaces the previous turn
 	var got []uint64
 	for _, d := range s.queue {
 		got = append(got, d.number)
@@ -80,7 +80,8 @@ func TestBroker_ArrivalLooksAtSameWorkOnly(t *testing.T) {
 	}
 }
 
-// An answer may have the work of many instances. A small event that the node keeps must not keep all of it in memory.
+// An answer may have the work of many instances. A small event that the node keeps must not keep the whole answer in
+// memory.
 func TestBroker_EventsHaveMemoryOfTheirOwn(t *testing.T) {
 	b := NewBroker(nil, BrokerOptions{})
 	s := &Stream{b: b, id: 1, app: "shop", changed: make(chan struct{}, 1)}

@@ -23,18 +23,21 @@
 //     activities, timers and messages. If the entry is refused, none of this happens.
 //   - The leader's memory is a cache of the records. After an entry with an unknown outcome, the records are read
 //     again.
-//   - A worker may get a turn with events that are not in the log yet. The answer of the worker has no effect before
-//     it is in an entry together with those events. The callers that have sent the events get no answer before that.
+//   - A worker may get a turn with events that are not in the log yet. The answer of the worker takes effect with an
+//     entry that also has those events, or that follows an entry with them. The callers that have sent the events get
+//     no answer before the events are in the log.
 //   - A request is stored once, however often it is repeated: the head remembers the newest idempotency keys.
-//   - An activity has one result. Its record has the birth of the entry that scheduled it, and the entry with the
-//     result removes it.
-//   - At most one stream has an activity. The leader keeps the leases in memory. A new leader hands out activities of
-//     earlier leaders only after every node that they knew has reported its activities, or sessionLife has passed. A
-//     node needs a regular proof that the leader knows it. Without a proof for proofLife, which is shorter than
-//     sessionLife, the node ends its streams with activities. The sessions of nodes are records, so a new leader
-//     knows which nodes to wait for.
-//   - A message is removed from the outbox after its target has stored it in the log.
+//   - An activity has one result. The key of its record has the birth of the entry that scheduled the activity, see
+//     change.birth. The entry with the result removes the record.
+//   - At any time, at most one stream has an activity. The leader keeps the leases in memory. A new leader hands out
+//     activities of earlier leaders only after every node with a session record has reported its activities, or
+//     sessionLife has passed. A node needs a regular proof that the leader knows the node. Without a proof for
+//     proofLife, which is shorter than sessionLife, the node ends its streams with activities. The sessions of nodes
+//     are records, so a new leader knows for which nodes to wait.
+//   - A message is removed from the outbox after its target has stored the message in the log, or has found that the
+//     message has no effect.
 //   - Events wait in the log. Without workers, nothing is handed out, nothing polls, and no instance is in memory.
 //
-// A busy instance has one goroutine, an idle one has none. A node with workers has one goroutine for each group.
+// A busy instance has one goroutine, and an idle instance has none. A node with workers has one goroutine for each
+// group.
 package workflows

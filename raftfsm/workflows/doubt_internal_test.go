@@ -13,14 +13,14 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// answerAll answers the calls that wait, until none does.
+// answerAll answers the waiting calls, until no call waits any more.
 func (m *model) answerAll() {
 	for calls := m.Calls(); len(calls) > 0; calls = m.Calls() {
 		m.Release(calls[0], true)
 	}
 }
 
-// proposal returns the proposal that waits. It answers all other calls.
+// proposal returns the first proposal that waits. It answers the calls before that.
 func (m *model) proposal() *grouptest.Call {
 	m.T.Helper()
 	for calls := m.Calls(); len(calls) > 0; calls = m.Calls() {
@@ -42,9 +42,9 @@ func (m *model) worker() (*node, *server) {
 	return n, lead
 }
 
-// The entry that creates an instance is lost. Another start comes just before the leader decides that, and a worker has
-// its first turn, so that its event waits for the answer of the worker. The entry of the decision has the event. So a
-// new leader knows it.
+// The entry that creates an instance is lost. The client starts the instance again just before the leader decides that
+// the entry is lost. A worker gets the first turn, so the start event waits for the answer of the worker. The entry of
+// the decision stores the start event, so that a new leader knows it.
 func TestDoubt_CreationHasItsFirstEvent(t *testing.T) {
 	broken, trace := play(t, 1, func(m *model) {
 		_, lead := m.worker()
@@ -84,7 +84,7 @@ func TestDoubt_UnknownOutcomeOfADeposedLeader(t *testing.T) {
 }
 
 // The entry that creates an instance with a timer is applied after its caller has given up. The timer fires before the
-// leader knows the instance. It stays in the log until then.
+// leader knows the instance. The timer stays in the log until the leader knows the instance.
 func TestDoubt_TimerOfAnUnknownInstanceStays(t *testing.T) {
 	broken, trace := play(t, 1, func(m *model) {
 		n, lead := m.worker()
@@ -93,14 +93,14 @@ func TestDoubt_TimerOfAnUnknownInstanceStays(t *testing.T) {
 		m.work(n, lead)
 		entry := m.proposal()
 		m.Answer(entry, grouptest.Reply{Err: fault.New(fault.Indeterminate, "test", "not applied in time")})
-		m.Release(m.Calls()[0], true) // the leader finds nothing of it
+		m.Release(m.Calls()[0], true) // the leader does not find the entry
 		with := func(f func(k *Keeper)) {
 			lead.keeper.mu.Lock()
 			f(lead.keeper)
 			lead.keeper.mu.Unlock()
 			m.Settle()
 		}
-		with(func(k *Keeper) { k.look(r) }) // it does not exist yet
+		with(func(k *Keeper) { k.look(r) }) // the instance does not exist yet
 		m.Propose("late", nil, entry.Request)
 		with(func(k *Keeper) { k.timers.again(k, r.place()) })
 		for range 70 { // the clock of the server may be wrong by a minute
@@ -164,7 +164,7 @@ func TestDoubt_OldTimerLeavesTheTurn(t *testing.T) {
 	check(t, "a timer of an earlier generation", broken, trace)
 }
 
-// An event arrives just before a purge that is not stored. Its caller learns that the event is not stored either.
+// An event arrives just before a purge, and neither is stored. Both callers learn this.
 func TestDoubt_PurgeThatIsNotStored(t *testing.T) {
 	broken, trace := play(t, 1, func(m *model) {
 		_, lead := m.worker()
@@ -196,7 +196,8 @@ func TestDoubt_PurgeThatIsNotStored(t *testing.T) {
 	check(t, "a purge that is not stored", broken, trace)
 }
 
-// An activity is scheduled, and a purge comes before the activity is stored. Nothing of the instance is left.
+// An activity is scheduled, and a purge comes before the activity is stored. The log then has no activity of the
+// instance.
 func TestDoubt_PurgeBehindActivityLeavesNothing(t *testing.T) {
 	broken, trace := play(t, 1, func(m *model) {
 		_, lead := m.worker()
@@ -236,8 +237,9 @@ func TestDoubt_PurgeBehindActivityLeavesNothing(t *testing.T) {
 	check(t, "a purge behind an activity", broken, trace)
 }
 
-// The entry that starts children is applied after its caller has given up, and the parent is terminated before the
-// leader has learned that. The children get their messages in order: the start first.
+// The entry that starts children is applied after its proposal has returned an unknown outcome. The parent is
+// terminated before the leader learns that the entry was applied. The children get their messages in order: the start
+// first.
 func TestDoubt_MessagesKeepTheirOrder(t *testing.T) {
 	broken, trace := play(t, 1, func(m *model) {
 		n, lead := m.worker()
@@ -246,7 +248,7 @@ func TestDoubt_MessagesKeepTheirOrder(t *testing.T) {
 		m.work(n, lead)
 		entry := m.proposal()
 		m.Answer(entry, grouptest.Reply{Err: fault.New(fault.Indeterminate, "test", "not applied in time")})
-		m.Release(m.Calls()[0], true) // the leader finds nothing of it
+		m.Release(m.Calls()[0], true) // the leader does not find the entry
 		m.Propose("late", nil, entry.Request)
 		lead.CatchUp()
 		k := lead.keeper
@@ -276,7 +278,7 @@ func TestDoubt_MessagesKeepTheirOrder(t *testing.T) {
 		}
 		m.Mu.Lock()
 		defer m.Mu.Unlock()
-		delete(m.starts, r) // it has no result
+		delete(m.starts, r) // the terminated instance has no result
 	})
 	check(t, "a parent that is terminated after an unknown outcome", broken, trace)
 }

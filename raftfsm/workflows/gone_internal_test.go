@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// An instance whose leader has resigned answers those who wait for its events. Some of them need the lock of the
-// Keeper.
+// After the Keeper has resigned, an instance answers the calls that wait for its events. It does not hold the lock of
+// the Keeper, because some of these calls need the lock.
 func TestDrive_GoneInstanceAnswersWithoutTheLock(t *testing.T) {
 	k := NewKeeper(Options{})
 	var answer error

@@ -11,11 +11,11 @@ import (
 type arrival struct {
 	event *protos.HistoryEvent
 	raw   []byte
-	seq   uint64       // number of its record; 0 = not in the log yet
+	seq   uint64       // number of its record; 0 = the event is not in the log yet
 	key   uint64       // idempotency key; 0 = none
-	ops   []command.Op // that belong to the entry that stores it, or the turn that consumes it
-	used  bool         // the present entry removes it from the inbox
-	reply func(error)  // called once it is in the log; nil = nothing waits
+	ops   []command.Op // operations for the first entry that stores or consumes the event
+	used  bool         // the entry that is being made removes the event from the inbox
+	reply func(error)  // called when the event is in the log or was refused; nil = no caller waits
 }
 
 func (a *arrival) answer(err error) {
@@ -25,19 +25,19 @@ func (a *arrival) answer(err error) {
 	}
 }
 
-// inbox is the inbox of an instance. It knows what a request needs to know of all events, because there may be 100,000
-// of them: a request never looks at each.
+// inbox is the inbox of an instance. There may be 100,000 events, so a request never looks at each of them. For this
+// purpose, the inbox keeps a summary of all events.
 type inbox struct {
-	list []*arrival // those that are not in the log are the last ones
-	// weight is that of all events. The key of an event counts several times, so that one entry can remove all keys.
+	list []*arrival // the events that are not in the log come last
+	// weight is the sum of the bytes and the cost of all events.
 	weight int
-	cost   int                  // of an event, besides its bytes
+	cost   int                  // weight of an event besides its bytes, so that one entry can remove all keys
 	pause  *protos.HistoryEvent // the last suspension or resumption; nil = none
 	end    *arrival             // the first termination; nil = none
-	endAll *arrival             // the first one of the children, too; nil = none
+	endAll *arrival             // the first termination that also ends the children; nil = none
 }
 
-// set replaces all events.
+// set replaces all events by those in list. r is the instance.
 func (b *inbox) set(list []*arrival, r *Ref) {
 	*b = inbox{cost: 4 * (len(r.App) + len(r.ID) + opCost)}
 	for _, a := range list {
@@ -67,7 +67,7 @@ func (b *inbox) note(a *arrival) {
 	}
 }
 
-// full reports whether the inbox takes no more events that may be refused.
+// full reports whether the inbox refuses further events from outside, see fromOutside.
 func (b *inbox) full() bool { return len(b.list) >= maxInbox || b.weight > maxInboxBytes }
 
 // fresh returns the events that are not in the log.
@@ -82,7 +82,8 @@ func (b *inbox) fresh() []*arrival {
 // unsaved reports whether an event is not in the log.
 func (b *inbox) unsaved() bool { return len(b.list) > 0 && b.list[len(b.list)-1].seq == 0 }
 
-// batch returns how many events the next turn gets: a worker and an entry of the log can take so many.
+// batch returns how many events the next turn gets. It is at least one if there are events. The limits are those of a
+// worker and of a log entry.
 func (b *inbox) batch() int {
 	size := 0
 	for n, a := range b.list {
@@ -101,12 +102,14 @@ func (b *inbox) next() (size int) {
 	return size
 }
 
-// repeats reports whether an event would suspend an instance that will be suspended, or resume one that will not.
+// repeats reports whether e would suspend an instance that is suspended after all events of the inbox, or would resume
+// an instance that is not. status is the present status.
 func (b *inbox) repeats(e *protos.HistoryEvent, status int32) bool {
 	return turn.Repeats(e, turn.Pauses(status == statusSuspended, b.pause))
 }
 
-// termination returns an event that has the effect of the termination e; nil = none.
+// termination returns an event of the inbox that has the effect of the termination e. It returns nil if there is none,
+// or if e is no termination.
 func (b *inbox) termination(e *protos.HistoryEvent) *arrival {
 	switch t := e.GetExecutionTerminated(); {
 	case t == nil:

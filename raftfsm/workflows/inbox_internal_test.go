@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/grouptest"
 )
 
-// A request for an instance looks at none of the events that wait in its inbox: the test removes them from memory, so
-// a request that looks at one fails.
+// A request for an instance looks at none of the events that wait in the inbox. The test removes these events from
+// memory, so a request that looks at one of them fails.
 func TestEvent_LooksAtNoOtherEventOfTheInbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := grouptest.New(t, 1, 1)

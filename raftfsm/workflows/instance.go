@@ -17,38 +17,38 @@ import (
 )
 
 // instance is an instance that the leader has loaded. While it is busy, it has one goroutine, which executes
-// Keeper.drive and owns the second part of its fields. While it is idle, Keeper.mu guards these fields, too.
+// Keeper.drive and owns the second group of its fields. While it is idle, Keeper.mu guards these fields, too.
 //
 // The fields are a cache of the records. If an entry fails or its outcome is not known, the instance is read again.
 // Callers whose events were not stored get an error, and repeat their call.
 type instance struct {
 	Ref
 
-	// Keeper.mu guards these.
+	// Keeper.mu guards the first group of fields.
 	queue   []step
-	driving bool
-	gone    bool // the Keeper has dropped it
-	ready   bool // it waits in application.ready for a stream
-	elem    *list.Element
-	size    int // bytes that the cache counts
-	out     *handedTurn
-	last    streamID // the stream that had the previous turn
+	driving bool          // the goroutine of drive runs
+	gone    bool          // the Keeper has dropped the instance
+	ready   bool          // the instance waits in application.ready for a stream
+	elem    *list.Element // in Keeper.idle; nil = not there
+	size    int           // bytes that the cache counts
+	out     *handedTurn   // nil = no stream has the turn
+	last    streamID      // the stream that had the previous turn
 
-	loaded  bool
-	head    head // as it is in the log
-	history *turn.History
+	loaded  bool             // head and inbox were read
+	head    head             // as it is in the log
+	history *turn.History    // nil = not in memory
 	past    [][]byte         // the encoded events of history; nil = not in memory
 	due     map[int32]uint64 // open timers: when they fire, in milliseconds
 	inbox   inbox
-	fresh   *head     // of an instance that is not in the log yet
-	raised  time.Time // newest timestamp of a raised event, also of those that are not in the log yet
-	refused int       // answers of workers that broke the rules, since the last one that did not
+	fresh   *head     // head of an instance that is not in the log yet
+	raised  time.Time // newest timestamp of a raised event, in the log or not
+	refused int       // number of consecutive answers of workers that broke the rules
 	retryAt time.Time // when a refused turn is handed out again; zero = now
-	forcing bool      // forced is set soon
-	forced  bool      // it is terminated without a worker, because none has answered in time
-	folds   bool      // events wait for the answer of the turn that has them
-	tried   uint64    // application.joins when its turn was handed out, so that a stalled one waits for a stream
-	// seen is how much of the history of an execution the stream last has.
+	forcing bool      // a timer will set forced
+	forced  bool      // the instance is terminated without a worker, because no worker has answered in time
+	folds   bool      // new events are not stored yet: they wait for the answer of the turn that has them
+	tried   uint64    // application.joins when the turn was handed out; a stalled turn waits for another stream
+	// seen is how many events of the history of seenExecution the stream last has.
 	seen          uint64
 	seenExecution string
 }
@@ -56,17 +56,17 @@ type instance struct {
 // handedTurn is a turn that a stream has.
 type handedTurn struct {
 	stream *stream
-	number uint64
-	taken  int // events of the inbox that it consumes
-	size   int // bytes of its history and inbox, which stay in memory
-	events []*protos.HistoryEvent
-	since  uint64 // cluster time, in milliseconds
+	number uint64                 // of the delivery
+	taken  int                    // number of events of the inbox that the turn consumes
+	size   int                    // bytes of the history and the inbox, which stay in memory
+	events []*protos.HistoryEvent // the new events; nil = not sent yet
+	since  uint64                 // cluster time of the delivery, in milliseconds
 }
 
-// step is something that the goroutine of an instance has to do.
+// step is a task of the goroutine of an instance.
 type step struct {
 	do   func(c *change)
-	fail func(err error) // called instead of do, or if the instance cannot be read; nil = nothing waits
+	fail func(err error) // called instead of do if the instance is dropped or unreadable; nil = no caller waits
 }
 
 // drop ends the use of an instance, because this server does not lead any more. Waiting callers get an error. The
@@ -80,13 +80,13 @@ func (i *instance) drop(k *Keeper) {
 	}
 	i.queue = nil
 	if !i.driving && i.pinned() {
-		k.spawn("forget "+i.ID, func() { i.forget(errNotLeader(opChange)) }) // those who wait may need k.mu
+		k.spawn("forget "+i.ID, func() { i.forget(errNotLeader(opChange)) }) // the waiting callers may need k.mu
 	}
 	k.opts.Cache.add(-i.size)
 	i.size = 0
 }
 
-// forget drops what was read, and answers callers whose events are not stored.
+// forget drops what was read. It returns err to the callers whose events are not stored.
 func (i *instance) forget(err error) {
 	for _, a := range i.inbox.fresh() {
 		a.answer(err)
@@ -96,7 +96,7 @@ func (i *instance) forget(err error) {
 	i.fresh, i.raised, i.forced, i.tried = nil, zero, false, 0
 }
 
-// push adds a step for an instance. The caller holds k.mu.
+// push adds a step for an instance, which is executed in a goroutine. The caller holds k.mu.
 func (k *Keeper) push(r Ref, s step) {
 	i := k.instances[r]
 	if i == nil {
@@ -114,18 +114,18 @@ func (k *Keeper) push(r Ref, s step) {
 	}
 }
 
-// look makes an instance hand out its turn if it has one. The caller holds k.mu.
+// look makes an instance hand out its turn if it has new events. The caller holds k.mu.
 func (k *Keeper) look(r Ref) { k.push(r, step{do: func(*change) {}}) }
 
-// drive executes the steps of an instance until there are none.
+// drive executes the steps of an instance until no step is left. All waiting steps share one entry if possible.
 func (k *Keeper) drive(i *instance) {
 	for {
 		k.mu.Lock()
 		if i.gone {
-			left := i.queue // steps that were to run in a later entry
+			left := i.queue // steps that were put back for a later entry
 			i.driving, i.queue = false, nil
 			k.mu.Unlock()
-			i.forget(errNotLeader(opChange)) // those who wait may need k.mu
+			i.forget(errNotLeader(opChange)) // the waiting callers may need k.mu
 			for _, s := range left {
 				if s.fail != nil {
 					s.fail(errNotLeader(opChange))
@@ -164,7 +164,7 @@ func (k *Keeper) drive(i *instance) {
 		}
 		for n, s := range steps {
 			if s.do(c); c.purged || c.postponed {
-				if c.purged { // what follows applies to another instance
+				if c.purged { // the following steps apply to a new instance with the same id
 					n++
 				}
 				k.mu.Lock()
@@ -181,7 +181,8 @@ func (k *Keeper) drive(i *instance) {
 	}
 }
 
-// rest keeps an idle instance in the cache, or drops it. The caller holds k.mu.
+// rest keeps an idle instance in the cache. While the cache is full, it evicts the least recently used instances. The
+// caller holds k.mu.
 func (k *Keeper) rest(i *instance) {
 	size := heldOverhead + int(i.head.bytes)*2 //nolint:gosec // bounded
 	if i.past == nil {
@@ -219,8 +220,8 @@ func (k *Keeper) evict(i *instance) {
 	i.gone = true
 }
 
-// asKnown returns an operation of the given kind on the head. It makes a request fail if the head in the log is not
-// the one that this leader knows.
+// asKnown returns an operation of the given kind on the head. A request with this operation fails if the head in the
+// log is not the head that this leader knows.
 func (i *instance) asKnown(kind command.OpKind) command.Op {
 	op := command.Op{Kind: kind, Cond: command.CondRevision, Revision: i.head.revision, Store: kv.WorkflowStore,
 		Key: i.key(tableHead, "")}
@@ -230,7 +231,7 @@ func (i *instance) asKnown(kind command.OpKind) command.Op {
 	return op
 }
 
-// load reads the head and the inbox.
+// load reads the head and the inbox, unless they are in memory.
 func (i *instance) load(m *kv.Machine) error {
 	if i.loaded {
 		return nil
@@ -287,12 +288,12 @@ func decodeEvent(raw []byte) (*protos.HistoryEvent, error) {
 func encodeEvent(e *protos.HistoryEvent) []byte {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
 	if err != nil {
-		return nil // only texts that are no UTF-8, which the decoder has refused before
+		return nil // only for a text that is not UTF-8, and the decoder has refused such texts
 	}
 	return raw
 }
 
-// loadHistory reads the events of the current generation.
+// loadHistory reads the events of the current generation, unless they are in memory.
 func (i *instance) loadHistory(m *kv.Machine) error {
 	if i.history != nil {
 		return nil
@@ -352,13 +353,13 @@ func dueAt(t time.Time) (at uint64, ok bool) {
 	return millis(t), true
 }
 
-// millis returns a time in Unix milliseconds, not before t and at least 1.
+// millis returns t in Unix milliseconds, rounded up and at least 1.
 func millis(t time.Time) uint64 {
 	return uint64(max(t.Add(time.Millisecond-1).UnixMilli(), 1)) //nolint:gosec // positive
 }
 
-// nanosOf returns a time in Unix nanoseconds. For a time outside their range, which ends in the year 2262, it returns
-// the nearest value. The result is at least 1, because 0 means that a time is not set.
+// nanosOf returns t in Unix nanoseconds. The range ends in the year 2262. For a time outside the range, nanosOf
+// returns the nearest value. The result is at least 1, because 0 means that a time is not set.
 func nanosOf(t time.Time) uint64 {
 	switch {
 	case t.Unix() < 0:
@@ -389,7 +390,7 @@ const (
 	statusStalled   = int32(protos.OrchestrationStatus_ORCHESTRATION_STATUS_STALLED)
 )
 
-// The operations in errors.
+// Names of operations, for errors.
 const (
 	opChange = "workflows.Change"
 	opStart  = "workflows.Start"

@@ -20,39 +20,39 @@ const (
 	retryPause     = 100 * time.Millisecond // before a failed proposal or call is repeated
 	foldPause      = 2 * time.Millisecond   // how long events wait for the answer of the turn that consumes them
 	pullPatience   = time.Second            // how long a pull waits for work; two pulls must fit into proofLife
-	sessionLife    = 5 * time.Second        // of a session without a pull
+	sessionLife    = 5 * time.Second        // how long a session without a pull exists
 	waitPatience   = 20 * time.Second       // how long one call waits for a status
 	terminatePause = 5 * time.Second        // before an instance ends without the answer of a worker
 	firstBackoff   = time.Second            // before a turn whose answer was refused is handed out again; doubles
-	lastBackoff    = time.Minute
-	maxTimer       = time.Hour
+	lastBackoff    = time.Minute            // the longest such pause
+	maxTimer       = time.Hour              // longest duration of a timer of the Keeper
 )
 
 // Bounds of a Keeper.
 const (
 	maxQueue       = 4096     // ready instances, and activities, of an application in memory
 	page           = 256      // records that are read at once
-	pageBytes      = 1 << 20  // of their values
+	pageBytes      = 1 << 20  // bytes of the values that are read at once
 	maxBatch       = 256      // operations of one request that removes messages
 	maxWaiters     = 1 << 17  // calls that wait for a status
-	maxSessions    = 10_000   // of one group
-	maxStreams     = 10_000   // of one session
+	maxSessions    = 10_000   // sessions of one group
+	maxStreams     = 10_000   // streams of one session
 	maxHistory     = 48 << 20 // bytes of one instance's history, and of the keys of its records
-	maxEntry       = 60 << 20 // bytes of one entry
-	maxStored      = 30 << 20 // bytes of an entry that gets another event; an entry has at least one
+	maxEntry       = 60 << 20 // bytes of one log entry
+	maxStored      = 30 << 20 // bytes up to which an entry gets further events; see change.store
 	maxEvent       = 16 << 20 // bytes of one event
 	maxInbox       = 100_000  // events of one instance that no turn has consumed
-	maxInboxBytes  = 32 << 20 // of them, in weight
+	maxInboxBytes  = 32 << 20 // weight of these events, see inbox.weight
 	maxTurnEvents  = 10_000   // new events of one turn
-	maxTurnBytes   = 16 << 20 // of them; a turn has at least one
-	maxTurn        = 64 << 20 // bytes of a history and the new events of a turn, which fit into a message of nodes
+	maxTurnBytes   = 16 << 20 // bytes of these events; a turn gets at least one event
+	maxTurn        = 64 << 20 // bytes of the history and the new events of a turn, which are one message
 	opCost         = 64       // bytes of an operation in an entry, besides its key and value
-	defaultCache   = 64 << 20 // bytes of heads and histories, of all groups of a server
-	heldOverhead   = 4 << 10  // bytes of an instance in memory besides its events: what was measured for a waiting one
+	defaultCache   = 64 << 20 // bytes of instances in memory, of all groups of a server
+	heldOverhead   = 4 << 10  // bytes of an instance in memory besides its events, as measured for a waiting instance
 	cachedOverhead = 1 << 10  // bytes of a history that a node keeps for its streams, besides its events
 )
 
-// Sender sends messages to instances of other groups. It does not retry: the caller must repeat a call that has
+// Sender sends messages to instances of other groups. It does not retry, so the caller must repeat a call that has
 // failed.
 type Sender interface {
 	// Locate returns the group of an instance.
@@ -66,14 +66,15 @@ type Options struct {
 	Group     uint32 // number of the Raft group
 	Logger    *slog.Logger
 	Sender    Sender
-	Cache     *Cache // shared by the Keepers of a server; nil = one of its own
-	Namespace string // of the applications
+	Cache     *Cache // shared by the Keepers of a server; nil = a Cache for this Keeper only
+	Namespace string // namespace of the applications
 	// AfterFunc is time.AfterFunc or a replacement for tests. nil = time.AfterFunc.
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
-	// Rand returns a random number that is not 0. nil = one from crypto/rand.
+	// Rand returns a random number that is not 0. nil = a generator on crypto/rand.
 	Rand func() uint64
-	// Gate is called by a goroutine that has been started or woken, with the name of its work, while it holds no lock.
-	// A test lets goroutines go on one at a time, until the Keeper closes. nil = they go on at once.
+	// Gate is called by a goroutine after its start or wake-up, with the name of its work. The goroutine holds no
+	// lock. With Gate, a test lets goroutines go on one at a time, until the Keeper closes. nil = goroutines go on at
+	// once.
 	Gate func(ctx context.Context, closing <-chan struct{}, work string)
 }
 
@@ -85,32 +86,32 @@ type Keeper struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	updates records.Updates // which must not wait for mu
+	updates records.Updates // not guarded by mu, because Update must not block
 
 	mu       sync.Mutex
 	group    records.Group // nil until Attach
 	closed   bool
 	machine  *kv.Machine // nil = this server did not lead at the last update
 	term     uint64
-	reign    uint64 // changes when the Keeper resigns, which it also does for a restore within a term
+	reign    uint64 // grows by one when the Keeper resigns, which also happens within a term, after a restore
 	repeats  bool   // a read has failed, and the Keeper reads again after a pause
-	restored uint64 // the last restore of the machine
+	restored uint64 // number of the last restore of the machine
 
 	instances map[Ref]*instance
-	idle      *list.List // of *instance, the least recently used first
+	idle      *list.List // idle *instance values, the least recently used first
 	apps      map[string]*application
 	sessions  map[string]*session
-	tasks     map[taskID]*task // queued or leased
+	tasks     map[taskID]*task // activities that are queued or leased
 	waiters   map[Ref][]*waiter
-	waiting   int // calls in waiters
+	waiting   int // number of calls in waiters
 
-	absent    map[string]uint64 // sessions that the previous leader knew and that have not joined here
+	absent    map[string]uint64 // revisions of the records of sessions that have not joined this leader, by session id
 	endGrace  func() bool       // nil = activities of previous leaders may be handed out
-	scanning  bool              // a goroutine reads what waits for workers
-	scanAgain bool
-	scanned   int // records of activities that scans have read
+	scanning  bool              // a goroutine of scan runs
+	scanAgain bool              // another scan is needed
+	scanned   int               // number of records of activities that scans have read; for tests
 
-	deliveries uint64 // of turns
+	deliveries uint64 // number of the newest delivery of a turn
 	timers     timers
 	outbox     outbox
 	totals     totals
@@ -134,12 +135,12 @@ func NewKeeper(o Options) *Keeper {
 	}
 	k := &Keeper{opts: o, instances: map[Ref]*instance{}, idle: list.New(), apps: map[string]*application{},
 		sessions: map[string]*session{}, tasks: map[taskID]*task{}, waiters: map[Ref][]*waiter{},
-		absent: map[string]uint64{}, deliveries: o.Rand() >> 2} // no number of an earlier Keeper
+		absent: map[string]uint64{}, deliveries: o.Rand() >> 2} // differs from those of earlier Keepers
 	k.closing, k.stop = context.WithCancel(context.Background())
 	return k
 }
 
-// Attach gives the Keeper its group, which must be open.
+// Attach gives the Keeper its Raft group, which must be open. The Keeper then begins to work.
 func (k *Keeper) Attach(g records.Group) {
 	k.mu.Lock()
 	k.group = g
@@ -172,9 +173,9 @@ func (k *Keeper) update() {
 	}
 }
 
-// repeatAfter forgets what a read that failed with err has left incomplete, and makes the Keeper read again after a
-// pause. It does nothing if a record is damaged: the record stays so, and the others can be used. The caller holds
-// k.mu.
+// repeatAfter drops everything from memory, because a read has failed with err, and makes the Keeper read again after
+// retryPause. It does nothing if err says that a record is damaged, because reading again would not repair the record.
+// The caller holds k.mu.
 func (k *Keeper) repeatAfter(err error) {
 	if fault.Is(err, fault.Corrupt) {
 		return
@@ -198,7 +199,8 @@ func (k *Keeper) unread(err error) {
 	k.repeatAfter(err)
 }
 
-// failed logs an error of reading records, but not each time that a read is repeated. It is safe for concurrent use.
+// failed logs an error of reading records. It limits how often repeated reads are logged. It is safe for concurrent
+// use.
 func (k *Keeper) failed(err error) {
 	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotLeader) {
 		return
@@ -209,7 +211,7 @@ func (k *Keeper) failed(err error) {
 	})
 }
 
-// spawn executes f in a goroutine.
+// spawn executes f in a goroutine. work names f for Options.Gate.
 func (k *Keeper) spawn(work string, f func()) {
 	k.running.Go(func() {
 		k.gate(k.closing, work)
@@ -223,7 +225,7 @@ func (k *Keeper) gate(ctx context.Context, work string) {
 	}
 }
 
-// after calls f, with k.mu held, after a while. It does not call f if the Keeper has resigned meanwhile.
+// after calls f, with k.mu held, after the duration d. It does not call f if the Keeper has resigned by then.
 func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	reign := k.reign
 	return k.opts.AfterFunc(d, func() {
@@ -235,11 +237,12 @@ func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	})
 }
 
-// reigns reports whether the Keeper has not resigned since k.reign was reign. Work without k.mu must call reigns before
-// it changes what the Keeper has read. The caller holds k.mu.
+// reigns reports whether the Keeper has not resigned since k.reign was reign. Work without k.mu must call reigns
+// before it changes what the Keeper has read. The caller holds k.mu.
 func (k *Keeper) reigns(reign uint64) bool { return !k.closed && k.machine != nil && k.reign == reign }
 
-// refresh begins to lead or stops. The caller holds k.mu.
+// refresh makes the Keeper begin to work if its server has begun to lead, or resign if its server does not lead. The
+// caller holds k.mu.
 func (k *Keeper) refresh() error {
 	if !k.group.Leading() {
 		k.resign()
@@ -254,9 +257,8 @@ func (k *Keeper) refresh() error {
 	return k.begin()
 }
 
-// begin reads what a new leader needs at once: the sessions that the previous leader had, the times of the first
-// timers, and the messages in the outbox. Turns and activities are read later, when there are workers. The caller
-// holds k.mu.
+// begin reads what a new leader needs at once: the sessions of nodes, the times of the first timers, and the messages
+// in the outbox. Turns and activities are read later, when there are workers. The caller holds k.mu.
 func (k *Keeper) begin() error {
 	found, _, err := k.machine.List(kv.WorkflowStore, sessionPrefix(k.opts.Group), "", maxSessions, 0)
 	if err != nil {
@@ -316,8 +318,8 @@ func (k *Keeper) loadBlocked(p place) error {
 	return nil
 }
 
-// resign drops everything from memory, because this server does not lead. Waiting callers get an error, and call the
-// next leader. The caller holds k.mu.
+// resign drops everything from memory, for example because this server does not lead any more. Waiting callers get an
+// error, and call the leader again. The caller holds k.mu.
 func (k *Keeper) resign() {
 	if k.machine == nil {
 		return
@@ -371,15 +373,16 @@ func (k *Keeper) lead(op string) error {
 }
 
 // leads reports whether this server still leads in the term for which the Keeper has read the records. Call it after
-// a read: if it returns true, the read has seen no entry of a later leader. The reason is that a server stops leading
-// before it applies such an entry, and the Keeper resigns after that. The caller holds k.mu.
+// a read. If leads returns true, the read has seen no entry of a later leader, because a server stops leading before
+// it applies such an entry. The caller holds k.mu.
 func (k *Keeper) leads() bool { return k.group.Leading() && k.group.Term() == k.term }
 
 func errNotLeader(op string) error {
 	return fault.New(fault.NotLeader, op, "this server does not lead the group of the workflow")
 }
 
-// commit proposes a request of the Keeper. The caller does not hold k.mu.
+// commit proposes a request with the operations ops, and waits for its result up to proposeTimeout. The caller does
+// not hold k.mu.
 func (k *Keeper) commit(g records.Group, ops []command.Op) (kv.Result, error) {
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()
@@ -392,8 +395,8 @@ func (k *Keeper) commit(g records.Group, ops []command.Op) (kv.Result, error) {
 }
 
 // confirmed waits until a majority has confirmed that this server led after a given moment. since is the number of
-// this moment (see confirmation.begin). An entry that was proposed later and is committed is such a confirmation.
-// Otherwise confirmed asks the other servers.
+// this moment (see confirmation.begin). A committed entry that was proposed after the moment is such a confirmation.
+// Without one, confirmed calls g.Confirm.
 func (k *Keeper) confirmed(ctx context.Context, g records.Group, since uint64) error {
 	if k.confirm.covers(since) {
 		return nil
@@ -406,15 +409,15 @@ func (k *Keeper) confirmed(ctx context.Context, g records.Group, since uint64) e
 	return err
 }
 
-// confirmation numbers moments: the beginnings of calls, proposals and read indexes. It records the newest moment at
-// or after which this server is known to have led.
+// confirmation numbers the moments at which calls, proposals and read indexes begin. It records the newest moment
+// after which a majority has confirmed that this server led.
 type confirmation struct {
 	mu     sync.Mutex
-	begun  uint64
-	proven uint64 // the newest one that a majority has answered
+	begun  uint64 // number of the newest moment
+	proven uint64 // number of the newest moment that a majority has confirmed
 }
 
-// begin returns the number of a moment.
+// begin returns the number of a new moment, which is now.
 func (c *confirmation) begin() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

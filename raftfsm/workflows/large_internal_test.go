@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// sizedGroup is a group that applies every entry, and knows their sizes.
+// sizedGroup is a group that reports success for every entry, and records the sizes of the entries.
 type sizedGroup struct {
 	deadGroup
 	sizes *[]int
@@ -34,7 +34,8 @@ func (g sizedGroup) Commit(_ context.Context, r *command.Request) (kv.Result, er
 	return kv.Result{Outcome: kv.Applied, Revisions: []uint64{uint64(len(*g.sizes)) + 1}}, nil
 }
 
-// large plays steps with an instance that waits for activities, which are executed once. The steps run together.
+// large executes steps, in one entry if possible, with an instance that waits for activities. It returns the instance
+// and the sizes of the entries.
 func large(t *testing.T, activities int, steps func(k *Keeper, i *instance) []step) (i *instance, sizes []int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +64,7 @@ func large(t *testing.T, activities int, steps func(k *Keeper, i *instance) []st
 	return i, sizes
 }
 
-// result returns the step for a result of some bytes. The error of the answer goes to err.
+// result returns the step for a result of the given size in bytes. The step stores its answer in err.
 func result(i *instance, id int32, bytes int, err *error) step {
 	*err = fault.New(fault.Internal, "test", "there is no answer")
 	return step{do: func(c *change) {
@@ -72,8 +73,8 @@ func result(i *instance, id int32, bytes int, err *error) step {
 	}}
 }
 
-// Large results of several activities arrive at the same time. Together they exceed the limit of an entry, but each is
-// stored.
+// Large results of several activities arrive at the same time. Together they exceed the limit of an entry, but each of
+// them is stored.
 func TestStore_LargeEventsShareNoEntry(t *testing.T) {
 	const results = 5
 	var errs [results]error
@@ -104,7 +105,8 @@ func TestStore_LargeEventsShareNoEntry(t *testing.T) {
 	}
 }
 
-// tooLargeAnswer returns an answer whose outcome exceeds the limit of an entry. Its actions have ids from first on.
+// tooLargeAnswer returns an answer whose outcome exceeds the limit of an entry. The ids of
+// its actions begin with first.
 func tooLargeAnswer(first int32) *protos.WorkflowResponse {
 	answer, input := &protos.WorkflowResponse{}, wrapperspb.String(strings.Repeat("x", 11<<20))
 	for id := range int32(3) {
@@ -115,8 +117,8 @@ func tooLargeAnswer(first int32) *protos.WorkflowResponse {
 	return answer
 }
 
-// The answer of a worker exceeds the limit of an entry. That is no reason to refuse the result of an activity that is
-// only in memory and belongs to the turn: the node that sent it would not send it again.
+// The answer of a worker exceeds the limit of an entry. The turn has the result of an activity that is only in memory.
+// The result is not refused with fault.TooLarge, because the node would not send a refused result again.
 func TestStore_TurnThatIsTooLargeRefusesNoEvents(t *testing.T) {
 	var done, answered error
 	_, sizes := large(t, 1, func(_ *Keeper, i *instance) []step {
@@ -178,8 +180,8 @@ func TestStore_TurnThatIsTooLargeIsHandedOutAgain(t *testing.T) {
 	check(t, "a turn that is too large", broken, trace)
 }
 
-// A history and the next event together exceed what a message between nodes can have. A node that gets no answer to its
-// pulls would get no other work either, so the instance stalls.
+// A history and the next event together exceed the limit of a message between nodes. The instance stalls. Otherwise
+// the pulls of the node would fail, and the node would get no other work.
 func TestHand_TurnThatIsTooLargeStalls(t *testing.T) {
 	session := &session{id: "s", wake: make(chan struct{}, 1)}
 	i, _ := large(t, 0, func(k *Keeper, i *instance) []step {

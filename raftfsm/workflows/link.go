@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	linkPause   = 100 * time.Millisecond // after a call that has failed
+	linkPause   = 100 * time.Millisecond // pause after a call that has failed
 	callTimeout = 30 * time.Second
 	// proofLife is how long a node keeps its activities without a proof that the leader still knows its session. It
 	// is shorter than sessionLife. So the node ends its streams before the leader hands their activities to other
@@ -26,13 +26,13 @@ type link struct {
 	gid uint32
 
 	mu      sync.Mutex
-	session string // "" = none has begun
-	joining string // a session whose join has failed, and may have been executed
-	joins   uint64 // calls that were made to join
-	unsure  bool   // the leader may not know which streams the session has
-	leaving map[uint64]bool
-	started bool
-	added   chan struct{} // closed when there is a stream
+	session string          // "" = no session has begun
+	joining string          // session whose join is not confirmed; "" = none
+	joins   uint64          // number of joins that were tried
+	unsure  bool            // the leader may not know which streams the session has
+	leaving map[uint64]bool // streams whose end is being reported
+	started bool            // the goroutine of run was started
+	added   chan struct{}   // closed while there is a stream
 }
 
 // ask sends a call to the leader of the group.
@@ -48,7 +48,7 @@ func (l *link) current() string {
 	return l.session
 }
 
-// begin makes the link pull, because there is a stream.
+// begin makes the link pull work, because there is a stream.
 func (l *link) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +78,8 @@ func (l *link) add(ctx context.Context, s *Stream) error {
 	return err
 }
 
-// leave tells the leader that a stream has ended. It repeats the call until the leader has answered, the session has
-// ended, or the Broker is closed. If another goroutine is doing so, leave returns at once.
+// leave reports the end of a stream to the leader. It repeats the call until the leader has answered, the session has
+// ended, or the Broker is closed. If another goroutine is reporting the same end, leave returns at once.
 func (l *link) leave(stream uint64) {
 	l.mu.Lock()
 	session, again := l.session, l.leaving[stream]
@@ -104,10 +104,10 @@ func (l *link) leave(stream uint64) {
 	}
 }
 
-// run pulls work while there are streams.
+// run pulls work while there are streams. It returns when the Broker closes.
 func (l *link) run() {
 	ctx, received := l.b.pulling, uint64(0)
-	proof := time.Now() // when a call began during which a majority has confirmed the leader
+	proof := time.Now() // begin of the newest call during which a majority has confirmed the leader
 	logged := ""        // the reason why the last call failed
 	for {
 		l.mu.Lock()
@@ -122,7 +122,7 @@ func (l *link) run() {
 			continue
 		}
 		begun := time.Now()
-		until := proof.Add(proofLife) // no call lasts longer, because the node may keep its activities only so long
+		until := proof.Add(proofLife) // the node may keep its activities until then, so no call lasts longer
 		if begun.After(until) {
 			l.b.lose(l.gid)
 			until = begun.Add(proofLife)
@@ -134,7 +134,7 @@ func (l *link) run() {
 		}
 		if err == nil && !known {
 			if err = l.join(ctx, session, until); err == nil {
-				proof, received = begun, 0 // the entry of the session proves it
+				proof, received = begun, 0 // the entry with the session is a proof
 			}
 		} else if err == nil {
 			if a.proven {
@@ -161,8 +161,8 @@ func (l *link) run() {
 	}
 }
 
-// arrived gives items to their streams. It reads missing parts of histories until a time. Without this limit, a leader
-// that does not answer would keep the node from noticing that it has no proof any more.
+// arrived gives items to their streams. It stops reading missing parts of histories at the time until. Without this
+// limit, a leader that does not answer could delay run, which must notice that the node has no proof any more.
 func (l *link) arrived(ctx context.Context, session string, items []*item, until time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -171,7 +171,7 @@ func (l *link) arrived(ctx context.Context, session string, items []*item, until
 	}
 }
 
-// pull waits for work until a time.
+// pull waits for work, at most until the time until. received is the number of the last answer.
 func (l *link) pull(ctx context.Context, session string, received uint64, until time.Time) (known bool, a answer,
 	err error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
@@ -183,8 +183,9 @@ func (l *link) pull(ctx context.Context, session string, received uint64, until 
 	return readAnswer(out)
 }
 
-// join begins a session with the streams of the node and the activities that they have. It gives up at the time
-// until. After that time, the leader may give the activities to another node.
+// join begins a session with the streams of the node and the activities of these streams. previous is the earlier
+// session; "" = none. join gives up at the time until, because the leader may then give the activities to another
+// node.
 func (l *link) join(ctx context.Context, previous string, until time.Time) error {
 	l.mu.Lock()
 	if l.joining == "" {
@@ -192,7 +193,7 @@ func (l *link) join(ctx context.Context, previous string, until time.Time) error
 	}
 	l.joins++
 	j := Join{Session: l.joining, Previous: previous, Number: l.joins}
-	l.session = j.Session // a stream that is added now is added to it
+	l.session = j.Session // a stream that begins from here on is added to the new session
 	l.mu.Unlock()
 	j.Streams, j.Workers, j.Held = l.b.inventory(l.gid)
 	ctx, cancel := context.WithDeadline(ctx, until)
@@ -207,7 +208,7 @@ func (l *link) join(ctx context.Context, previous string, until time.Time) error
 	l.mu.Lock()
 	l.joining, l.unsure = "", true
 	l.mu.Unlock()
-	// Streams that have begun or ended while the call was under way.
+	// Report the streams that have begun or ended while the call was under way.
 	streams, workers, _ := l.b.inventory(l.gid)
 	for id, app := range streams {
 		if _, told := j.Streams[id]; !told {
@@ -240,7 +241,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// token returns the completion token of an item.
+// token returns a new completion token for an item from the group gid. The end of the token is random.
 func token(gid uint32, i *item) string {
 	b := strconv.AppendUint([]byte{"?wa"[i.kind]}, uint64(gid), 36)
 	for _, n := range [...]uint64{i.stream, i.number, i.birth} {

@@ -22,13 +22,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// silent is a cluster whose leader gives the node one activity, fails, and is replaced by one that knows no session and
+// silent is a cluster whose leader gives the node one activity and then fails. The next leader knows no session and
 // executes no join.
 type silent struct {
 	records.Access
 	gave    bool
-	handed  time.Time // when the call began that proves the activity
-	changed time.Time
+	handed  time.Time // begin of the call that has returned the activity with a proof
+	changed time.Time // time at which the next leader answers
 }
 
 func (*silent) Groups(context.Context) (uint32, error) { return 1, nil }
@@ -39,7 +39,7 @@ func (s *silent) Ask(ctx context.Context, _ uint32, _ string, body []byte) ([]by
 		return nil, false, err
 	}
 	switch {
-	case c.what == callStream: // at the same time as the first pull, or after it
+	case c.what == callStream: // comes at the same time as the first pull, or later
 		return nil, false, nil
 	case !s.gave && c.what == callPull:
 		s.gave, s.handed = true, time.Now()
@@ -57,7 +57,7 @@ func (s *silent) Ask(ctx context.Context, _ uint32, _ string, body []byte) ([]by
 }
 
 // A node that cannot join a new leader in time ends the streams that have activities, before the leader hands these
-// out again.
+// activities out again.
 func TestLink_ActivitiesEndWithTheirProof(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &silent{}
@@ -82,12 +82,12 @@ func TestLink_ActivitiesEndWithTheirProof(t *testing.T) {
 	})
 }
 
-// brief is a leader that hands out one turn, without the events that the node has had. It returns the history in parts
-// of one event, until a read fails.
+// brief is a leader that hands out one turn without its history, as if the node had the history in its cache. brief
+// returns the history in parts of one event, until a read fails.
 type brief struct {
 	records.Access
 	history [][]byte
-	fails   int // which read fails; 0 = none
+	fails   int // number of the read that fails; 0 = no read fails
 	gave    bool
 	reads   int
 }
@@ -117,7 +117,8 @@ func (l *brief) Ask(ctx context.Context, _ uint32, _ string, body []byte) ([]byt
 		ref: Ref{"shop", "one"}, number: 1, from: uint64(len(l.history) - 1), past: l.history}}}), false, nil
 }
 
-// A node whose cache has dropped a history reads it in parts. A worker gets all of it in its order, or nothing.
+// A node whose cache has dropped a history reads the history in parts. A worker gets the whole history in its order,
+// or no turn.
 func TestBroker_HistoryInParts(t *testing.T) {
 	var history [][]byte
 	for id := range int32(4) {
@@ -155,7 +156,7 @@ func TestBroker_HistoryInParts(t *testing.T) {
 	}
 }
 
-// The leader fails while the node reads a part of a history from it. The node ends its streams with activities in time,
+// The leader fails while the node reads a part of a history. The node ends its streams with activities in time,
 // although it still waits for that part.
 func TestLink_ReadsHistoriesOnlyWhileItHasAProof(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -200,14 +201,14 @@ func TestLink_ReadsHistoriesOnlyWhileItHasAProof(t *testing.T) {
 	})
 }
 
-// nothing is the answer to a pull without work, after a while.
+// nothing waits for pullPatience, and returns an answer to a pull without work.
 func nothing(ctx context.Context) ([]byte, bool, error) {
 	sleep(ctx, pullPatience)
 	return appendAnswer([]byte{1}, &answer{proven: true}), false, nil
 }
 
-// A call that names a stream is executed late, after the call that has ended this stream. The node ends the stream
-// again when it gets work for it.
+// A delayed call adds a stream to the session, after the call that has ended this stream. The node ends the stream
+// again when it gets work for the stream.
 func TestLink_EndsStreamsThatItDoesNotHave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pulls, left := 0, 0
@@ -238,11 +239,11 @@ func TestLink_EndsStreamsThatItDoesNotHave(t *testing.T) {
 	})
 }
 
-// A stream begins while the node joins, and the call that adds it fails. The node joins again, so that the leader knows
-// the stream.
+// A stream begins while the node joins, and the call that adds it fails. The node joins again, so that the leader
+// knows the stream.
 func TestLink_JoinsAgainIfStreamsAreUnsure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // guards what follows
+		var mu sync.Mutex // guards the variables below
 		known, works, adds, joined := map[uint64]string{}, 0, 0, uint64(0)
 		b := NewBroker(&scripted{answer: func(ctx context.Context, c *call) ([]byte, bool, error) {
 			switch c.what {
@@ -299,7 +300,7 @@ func TestLink_JoinsAgainIfStreamsAreUnsure(t *testing.T) {
 	})
 }
 
-// A call to join is repeated, and an earlier one is executed after a later one of the same session.
+// A repeated join, and a delayed join that is executed after a later join of the same session, change nothing.
 func TestJoin_LateCallChangesNothing(t *testing.T) {
 	broken, trace := play(t, 1, func(m *model) {
 		k := m.server(m.Leader).keeper
@@ -331,7 +332,8 @@ func TestJoin_LateCallChangesNothing(t *testing.T) {
 	check(t, "a late call to join", broken, trace)
 }
 
-// A reason that lasts is logged once, and again after a call has succeeded in between.
+// When pulls keep failing for the same reason, the link logs the reason once. After a successful pull, it logs the
+// reason again.
 func TestLink_LogsAReasonOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

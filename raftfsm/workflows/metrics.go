@@ -14,20 +14,20 @@ import (
 // label value "other".
 const maxApps = 200
 
-// total is what a leader has counted for an application.
+// total has the counters of an application at a leader.
 type total struct {
 	created, completed, failed, terminated, stalled      uint64
 	turnsHanded, turns, refused, tasks, results, retried uint64
-	failures, retries                                    uint64 // of activities: results, and pauses before a retry
+	failures, retries                                    uint64 // results that are failures; timers before retries
 	turnTimes, activityTimes                             durations
 }
 
-// bounds are those of the histograms of durations, in seconds.
+// bounds are the upper bounds of the buckets in histograms of durations, in seconds.
 var bounds = [...]float64{0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 600}
 
 // durations is a histogram.
 type durations struct {
-	counts [len(bounds)]uint64 // up to each bound, without the lower ones
+	counts [len(bounds)]uint64 // durations in each bucket, not cumulative
 	n      uint64
 	sum    float64 // seconds
 }
@@ -99,7 +99,7 @@ func (t *totals) result(app string, failed bool) {
 	}
 }
 
-// stall notes whether an instance is stalled. The caller holds k.mu.
+// stall records for the metrics whether an instance is stalled. The caller holds k.mu.
 func (k *Keeper) stall(i *instance) {
 	a := k.application(i.App)
 	switch {
@@ -113,7 +113,8 @@ func (k *Keeper) stall(i *instance) {
 	}
 }
 
-// count counts an entry of an instance. The caller holds k.mu.
+// count counts an entry of an instance that is in the log. was is the status before the entry. fresh is true if the
+// entry has created the instance. o is the outcome of the turn in the entry, or nil. The caller holds k.mu.
 func (k *Keeper) count(i *instance, was int32, fresh bool, o *turn.Outcome) {
 	t := k.totals.of(i.App)
 	if fresh && i.exists() {
@@ -186,11 +187,11 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// gauge is what a leader has for an application at the moment.
+// gauge has the present values of an application at a leader.
 type gauge struct {
 	ready, tasks, turns, activities, blocked, stalled int
 
-	waited uint64 // milliseconds
+	waited uint64 // how long the oldest turn or activity has waited, in milliseconds
 }
 
 // Collect implements prometheus.Collector. It adds up the values of all Raft groups that this server leads.

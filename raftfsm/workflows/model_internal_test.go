@@ -25,28 +25,28 @@ import (
 // This file plays random schedules with the Keepers of three servers and two nodes with workers, and checks these
 // invariants:
 //
-//  1. An instance whose start was acknowledged completes, with the exact result, when the faults have ended and only
-//     the Keeper's own timers drive it.
+//  1. An instance whose start was acknowledged completes with the exact result after the faults have ended. The timers
+//     of the Keeper suffice for that.
 //  2. The history of an instance only grows, except when it continues as new, and never has two results of one
 //     activity, timer or child. The result of an activity is one that a node has returned.
-//  3. A node gets an activity only if no stream of another node has it. A stream ends with its node, and when the node
-//     has no proof for proofLife that the leader knows it.
+//  3. A node gets an activity only if no stream of another node has the activity. A stream ends with its node, or when
+//     the node has no proof for proofLife that the leader knows the node.
 //  4. An event whose raise was acknowledged is in the history once.
 //
-// What is real: the Keepers, the rules of turns, the state machines and their databases. Package grouptest says what
-// the schedule decides. Here it also decides what nodes do and when, how wrong wall clocks are, and the time.
+// The Keepers, the rules of turns, the state machines and their databases are real. Package grouptest says what the
+// schedule decides. Here the schedule also decides what nodes do and when, how wrong wall clocks are, and the time.
 type model struct {
 	*grouptest.Group
 	servers []*server
 	nodes   []*node
 	seed    uint64
-	begun   int // instances
-	joins   int // sessions
+	begun   int // number of instances that clients have started
+	joins   int // number of sessions that nodes have begun
 
 	// Group.Mu guards the fields below.
 	chance  uint64
 	starts  map[Ref]*modelStart
-	results map[string]bool // of activities, that nodes have returned: instance, task, result
+	results map[string]bool // results of activities that nodes have returned: instance, task, result
 	before  map[Ref][]string
 }
 
@@ -72,10 +72,10 @@ type node struct {
 	received uint64
 	proof    uint64
 	held     []*item
-	from     map[*item]string // sessions of held
-	again    []*answered      // whose call has failed
-	refused  error            // of the newest answer in again
-	sending  []*answered
+	from     map[*item]string // session from which each item of held came
+	again    []*answered      // answers whose call has failed
+	refused  error            // error of the newest answer in again
+	sending  []*answered      // answers whose call is under way
 }
 
 // answered is the answer of a worker.
@@ -93,7 +93,7 @@ const modelApp = "shop"
 var expected = map[string]string{"chain": "3", "fan": "6", "timer": "fired", "event": "raised", "child": "6",
 	"again": "over", "later": "started"}
 
-// modelTurn is the code of the workflows.
+// modelTurn is the code of the workflows. It returns the actions of a turn with these events.
 func modelTurn(events []*protos.HistoryEvent) (actions []*protos.WorkflowAction) {
 	var name, input string
 	scheduled, done, sum, raised, fired := 0, 0, 0, 0, false
@@ -165,7 +165,7 @@ func modelTurn(events []*protos.HistoryEvent) (actions []*protos.WorkflowAction)
 	return actions
 }
 
-// histories reads the events of all instances. Each event is a text.
+// histories reads the events of all instances from a state machine. Each event is a text.
 func (m *model) histories(of *kv.Machine) map[Ref][]string {
 	out := map[Ref][]string{}
 	found, _, err := of.Records(kv.WorkflowStore, "", "", 100_000, 1<<30, 0)
@@ -200,7 +200,7 @@ func (m *model) histories(of *kv.Machine) map[Ref][]string {
 	return out
 }
 
-// judge checks what an entry has changed.
+// judge checks the invariants on what a log entry has changed.
 func (m *model) judge(c *grouptest.Call, _ kv.Result) {
 	before, now := m.before, m.histories(m.Tip)
 	m.Mu.Lock()
@@ -240,7 +240,8 @@ func (m *model) at() *server {
 	return m.servers[m.Rand.IntN(len(m.servers))]
 }
 
-// begin starts another instance, or repeats the start or the event of one.
+// client starts an instance, raises an event, or repeats such a call after an error. If fresh is true, it may begin
+// another instance. It returns false if there was nothing to do.
 func (m *model) client(s *server, fresh bool) bool {
 	m.Mu.Lock()
 	refs := slices.SortedFunc(maps.Keys(m.starts), compareRefs)
@@ -308,7 +309,7 @@ func (m *model) lapse(n *node) {
 	defer m.Mu.Unlock()
 	if m.Elapsed-n.proof > uint64(proofLife.Milliseconds()) && slices.ContainsFunc(n.held, isTask) {
 		n.held = slices.DeleteFunc(n.held, isTask)
-		n.joined, n.session = false, "" // its stream has ended, and another one begins
+		n.joined, n.session = false, "" // the stream has ended, and another stream begins
 	}
 }
 
@@ -370,7 +371,7 @@ func (m *model) pull(n *node, s *server) {
 			n.joined, n.session = false, ""
 		}
 		late := m.Elapsed-begun > uint64((proofLife - pullPatience).Milliseconds())
-		if err != nil || late { // as a call that has ended by then
+		if err != nil || late { // a late answer comes after the deadline of the call
 			return
 		}
 		if a.proven {
@@ -451,7 +452,7 @@ func compareAnswers(a, b *answered) int {
 		cmp.Compare(a.number, b.number), cmp.Compare(a.session, b.session))
 }
 
-// answer executes an item.
+// answer executes an item as a worker does, and returns the encoded answer.
 func (m *model) answer(i *item) []byte {
 	var events []*protos.HistoryEvent
 	for _, raw := range append(slices.Clone(i.past), i.fresh...) {
@@ -475,7 +476,7 @@ func (m *model) answer(i *item) []byte {
 	return data
 }
 
-// act lets a node join or pull.
+// act lets a node join or pull. It returns false if the node does neither.
 func (m *model) act(n *node, s *server) bool {
 	switch {
 	case !n.joined && n.calling == 0:
@@ -488,7 +489,7 @@ func (m *model) act(n *node, s *server) bool {
 	return true
 }
 
-// step is one step of the schedule.
+// step plays one random step of the schedule.
 func (m *model) step() {
 	s := m.servers[m.Rand.IntN(len(m.servers))]
 	n := m.nodes[m.Rand.IntN(len(m.nodes))]
@@ -528,7 +529,8 @@ func (m *model) step() {
 	}
 }
 
-// over reports whether every instance whose start was acknowledged has its result.
+// over returns the id of an instance that has not ended, or "" if all instances have ended. It fails the model if an
+// instance has a wrong output.
 func (m *model) over() (left string) {
 	refs := slices.SortedFunc(maps.Keys(m.starts), compareRefs)
 	for _, r := range refs {
@@ -546,7 +548,7 @@ func (m *model) over() (left string) {
 	return ""
 }
 
-// finish ends the faults, and requires that everything completes.
+// finish ends the faults, and requires that every instance completes.
 func (m *model) finish() {
 	if m.Leader == nil {
 		m.Elect(m.Members[0])
@@ -676,8 +678,8 @@ func TestModel_IsDecidedBySeed(t *testing.T) {
 	}
 }
 
-// advance plays a schedule without faults until enough returns true. It returns false if the workflows have ended
-// before.
+// advance plays a schedule without faults until enough returns true. It returns false if all workflows have ended or
+// an invariant was broken before.
 func (m *model) advance(enough func() bool) bool {
 	for range 3000 {
 		switch {
@@ -704,8 +706,8 @@ func (m *model) advance(enough func() bool) bool {
 	return false
 }
 
-// succeed makes the next server lead. If kill is true, the leader ends and starts again. Otherwise it does not learn
-// that it has been deposed.
+// succeed makes the next server lead. If kill is true, the old leader ends and starts again. Otherwise the old leader
+// does not learn that it was deposed.
 func (m *model) succeed(kill bool) {
 	was := m.server(m.Leader)
 	if kill {
@@ -714,8 +716,8 @@ func (m *model) succeed(kill bool) {
 	m.Elect(m.Members[was.ID%len(m.Members)])
 }
 
-// Another server leads after each entry of a workflow, of every kind: the leader is killed, or deposed without knowing
-// it. The proposal of the next entry, or its answer, may be lost.
+// For each entry of a workflow of every kind, another server becomes leader after that entry. The old leader is
+// killed, or is deposed without knowing it. The proposal of the next entry, or its answer, may be lost.
 func TestModel_LeaderChangesBetweenEntries(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(expected)) {
 		for _, kill := range []bool{true, false} {
@@ -736,7 +738,8 @@ func TestModel_LeaderChangesBetweenEntries(t *testing.T) {
 	}
 }
 
-// The leader is killed after every entry of a workflow, of every kind. So no leader makes two steps of it.
+// The leader is killed after every entry of a workflow, for every kind of workflow. So no leader makes two steps of
+// the same workflow.
 func TestModel_LeaderIsKilledAfterEveryEntry(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(expected)) {
 		for seed := range uint64(5) {

@@ -36,7 +36,7 @@ func (m *model) restart(s *server) {
 	m.Group.Settle()
 }
 
-// random is a source of random numbers that depends on the seed only.
+// random returns the next number of a sequence that depends only on the seed.
 func (s *server) random() uint64 {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -44,7 +44,7 @@ func (s *server) random() uint64 {
 	return s.model.seed<<32 + s.model.chance*2654435761
 }
 
-// dump notes what the leader has in memory.
+// dump adds what the Keeper of a server has in memory to the trace.
 func (m *model) dump(s *server) {
 	k := s.keeper
 	k.mu.Lock()

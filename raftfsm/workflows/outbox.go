@@ -12,38 +12,38 @@ import (
 
 // Bounds of an outbox.
 const (
-	maxMessages = 4096     // in memory; the others wait in their records
-	maxOutbox   = 64 << 20 // bytes of them
-	maxSenders  = 64       // messages on their way
+	maxMessages = 4096     // messages in memory; further messages wait in their records
+	maxOutbox   = 64 << 20 // bytes of the messages in memory
+	maxSenders  = 64       // messages that are sent at the same time
 	flushPause  = 20 * time.Millisecond
 )
 
 // message is a message for another instance.
 type message struct {
 	from Ref
-	key  string // of its record
+	key  string // key of the record of the message
 	outRecord
 }
 
 // outbox sends messages to other instances. The messages for one instance are sent in their order. Keeper.mu guards
 // the outbox.
 //
-// A message is sent until its target has stored it in the log. Its record is removed afterwards. So a message may be
-// sent twice, and the target must ignore the second one. It recognizes the second one in these ways:
+// A message is sent until its target has stored the message in the log. The record of the message is removed
+// afterwards. So a message may be sent twice, and the target must ignore it the second time. For this purpose:
 //
 //   - The head of an instance has the newest idempotency keys.
 //   - A parent gets one result of each child.
 //   - A child is created only once.
 type outbox struct {
-	targets map[Ref][]*message // the first one of each list is on its way
-	known   map[string]int     // keys in targets and sent, and the bytes of the events
+	targets map[Ref][]*message // messages in their order; the first message of each list is on its way
+	known   map[string]int     // sizes of the events in bytes, by the keys of the messages in targets and sent
 	bytes   int                // sum of known
 	order   []Ref              // targets that wait for a sender
-	senders int
-	sent    []string // keys of messages whose records can be removed
-	flush   func() bool
-	more    map[place]bool // buckets whose records have further messages
-	doubts  map[Ref]bool   // instances whose messages wait in their records, see doubt
+	senders int                // goroutines that send
+	sent    []string           // keys of messages whose records can be removed
+	flush   func() bool        // stops the timer of clean; nil = no removal is planned or under way
+	more    map[place]bool     // buckets whose records have further messages
+	doubts  map[Ref]bool       // instances whose further messages wait in their records, see doubt
 }
 
 func (o *outbox) drop() {
@@ -53,8 +53,8 @@ func (o *outbox) drop() {
 	*o = outbox{}
 }
 
-// doubt makes further messages of an instance wait in their records, because the outcome of an entry with earlier ones
-// is unknown. Keeper.recheck ends this: it reads all messages in their order. The caller holds k.mu.
+// doubt makes further messages of an instance wait in their records, because the outcome of an entry with earlier
+// messages is unknown. Keeper.recheck ends the wait, and reads all messages in their order. The caller holds k.mu.
 func (o *outbox) doubt(r Ref) {
 	if o.doubts == nil {
 		o.doubts = map[Ref]bool{}
@@ -62,7 +62,7 @@ func (o *outbox) doubt(r Ref) {
 	o.doubts[r] = true
 }
 
-// load reads the messages of a bucket. The caller holds k.mu.
+// load reads the messages of a bucket, as far as they fit into memory. The caller holds k.mu.
 func (o *outbox) load(k *Keeper, p place) error {
 	for after, more := "", true; more; {
 		found, again, err := k.machine.Records(kv.WorkflowStore, p.table(tableOutbox), after, page, pageBytes, 0)
@@ -89,7 +89,8 @@ func (o *outbox) load(k *Keeper, p place) error {
 	return nil
 }
 
-// add queues a message whose record is in the log. The caller holds k.mu.
+// add queues a message whose record is in the log. If memory is full, the message waits in its record. The caller
+// holds k.mu.
 func (o *outbox) add(k *Keeper, m *message) {
 	if o.targets == nil {
 		o.targets, o.known, o.more = map[Ref][]*message{}, map[string]int{}, map[place]bool{}
@@ -121,8 +122,8 @@ func (o *outbox) start(k *Keeper) {
 	}
 }
 
-// send sends the messages for an instance, one after another. There is one sender for an instance: a message leaves
-// targets in the same critical section in which the sender takes the next one or ends.
+// send sends the messages for an instance, one after another. An instance never has two senders. The
+// reason is that a message leaves targets in the same critical section in which the sender takes the next one or ends.
 func (o *outbox) send(k *Keeper, reign uint64, to Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -140,7 +141,7 @@ func (o *outbox) send(k *Keeper, reign uint64, to Ref) {
 		switch {
 		case !k.reigns(reign):
 			return
-		case err != nil: // another target gets the sender meanwhile
+		case err != nil: // another target gets the sender until the next attempt
 			o.senders--
 			o.start(k)
 			k.after(retryPause, func() {
@@ -174,7 +175,7 @@ func (k *Keeper) send(m *message) error {
 	k.mu.Unlock()
 	back, ok := turn.Refused(m.to.App, m.outRecord.key, e.GetExecutionStarted(), "AlreadyExists", err.Error(), now)
 	if !ok {
-		return nil // nothing waits for it
+		return nil // no parent waits for a result
 	}
 	return k.Deliver(ctx, &outRecord{to: m.from, execution: back.Execution, key: back.Key,
 		event: encodeEvent(back.Event)})
@@ -213,7 +214,7 @@ func (o *outbox) delivered(k *Keeper, m *message) {
 	}
 }
 
-// clean removes records. The caller holds k.mu.
+// clean removes the records of sent messages, maxBatch at a time. The caller holds k.mu.
 func (o *outbox) clean(k *Keeper) {
 	part := o.sent[:min(len(o.sent), maxBatch)]
 	g, reign := k.group, k.reign

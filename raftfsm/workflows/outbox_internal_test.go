@@ -16,12 +16,12 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// deadGroup is a group whose entries are applied nowhere, and a Sender that cannot reach instances whose id begins with
-// "dead".
+// deadGroup is a group that reports success for entries, but applies none. It is also a Sender that cannot reach
+// instances whose id begins with "dead".
 type deadGroup struct {
 	records.Group
 	sent    chan string
-	commits chan struct{} // if not nil, an entry is committed when it can be received from
+	commits chan struct{} // if not nil, Commit first receives from this channel
 }
 
 func (deadGroup) Leading() bool { return true }
@@ -47,7 +47,7 @@ func (g deadGroup) Ask(_ context.Context, _ uint32, _ string, body []byte) ([]by
 	return nil, false, nil
 }
 
-// openOutbox returns a Keeper that leads and has only an outbox.
+// openOutbox returns a Keeper that leads the group g, for a test of its outbox.
 func openOutbox(g deadGroup) *Keeper {
 	k := NewKeeper(Options{Sender: g})
 	k.group, k.machine, k.term = g, &kv.Machine{}, 1
@@ -62,15 +62,15 @@ func (k *Keeper) mail(id string, n int, event []byte) {
 		key: fmt.Sprint(n), event: event}})
 }
 
-// A restore within a term ends what the Keeper has read, while a removal of a sent message and another message are
-// still on their way. Their ends change nothing of what the Keeper has read since.
+// After a restore within a term, the Keeper resigns and reads again. The removal of a sent message and the sending of
+// another message are then still under way. When they end, they do not change what the Keeper has read since.
 func TestOutbox_WorkBeforeRestoreChangesNothingAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := deadGroup{sent: make(chan string), commits: make(chan struct{})}
 		k := openOutbox(g)
 		k.mail("alive", 1, nil)
 		<-g.sent
-		proposed := time.NewTimer(2 * flushPause) // of the removal
+		proposed := time.NewTimer(2 * flushPause) // the removal is proposed by then
 		<-proposed.C
 		k.mail("other", 2, nil)
 		synctest.Wait() // the second message is being sent
@@ -96,7 +96,8 @@ func TestOutbox_WorkBeforeRestoreChangesNothingAfterwards(t *testing.T) {
 	})
 }
 
-// Messages for one instance arrive when its sender has just sent the last one. Each is sent once, by one sender.
+// Messages for one instance are added when its sender has just sent the last message. Each message is sent once, by
+// one sender.
 func TestOutbox_SendsEachMessageToBusyTarget(t *testing.T) {
 	const messages = maxMessages / 2
 	g := deadGroup{sent: make(chan string, 2*messages)}

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// A new leader cannot read its records at first. It reads them again after a pause, although no caller comes. So a
-// timer fires.
+// A new leader cannot read its records at first. The leader reads them again after a pause, although no call comes. So
+// a timer fires.
 func TestKeeper_ReadsAgainAfterFailedRead(t *testing.T) {
 	broken, trace := play(t, 1, func(m *model) {
 		n, lead := m.worker()
@@ -23,7 +23,7 @@ func TestKeeper_ReadsAgainAfterFailedRead(t *testing.T) {
 		repair := next.BreakReads()
 		m.Elect(next)
 		m.Depose(m.Members[0])
-		m.Pass(uint64(retryPause.Milliseconds())) // fails again
+		m.Pass(uint64(retryPause.Milliseconds())) // the second read fails, too
 		repair()
 		before := m.Last()
 		for range 70 { // the clock of the server may be wrong by a minute

@@ -20,7 +20,7 @@ import (
 const (
 	tableChunk   = 'c' // history, one record for the events of one turn
 	tableDue     = 'd' // timers, scheduled starts and retention, by time
-	tableHead    = 'h'
+	tableHead    = 'h' // the main record of an instance
 	tableInbox   = 'i' // events that no turn has consumed
 	tableList    = 'l' // instances by the time of their creation
 	tableOutbox  = 'o' // messages for other instances
@@ -31,14 +31,14 @@ const (
 // recordVersion is the first byte of every record.
 const recordVersion = 1
 
-// buckets is the number of parts of an application. It is part of the format.
+// buckets is the number of buckets of an application. The number is part of the format.
 const buckets = 64
 
-// Bounds of what a record has.
+// Bounds and numbers of records.
 const (
 	maxName   = 1 << 10 // bytes of an application, an instance id, the name of a workflow or of an event
 	maxRecent = 32      // idempotency keys of a head
-	middle    = 1 << 40 // number of the first event of an inbox
+	middle    = 1 << 40 // number of the first event of an inbox; there is room for events before it
 )
 
 // Ref identifies an instance. App is the application whose workers run the instance. App and ID must not contain a
@@ -53,7 +53,8 @@ func (r Ref) bucket() uint16 {
 // instance from this prefix.
 func (r Ref) Prefix() string { return r.place().prefix() }
 
-// check returns fault.Invalid for an instance that no key can contain.
+// check returns fault.Invalid or fault.TooLarge for an instance that no key can contain. op is the operation in the
+// error.
 func (r Ref) check(op string) error {
 	switch {
 	case r.App == "" || r.ID == "":
@@ -102,7 +103,8 @@ func (r Ref) outboxKey(birth uint64, n int) string {
 
 func (r Ref) listKey(created uint64) string { return r.place().table(tableList) + be64(created) + r.ID }
 
-// dueKey returns the key of a timer. kind and id keep several ones of the same moment apart.
+// dueKey returns the key of a due record. at is its time in Unix milliseconds. kind and id distinguish the records of
+// an instance that have the same time.
 func (r Ref) dueKey(at uint64, kind byte, id int32) string {
 	return r.place().table(tableDue) + be64(at) + r.ID + "\x00" + string([]byte{kind}) +
 		string(binary.BigEndian.AppendUint32(nil, uint32(id))) //nolint:gosec // bits
@@ -112,15 +114,15 @@ func sessionPrefix(group uint32) string {
 	return "\x00" + string(binary.BigEndian.AppendUint32(nil, group)) + string([]byte{tableSession})
 }
 
-// bits and unbits store the id of an event, which may be negative.
+// bits encodes the id of an event, which may be negative, as a number that unbits decodes.
 func bits(id int32) uint64 { return uint64(uint32(id)) } //nolint:gosec // bits
 
 func unbits(n uint64) int32 { return int32(uint32(n)) } //nolint:gosec // bits
 
-// timeOf returns a time in Unix nanoseconds.
+// timeOf returns the time that is n nanoseconds after the Unix epoch.
 func timeOf(n uint64) time.Time { return time.Unix(0, int64(min(n, 1<<63-1))).UTC() } //nolint:gosec // bounded
 
-// timeOfMillis returns a time in Unix milliseconds.
+// timeOfMillis returns the time that is n milliseconds after the Unix epoch.
 func timeOfMillis(n uint64) time.Time {
 	return time.UnixMilli(int64(min(n, 1<<48))).UTC() //nolint:gosec // bounded
 }
@@ -131,7 +133,7 @@ func statusOf(n uint64) protos.OrchestrationStatus {
 
 func be64(n uint64) string { return string(binary.BigEndian.AppendUint64(nil, n)) }
 
-// number returns the number at the end of a key.
+// number returns the number in the last 8 bytes of a key, or 0 if the key is shorter.
 func number(key string) uint64 {
 	if len(key) < 8 {
 		return 0
@@ -154,7 +156,7 @@ func PartitionOf(key string, partitions uint32) uint32 {
 	return uint32((xxhash.Sum64String(app) + bucket) % uint64(partitions)) //nolint:gosec // below partitions
 }
 
-// splitKey returns the bucket and the table of a key, and what follows them.
+// splitKey returns the bucket, the table and the rest of a key. ok is false for a key without a bucket.
 func splitKey(key string) (p place, table byte, rest string, ok bool) {
 	app, rest, found := strings.Cut(key, "\x00")
 	if !found || app == "" || len(rest) < 3 {
@@ -174,33 +176,33 @@ func instanceOf(key string) (r Ref, table byte, rest string, ok bool) {
 	return Ref{p.app, id}, table, rest, id != "" && found
 }
 
-// head is the main record of an instance. Every entry of the instance replaces it, and names its previous revision.
-// So entries that were proposed concurrently exclude each other.
+// head is the main record of an instance. Every entry of the instance replaces the head, and names the previous
+// revision of the head. So entries that were proposed concurrently exclude each other.
 type head struct {
 	revision uint64 // of the record; 0 = there is none
 
-	nonce      uint64 // of the entry that wrote it, so that its proposer recognizes it
-	birth      uint64 // of the entry that wrote it; grows with every entry, also after a purge
+	nonce      uint64 // random number, by which the proposer of an entry recognizes the head that it has written
+	birth      uint64 // number of the entry that wrote the head, see change.birth
 	status     int32  // protos.OrchestrationStatus
 	name       string
 	version    string
 	execution  string // changes when the workflow continues as new
 	creation   string // execution id at the creation
-	generation uint64
-	chunks     uint64 // records of the history
-	events     uint64 // in them
-	bytes      uint64 // of them
+	generation uint64 // grows by one when an instance is replaced or continues as new
+	chunks     uint64 // number of records of the history
+	events     uint64 // number of events in these records
+	bytes      uint64 // bytes of these events
 	low, high  uint64 // numbers of the events of the inbox: low to high-1
 	startAt    uint64 // cluster time of a scheduled start that is not due, in milliseconds; 0 = none
 	raised     uint64 // newest timestamp of a raised event, Unix nanoseconds
 
 	created, started, updated, completed uint64 // Unix nanoseconds; 0 = not yet
 
-	parentApp, parentID, parentExecution string // of a child
-	parentTask                           int32  // event id of its creation in the parent
+	parentApp, parentID, parentExecution string // parent of a child workflow; empty = none
+	parentTask                           int32  // id of the event of the parent that has created this child
 	custom                               string // custom status
 	hasCustom                            bool
-	unique                               bool     // its id must not be used again
+	unique                               bool     // the creation required that no other instance has the id
 	recent                               []uint64 // idempotency keys of the newest requests, oldest first
 }
 
@@ -258,7 +260,8 @@ func readHead(value []byte, revision uint64) (h head, ok bool) {
 	return h, ok
 }
 
-// remember adds an idempotency key. It does not change a list that another head has.
+// remember adds an idempotency key; 0 = none. Above maxRecent keys, it drops the oldest. It copies the list, because
+// another head may share the list.
 func (h *head) remember(key uint64) {
 	if key == 0 {
 		return
@@ -267,7 +270,7 @@ func (h *head) remember(key uint64) {
 	h.recent = list[max(0, len(list)-maxRecent):]
 }
 
-// encodeEvents returns a record of events, each of which is an encoded protos.HistoryEvent.
+// encodeEvents encodes a record with events. Each event is an encoded protos.HistoryEvent.
 func encodeEvents(events [][]byte) []byte {
 	size := 8
 	for _, e := range events {
@@ -280,7 +283,7 @@ func encodeEvents(events [][]byte) []byte {
 	return b
 }
 
-// readEvents reads a record of events. The result shares the memory of value.
+// readEvents decodes a record with events. The result shares the memory of value.
 func readEvents(value []byte) (events [][]byte, ok bool) {
 	r := lenprefix.Reader{Rest: value}
 	ok = r.Byte() == recordVersion
@@ -295,7 +298,7 @@ func readEvents(value []byte) (events [][]byte, ok bool) {
 // taskRecord is the record of an activity that has no result yet. event is the event of the history that scheduled
 // the activity.
 type taskRecord struct {
-	app   string // whose workers execute it
+	app   string // application whose workers execute the activity
 	event []byte // encoded protos.HistoryEvent: taskScheduled
 	exec  string // execution id of the workflow
 }
@@ -322,8 +325,8 @@ const (
 // dueRecord is the record of an event that becomes due at a time. Its key contains the time, the instance, the kind
 // and a number.
 type dueRecord struct {
-	generation uint64 // of the instance; a record of an earlier one does nothing
-	execution  string // of a creation, so that a record of an earlier instance with the id does nothing
+	generation uint64 // of the instance; a timer of an earlier generation has no effect
+	execution  string // head.creation; a record of an earlier instance with the same id has no effect
 	event      []byte // dueTimer, dueStart: the encoded protos.HistoryEvent that arrives
 }
 
@@ -339,7 +342,7 @@ func readDue(value []byte) (d dueRecord, ok bool) {
 	return d, ok && !r.Bad
 }
 
-// splitDue reads a key of tableDue.
+// splitDue returns the parts of a key of tableDue. at is in Unix milliseconds. ok is false for other keys.
 func splitDue(key string) (at uint64, r Ref, kind byte, id int32, ok bool) {
 	p, table, rest, ok := splitKey(key)
 	if !ok || table != tableDue || len(rest) < 8+1+1+1+4 {
@@ -356,7 +359,7 @@ func splitDue(key string) (at uint64, r Ref, kind byte, id int32, ok bool) {
 // outRecord is the record of a message for another instance.
 type outRecord struct {
 	to        Ref
-	execution string // of the target; empty = any
+	execution string // execution id of the target; empty = any
 	key       string // idempotency key
 	event     []byte
 }
@@ -377,7 +380,7 @@ func readOut(value []byte) (o outRecord, ok bool) {
 	return o, ok && !r.Bad
 }
 
-// listRecord is the record of the index of instances.
+// listRecord is a record of tableList, the index of instances.
 type listRecord struct {
 	status int32
 	name   string

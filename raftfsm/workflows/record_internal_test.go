@@ -87,7 +87,7 @@ func TestPartitionOf_SpreadsBuckets(t *testing.T) {
 	if got := PartitionOf(sessionPrefix(3)+"s", 7); got != 3 {
 		t.Errorf("a session of group 3 is in group %d", got)
 	}
-	// Values of the format: a change makes instances of existing clusters unreachable.
+	// The buckets are part of the format. Other values would make instances of existing clusters unreachable.
 	for id, want := range map[string]uint16{"order-1": 45, "x": 35, "2f6c": 55} {
 		if got := (Ref{"shop", id}).bucket(); got != want {
 			t.Errorf("instance %s is in bucket %d, want %d", id, got, want)

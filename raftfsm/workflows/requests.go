@@ -18,9 +18,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// do executes the step f of an instance, and waits for the answer. It then waits until a majority has confirmed that
-// this server led after the call began. A step that commits an entry is such a confirmation. Without one, a deposed
-// leader could answer from an old state.
+// do executes the step f of an instance, and waits until f or its entry calls reply. It then waits until a majority
+// has confirmed that this server led after the call began. Otherwise a deposed leader could answer from an old state.
+// If the step has committed an entry, the entry is the confirmation.
 func (k *Keeper) do(ctx context.Context, r Ref, op string, f func(c *change, reply func(error))) error {
 	if err := r.check(op); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (k *Keeper) do(ctx context.Context, r Ref, op string, f func(c *change, rep
 	case err := <-done:
 		k.gate(ctx, "answer about "+r.ID)
 		switch fault.CodeOf(err) {
-		case fault.NotLeader, fault.Unavailable, fault.Indeterminate: // these are true without a confirmation
+		case fault.NotLeader, fault.Unavailable, fault.Indeterminate: // these errors need no confirmation
 			return err
 		}
 		if wrong := k.confirmed(ctx, g, since); wrong != nil {
@@ -57,27 +57,27 @@ func (k *Keeper) do(ctx context.Context, r Ref, op string, f func(c *change, rep
 	}
 }
 
-// confirmNow waits until a majority confirms that this server leads.
+// confirmNow waits until a majority confirms that this server leads, up to proposeTimeout.
 func (k *Keeper) confirmNow(g records.Group) error {
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()
 	return k.confirmed(ctx, g, k.confirm.begin())
 }
 
-// creation is a new instance.
+// creation describes a new instance.
 type creation struct {
 	event   *protos.HistoryEvent // ExecutionStarted
 	startAt time.Time            // zero = at once
-	unique  bool
-	checked string     // execution id of a terminal instance whose descendants are known to be terminal
-	fork    *turn.Fork // of a rerun; nil = the instance begins with event
+	unique  bool                 // see turn.Reuse
+	checked string               // execution id of a terminal instance whose descendants are known to be terminal
+	fork    *turn.Fork           // of a rerun; nil = the instance begins with event
 }
 
 // opChildren is the operation name in the error that asks the caller to check the descendants of a terminal instance
 // first.
 const opChildren = "workflows.Children"
 
-// create is the step for a new instance.
+// create is the step for a new instance. A terminal instance with the same id may be replaced, see reuses.
 func (c *change) create(n *creation, reply func(error)) {
 	i := c.i
 	s := n.event.GetExecutionStarted()
@@ -92,11 +92,11 @@ func (c *change) create(n *creation, reply func(error)) {
 		case same && i.exists():
 			c.replies = append(c.replies, reply)
 			return
-		case same: // the first call is on its way into the log
+		case same: // the creation by the first call is on its way into the log
 			c.needed = true
 			c.replies = append(c.replies, reply)
 			return
-		case c.created: // another instance was created and not stored yet; it is not terminal
+		case c.created: // another instance with this id is on its way into the log, so it is not terminal
 			reply(workflow.AlreadyRuns(i.ID))
 			return
 		case n.checked != c.head.execution && c.hasChildren():
@@ -139,7 +139,7 @@ func (c *change) create(n *creation, reply func(error)) {
 	c.arrive(a)
 }
 
-// fork makes the instance begin in the middle of a history.
+// fork makes the instance begin with the history, activities, timers and messages of f.
 func (c *change) fork(f *turn.Fork, reply func(error)) {
 	h := &c.head
 	c.execution = h.execution
@@ -158,7 +158,8 @@ func (c *change) fork(f *turn.Fork, reply func(error)) {
 	c.replies = append(c.replies, reply)
 }
 
-// reuses decides about the creation of an instance whose id another one has.
+// reuses decides about the creation of an instance if another instance has the same id. It applies the rules of
+// turn.Reuse to the head of the other instance.
 func (c *change) reuses(s *protos.ExecutionStartedEvent, execution string, unique bool) (same bool, err error) {
 	h, p := &c.head, s.GetParentInstance()
 	if p != nil && h.parentID != "" {
@@ -179,7 +180,8 @@ func (c *change) reuses(s *protos.ExecutionStartedEvent, execution string, uniqu
 	return false, nil
 }
 
-// hasChildren reports whether the history has children that may still run.
+// hasChildren reports whether the history has children, which may still run. It returns true if the history cannot be
+// read.
 func (c *change) hasChildren() bool {
 	if err := c.i.loadHistory(c.machine); err != nil {
 		return true
@@ -192,21 +194,22 @@ func (c *change) hasChildren() bool {
 	return false
 }
 
-// postpone reports whether the step must wait for the next entry, because this entry already has records of the
-// instance. wipe would not find these. The step must then return, and is repeated.
+// postpone reports whether the step must wait for the next entry, because this entry already has operations on records
+// of the instance. wipe would not find these records. The step must then return, and is executed again.
 func (c *change) postpone() bool {
 	c.postponed = len(c.ops) > 0
 	return c.postponed
 }
 
-// wipe removes the records of an instance. It keeps the head, and messages that were not sent yet.
+// wipe adds the removal of the records of an instance to the entry. It keeps the head, and messages that were not sent
+// yet.
 func (c *change) wipe() error {
 	i := c.i
 	if err := i.loadHistory(c.machine); err != nil {
 		return err
 	}
 	ops, replies, needed := c.ops, c.replies, c.needed
-	if err := c.wipeTasks(); err != nil { // nothing of it may be in an entry
+	if err := c.wipeTasks(); err != nil { // the entry must not have only a part of the removal
 		c.ops, c.replies, c.needed = ops, replies, needed
 		return err
 	}
@@ -215,7 +218,7 @@ func (c *change) wipe() error {
 		if a.seq != 0 {
 			c.add(remove(i.inboxKey(a.seq)))
 		} else {
-			c.replies = append(c.replies, a.answer) // it came for an instance that ends with this entry
+			c.replies = append(c.replies, a.answer) // the event came for the instance that this entry removes
 		}
 	}
 	i.inbox.set(nil, &i.Ref)
@@ -232,7 +235,7 @@ func (c *change) wipe() error {
 }
 
 // wipeTasks adds the removal of the instance's activities to the entry. Activities of earlier executions are removed
-// at once, in separate entries: there may be too many for one entry, and nothing waits for their results.
+// at once, in separate entries, because there may be too many for one entry. Their results would have no effect.
 func (c *change) wipeTasks() error {
 	i := c.i
 	for after, more := "", true; more; {
@@ -268,7 +271,7 @@ func (c *change) wipeTasks() error {
 	return nil
 }
 
-// forgetTasks ends activities whose records are removed.
+// forgetTasks ends activities whose records were removed.
 func (k *Keeper) forgetTasks(ids ...taskID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -279,7 +282,7 @@ func (k *Keeper) forgetTasks(ids ...taskID) {
 	}
 }
 
-// purge removes the instance. The caller has checked that this is allowed.
+// purge adds the removal of the instance to the entry. The caller has checked that the removal is allowed.
 func (c *change) purge() error {
 	if err := c.wipe(); err != nil {
 		c.k.failed(err)
@@ -301,7 +304,7 @@ func (c *change) present() (over bool, err error) {
 	return terminal(c.head.status), nil
 }
 
-// start creates an instance.
+// start creates an instance. It returns when the instance is in the log.
 func (k *Keeper) start(ctx context.Context, r Ref, n *creation) error {
 	return k.do(ctx, r, opStart, func(c *change, reply func(error)) {
 		n.event.Timestamp = timestamppb.New(c.time())
@@ -320,7 +323,8 @@ func (k *Keeper) event(ctx context.Context, r Ref, e *protos.HistoryEvent, key u
 		}
 		if repeats := c.i.inbox.repeats(e, c.head.status); over || repeats {
 			if list := c.i.inbox.list; repeats && c.i.inbox.unsaved() {
-				// The first one is on its way into the log. It is there when the last event is.
+				// The earlier event with the same effect may still be on its way into the log. When the last event of
+				// the inbox is in the log, the earlier event is there, too.
 				c.i.folds, c.needed = false, true
 				c.join(list[len(list)-1], &arrival{reply: reply})
 				return
@@ -332,7 +336,7 @@ func (k *Keeper) event(ctx context.Context, r Ref, e *protos.HistoryEvent, key u
 	})
 }
 
-// event adds an event of a client or of another instance.
+// event adds an event of a client or of another instance to the inbox. It sets the timestamp of the event.
 func (c *change) event(e *protos.HistoryEvent, key uint64, reply func(error)) {
 	i := c.i
 	if e.GetEventRaised() != nil {
@@ -342,7 +346,7 @@ func (c *change) event(e *protos.HistoryEvent, key uint64, reply func(error)) {
 		e.Timestamp = timestamppb.New(c.time())
 	}
 	if e.GetExecutionTerminated() != nil && c.head.startAt != 0 {
-		// The event that starts it is only in the record of its start time.
+		// The start event of a scheduled instance is only in the due record. The termination needs it in the inbox.
 		key := i.dueKey(c.head.startAt, dueStart, 0)
 		if v, err := c.machine.Get(kv.WorkflowStore, key, 0); err == nil && v.Found {
 			if d, ok := readDue(v.Value); ok {
@@ -373,11 +377,11 @@ func (k *Keeper) Deliver(ctx context.Context, r *outRecord) error {
 			return
 		}
 		if !c.exists() || terminal(c.head.status) || !c.addressed(r.execution, e) {
-			c.replies = append(c.replies, reply) // nothing waits for it
+			c.replies = append(c.replies, reply) // the message has no effect
 			return
 		}
 		if e.GetEventRaised() != nil && c.i.inbox.full() {
-			// Its sender must not wait: the messages of others would wait, too.
+			// The sender must not wait, because the messages of other instances would wait, too.
 			k.opts.Logger.Warn("an event of a workflow is dropped: its target has too many that are not handled",
 				"app", r.to.App, "instance", r.to.ID, "event", e.GetEventRaised().GetName(),
 				"hint", "start workers of the application, or terminate the instance")
@@ -388,15 +392,15 @@ func (k *Keeper) Deliver(ctx context.Context, r *outRecord) error {
 	})
 }
 
-// addressed reports whether a message is for the present execution of the instance. An execution is replaced by
-// continue-as-new, which a parent does not learn of. So a termination by the parent also applies to all later
-// executions of the same creation.
+// addressed reports whether a message is for the present execution of the instance. execution is the execution that
+// the message names. A parent does not learn when a child continues as new with another execution. So a termination by
+// the parent also applies to all later executions of the same creation.
 func (c *change) addressed(execution string, e *protos.HistoryEvent) bool {
 	return execution == "" || execution == c.head.execution ||
 		e.GetExecutionTerminated() != nil && execution == c.head.creation
 }
 
-// purge removes an instance.
+// purge removes an instance that is terminal, or any instance if force is true.
 func (k *Keeper) purge(ctx context.Context, r Ref, force bool) error {
 	return k.do(ctx, r, opPurge, func(c *change, reply func(error)) { c.tryPurge(force, reply) })
 }
@@ -432,7 +436,8 @@ func (w *waiter) end(err error) {
 	}
 }
 
-// wait waits until the status of an instance satisfies until, or some time has passed.
+// wait waits until the status of an instance satisfies until, but at most for waitPatience. reached is false after
+// that time.
 func (k *Keeper) wait(ctx context.Context, r Ref, until workflow.Until) (reached bool, err error) {
 	if err := r.check(opWait); err != nil {
 		return false, err
@@ -463,7 +468,7 @@ func (k *Keeper) wait(ctx context.Context, r Ref, until workflow.Until) (reached
 			}
 		}
 	}()
-	// The head is read after the waiter is known, so no change is missed.
+	// The head is read after the waiter was added, so no change is missed.
 	h, found, err := readHeadOf(m, r)
 	if err != nil {
 		return false, err
@@ -484,7 +489,7 @@ func (k *Keeper) wait(ctx context.Context, r Ref, until workflow.Until) (reached
 	}
 }
 
-// notify wakes the calls that wait for the status of an instance. The caller holds k.mu.
+// notify ends the calls whose condition the status of an instance satisfies. The caller holds k.mu.
 func (k *Keeper) notify(i *instance) {
 	list := k.waiters[i.Ref]
 	if len(list) == 0 || !i.exists() {
@@ -518,7 +523,8 @@ func readHeadOf(m *kv.Machine, r Ref) (h head, found bool, err error) {
 	return h, true, nil
 }
 
-// reading confirms that this server leads, and returns its state machine.
+// reading returns the state machine for a linearizable read. It waits until a majority has confirmed that this server
+// leads.
 func (k *Keeper) reading(ctx context.Context, op string) (*kv.Machine, error) {
 	k.mu.Lock()
 	if err := k.lead(op); err != nil {
@@ -530,7 +536,8 @@ func (k *Keeper) reading(ctx context.Context, op string) (*kv.Machine, error) {
 	return m, g.Confirm(ctx)
 }
 
-// state returns the public state of an instance; nil = it does not exist.
+// state returns the public state of an instance, or nil if the instance does not exist. payloads is that of
+// workflow.Engine.State.
 func (k *Keeper) state(ctx context.Context, r Ref, payloads bool) (*protos.WorkflowState, error) {
 	if err := r.check(opRead); err != nil {
 		return nil, err
@@ -554,7 +561,7 @@ func (k *Keeper) state(ctx context.Context, r Ref, payloads bool) (*protos.Workf
 	}
 }
 
-// stateOf builds the public state from the head, the first and the last part of the history.
+// stateOf returns the public state of an instance. It reads only the first and the last record of the history.
 func stateOf(m *kv.Machine, r Ref, h *head, payloads bool) (*protos.WorkflowState, error) {
 	var keys []string
 	switch {
@@ -599,7 +606,7 @@ func stateOf(m *kv.Machine, r Ref, h *head, payloads bool) (*protos.WorkflowStat
 
 func nanos(n uint64) *timestamppb.Timestamp { return timestamppb.New(timeOf(n)) }
 
-// startOf returns the event ExecutionStarted of an instance that has not had a turn.
+// startOf returns the event ExecutionStarted of an instance that has not had a turn, or nil if there is no such event.
 func startOf(m *kv.Machine, r Ref, h *head) (*protos.HistoryEvent, error) {
 	if h.startAt != 0 {
 		v, err := m.Get(kv.WorkflowStore, r.dueKey(h.startAt, dueStart, 0), 0)
@@ -628,8 +635,9 @@ func startOf(m *kv.Machine, r Ref, h *head) (*protos.HistoryEvent, error) {
 	return nil, nil
 }
 
-// events returns up to limit encoded events of the history, beginning at position first. The result found is false if
-// the instance does not exist. The result more is true if there are further events.
+// events returns up to limit encoded events of the history, beginning at position first, and stops after maxAnswer
+// bytes. The result found is false if the instance does not exist. The result more is true if there are further
+// events.
 func (k *Keeper) events(ctx context.Context, r Ref, first uint64, limit int) (raws [][]byte, found, more bool,
 	err error) {
 	if err := r.check(opRead); err != nil {
@@ -693,13 +701,13 @@ func (k *Keeper) applications(ctx context.Context, after string, limit int) (lis
 	return list, more, nil
 }
 
-// maxAnswer bounds the bytes of an answer with a history.
+// maxAnswer bounds the bytes of an answer with a history. The last event may exceed it.
 const maxAnswer = 16 << 20
 
-// listed is one instance of a list.
+// listed is an instance in a list.
 type listed struct {
 	workflow.Listed
-	created uint64
+	created uint64 // Unix nanoseconds
 }
 
 // list returns up to limit instances of an application in this group, in the order of their creation. It begins after
@@ -741,7 +749,7 @@ func listPlace(ctx context.Context, m *kv.Machine, p place, f *workflow.Filter, 
 	limit int) (part []listed, more bool, err error) {
 	prefix := p.table(tableList)
 	for from := prefix + be64(after) + afterID; ; {
-		if err := ctx.Err(); err != nil { // a filter may match none of many
+		if err := ctx.Err(); err != nil { // the filter may match none of many instances
 			return nil, false, fault.Wrap(err, opRead, "listing workflows")
 		}
 		found, again, err := m.Records(kv.WorkflowStore, prefix, from, page, pageBytes, 0)

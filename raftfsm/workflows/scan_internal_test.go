@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/grouptest"
 )
 
-// backlog is a leader with many activities of one bucket.
+// backlog is a leader of a group that has many activities in one bucket.
 type backlog struct {
 	*grouptest.Group
 	k       *Keeper
@@ -21,7 +21,7 @@ type backlog struct {
 	handed  map[taskID]int
 }
 
-// write stores activities. If queue is true, they go on as those of a change.
+// write stores activities in the log. If queue is true, it also queues them, as change.install does.
 func (b *backlog) write(r Ref, count int, app string, queue bool) {
 	var list []command.Op
 	record := taskRecord{app: app, exec: "execution"}
@@ -41,7 +41,7 @@ func (b *backlog) write(r Ref, count int, app string, queue bool) {
 	}
 }
 
-// join adds streams.
+// join adds streams of an application to the session.
 func (b *backlog) join(app string, count int) {
 	b.k.mu.Lock()
 	for range count {
@@ -98,9 +98,9 @@ func refs(count int) (list []Ref) {
 	return list
 }
 
-// Reading a backlog that is many times as long as the queue takes time in proportion to its length, although streams
-// have as many activities as the queue. Nothing is forgotten: activities that are written meanwhile, those of streams
-// that end, and those of another application, which gets a worker later.
+// A backlog is many times as long as the queue, and streams have as many activities as the queue. The time to read the
+// backlog is proportional to its length. Every activity is handed out. This includes activities that are written in
+// the meantime, activities of streams that end, and activities of an application that gets a worker later.
 func TestScan_ReadsABacklogAFewTimes(t *testing.T) {
 	const long, few, streams = 12 * maxQueue, 500, 16
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 const (
 	maxTurns      = 256
 	maxActivities = 256
-	maxPull       = 256 // items of one answer
+	maxPull       = 256 // items in one answer
 	maxPullBytes  = 4 << 20
 	maxHanded     = 64 << 20 // bytes of the histories of an application's turns that streams have; at least one turn
 )
@@ -33,14 +33,14 @@ type stream struct {
 	session    *session
 	app        string
 	worker     workflow.Worker
-	turns      int // that it has
-	activities int
-	held       map[Ref]*instance // whose turn it has
+	turns      int               // turns that the stream has
+	activities int               // activities that the stream has
+	held       map[Ref]*instance // instances whose turn the stream has
 }
 
-// room returns how many further turns and activities the stream can get. The limits of its worker apply here,
-// although the node enforces them, too. Otherwise work above the limits would wait in this node while other nodes are
-// idle.
+// room returns how many further turns and activities the stream can get. The limits of its worker apply here, although
+// the node of the worker enforces them, too. Otherwise work above the limits would wait in that node while other nodes
+// are idle.
 func (s *stream) room() (turns, activities int) {
 	turns, activities = maxTurns, maxActivities
 	if n := s.worker.MaxTurns; n > 0 {
@@ -52,27 +52,27 @@ func (s *stream) room() (turns, activities int) {
 	return turns - s.turns, activities - s.activities
 }
 
-// session is the session of a node with workers. It ends when the node has not pulled for sessionLife. The leader
-// then hands out its turns and activities again. The node ends the streams that had them.
+// session is the session of a node with workers. It ends when the node has not pulled for sessionLife. The leader then
+// hands out the turns and activities of the session again. The node ends the streams that had activities.
 type session struct {
 	id       string
 	revision uint64 // of its record
-	number   uint64 // of the call that has begun it
+	number   uint64 // Join.Number of the call that has begun the session
 	streams  map[uint64]*stream
-	out      []*item // not sent yet
-	// last is the newest answer until the node reports that it has it. Then a lost answer is sent again.
+	out      []*item // items that are not sent yet
+	// last is the newest answer, until the node confirms it. If the answer was lost, the next pull returns it again.
 	last    []*item
 	answers uint64 // number of the newest answer; greater than those of earlier sessions
 	wake    chan struct{}
 	ended   chan struct{}
-	pulls   int // that wait
-	expiry  func() bool
+	pulls   int         // pulls that wait
+	expiry  func() bool // stops the timer that ends the session
 }
 
 // The kinds of items.
 const (
-	itemTurn = 1
-	itemTask = 2
+	itemTurn = 1 // a turn of an instance
+	itemTask = 2 // an activity
 )
 
 // item is work for a stream.
@@ -80,13 +80,13 @@ type item struct {
 	stream uint64
 	kind   byte
 	ref    Ref
-	number uint64   // of the delivery of a turn; the attempt of an activity
+	number uint64   // number of the delivery of a turn, or of the attempt of an activity
 	exec   string   // execution id of the workflow
-	from   uint64   // events of the history that the node has had from the same leader
-	past   [][]byte // all of them; the node gets those from from on
-	fresh  [][]byte // new events of a turn; the scheduled event of an activity
-	task   int32
-	birth  uint64
+	from   uint64   // number of events of the history that this leader has sent to the stream before
+	past   [][]byte // the history before a turn; only the events from position from on are sent
+	fresh  [][]byte // new events of a turn; the event TaskScheduled of an activity
+	task   int32    // id of an activity
+	birth  uint64   // number of the entry that scheduled an activity, see change.birth
 }
 
 func (i *item) size() (n int) {
@@ -101,20 +101,20 @@ func (i *item) size() (n int) {
 
 // Held is an activity that a stream of a node has when the node joins.
 type Held struct {
-	Stream  uint64
-	App, ID string
-	Task    int32
-	Birth   uint64
-	Attempt uint64
+	Stream  uint64 // id of the stream
+	App, ID string // instance of the activity
+	Task    int32  // id of the activity
+	Birth   uint64 // number of the entry that scheduled the activity
+	Attempt uint64 // number of the attempt; 1 = the first
 }
 
 // Join describes a node that begins a session, with its streams and activities.
 type Join struct {
 	Session  string
-	Previous string            // session of the node at an earlier leader; empty = none
-	Number   uint64            // of the calls that the node has made to join; 0 = unknown
-	Streams  map[uint64]string // applications of the streams of the node
-	Workers  map[uint64]workflow.Worker
+	Previous string                     // session of the node at an earlier leader; empty = none
+	Number   uint64                     // how many times the node has tried to join; 0 = unknown
+	Streams  map[uint64]string          // application of each stream of the node, by the id of the stream
+	Workers  map[uint64]workflow.Worker // by the id of the stream
 	Held     []Held
 }
 
@@ -142,8 +142,8 @@ func (s *session) end() {
 	}
 }
 
-// Join begins a session. The record of the session is in the log before the session gets work. So if the leader
-// changes, the next leader knows that it must wait for this node before it hands out the activities of the node again.
+// Join begins a session. The record of the session is in the log before the session gets work. So after a change of
+// the leader, the next leader waits for this node before it hands out the activities of the node again.
 func (k *Keeper) Join(ctx context.Context, j *Join) error {
 	k.mu.Lock()
 	if err := k.lead(opWork); err != nil {
@@ -169,7 +169,7 @@ func (k *Keeper) Join(ctx context.Context, j *Join) error {
 	if err := k.lead(opWork); err != nil {
 		return err
 	}
-	// The node may have joined this leader before: under its previous id, or by a call whose answer was lost.
+	// The node may have joined this leader before: with its previous session, or by a call whose answer was lost.
 	before := []*session{k.sessions[j.Previous], k.sessions[j.Session]}
 	if old := before[1]; old != nil && j.Number != 0 && j.Number <= old.number {
 		old.revision = max(old.revision, res.Revisions[0])
@@ -191,7 +191,7 @@ func (k *Keeper) Join(ctx context.Context, j *Join) error {
 			return err
 		}
 	}
-	for _, old := range before { // after what the node still has was leased to the new session
+	for _, old := range before { // after the loop above has moved the leases that the node still has
 		if old != nil {
 			k.endSession(old, false)
 		}
@@ -207,8 +207,8 @@ func (k *Keeper) Join(ctx context.Context, j *Join) error {
 	return nil
 }
 
-// held restores the lease of an activity that a node got from an earlier leader, as the node has reported. The caller
-// holds k.mu.
+// held restores the lease of an activity that a node has reported in its join. s is the new session of the node.
+// before has the earlier sessions of the node at this leader, or nil. The caller holds k.mu.
 func (k *Keeper) held(s *session, before []*session, h *Held) error {
 	id, st := taskID{Ref{h.App, h.ID}, h.Task, h.Birth}, s.streams[h.Stream]
 	t := k.tasks[id]
@@ -241,8 +241,8 @@ func (k *Keeper) held(s *session, before []*session, h *Held) error {
 	return nil
 }
 
-// grantAll allows this leader to hand out the activities of earlier leaders. Call it when all their nodes have
-// reported their activities, or when the time for it has passed. The caller holds k.mu.
+// grantAll allows this leader to hand out the activities of earlier leaders. Call it when all nodes of earlier leaders
+// have reported their activities, or when sessionLife has passed. The caller holds k.mu.
 func (k *Keeper) grantAll() {
 	if k.endGrace != nil {
 		k.endGrace()
@@ -264,7 +264,7 @@ func (k *Keeper) forgetSession(id string, revision uint64) {
 	g, op := k.group, remove(sessionPrefix(k.opts.Group)+id)
 	op.Cond, op.Revision = command.CondRevision, revision
 	k.spawn("forget session "+id, func() {
-		// If it fails, the next leader waits for the session in vain.
+		// An error does little harm: the next leader waits for a session that does not exist any more.
 		_, _ = k.commit(g, ops(op))
 	})
 }
@@ -290,7 +290,7 @@ func (k *Keeper) AddStream(session string, id uint64, app string, w workflow.Wor
 	return true, nil
 }
 
-// addStream adds a stream. The caller holds k.mu, and calls fill.
+// addStream adds a stream. The caller holds k.mu, and must call fill afterwards.
 func (k *Keeper) addStream(s *session, id uint64, app string, w workflow.Worker) {
 	st := &stream{streamID: streamID{s.id, id}, session: s, app: app, worker: w, held: map[Ref]*instance{}}
 	s.streams[id] = st
@@ -299,7 +299,7 @@ func (k *Keeper) addStream(s *session, id uint64, app string, w workflow.Worker)
 	a.joins++
 	a.retention = w.Retention
 	a.blocked = false
-	a.moreReady = true // also stalled instances
+	a.moreReady = true // the next scan also finds stalled instances
 }
 
 // RemoveStream ends a stream. The turns and activities that the stream has are handed out again.
@@ -346,7 +346,7 @@ func (k *Keeper) removeStream(s *session, id uint64) {
 	k.fill(st.app)
 }
 
-// expireLater ends a session that has no pull in sessionLife.
+// expireLater starts a timer that ends a session after sessionLife. The next pull stops the timer.
 func (k *Keeper) expireLater(s *session) {
 	s.expiry = k.after(sessionLife, func() {
 		if k.sessions[s.id] == s && s.pulls == 0 {
@@ -355,7 +355,8 @@ func (k *Keeper) expireLater(s *session) {
 	})
 }
 
-// endSession ends a session and what its streams have. The caller holds k.mu.
+// endSession ends a session and its streams. If forget is true, it also removes the record of the session. The caller
+// holds k.mu.
 func (k *Keeper) endSession(s *session, forget bool) {
 	s.end()
 	if k.sessions[s.id] == s {
@@ -371,7 +372,7 @@ func (k *Keeper) endSession(s *session, forget bool) {
 
 // answer is the answer to a pull.
 type answer struct {
-	number uint64 // the next pull names it; 0 = items is empty
+	number uint64 // of the answer, which the next pull confirms; 0 = there was no work
 	proven bool   // a majority has confirmed that the server led after the pull began
 	items  []*item
 }
@@ -438,7 +439,7 @@ func (k *Keeper) pull(ctx context.Context, id string, received uint64) (a answer
 			err = errNotLeader(opWork)
 		}
 		if err != nil {
-			s.rouse() // another pull of the session
+			s.rouse() // wake another pull of the session instead
 			return answer{}, false, err
 		}
 		return a, true, nil
@@ -446,13 +447,14 @@ func (k *Keeper) pull(ctx context.Context, id string, received uint64) (a answer
 }
 
 // needsProof reports whether a majority must confirm that this server leads before pull returns the answer. This is
-// required if the answer has an activity (see pull). It is not required if the answer is empty, but the confirmation
-// then delays no work.
+// required if the answer has an activity (see pull). If the answer is empty, the confirmation is not required. It then
+// delays no work, and gives the node its proof.
 func (a *answer) needsProof() bool {
 	return len(a.items) == 0 || slices.ContainsFunc(a.items, func(i *item) bool { return i.kind == itemTask })
 }
 
-// take returns the work that waits for a session. The caller holds k.mu.
+// take removes items from the queue of a session, and returns those that their streams still have. The caller holds
+// k.mu.
 func (k *Keeper) take(s *session) (taken []*item) {
 	size := 0
 	for len(s.out) > 0 && len(taken) < maxPull && size < maxPullBytes {
@@ -470,7 +472,7 @@ func (k *Keeper) take(s *session) (taken []*item) {
 	return taken
 }
 
-// current reports whether a stream still has an item.
+// current reports whether a stream still has the lease of an item. The caller holds k.mu.
 func (k *Keeper) current(st *stream, i *item) bool {
 	if i.kind == itemTask {
 		t := k.tasks[taskID{i.ref, i.task, i.birth}]

@@ -12,15 +12,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The node that starts an instance, and the nodes whose workers run it, make its spans. They have the names, kinds and
-// attributes of Dapr. The events of an instance carry the trace contexts, so the spans of an instance form one tree
-// whichever nodes have made them. The span of an instance has an id that its first event names. The node makes it when
-// the answer of its worker ends the instance.
+// The spans of an instance are made by the node that starts the instance, and by the nodes whose workers run it. The
+// spans have the names, kinds and attributes of Dapr. The events of an instance carry the trace contexts, so all spans
+// of an instance form one tree. The first event of an instance has the id of the instance's span. A node makes this
+// span when the answer of its worker has ended the instance.
 
 // traces reports whether this node makes spans.
 func (b *Broker) traces() bool { return b.opts.Spans != nil && b.opts.Spans.Exports() }
 
-// startSpan begins the span of a start, which becomes the parent of the instance. It returns nil without spans.
+// startSpan begins the span of a start, and makes it the parent of the instance. It returns nil if this node makes no
+// spans.
 func (b *Broker) startSpan(r *protos.CreateInstanceRequest) workflow.Span {
 	if !b.traces() {
 		return nil
@@ -36,7 +37,7 @@ func attributes(kind, instance string) []string {
 	return []string{"durabletask.type", kind, "durabletask.task.instance_id", instance}
 }
 
-// named adds what the name and the version of a workflow or an activity determine.
+// named sets the name of a span, and adds the attributes for the name and the version of a workflow or an activity.
 func named(kind, name, version string, s workflow.SpanStart) workflow.SpanStart {
 	s.Name = kind + "||" + name
 	s.Attributes = append(s.Attributes, "durabletask.task.name", name)
@@ -72,7 +73,8 @@ func errGivenBack() error {
 	return fault.New(fault.Unavailable, opWork, "the stream of the worker has ended before the activity")
 }
 
-// answerSpans ends the spans of an answer that the leader has accepted. The answer of the leader is out.
+// answerSpans ends the spans of d, after the leader has stored or ignored the answer m of the worker. out is the
+// answer of the leader.
 func (b *Broker) answerSpans(d *delivery, m proto.Message, out []byte) {
 	if d.kind == itemTask {
 		b.mu.Lock()
@@ -91,7 +93,7 @@ func (b *Broker) answerSpans(d *delivery, m proto.Message, out []byte) {
 	}
 }
 
-// failure returns the error of a span; nil for nil.
+// failure returns the error with which a span ends, or nil if d is nil.
 func failure(d *protos.TaskFailureDetails) error {
 	if d == nil {
 		return nil
@@ -99,8 +101,8 @@ func failure(d *protos.TaskFailureDetails) error {
 	return fault.New(fault.Internal, opWork, fault.Shorten(d.GetErrorMessage(), maxName))
 }
 
-// turnSpans makes the spans of a turn whose outcome is stored: those of timers that have fired, and that of the
-// instance if it has ended or has continued as new.
+// turnSpans makes the spans of a turn whose outcome is stored. These are the spans of timers that have fired, and the
+// span of the instance if the instance has ended or has continued as new.
 func (b *Broker) turnSpans(d *delivery, answer *protos.WorkflowResponse, status protos.OrchestrationStatus) {
 	start, begun := beginning(d.item)
 	parent := turn.Context(start)
@@ -135,7 +137,8 @@ func (b *Broker) turnSpans(d *delivery, answer *protos.WorkflowResponse, status 
 			strings.TrimPrefix(status.String(), "ORCHESTRATION_STATUS_"))})).End(wrong)
 }
 
-// beginning returns the event ExecutionStarted of a turn's instance, and when its execution has begun.
+// beginning returns the event ExecutionStarted from the events of a turn, and the time of the first event. start is
+// nil if there is no such event.
 func beginning(i *item) (start *protos.ExecutionStartedEvent, begun time.Time) {
 	for _, list := range [...][][]byte{i.past, i.fresh} {
 		for _, raw := range list {

@@ -23,10 +23,10 @@ type Stream struct {
 	app    string
 	worker workflow.Worker
 
-	queue   []*delivery
-	has     [3]int // items that Next has returned, by kind
+	queue   []*delivery // items that Next has not returned
+	has     [3]int      // items that Next has returned and that have no answer, by kind
 	changed chan struct{}
-	err     error // why it has ended
+	err     error // why the stream has ended; nil = it has not failed
 	closed  bool
 }
 
@@ -81,7 +81,7 @@ func (b *Broker) Workers(app string) (n int) {
 	return n
 }
 
-// idle reports whether the node has no streams. If so, the link waits for one.
+// idle reports whether the node has no streams. If so, run of the link waits until there is a stream.
 func (b *Broker) idle(l *link) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,7 +98,8 @@ func (b *Broker) idle(l *link) bool {
 	return true
 }
 
-// inventory returns the streams of the node, and the activities of a group that they have.
+// inventory returns the application and the worker of each stream of the node, by the id of the stream. list has the
+// activities of the group that the streams have.
 func (b *Broker) inventory(gid uint32) (streams map[uint64]string, workers map[uint64]workflow.Worker, list []Held) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,7 +133,7 @@ func (b *Broker) lose(gid uint32) {
 	}
 }
 
-// arrived gives an item to its stream. ctx bounds the time in which it completes the history.
+// arrived gives an item to its stream. ctx bounds the time in which arrived may complete the history.
 func (b *Broker) arrived(ctx context.Context, l *link, session string, i *item) {
 	i.past, i.fresh = detached(i.past), detached(i.fresh)
 	var incomplete error
@@ -145,24 +146,24 @@ func (b *Broker) arrived(ctx context.Context, l *link, session string, i *item) 
 	defer b.mu.Unlock()
 	s := b.streams[i.stream]
 	if s == nil {
-		// The leader may have executed a call late that names the stream, after the call that ended it.
+		// The leader may have executed a delayed call that adds the stream, after the call that ended the stream.
 		b.running.Go(func() { l.leave(i.stream) })
 		return
 	}
 	if incomplete != nil {
-		s.failLocked(incomplete) // then the leader gives the turn to another stream
+		s.failLocked(incomplete) // so that the leader gives the turn to another stream
 		b.running.Go(s.Close)
 	}
 	if s.err != nil {
-		return // it ends, which the leader learns
+		return // the stream ends, so the leader takes the item back
 	}
 	d := &delivery{item: i, link: l, session: session, stream: s, token: token(l.gid, i)}
 	if o := b.held[i.work()]; o != nil {
 		if o.kind == itemTask {
-			return // the node has it
+			return // the node has the activity already
 		}
 		if !o.sending {
-			b.forget(o) // a turn of an earlier leader
+			b.forget(o) // the turn was handed out again
 		}
 	}
 	b.items[d.token], b.held[i.work()] = d, d
@@ -171,7 +172,7 @@ func (b *Broker) arrived(ctx context.Context, l *link, session string, i *item) 
 }
 
 // detached returns a copy of events. An item shares the memory of the leader's whole answer. Without a copy, one small
-// event that stays in memory would keep all of it.
+// event that stays in memory would keep the whole answer in memory.
 func detached(events [][]byte) [][]byte {
 	size := 0
 	for _, e := range events {
@@ -186,9 +187,9 @@ func detached(events [][]byte) [][]byte {
 	return copied
 }
 
-// completeHistory makes the history in an item complete. The leader leaves out the first events, because the node
-// should have them in its cache. If they are no longer there, completeHistory reads them from the leader. It then
-// adds the history to the cache. After an error the history is not complete, so no worker may get the item.
+// completeHistory makes the history in an item complete. The leader leaves out the first events if the node should
+// have them in its cache. If the cache does not have them, completeHistory reads them from the leader. It then adds
+// the whole history to the cache. After an error the history is not complete, so no worker may get the item.
 func (b *Broker) completeHistory(ctx context.Context, i *item) error {
 	b.mu.Lock()
 	c := b.cached[i.ref]
@@ -199,7 +200,7 @@ func (b *Broker) completeHistory(ctx context.Context, i *item) error {
 		return nil
 	}
 	b.mu.Unlock()
-	var dropped [][]byte                                        // by the cache
+	var dropped [][]byte                                        // events that the cache has dropped
 	for have := 0; uint64(have) < i.from; have = len(dropped) { //nolint:gosec // positive
 		raws, _, err := b.rawHistory(ctx, i.ref, have, int(i.from)-have) //nolint:gosec // bounded
 		if err == nil && len(raws) == 0 {
@@ -217,7 +218,8 @@ func (b *Broker) completeHistory(ctx context.Context, i *item) error {
 	return nil
 }
 
-// keep keeps the history of an item. The caller holds b.mu.
+// keep puts the history of an item into the cache. If the cache is full, keep empties it first. A history that needs
+// more than half of the cache is not kept. The caller holds b.mu.
 func (b *Broker) keep(i *item) {
 	if c := b.cached[i.ref]; c != nil {
 		b.bytes -= c.bytes
@@ -238,7 +240,7 @@ func (b *Broker) keep(i *item) {
 	b.bytes += size
 }
 
-// forget drops an item. The caller holds b.mu.
+// forget drops an item from the node and its stream. The caller holds b.mu.
 func (b *Broker) forget(d *delivery) {
 	if b.items[d.token] != d {
 		return
@@ -304,7 +306,7 @@ func (s *Stream) Next(ctx context.Context) (*protos.WorkItem, error) {
 	}
 }
 
-// next returns the next item that the bounds of the application allow; nil = none.
+// next returns the next item that the bounds of the application allow. It returns nil, nil if there is none.
 func (s *Stream) next() (*delivery, error) {
 	b := s.b
 	b.mu.Lock()
@@ -335,8 +337,8 @@ func (s *Stream) next() (*delivery, error) {
 	return nil, nil
 }
 
-// workItem returns the message for a worker. It does not decode the events of the history. They are copied into the
-// message as unknown fields, which the encoder writes unchanged.
+// workItem returns the message for a worker. It does not decode the events of a turn. It copies them into the message
+// as unknown fields, which the encoder writes unchanged.
 func (s *Stream) workItem(d *delivery) (*protos.WorkItem, error) {
 	if d.kind == itemTask {
 		e, err := decodeEvent(d.fresh[0])
@@ -407,8 +409,8 @@ func (s *Stream) Close() {
 	b.mu.Unlock()
 }
 
-// find returns the work item to which an answer belongs, or nil if the node does not have it. An answer without a
-// token is matched with the function match. If several items match, find returns fault.Invalid. This can happen with
+// find returns the work item to which an answer belongs, or nil if the node does not have the item. An answer without
+// a token is matched with the function match. If several items match, find returns fault.Invalid. This can happen with
 // activities of two applications whose instances have the same id. The caller holds b.mu.
 func (b *Broker) find(app, token string, match func(d *delivery) bool) (found *delivery, err error) {
 	if token != "" {
@@ -463,7 +465,7 @@ func (b *Broker) complete(ctx context.Context, app, token string, m proto.Messag
 	d, err := b.find(app, token, match)
 	if err != nil || d == nil || d.sending {
 		b.mu.Unlock()
-		return err // nothing waits for it, or another call brings it
+		return err // the answer has no effect, or another call sends it
 	}
 	if b.sending.Err() != nil {
 		b.mu.Unlock()
@@ -490,7 +492,7 @@ func (b *Broker) complete(ctx context.Context, app, token string, m proto.Messag
 	}
 }
 
-// sendAnswer sends an answer until the leader has stored or refused it.
+// sendAnswer sends the answer of a worker until the leader has stored or refused the answer, or the Broker closes.
 func (b *Broker) sendAnswer(d *delivery, data []byte) (out []byte, err error) {
 	for {
 		c := &call{what: callTask, session: d.session, ref: d.ref, a: d.stream.id, b: d.birth, c: d.number,

@@ -11,16 +11,16 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// maxFiring bounds the timers that fire at the same time. Others wait in their records.
+// maxFiring bounds the timers that fire at the same time. Other timers wait in their records.
 const maxFiring = 4096
 
-// minOrder limits how many outdated items timers.order may have. Once there are more than minOrder and one for each
-// bucket, the order is built again.
+// minOrder limits how many outdated items timers.order may have. The order is built again when it has more than two
+// items for each bucket in timers.next plus minOrder.
 const minOrder = 64
 
-// dueItem is something that becomes due in a bucket.
+// dueItem is the time at which a record of a bucket becomes due.
 type dueItem struct {
-	at    uint64
+	at    uint64 // cluster time in milliseconds
 	place place
 }
 
@@ -39,18 +39,18 @@ func (o *dueOrder) Pop() any {
 	return last
 }
 
-// timers has the time of the first timer of each bucket. All later timers are only in the records. Keeper.mu guards
-// it.
+// timers has the time of the first due record of each bucket. All later due records are only in the log. In this file,
+// a timer means any due record. Keeper.mu guards the fields.
 type timers struct {
-	next   map[place]uint64
-	order  dueOrder        // has at least the items of next; see first
-	firing map[string]bool // keys of records whose event is on its way into the log
-	at     uint64          // when the alarm ends; 0 = there is none
-	stop   func() bool
-	reads  bool // a goroutine reads what is due
+	next   map[place]uint64 // time of the first timer of each bucket, in milliseconds of cluster time
+	order  dueOrder         // the items of next, and outdated items; see first
+	firing map[string]bool  // keys of timers whose event is on its way into the log
+	at     uint64           // cluster time for which the alarm is set; 0 = no alarm is set
+	stop   func() bool      // stops the alarm
+	reads  bool             // a goroutine reads the timers that are due
 }
 
-// load reads when the first timer of a bucket fires. The caller holds k.mu.
+// load reads from the records when the first timer of a bucket fires. The caller holds k.mu.
 func (t *timers) load(k *Keeper, p place) error {
 	found, _, err := k.machine.List(kv.WorkflowStore, p.table(tableDue), "", 1, 0)
 	if err != nil || len(found) == 0 {
@@ -65,7 +65,7 @@ func (t *timers) load(k *Keeper, p place) error {
 	return nil
 }
 
-// add notes that something becomes due. The caller holds k.mu.
+// add notes that a timer becomes due. The caller holds k.mu.
 func (t *timers) add(k *Keeper, d dueItem) {
 	if t.next == nil {
 		t.next, t.firing = map[place]uint64{}, map[string]bool{}
@@ -76,8 +76,8 @@ func (t *timers) add(k *Keeper, d dueItem) {
 	}
 }
 
-// note sets the time at which the first timer of a bucket fires. It sometimes rebuilds t.order without outdated
-// items. The cost of this is small per call, even with many buckets.
+// note sets the time at which the first timer of a bucket fires. It rebuilds t.order when there are too many outdated
+// items. This happens rarely, so the average cost of a call is small.
 func (t *timers) note(d dueItem) {
 	t.next[d.place] = d.at
 	heap.Push(&t.order, d)
@@ -90,8 +90,8 @@ func (t *timers) note(d dueItem) {
 	}
 }
 
-// first returns the bucket with the earliest timer, and its time. ok is false if there is no timer. first also drops
-// outdated items from t.order.
+// first returns the bucket with the earliest timer, and the time of that timer. ok is false if there is no timer.
+// first also drops outdated items from t.order.
 func (t *timers) first() (d dueItem, ok bool) {
 	for len(t.order) > 0 {
 		d = t.order[0]
@@ -103,11 +103,12 @@ func (t *timers) first() (d dueItem, ok bool) {
 	return dueItem{}, false
 }
 
-// again makes the timers of a bucket be read again, after an entry of one of its instances has failed. The caller
-// holds k.mu.
+// again makes the Keeper read the timers of a bucket again. Call it after an entry of an instance in the bucket has
+// failed. The caller holds k.mu.
 func (t *timers) again(k *Keeper, p place) { t.add(k, dueItem{1, p}) }
 
-// arm sets the alarm. The caller holds k.mu.
+// arm sets the alarm for the first timer, unless an earlier alarm is set. It does nothing while timers are read or too
+// many timers fire. The caller holds k.mu.
 func (t *timers) arm(k *Keeper) {
 	d, any := t.first()
 	first := d.at
@@ -145,7 +146,7 @@ func (t *timers) drop() {
 	*t = timers{}
 }
 
-// read reads the buckets in which something is due.
+// read reads the buckets in which a timer is due, and fires the timers. reign is k.reign when the read was planned.
 func (t *timers) read(k *Keeper, m *kv.Machine, reign uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,9 +179,9 @@ func (t *timers) read(k *Keeper, m *kv.Machine, reign uint64) {
 	t.arm(k)
 }
 
-// fire starts the items that are due. found is a page of a bucket's records, in the order of their times. If the page
-// has an item that is not started, fire adds the time of this item. Otherwise more is true if the page has items, and
-// after is the last key of the page. The caller holds k.mu.
+// fire fires the timers in found that are due at the time now. found is a page of a bucket's records, in the order of
+// their times. At the first timer that must wait, fire notes its time and stops. Otherwise more is true if found is
+// not empty, and after is the last key of found. The caller holds k.mu.
 func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after string, more bool) {
 	if len(found) == 0 {
 		return "", false
@@ -204,7 +205,7 @@ func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after 
 			return "", false
 		}
 		t.firing[key] = true
-		// If the instance cannot be changed, its bucket is read again.
+		// If the instance cannot be changed, the bucket is read again.
 		done := func(err error) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
@@ -224,7 +225,8 @@ func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after 
 	return found[len(found)-1].Key, true
 }
 
-// due is the step for something that has become due.
+// due is the step for a due record whose time has come. revision is the revision of the record. done is called with
+// the result.
 func (c *change) due(key string, revision uint64, kind byte, d *dueRecord, done func(error)) {
 	stale := !c.i.exists() || d.execution != c.i.head.creation
 	switch {
@@ -258,7 +260,7 @@ func (c *change) due(key string, revision uint64, kind byte, d *dueRecord, done 
 	// The instance of the timer does not exist any more, or has continued as new.
 	op := command.Op{Kind: command.OpDelete, Cond: command.CondRevision, Revision: revision, Store: kv.WorkflowStore,
 		Key: key}
-	if c.exists() && !terminal(c.head.status) { // an entry beside that of a busy instance would be refused
+	if c.exists() && !terminal(c.head.status) { // a separate entry would be refused if the instance is busy
 		c.add(op)
 		c.replies = append(c.replies, done)
 		return

@@ -7,7 +7,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// A timer is stored while the timers of its bucket are read. The page that was read before does not have it.
+// A timer is stored while the timers of its bucket are read. The page that was read before does not have the timer.
+// The Keeper still knows when the timer is due.
 func TestTimers_PageReadEarlierHidesNoTimer(t *testing.T) {
 	p := place{app: "shop"}
 	for name, found := range map[string][]kv.Record{
@@ -25,7 +26,7 @@ func TestTimers_PageReadEarlierHidesNoTimer(t *testing.T) {
 	}
 }
 
-// The first timer of all buckets is known, however often those of the buckets change.
+// timers.first returns the earliest timer of all buckets, however often the first timers of the buckets change.
 func TestTimers_KnowFirst(t *testing.T) {
 	ts := &timers{next: map[place]uint64{}}
 	if _, any := ts.first(); any {
@@ -53,8 +54,8 @@ func TestTimers_KnowFirst(t *testing.T) {
 	}
 }
 
-// Noting a timer does not read those of all other buckets. In the test, they are not in the order, so only one that was
-// noted can be found.
+// Noting a timer does not look at the timers of all other buckets. In the test, these timers are not in the order, so
+// first can find only the timer that was noted.
 func TestTimers_NoteReadsNoOtherBucket(t *testing.T) {
 	ts := &timers{next: map[place]uint64{{app: "another one"}: 5}}
 	ts.note(dueItem{9, place{app: "shop"}})
